@@ -1,0 +1,85 @@
+"""Loopwright: you write the step, Loopwright owns everything around it.
+
+    import loopwright as lw
+
+    task = lw.Supervised(model, loss="mse", optimizer="adam")
+    history = lw.Trainer(task).fit(x, y, epochs=10)
+
+Names are loaded when they are first used: `import loopwright` does not import TensorFlow.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loopwright.data import Arrays as Arrays
+    from loopwright.data import Stream as Stream
+    from loopwright.errors import ConfigurationError as ConfigurationError
+    from loopwright.errors import DataError as DataError
+    from loopwright.errors import LoopwrightError as LoopwrightError
+    from loopwright.errors import LoopwrightWarning as LoopwrightWarning
+    from loopwright.errors import MissingStepError as MissingStepError
+    from loopwright.errors import RetraceWarning as RetraceWarning
+    from loopwright.errors import StepError as StepError
+    from loopwright.errors import StepWarning as StepWarning
+    from loopwright.events import EpochEnded as EpochEnded
+    from loopwright.events import EpochStarted as EpochStarted
+    from loopwright.events import Event as Event
+    from loopwright.events import Finished as Finished
+    from loopwright.events import Sink as Sink
+    from loopwright.events import Started as Started
+    from loopwright.events import Trained as Trained
+    from loopwright.events import Validated as Validated
+    from loopwright.history import History as History
+    from loopwright.plans import Plan as Plan
+    from loopwright.scalars import Mean as Mean
+    from loopwright.schedule import Every as Every
+    from loopwright.supervised import Supervised as Supervised
+    from loopwright.task import Task as Task
+    from loopwright.trainer import Trainer as Trainer
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "data": ["Arrays", "Stream"],
+    "errors": [
+        "ConfigurationError",
+        "DataError",
+        "LoopwrightError",
+        "LoopwrightWarning",
+        "MissingStepError",
+        "RetraceWarning",
+        "StepError",
+        "StepWarning",
+    ],
+    "events": [
+        "EpochEnded",
+        "EpochStarted",
+        "Event",
+        "Finished",
+        "Sink",
+        "Started",
+        "Trained",
+        "Validated",
+    ],
+    "history": ["History"],
+    "plans": ["Plan"],
+    "scalars": ["Mean"],
+    "schedule": ["Every"],
+    "supervised": ["Supervised"],
+    "task": ["Task"],
+    "trainer": ["Trainer"],
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'loopwright' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"loopwright.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

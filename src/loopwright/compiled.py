@@ -1,0 +1,51 @@
+"""A compiled Keras model as a task, with the numbers that Keras' own `fit` reports for it."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, final
+
+import keras
+
+from loopwright.errors import ConfigurationError, message
+from loopwright.task import Task
+
+
+@final
+class CompiledModel(Task):
+    """Runs a model's own `train_step`, `test_step` and `predict_step` unchanged."""
+
+    reported: ClassVar[Literal["mean", "last"]] = "last"
+
+    def __init__(self, model: keras.Model) -> None:
+        if not getattr(model, "compiled", False):
+            raise ConfigurationError(
+                message(
+                    f"The model {model.name!r} is not compiled.",
+                    expected="a compiled model, or a task",
+                    received=f"a {type(model).__name__} without compile()",
+                    do="call model.compile(...), or use lw.Supervised(model, loss, optimizer)",
+                )
+            )
+        self.model = model
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """The model's metrics property, which may be its own."""
+        return list(self.model.metrics)
+
+    def train_step(self, batch: Any) -> Any:
+        """The model's."""
+        return self.model.train_step(batch)
+
+    def test_step(self, batch: Any) -> Any:
+        """The model's."""
+        return self.model.test_step(batch)
+
+    def predict_step(self, batch: Any) -> Any:
+        """The model's."""
+        return self.model.predict_step(batch)
+
+
+def as_keras_reports(model: keras.Model, last_logs: Mapping[str, Any]) -> dict[str, Any]:
+    """What `fit` shows: the metrics if the step returned just them, else the last step's values."""
+    metrics = model.get_metrics_result()
+    return dict(metrics if set(metrics) == set(last_logs) else last_logs)

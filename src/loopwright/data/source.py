@@ -1,0 +1,60 @@
+"""What every kind of data offers: batches of all epochs for training, one pass for scoring."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Batches one after the other, as a `tf.data.Dataset` and what is known about it."""
+
+    dataset: tf.data.Dataset
+    batch_spec: Any
+    end: Literal["never", "marked", "exhausted"]
+    """How an end shows: not at all; as an empty Optional after each epoch; by running out."""
+    steps_per_epoch: int | None = None
+    failure: Callable[[], Exception | None] = field(default=lambda: None)
+    """An exception of Python code that made the batches run out."""
+    reopened: Callable[[], "tuple[Feed, str] | None"] = field(default=lambda: None)
+    """If the batches ran out because their shape changed: how it goes on, and what changed."""
+
+
+class Data(ABC):
+    """Data for `fit`, `evaluate` and `predict`."""
+
+    @abstractmethod
+    def training(
+        self, *, seed: int, first_epoch: int, shuffle: bool, steps_per_epoch: int | None
+    ) -> Feed:
+        """Batches of all epochs to come; order = f(seed, epoch) where Loopwright decides it."""
+
+    @abstractmethod
+    def one_pass(self, *, steps: int | None) -> Feed:
+        """Batches in their own order, once; `steps` bounds them."""
+
+
+def ceil_div(count: int, size: int) -> int:
+    """How many batches of `size` hold `count` examples."""
+    return math.ceil(count / size)
+
+
+def mark_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset over and over; an empty Optional stands after each pass.
+
+    An epoch of unknown length that simply ended inside a compiled loop would raise there, lose
+    the totals, and may have changed variables for a step without a batch.
+    """
+    spec = dataset.element_spec
+    end = tf.data.Dataset.from_tensors(0).map(lambda _: tf.experimental.Optional.empty(spec))
+    batches = dataset.map(lambda *batch: tf.experimental.Optional.from_value(_unstar(batch, spec)))
+    return batches.concatenate(end).repeat()
+
+
+def _unstar(batch: tuple[Any, ...], spec: Any) -> Any:
+    # tf.data spreads a tuple over the arguments of a mapped function.
+    return batch if isinstance(spec, tuple) else batch[0]

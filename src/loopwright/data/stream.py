@@ -1,0 +1,96 @@
+"""Stream: a `tf.data.Dataset` that its owner has batched."""
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import tensorflow as tf
+
+from loopwright.data.arrays import class_weights
+from loopwright.data.source import Data, Feed, mark_epochs
+from loopwright.errors import DataError, message
+from loopwright.guards import describe
+
+
+@final
+class Stream(Data):
+    """A batched `tf.data.Dataset`: finite, of unknown length, or endless.
+
+    >>> stream = Stream(tf.data.Dataset.range(10).batch(4))
+    >>> stream.training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None).steps_per_epoch
+    3
+    """
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        _check_is_batched(dataset.element_spec)
+        if dataset.cardinality() == 0:
+            raise DataError(
+                message(
+                    "The dataset is empty.",
+                    expected="at least one batch",
+                    received="a dataset of 0 batches",
+                    do="check its files and filters; drop_remainder drops all of a small set",
+                )
+            )
+        self._dataset = dataset
+
+    def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Stream":
+        """The data with sample weights that follow from the class of each label."""
+        spec = self._dataset.element_spec
+        if not isinstance(spec, tuple) or len(spec) != 2:
+            raise DataError(
+                message(
+                    "class_weight needs batches of (x, y).",
+                    expected="a dataset of (inputs, labels)",
+                    received=describe(spec),
+                    do="let the dataset give pairs, or give weights as a third element yourself",
+                )
+            )
+        return Stream(self._dataset.map(lambda x, y: (x, y, class_weights(y, class_weight))))
+
+    def training(
+        self, *, seed: int, first_epoch: int, shuffle: bool, steps_per_epoch: int | None
+    ) -> Feed:
+        """The dataset over and over; its own order is left as it is."""
+        spec, length = self._dataset.element_spec, int(self._dataset.cardinality())
+        if steps_per_epoch is not None:
+            # A stream goes on where it stopped: epochs cut it, they do not restart it.
+            return Feed(self._dataset.repeat(), spec, "exhausted", steps_per_epoch)
+        if length == tf.data.INFINITE_CARDINALITY:
+            raise DataError(endless("This dataset", "steps_per_epoch"))
+        if length == tf.data.UNKNOWN_CARDINALITY:
+            return Feed(mark_epochs(self._dataset), spec, "marked")
+        return Feed(self._dataset.repeat(), spec, "exhausted", length)
+
+    def one_pass(self, *, steps: int | None) -> Feed:
+        """The dataset once."""
+        length = int(self._dataset.cardinality())
+        if steps is None and length == tf.data.INFINITE_CARDINALITY:
+            raise DataError(endless("This dataset", "validation_steps (or steps)"))
+        dataset = self._dataset if steps is None else self._dataset.take(steps)
+        known = [n for n in (length, steps) if n is not None and n >= 0]
+        return Feed(dataset, dataset.element_spec, "exhausted", min(known, default=None))
+
+
+def endless(what: str, argument: str) -> str:
+    """The message for data that has no end."""
+    return message(
+        f"{what} has no end, so an epoch has none either.",
+        expected=f"{argument}=..., or data that ends",
+        received="endless data (repeat() without a count?)",
+        do=f"pass {argument}, or leave out repeat(): Loopwright repeats by itself",
+    )
+
+
+def _check_is_batched(spec: Any) -> None:
+    shapes = [leaf.shape for leaf in tf.nest.flatten(spec)]
+    firsts = {shape[0] for shape in shapes if shape.rank}
+    scalar = any(shape.rank == 0 for shape in shapes)
+    if scalar or (None not in firsts and len(firsts) > 1):
+        raise DataError(
+            message(
+                "The dataset was never batched.",
+                expected="batches: the first axis of every tensor counts examples",
+                received=describe(spec, "element"),
+                do="add .batch(32) to the dataset",
+            )
+        )

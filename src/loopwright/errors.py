@@ -1,0 +1,50 @@
+"""Every error and warning that Loopwright raises by itself.
+
+A message has four parts: what happened, what was expected, what was received, what to do.
+Each class derives from the built-in that a caller would catch anyway.
+"""
+
+
+class LoopwrightError(Exception):
+    """The root: `except lw.LoopwrightError` catches all that Loopwright raises by itself."""
+
+
+class DataError(LoopwrightError, ValueError):
+    """The data given to `fit`, `evaluate` or `predict` cannot be used."""
+
+
+class StepError(LoopwrightError, ValueError):
+    """A step does something that cannot be trained, found before the first step ran."""
+
+
+class ConfigurationError(LoopwrightError, ValueError):
+    """Arguments that contradict each other or name something unknown."""
+
+
+class MissingStepError(LoopwrightError, NotImplementedError):
+    """The task lacks the step that was asked for."""
+
+
+class LoopwrightWarning(UserWarning):
+    """The root of all warnings."""
+
+
+class StepWarning(LoopwrightWarning):
+    """A step does something that can be meant, and usually is not."""
+
+
+class RetraceWarning(LoopwrightWarning):
+    """The step has to be traced again; the message says which argument changed."""
+
+
+def message(what: str, *, expected: str = "", received: str = "", do: str) -> str:
+    """Puts the four parts of an error together.
+
+    >>> print(message("No data.", expected="arrays", received="None", do="pass x"))
+    No data.
+      expected: arrays
+      received: None
+      do: pass x
+    """
+    parts = {"expected": expected, "received": received, "do": do}
+    return "\n".join([what, *(f"  {name}: {text}" for name, text in parts.items() if text)])

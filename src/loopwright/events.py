@@ -1,0 +1,94 @@
+"""What happens in a run, as values: the loop yields them, sinks hear them.
+
+    for event in trainer.events(x, y, epochs=10):
+        if isinstance(event, Validated) and event.metrics["loss"] < 0.1:
+            break
+
+Order: `Started`, then for each epoch `EpochStarted`, `Trained` and `Validated` as often as
+there are stops, `EpochEnded`; and `Finished` once, last, whatever happened.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Metrics = Mapping[str, Any]
+"""Reported numbers by name. Nearly always floats; a metric may report an array."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A call of `fit` begins; `step` steps were done before it."""
+
+    step: int
+    epochs: int | None
+    steps_per_epoch: int | None
+    total_steps: int | None
+
+
+@dataclass(frozen=True)
+class EpochStarted:
+    """An epoch begins; epochs count from 0 within one call of `fit`, as in Keras."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Some steps were run and control is back in Python."""
+
+    step: int
+    epoch: int
+    step_in_epoch: int
+    steps: int
+    seconds: float
+    metrics: Metrics
+    """Running values since the epoch began."""
+
+
+@dataclass(frozen=True)
+class Validated:
+    """Every validation set was scored after `step` steps."""
+
+    step: int
+    epoch: int
+    seconds: float
+    metrics: Metrics
+    """`loss`, `accuracy`; with named validation sets `NAME_loss`, `NAME_accuracy`."""
+
+
+@dataclass(frozen=True)
+class EpochEnded:
+    """An epoch is over, or the run ended inside it."""
+
+    epoch: int
+    step: int
+    steps: int
+    seconds: float
+    metrics: Metrics
+    validation: Metrics = field(default_factory=dict)
+    """The last scores measured in this epoch; empty if there were none."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The last event of a run."""
+
+    step: int
+    seconds: float
+    reason: Literal["complete", "stopped", "left", "failed"]
+    """`stopped`: a callback asked for it. `left`: the caller broke out of `events`."""
+
+
+Event = Started | EpochStarted | Trained | Validated | EpochEnded | Finished
+Sink = Callable[[Event], None]
+
+
+def epoch_logs(event: EpochEnded) -> dict[str, Any]:
+    """The numbers of an epoch under the names that Keras gives them.
+
+    >>> epoch_logs(EpochEnded(0, 10, 10, 1.0, {"loss": 0.5}, {"loss": 0.7}))
+    {'loss': 0.5, 'val_loss': 0.7}
+    """
+    return {**event.metrics, **{f"val_{name}": value for name, value in event.validation.items()}}

@@ -1,0 +1,77 @@
+"""Handwritten digits: a small convolutional classifier on scikit-learn's 1,797 images of 8x8.
+
+    python -m loopwright.recipes.digits
+
+What to look at: the validation accuracy climbs above 0.97 within a few epochs; the scores at the
+end come from images that were used neither for training nor for validation.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+import loopwright as lw
+
+
+def load() -> dict[str, Any]:
+    """The images scaled to 0..1, split into train, validation and test by class."""
+    digits = load_digits()
+    images = (digits.images[..., None] / 16.0).astype("float32")
+    labels = digits.target.astype("int32")
+    rest, test, rest_labels, test_labels = train_test_split(
+        images, labels, test_size=0.2, stratify=labels, random_state=0
+    )
+    train, validation, train_labels, validation_labels = train_test_split(
+        rest, rest_labels, test_size=0.15, stratify=rest_labels, random_state=0
+    )
+    return {
+        "train": (train, train_labels),
+        "validation": (validation, validation_labels),
+        "test": (test, test_labels),
+    }
+
+
+def make_model() -> keras.Model:
+    """Two convolutions and a dropout: enough for 8x8."""
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
+            keras.layers.Conv2D(64, 3, padding="same", activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.3, seed=1),
+            keras.layers.Dense(10),
+        ]
+    )
+
+
+def make_task() -> lw.Task:
+    """Cross-entropy on logits, Adam, accuracy."""
+    return lw.Supervised(
+        make_model(),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=keras.optimizers.Adam(2e-3),
+        metrics=["accuracy"],
+    )
+
+
+def main(epochs: int = 15) -> dict[str, Any]:
+    """Trains, and prints the scores on the test images."""
+    keras.utils.set_random_seed(0)
+    data = load()
+    trainer = lw.Trainer(make_task())
+    trainer.fit(*data["train"], validation_data=data["validation"], epochs=epochs, batch_size=64)
+    scores = trainer.evaluate(*data["test"])
+    images, labels = data["test"]
+    wrong = int(np.sum(np.argmax(trainer.predict(images), -1) != labels))
+    print("test: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+    print(f"{wrong} of {len(labels)} test images were read wrong")
+    return scores
+
+
+if __name__ == "__main__":
+    main()

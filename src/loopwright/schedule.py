@@ -1,0 +1,185 @@
+"""When things happen in a run, as data: intervals, and the stops they lead to.
+
+schedule = Schedule(steps_per_epoch=100, until=Every(epochs=2), validate_every=Every(steps=40))
+[stop.step for stop in schedule.stops()]      # 40, 80, 100, 120, 160, 200
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+from loopwright.errors import ConfigurationError, message
+
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+_SHORT = {"s": "second", "sec": "second", "min": "minute", "h": "hour", "d": "day"}
+_FORMS = '"500 steps", "1 epoch", "10 minutes", "6 hours"'
+
+
+@dataclass(frozen=True)
+class Every:
+    """An interval with its unit: exactly one of steps, epochs, seconds.
+
+    >>> Every(steps=500)
+    Every(steps=500, epochs=None, seconds=None)
+    """
+
+    steps: int | None = None
+    epochs: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        given = {name: value for name, value in given.items() if value is not None}
+        if len(given) != 1 or not all(value > 0 for value in given.values()):
+            raise ConfigurationError(
+                message(
+                    "An interval has exactly one unit and is greater than zero.",
+                    expected="Every(steps=...), Every(epochs=...) or Every(seconds=...)",
+                    received=f"Every({', '.join(f'{k}={v!r}' for k, v in given.items())})",
+                    do=f"write it as a value with a unit: {_FORMS}",
+                )
+            )
+
+    def __str__(self) -> str:
+        if self.seconds is not None:
+            return f"{self.seconds:g} seconds"
+        number, unit = (self.steps, "step") if self.epochs is None else (self.epochs, "epoch")
+        return f"{number} {unit}{'' if number == 1 else 's'}"
+
+
+def every(text: "str | Every") -> Every:
+    """Reads an interval as people write it.
+
+    >>> every("500 steps").steps, every("1 epoch").epochs, every("10 minutes").seconds
+    (500, 1, 600.0)
+    """
+    if isinstance(text, Every):
+        return text
+    found = re.fullmatch(r"\s*([\d_,]*\.?\d+)\s*([a-z]+)\s*", str(text).lower())
+    number, unit = (found[1].replace(",", ""), found[2]) if found else ("", "")
+    unit = _SHORT.get(unit, unit.removesuffix("s"))
+    if unit in ("step", "epoch") and number.replace("_", "").isdigit():
+        return Every(**{f"{unit}s": int(number)})
+    if unit in _SECONDS:
+        return Every(seconds=float(number) * _SECONDS[unit])
+    raise ConfigurationError(
+        message(
+            "This is not an interval.",
+            expected=f"a number and a unit: {_FORMS}",
+            received=repr(text),
+            do="add or correct the unit; steps and epochs are whole numbers",
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run is, counted from the beginning of this call of `fit`."""
+
+    step: int = 0
+    epoch: int = 0
+    step_in_epoch: int = 0
+    seconds: float = 0.0
+    validated_step: int | None = None
+    validated_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A step after which control returns to Python, and what is due there."""
+
+    step: int
+    validate: bool = False
+    ends_epoch: bool = False
+    ends_run: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The rule that yields the stops of a run.
+
+    `steps_per_epoch=None` means that an epoch's length is found out when its data ends.
+    """
+
+    steps_per_epoch: int | None
+    until: Every
+    validate_every: Every | None = None
+
+    @property
+    def total_steps(self) -> int | None:
+        """How many steps the whole run has, where that can be known beforehand."""
+        if self.until.epochs is not None and self.steps_per_epoch is not None:
+            return self.until.epochs * self.steps_per_epoch
+        return self.until.steps
+
+    def next_stop(self, place: Place, *, at_most_steps: int | None = None) -> Stop:
+        """The stop after `place`; `at_most_steps` bounds how far away it may be."""
+        bounds = [self.total_steps]
+        if self.steps_per_epoch is not None:
+            bounds.append(place.step - place.step_in_epoch + self.steps_per_epoch)
+        if self.validate_every is not None and self.validate_every.steps is not None:
+            interval = self.validate_every.steps
+            bounds.append((place.step // interval + 1) * interval)
+        if at_most_steps is not None:
+            bounds.append(place.step + at_most_steps)
+        step = min((b for b in bounds if b is not None), default=place.step + 1)
+        return self.stop_at(
+            replace(place, step=step, step_in_epoch=place.step_in_epoch + step - place.step)
+        )
+
+    def stop_at(self, place: Place, *, epoch_ended: bool = False, leaving: bool = False) -> Stop:
+        """What is due at `place`.
+
+        `epoch_ended`: the data said so. `leaving`: somebody asked to stop here.
+        """
+        ends_epoch = epoch_ended or place.step_in_epoch == self.steps_per_epoch
+        ends_run = (
+            leaving
+            or place.step == self.total_steps
+            or (ends_epoch and place.epoch + 1 == self.until.epochs)
+            or (self.until.seconds is not None and place.seconds >= self.until.seconds)
+        )
+        return Stop(
+            step=place.step,
+            validate=place.step != place.validated_step
+            and self._validation_is_due(place, ends_epoch, ends_run),
+            ends_epoch=ends_epoch or ends_run,
+            ends_run=ends_run,
+        )
+
+    def stops(self) -> Iterator[Stop]:
+        """All stops of a run whose length is known, without running it."""
+        if self.total_steps is None:
+            raise ConfigurationError(
+                message(
+                    "The stops of this run cannot be listed beforehand.",
+                    expected="epochs of known length, or until='N steps'",
+                    received=f"steps_per_epoch={self.steps_per_epoch}, until={self.until}",
+                    do="give steps_per_epoch, or iterate trainer.events()",
+                )
+            )
+        place, over = Place(), False
+        while not over:
+            stop = self.next_stop(place)
+            yield stop
+            place, over = after(stop, place), stop.ends_run
+
+    def _validation_is_due(self, place: Place, ends_epoch: bool, ends_run: bool) -> bool:
+        match self.validate_every:
+            case None:
+                return False
+            case Every(steps=int(steps)):
+                return ends_run or place.step % steps == 0
+            case Every(epochs=int(epochs)):
+                return ends_run or (ends_epoch and (place.epoch + 1) % epochs == 0)
+            case Every(seconds=seconds):
+                return ends_run or place.seconds - place.validated_seconds >= (seconds or 0)
+
+
+def after(stop: Stop, place: Place) -> Place:
+    """Where a run is once everything due at `stop` was done; `place` is where it was before."""
+    ran = stop.step - place.step
+    place = replace(place, step=stop.step, step_in_epoch=place.step_in_epoch + ran)
+    if stop.validate:
+        place = replace(place, validated_step=stop.step, validated_seconds=place.seconds)
+    return replace(place, epoch=place.epoch + 1, step_in_epoch=0) if stop.ends_epoch else place

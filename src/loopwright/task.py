@@ -1,0 +1,142 @@
+"""Task: what is learned. Models, optimizers and metrics are attributes; the step is a method.
+
+class Regression(lw.Task):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.optimizer = model, keras.optimizers.Nadam()
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - self.model(x, training=True)))
+        self.minimize(loss, self.model, self.optimizer, tape)
+        return {"loss": loss}
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import keras
+import tensorflow as tf
+
+from loopwright import state
+from loopwright.errors import MissingStepError, message
+from loopwright.gradients import Transform
+from loopwright.gradients import apply as apply_gradients
+from loopwright.gradients import minimize as minimize_loss
+from loopwright.scalars import Scalars
+
+
+class Task:
+    """A person's own training: subclass it and write `train_step`."""
+
+    reported: ClassVar[Literal["mean", "last"]] = "mean"
+    """What becomes of the scalars of many steps: their mean over the examples of an epoch."""
+
+    def train_step(self, batch: Any) -> Scalars:
+        """One step on one batch; returns scalars, which the trainer averages and reports."""
+        raise _missing(self, "train_step", "fit")
+
+    def test_step(self, batch: Any) -> Scalars:
+        """Scores one batch, for validation and `evaluate`; returns scalars as `train_step`."""
+        raise _missing(self, "test_step", "evaluate and validation_data")
+
+    def predict_step(self, batch: Any) -> Any:
+        """The predictions for one batch."""
+        raise _missing(self, "predict_step", "predict")
+
+    @property
+    def step(self) -> tf.Tensor:
+        """How many steps the run has done; a tensor inside the step."""
+        return self.step_counter.read_value()
+
+    @property
+    def step_counter(self) -> tf.Variable:
+        """The variable behind `step`; the trainer counts with it."""
+        # Made on first use: a subclass that forgets super().__init__() works all the same.
+        counter = self.__dict__.get("_step_counter")
+        if counter is None:
+            with tf.init_scope():
+                counter = tf.Variable(
+                    tf.zeros((), tf.int64),
+                    trainable=False,
+                    name="step",
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                )
+            self.__dict__["_step_counter"] = counter
+        return counter
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """The metrics that the trainer resets at each epoch and reports by their names."""
+        return state.of_kind(keras.metrics.Metric, self)
+
+    def minimize(
+        self,
+        loss: Any,
+        model_or_variables: Any,
+        optimizer: keras.optimizers.Optimizer,
+        tape: tf.GradientTape,
+        *,
+        when: Any = True,
+        transform: Transform | None = None,
+    ) -> Any:
+        """Updates a model, or a list of variables, so that `loss` falls; returns the gradient norm.
+
+        `when` is a condition on the device: `when=self.step % 5 == 0`. `transform(gradients,
+        variables)` changes the gradients, after they were averaged over replicas.
+        """
+        return minimize_loss(
+            loss, model_or_variables, optimizer, tape, when=when, transform=transform
+        )
+
+    def apply(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        optimizer: keras.optimizers.Optimizer,
+        *,
+        when: Any = True,
+        transform: Transform | None = None,
+    ) -> Any:
+        """As `minimize`, for gradients of one's own."""
+        return apply_gradients(gradients, variables, optimizer, when=when, transform=transform)
+
+
+def has_step(task: Task, name: Literal["train_step", "test_step", "predict_step"]) -> bool:
+    """Whether the task's class, or the task itself, brings this step."""
+    return getattr(type(task), name) is not getattr(Task, name) or name in vars(task)
+
+
+def require_step(task: Task, name: Literal["train_step", "test_step", "predict_step"]) -> None:
+    """Raises in words if the task lacks the step."""
+    if not has_step(task, name):
+        getattr(task, name)(None)
+
+
+def results(task: Task) -> dict[str, Any]:
+    """What the task's metrics say now, by name."""
+    found: dict[str, Any] = {}
+    for metric in task.metrics:
+        value = metric.result()
+        found |= value if isinstance(value, Mapping) else {metric.name: value}
+    return found
+
+
+def reset(task: Task) -> None:
+    """Begins a new epoch for the task's metrics."""
+    for metric in task.metrics:
+        metric.reset_state()
+
+
+def _missing(task: Task, name: str, needed_by: str) -> MissingStepError:
+    kind = type(task).__name__
+    returns = "the predictions" if name == "predict_step" else "a dict of scalars"
+    return MissingStepError(
+        message(
+            f"{kind} has no {name}, which {needed_by} needs.",
+            expected=f"a method `def {name}(self, batch)` that returns {returns}",
+            received=f"a {kind} without one",
+            do=f"add {name} to {kind}, or use lw.Supervised, which has all three steps",
+        )
+    )

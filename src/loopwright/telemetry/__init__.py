@@ -1,0 +1,1 @@
+"""Sinks: what hears the events of a run."""

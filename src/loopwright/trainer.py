@@ -1,0 +1,399 @@
+"""Trainer: the only place that wires parts together."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, final
+
+import keras
+import tensorflow as tf
+
+from loopwright import loop, runtime, state
+from loopwright.compiled import CompiledModel
+from loopwright.data import Arrays, Data, as_data
+from loopwright.errors import ConfigurationError, LoopwrightWarning, message
+from loopwright.events import Event, Finished, Sink
+from loopwright.history import History
+from loopwright.meter import Pace
+from loopwright.plans import Plan, StepName, StepRunner, plan_of
+from loopwright.schedule import Every, Schedule, every
+from loopwright.tally import Tally
+from loopwright.task import Task, require_step
+from loopwright.telemetry.callbacks import CallbackBridge
+from loopwright.telemetry.console import console
+from loopwright.training import Training
+from loopwright.validation import predict, score
+
+Verbose = Literal["auto", 0, 1, 2]
+
+
+@final
+class Trainer:
+    """Trains, evaluates and predicts with a task, or with a compiled Keras model.
+
+    >>> from loopwright import Supervised
+    >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    >>> trainer = Trainer(Supervised(model, "mse", "sgd"))
+    >>> history = trainer.fit(tf.ones((64, 1)), tf.ones((64, 1)), epochs=2, verbose=0)
+    >>> sorted(history.history)
+    ['loss']
+
+    `task` may also be a function that makes the task: it is called inside `strategy.scope()`,
+    which several replicas need. `seed` decides everything that Loopwright draws. `sinks` are
+    functions that hear every event.
+    """
+
+    def __init__(
+        self,
+        task: Task | keras.Model | Callable[[], Task | keras.Model],
+        *,
+        plan: Plan | str = "graph",
+        strategy: tf.distribute.Strategy | None = None,
+        seed: int = 0,
+        sinks: Sequence[Sink] = (),
+    ) -> None:
+        _require_tensorflow_backend()
+        self._strategy = strategy or tf.distribute.get_strategy()
+        self._task = _make_task(task, self._strategy)
+        self._plan = plan_of(plan)
+        self._seed = seed
+        self._sinks = list(sinks)
+        self._runners: dict[tuple[str, str], tuple[Any, StepRunner]] = {}
+        self._epochs_done = 0
+        self.history = History()
+
+    @property
+    def task(self) -> Task:
+        """What is trained; of a Keras model, the task around it."""
+        return self._task
+
+    @property
+    def plan(self) -> Plan:
+        """How steps are run."""
+        return self._plan
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        until: str | Every | None = None,
+        steps_per_epoch: int | None = None,
+        shuffle: bool = True,
+        validation_data: Any = None,
+        validation_split: float = 0.0,
+        validation_steps: int | None = None,
+        validate_every: str | Every = "1 epoch",
+        class_weight: Mapping[int, float] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        verbose: Verbose = "auto",
+    ) -> History:
+        """Trains, and returns the history. Called again, it trains on.
+
+        Data: arrays (`fit(x, y)`), a batched `tf.data.Dataset`, a `PyDataset`, a generator, or
+        None for a step without a batch. `until="6 hours"` or `"100000 steps"` instead of
+        `epochs`, counted from this call. `validation_data` may be a dict of named sets.
+        """
+        events = self.events(
+            x,
+            y,
+            sample_weight,
+            batch_size=batch_size,
+            epochs=epochs,
+            until=until,
+            steps_per_epoch=steps_per_epoch,
+            shuffle=shuffle,
+            validation_data=validation_data,
+            validation_split=validation_split,
+            validation_steps=validation_steps,
+            validate_every=validate_every,
+            class_weight=class_weight,
+            callbacks=callbacks,
+            verbose=verbose,
+        )
+        for _ in events:
+            pass
+        return self.history
+
+    def events(
+        self,
+        x: Any = None,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        until: str | Every | None = None,
+        steps_per_epoch: int | None = None,
+        shuffle: bool = True,
+        validation_data: Any = None,
+        validation_split: float = 0.0,
+        validation_steps: int | None = None,
+        validate_every: str | Every = "1 epoch",
+        class_weight: Mapping[int, float] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        verbose: Verbose = 0,
+    ) -> Iterator[Event]:
+        """As `fit`, one event at a time: to stop, stop iterating."""
+        duration = _duration(epochs, until)
+        data, held_out = _training_data(
+            x, y, sample_weight, batch_size, class_weight, validation_split, validation_data
+        )
+        require_step(self._task, "train_step")
+        if held_out is not None:
+            require_step(self._task, "test_step")
+        sets = _validation_sets(held_out, batch_size)
+        feed = (
+            None
+            if data is None
+            else data.training(
+                seed=self._seed,
+                first_epoch=self._epochs_done,
+                shuffle=shuffle,
+                steps_per_epoch=steps_per_epoch,
+            )
+        )
+        length = steps_per_epoch if feed is None else feed.steps_per_epoch
+        if feed is None and length is None:
+            if duration.epochs is not None:
+                raise ConfigurationError(_no_length())
+            length = duration.steps
+        runner = self._runner("train_step", None if feed is None else feed.batch_spec)
+        bridge = CallbackBridge(callbacks, self._task)
+        self.history = History(bridge.added)
+        training = Training(runner, feed, Tally(self._task))
+
+        def validate() -> dict[str, Any]:
+            scores = {name: self._score(data, validation_steps) for name, data in sets.items()}
+            return {f"{name}{key}": v for name, s in scores.items() for key, v in s.items()}
+
+        events = loop.train(
+            schedule=Schedule(length, duration, every(validate_every) if sets else None),
+            run_steps=bridge.before_steps(training.run_steps),
+            start_epoch=training.start_epoch,
+            report=training.report,
+            validate=bridge.around_validation(validate),
+            stop_requested=bridge.stop_requested,
+            first_step=int(self._task.step_counter.read_value()),
+            pace=Pace(at_most_steps=bridge.at_most_steps),
+            clock=time.perf_counter,
+        )
+        sinks = [bridge, self.history, console(verbose), *map(_tolerated, self._sinks)]
+        return self._heard(events, sinks, runner)
+
+    def evaluate(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        batch_size: int | None = None,
+        steps: int | None = None,
+    ) -> dict[str, Any]:
+        """Scores a data set: `{"loss": ..., "accuracy": ...}`. Training is not disturbed."""
+        require_step(self._task, "test_step")
+        return self._score(as_data(x, y, sample_weight, batch_size=batch_size), steps)
+
+    def predict(self, x: Any, *, batch_size: int | None = None, steps: int | None = None) -> Any:
+        """The predictions for a data set, as NumPy arrays."""
+        require_step(self._task, "predict_step")
+        data = as_data(x, batch_size=batch_size)
+        return predict(self._task, data, steps=steps, strategy=self._strategy, plan=self._plan)
+
+    def _heard(
+        self, events: Iterator[Event], sinks: Sequence[Sink], runner: StepRunner
+    ) -> Iterator[Event]:
+        """Tells every sink of every event; `Finished` reaches them whatever happens."""
+        began, finished, reason = time.perf_counter(), None, "failed"
+        try:
+            for event in events:
+                if isinstance(event, Finished):
+                    finished = event
+                    break
+                _tell(sinks, event)
+                yield event
+        except GeneratorExit:
+            reason = "left"
+            raise
+        finally:
+            if finished is None:
+                seconds = time.perf_counter() - began
+                finished = Finished(int(self._task.step_counter.read_value()), seconds, reason)
+            self._epochs_done += len(self.history.epoch)
+            if finished.reason != "failed":
+                _finalize_averages(self._task, runner)
+            _tell(sinks, finished)
+        yield finished
+
+    def _score(self, data: Data, steps: int | None) -> dict[str, Any]:
+        feed = data.one_pass(steps=steps)
+        runner = self._runner("test_step", feed.batch_spec)
+        return score(self._task, runner, feed, strategy=self._strategy, clock=time.perf_counter)
+
+    def _runner(self, name: StepName, batch_spec: Any) -> StepRunner:
+        """The compiled step for this kind of batch; made anew when the task has changed."""
+        kind = (name, str(batch_spec))
+        known = self._runners.get(kind)
+        if known is not None and known[0] == state.fingerprint(self._task):
+            return known[1]
+        runner = StepRunner(self._task, name, strategy=self._strategy, plan=self._plan)
+        runner.build(batch_spec)
+        # Building creates what is made lazily, so the fingerprint is taken after it.
+        self._runners[kind] = (state.fingerprint(self._task), runner)
+        return runner
+
+
+def _make_task(task: Any, strategy: tf.distribute.Strategy) -> Task:
+    if not isinstance(task, Task | keras.Model):
+        if not callable(task):
+            raise ConfigurationError(
+                message(
+                    "Trainer needs something to train.",
+                    expected="a Task, a compiled Keras model, or a function that makes one",
+                    received=f"{task!r} ({type(task).__name__})",
+                    do="pass lw.Supervised(model, loss, optimizer), or a Task of your own",
+                )
+            )
+        with strategy.scope():
+            task = task()
+            task = task if isinstance(task, Task) else CompiledModel(task)
+            _ = task.step_counter
+        return task
+    task = task if isinstance(task, Task) else CompiledModel(task)
+    if runtime.replica_count(strategy) > 1:
+        held = [v for part in state.parts(task) for v in state.variables(part.value)]
+        if not held or not runtime.made_in_scope(held, strategy):
+            raise ConfigurationError(
+                message(
+                    f"This {type(task).__name__} was built outside the strategy's scope.",
+                    expected="models, optimizers and metrics created inside strategy.scope()",
+                    received="a task that was built before",
+                    do="pass a function that builds it: Trainer(make_task, strategy=strategy)",
+                )
+            )
+        with strategy.scope():
+            _ = task.step_counter
+    return task
+
+
+def _duration(epochs: int, until: str | Every | None) -> Every:
+    if until is None:
+        return Every(epochs=epochs)
+    if epochs != 1:
+        raise ConfigurationError(
+            message(
+                "epochs and until both say how long to train.",
+                expected="one of them",
+                received=f"epochs={epochs}, until={until!r}",
+                do="leave one out",
+            )
+        )
+    return every(until)
+
+
+def _no_length() -> str:
+    return message(
+        "A step without data has no epochs of its own.",
+        expected='until="10000 steps", or steps_per_epoch',
+        received="no data and no length",
+        do='call fit(None, until="10000 steps")',
+    )
+
+
+def _training_data(
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    batch_size: int | None,
+    class_weight: Mapping[int, float] | None,
+    validation_split: float,
+    validation_data: Any,
+) -> tuple[Data | None, Any]:
+    """The data to train on, and what to validate on: given, or split off its end."""
+    if x is None:
+        return None, validation_data
+    data = as_data(x, y, sample_weight, batch_size=batch_size, class_weight=class_weight)
+    if not validation_split or validation_data is not None:
+        return data, validation_data
+    if not isinstance(data, Arrays):
+        raise ConfigurationError(
+            message(
+                "validation_split needs arrays.",
+                expected="arrays or tensors, whose last part can be held out",
+                received=f"a {type(x).__name__}",
+                do="split the data yourself and pass validation_data",
+            )
+        )
+    return data.split(validation_split)
+
+
+def _validation_sets(given: Any, batch_size: int | None) -> dict[str, Data]:
+    """Validation data by the prefix of its numbers: none, or `NAME_`."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return {f"{name}_": _one_set(value, batch_size) for name, value in given.items()}
+    return {"": _one_set(given, batch_size)}
+
+
+def _one_set(given: Any, batch_size: int | None) -> Data:
+    if isinstance(given, Data):
+        return given
+    if isinstance(given, tuple | list):
+        return as_data(*given, batch_size=batch_size)
+    is_stream = isinstance(given, tf.data.Dataset | keras.utils.PyDataset | Iterator)
+    return as_data(given, batch_size=None if is_stream else batch_size)
+
+
+def _finalize_averages(task: Task, runner: StepRunner) -> None:
+    """Puts the averaged weights of an optimizer with `use_ema` in place, as Keras does."""
+    if isinstance(task, CompiledModel):
+        optimizer = getattr(task.model, "optimizer", None)
+        met = [(optimizer, task.model.trainable_variables)]
+    else:
+        met = runner.met
+    for optimizer, variables in met:
+        if isinstance(optimizer, keras.optimizers.Optimizer) and optimizer.built:
+            optimizer.finalize_variable_values(variables)
+
+
+def _tell(sinks: Sequence[Sink], event: Event) -> None:
+    for sink in sinks:
+        sink(event)
+
+
+def _tolerated(sink: Sink) -> Sink:
+    """A sink that fails warns once and never stops training."""
+    failed = False
+
+    def hear(event: Event) -> None:
+        nonlocal failed
+        if failed:
+            return
+        try:
+            sink(event)
+        except Exception as error:
+            failed = True
+            warnings.warn(
+                f"The sink {sink!r} failed and hears nothing more: {error!r}",
+                LoopwrightWarning,
+                stacklevel=2,
+            )
+
+    return hear
+
+
+def _require_tensorflow_backend() -> None:
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise ConfigurationError(
+            message(
+                "Loopwright trains with TensorFlow.",
+                expected="Keras with the TensorFlow backend",
+                received=f"the {backend} backend",
+                do="set KERAS_BACKEND=tensorflow before importing keras",
+            )
+        )

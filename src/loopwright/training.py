@@ -1,0 +1,84 @@
+"""Training: a step, its data and its numbers, run some steps at a time."""
+
+import warnings
+from typing import Any, final
+
+from loopwright.data import Feed
+from loopwright.errors import DataError, RetraceWarning, message
+from loopwright.plans import StepRunner
+from loopwright.tally import Tally
+
+
+@final
+class Training:
+    """Goes through a feed with a compiled step; what the loop calls `run_steps`."""
+
+    def __init__(self, runner: StepRunner, feed: Feed | None, tally: Tally) -> None:
+        self._runner, self._feed, self._tally = runner, feed, tally
+        self._iterator: Any = iter(feed.dataset) if feed is not None else None
+        self._steps_in_epoch = 0
+
+    def start_epoch(self) -> None:
+        """Forgets the numbers of the epoch before."""
+        self._tally.start()
+        self._steps_in_epoch = 0
+
+    def run_steps(self, steps: int) -> int:
+        """Runs `steps` steps; fewer only if the epoch's data ended."""
+        ran = 0
+        while ran < steps:
+            end = "never" if self._feed is None else self._feed.end
+            done, outputs = self._runner.run(self._iterator, end, steps - ran)
+            if done:
+                self._tally.add(outputs)
+            ran, self._steps_in_epoch = ran + done, self._steps_in_epoch + done
+            if ran < steps and not self._reopened():
+                break
+        return ran
+
+    def report(self) -> dict[str, Any]:
+        """The numbers of the epoch so far."""
+        return self._tally.numbers()
+
+    def _reopened(self) -> bool:
+        """After running out: goes on with a wider spec, or explains, or lets the epoch end."""
+        feed = self._feed
+        if feed is None:
+            return False
+        failure = feed.failure()
+        if failure is not None:
+            raise failure
+        wider = feed.reopened()
+        if wider is not None:
+            self._feed, change = wider
+            warnings.warn(_retraced(change), RetraceWarning, stacklevel=2)
+            self._runner.build(self._feed.batch_spec)
+            self._iterator = iter(self._feed.dataset)
+            return True
+        if feed.end == "marked" and self._steps_in_epoch:
+            return False
+        raise DataError(_ran_out(feed, self._steps_in_epoch))
+
+
+def _retraced(change: str) -> str:
+    return message(
+        f"The step is traced again: the batch changed. It {change}.",
+        do="give all batches the same shape (pad or bucket them); each new shape costs a trace, "
+        "after which that axis is left open",
+    )
+
+
+def _ran_out(feed: Feed, steps: int) -> str:
+    if feed.steps_per_epoch is None or (steps == 0 and feed.end == "marked"):
+        return message(
+            "The data gave no batch for an epoch.",
+            expected="at least one batch in every epoch",
+            received="data that ended at once (empty, or a generator that was read to its end)",
+            do="check the data; pass an object that can be read again, or epochs=1",
+        )
+    return message(
+        "The data ended before the epoch did.",
+        expected=f"{feed.steps_per_epoch} batches per epoch",
+        received=f"{steps} batches in this epoch",
+        do="lower steps_per_epoch or epochs, or let the data repeat",
+    )

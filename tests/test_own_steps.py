@@ -1,0 +1,555 @@
+"""Tasks written by hand: any number of models, optimizers and metrics, and a step in plain
+TensorFlow.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import loopwright as lw
+
+random = np.random.default_rng(2)
+X = random.normal(size=(40, 4)).astype("float32")
+Y = (X @ np.array([[1.0], [-2.0], [0.5], [0.0]], "float32")).astype("float32")
+QUIET = {"batch_size": 8, "verbose": 0}
+
+
+def mlp(*sizes: int, inputs: int | None = 4) -> keras.Model:
+    """Dense layers; `inputs=None` leaves the model unbuilt."""
+    body = [keras.layers.Dense(size, activation="relu") for size in sizes[:-1]]
+    given = [] if inputs is None else [keras.Input((inputs,))]
+    return keras.Sequential([*given, *body, keras.layers.Dense(sizes[-1])])
+
+
+def squared_error(y: Any, predictions: Any) -> Any:
+    return tf.reduce_mean(tf.square(y - predictions))
+
+
+class Regression(lw.Task):
+    """The smallest task: one model, one optimizer, no metrics."""
+
+    def __init__(self, model: keras.Model | None = None, optimizer: Any = None):
+        super().__init__()
+        self.model = mlp(8, 1) if model is None else model
+        self.optimizer = optimizer or keras.optimizers.SGD(0.05)
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = squared_error(y, self.model(x, training=True))
+        self.minimize(loss, self.model, self.optimizer, tape)
+        return {"loss": loss}
+
+
+class Descent(lw.Task):
+    """One number `w`, which each step lowers by what `gradient` says: easy to follow by hand."""
+
+    def __init__(self, start: float = 0.0):
+        super().__init__()
+        self.w = keras.Variable(start, name="w")
+        self.optimizer = keras.optimizers.SGD(1.0)
+        self.trace = tf.Variable(tf.fill((64, 2), np.nan), trainable=False)
+        self.calls = tf.Variable(0, trainable=False)
+
+    def note(self) -> None:
+        """Writes down (step, w) after the update."""
+        row = [tf.cast(self.step, tf.float32), tf.convert_to_tensor(self.w)]
+        self.trace.scatter_nd_update([[self.calls.read_value()]], [row])
+        self.calls.assign_add(1)
+
+    @property
+    def noted(self) -> np.ndarray:
+        return self.trace.numpy()[: int(self.calls.numpy())]
+
+
+def last(history: Any, key: str = "loss") -> float:
+    return history.history[key][-1]
+
+
+# --- any number of models ---------------------------------------------------------------------
+
+
+class GAN(lw.Task):
+    def __init__(self, built: bool = True, discriminator_rate: float = 1e-2):
+        super().__init__()
+        self.generator = mlp(8, 4, inputs=3 if built else None)
+        self.discriminator = mlp(8, 1, inputs=4 if built else None)
+        self.generator_optimizer = keras.optimizers.Adam(1e-2)
+        self.discriminator_optimizer = keras.optimizers.Adam(discriminator_rate)
+        self.cross_entropy = keras.losses.BinaryCrossentropy(from_logits=True)
+        self.seed = keras.random.SeedGenerator(0)
+
+    def train_step(self, batch):
+        noise = keras.random.normal((tf.shape(batch)[0], 3), seed=self.seed)
+        with tf.GradientTape() as tape:
+            real, fake = self.discriminator(batch), self.discriminator(self.generator(noise))
+            d_loss = self.cross_entropy(tf.ones_like(real), real)
+            d_loss += self.cross_entropy(tf.zeros_like(fake), fake)
+        self.minimize(d_loss, self.discriminator, self.discriminator_optimizer, tape)
+        with tf.GradientTape() as tape:
+            fake = self.discriminator(self.generator(noise))
+            g_loss = self.cross_entropy(tf.ones_like(fake), fake)
+        self.minimize(g_loss, self.generator, self.generator_optimizer, tape)
+        return {"d_loss": d_loss, "g_loss": g_loss}
+
+
+def moved(model: keras.Model, before: list[np.ndarray]) -> bool:
+    pairs = zip(before, model.get_weights(), strict=True)
+    return any(not np.array_equal(was, now) for was, now in pairs)
+
+
+def test_a_gan_with_two_optimizers_trains_both_players():
+    task = GAN()
+    generator, discriminator = task.generator.get_weights(), task.discriminator.get_weights()
+
+    history = lw.Trainer(task).fit(X, epochs=3, **QUIET).history
+
+    assert set(history) == {"d_loss", "g_loss"}
+    assert all(len(values) == 3 and np.all(np.isfinite(values)) for values in history.values())
+    assert moved(task.generator, generator)
+    assert moved(task.discriminator, discriminator)
+
+
+def test_each_optimizer_moves_only_its_own_model():
+    task = GAN(discriminator_rate=0.0)
+    generator, discriminator = task.generator.get_weights(), task.discriminator.get_weights()
+
+    lw.Trainer(task).fit(X, **QUIET)
+
+    assert moved(task.generator, generator)
+    assert not moved(task.discriminator, discriminator)
+
+
+def test_models_without_an_input_are_built_by_the_first_fit():
+    task = GAN(built=False)
+
+    history = lw.Trainer(task).fit(X, epochs=2, **QUIET).history
+
+    assert task.generator.layers[0].kernel.shape == (3, 8)
+    assert task.discriminator.layers[0].kernel.shape == (4, 8)
+    assert int(task.generator_optimizer.iterations.numpy()) == 10
+    assert np.all(np.isfinite(history["d_loss"]))
+
+
+def test_building_a_model_does_not_train_it():
+    """Tracing runs nothing: the first reported loss is that of the untouched weights."""
+    keras.utils.set_random_seed(4)
+    model = mlp(8, 1, inputs=None)
+    keras.utils.set_random_seed(4)
+    twin = mlp(8, 1, inputs=None)
+    untouched = float(squared_error(Y, twin(X)))
+
+    history = lw.Trainer(Regression(model)).fit(X, Y, batch_size=40, verbose=0)
+
+    assert last(history) == pytest.approx(untouched, rel=1e-5)
+
+
+class Autoencoder(lw.Task):
+    """Three models under one optimizer, by a list of their variables."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder, self.critic = mlp(8, 2), mlp(8, 4, inputs=2), mlp(1, inputs=2)
+        self.optimizer = keras.optimizers.Adam(1e-2)
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            code = self.encoder(x)
+            loss = squared_error(x, self.decoder(code)) + squared_error(y, self.critic(code))
+        models = (self.encoder, self.decoder, self.critic)
+        variables = [variable for model in models for variable in model.trainable_variables]
+        self.minimize(loss, variables, self.optimizer, tape)
+        return {"loss": loss}
+
+
+def test_three_models_train_together():
+    task = Autoencoder()
+    models = (task.encoder, task.decoder, task.critic)
+    before = [model.get_weights() for model in models]
+
+    history = lw.Trainer(task).fit(X, Y, epochs=8, **QUIET).history["loss"]
+
+    assert history[-1] < 0.9 * history[0]
+    assert all(moved(model, weights) for model, weights in zip(models, before, strict=True))
+
+
+def test_a_task_without_metrics_reports_just_what_its_step_returns():
+    history = lw.Trainer(Regression()).fit(X, Y, epochs=4, **QUIET).history
+
+    assert list(history) == ["loss"]
+    assert history["loss"][-1] < 0.7 * history["loss"][0]
+
+
+# --- updates ----------------------------------------------------------------------------------
+
+
+def test_a_plain_optimizer_apply_trains_as_minimize_does():
+    class Plain(Regression):
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = squared_error(y, self.model(x, training=True))
+            variables = self.model.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return {"loss": loss}
+
+    first = mlp(8, 1)
+    second = keras.models.clone_model(first)
+    second.set_weights(first.get_weights())
+    arguments = {**QUIET, "epochs": 2, "shuffle": False}
+
+    plain = lw.Trainer(Plain(first)).fit(X, Y, **arguments).history["loss"]
+    ours = lw.Trainer(Regression(second)).fit(X, Y, **arguments).history["loss"]
+
+    assert plain[-1] < plain[0]
+    np.testing.assert_allclose(plain, ours, rtol=1e-6)
+    for got, wanted in zip(second.get_weights(), first.get_weights(), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_gradients_of_ones_own_make_exactly_the_update_computed_by_hand():
+    class SignDescent(lw.Task):
+        def __init__(self):
+            super().__init__()
+            self.model = mlp(1)
+            self.optimizer = keras.optimizers.SGD(0.1)
+
+        def train_step(self, batch):
+            x, y = batch
+            kernel = self.model.trainable_variables[0]
+            error = tf.matmul(x, kernel) - y
+            gradient = tf.sign(tf.matmul(x, error, transpose_a=True))
+            self.apply([gradient], [kernel], self.optimizer)
+            return {"loss": tf.reduce_mean(tf.square(error))}
+
+    task = SignDescent()
+    expected = task.model.get_weights()[0]
+    losses = []
+    for start in range(0, 40, 8):
+        x, y = X[start : start + 8], Y[start : start + 8]
+        losses.append(np.mean((x @ expected - y) ** 2))
+        expected = expected - np.float32(0.1) * np.sign(x.T @ (x @ expected - y))
+
+    history = lw.Trainer(task).fit(X, Y, shuffle=False, **QUIET)
+
+    np.testing.assert_allclose(task.model.get_weights()[0], expected, rtol=1e-6)
+    assert last(history) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize("by", ["minimize", "apply"])
+def test_when_updates_exactly_every_fifth_step(by: str):
+    class EveryFifth(Descent):
+        def train_step(self, batch):
+            with tf.GradientTape() as tape:
+                loss = 1.0 * self.w
+            when = self.step % 5 == 0
+            if by == "minimize":
+                self.minimize(loss, [self.w], self.optimizer, tape, when=when)
+            else:
+                self.apply([tf.constant(1.0)], [self.w], self.optimizer, when=when)
+            self.note()
+            return {"batch": tf.reduce_mean(batch)}
+
+    task = EveryFifth()
+    lw.Trainer(task).fit(X, epochs=4, **QUIET)
+
+    steps, w = task.noted[:, 0], task.noted[:, 1]
+    assert len(steps) == 20
+    np.testing.assert_array_equal(-np.diff(w, prepend=0.0), steps % 5 == 0)
+    assert float(task.w.numpy()) == -4.0
+    assert int(task.optimizer.iterations.numpy()) == 4
+
+
+def test_transform_sees_gradients_and_variables_and_its_result_is_applied():
+    seen = []
+
+    def halve_kernels(gradients, variables):
+        seen.append((gradients, variables))
+        return [
+            gradient / 2 if len(variable.shape) == 2 else tf.zeros_like(gradient)
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+
+    class Transformed(Regression):
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = squared_error(y, self.model(x))
+            self.minimize(loss, self.model, self.optimizer, tape, transform=halve_kernels)
+            return {"loss": loss}
+
+    task = Transformed(mlp(1), keras.optimizers.SGD(1.0))
+    kernel, bias = task.model.get_weights()
+    expected = kernel - X.T @ (X @ kernel + bias - Y) * 2 / len(X) / 2
+
+    lw.Trainer(task).fit(X, Y, batch_size=40, verbose=0)
+
+    gradients, variables = seen[-1]
+    assert isinstance(gradients, list)
+    assert isinstance(variables, list)
+    assert [tuple(g.shape) for g in gradients] == [tuple(v.shape) for v in variables]
+    assert [v.path for v in variables] == [v.path for v in task.model.trainable_variables]
+    np.testing.assert_allclose(task.model.get_weights()[0], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(task.model.get_weights()[1], bias)
+
+
+@pytest.mark.parametrize("by", ["minimize", "apply"])
+def test_an_update_returns_the_norm_of_its_gradient(by: str):
+    class Norm(lw.Task):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = keras.Variable([1.0, 1.0]), keras.Variable(1.0)
+            self.optimizer = keras.optimizers.SGD(0.1)
+
+        def train_step(self, batch):
+            variables = [self.a, self.b]
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(2.0 * self.a) + 1.0 * self.b
+            if by == "minimize":
+                norm = self.minimize(loss, variables, self.optimizer, tape)
+            else:
+                norm = self.apply(tape.gradient(loss, variables), variables, self.optimizer)
+            return {"norm": norm, "batch": tf.reduce_mean(batch)}
+
+    history = lw.Trainer(Norm()).fit(X, **QUIET)
+
+    assert last(history, "norm") == pytest.approx(3.0, rel=1e-6)  # sqrt(2^2 + 2^2 + 1^2)
+
+
+# --- what is reported -------------------------------------------------------------------------
+
+
+class Watching(lw.Task):
+    """Learns nothing worth naming; reports numbers that are easy to compute by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = {"body": mlp(3), "heads": [mlp(1, inputs=3), mlp(1, inputs=3)]}
+        self.optimizers = [keras.optimizers.SGD(0.01), {"head": keras.optimizers.SGD(0.01)}]
+        self.meters = [keras.metrics.Sum(name="rows"), {"deep": keras.metrics.Mean(name="level")}]
+
+    def watch(self, x):
+        rows, level = self.meters[0], self.meters[1]["deep"]
+        rows.update_state(tf.ones(tf.shape(x)[0]))
+        level.update_state(tf.reduce_max(x))
+
+    def train_step(self, batch):
+        x, y = batch
+        heads = self.parts["heads"]
+        with tf.GradientTape(persistent=True) as tape:
+            code = self.parts["body"](x)
+            loss = squared_error(y, heads[0](code)) + squared_error(y, heads[1](code))
+        self.minimize(loss, self.parts["body"], self.optimizers[0], tape)
+        variables = [v for head in heads for v in head.trainable_variables]
+        self.minimize(loss, variables, self.optimizers[1]["head"], tape)
+        self.watch(x)
+        return {"loss": loss}
+
+    def test_step(self, batch):
+        x, y = batch
+        self.watch(x)
+        return {"loss": squared_error(y, self.parts["heads"][0](self.parts["body"](x)))}
+
+
+def test_parts_in_lists_and_dicts_are_found_and_metrics_start_anew_each_epoch():
+    task = Watching()
+    models = [task.parts["body"], *task.parts["heads"]]
+    before = [model.get_weights() for model in models]
+
+    history = lw.Trainer(task).fit(X, Y, epochs=3, shuffle=False, **QUIET).history
+
+    assert set(history) == {"loss", "rows", "level"}
+    assert history["rows"] == [40.0, 40.0, 40.0]
+    level = np.mean([X[start : start + 8].max() for start in range(0, 40, 8)])
+    assert history["level"] == pytest.approx([level] * 3, rel=1e-6)
+    assert all(moved(model, weights) for model, weights in zip(models, before, strict=True))
+
+
+def test_validation_inside_an_epoch_leaves_the_training_metrics_alone():
+    arguments = {"epochs": 2, "validation_data": (X[:16], Y[:16]), "validate_every": "2 steps"}
+
+    history = lw.Trainer(Watching()).fit(X, Y, **arguments, **QUIET).history
+
+    assert history["rows"] == [40.0, 40.0]
+    assert history["val_rows"] == [16.0, 16.0]
+    assert set(history) == {"loss", "rows", "level", "val_loss", "val_rows", "val_level"}
+
+
+class Reporting(lw.Task):
+    """Reports the mean of its batch, as a scalar and with a weight of its own."""
+
+    def train_step(self, batch):
+        total = tf.reduce_sum(tf.abs(batch))
+        return {
+            "mean": tf.reduce_mean(batch),
+            "rows": tf.shape(batch)[0],
+            "weighted": lw.Mean(tf.reduce_mean(batch), total),
+        }
+
+    test_step = train_step
+
+
+# Rows 0..9 in batches of 4: the last batch has two rows, and the greatest values.
+COUNT = np.arange(10, dtype="float32")[:, None]
+
+
+@pytest.mark.parametrize("through", ["fit", "evaluate"])
+def test_scalars_are_averaged_over_examples_and_lw_mean_over_its_weights(through: str):
+    trainer = lw.Trainer(Reporting())
+    if through == "fit":
+        history = trainer.fit(COUNT, batch_size=4, shuffle=False, verbose=0).history
+        numbers = {name: values[-1] for name, values in history.items()}
+    else:
+        numbers = trainer.evaluate(COUNT, batch_size=4)
+
+    assert numbers["mean"] == pytest.approx(4.5, rel=1e-6)  # over batches it would be 5.17
+    assert numbers["rows"] == pytest.approx((4 * 4 + 4 * 4 + 2 * 2) / 10, rel=1e-6)
+    weighted = (6 * 1.5 + 22 * 5.5 + 17 * 8.5) / 45
+    assert numbers["weighted"] == pytest.approx(weighted, rel=1e-6)
+
+
+# --- the course of a run ----------------------------------------------------------------------
+
+
+def test_a_step_without_a_batch_runs_as_often_as_asked():
+    class Alone(Descent):
+        def train_step(self):
+            with tf.GradientTape() as tape:
+                loss = 0.5 * (self.w - 3.0) ** 2
+            self.minimize(loss, [self.w], self.optimizer, tape)
+            self.note()
+            return {"loss": loss}
+
+    task = Alone()
+    task.optimizer.learning_rate = 0.1
+
+    history = lw.Trainer(task).fit(None, until="50 steps", verbose=0)
+
+    assert len(task.noted) == 50
+    assert float(task.w.numpy()) == pytest.approx(3 * (1 - 0.9**50), rel=1e-4)
+    losses = 0.5 * (3 * 0.9 ** np.arange(50)) ** 2
+    assert last(history) == pytest.approx(losses.mean(), rel=1e-4)
+
+
+class Counting(Descent):
+    """Lowers `w` by one at each step."""
+
+    def train_step(self, batch):
+        self.apply([tf.constant(1.0)], [self.w], self.optimizer)
+        self.note()
+        return {"w": self.w, "batch": tf.reduce_mean(batch)}
+
+
+def test_fitting_again_trains_on():
+    task = Counting()
+    trainer = lw.Trainer(task)
+
+    first = trainer.fit(X, epochs=2, **QUIET).history["w"]
+    second = trainer.fit(X, **QUIET).history["w"]
+
+    steps, w = task.noted[:, 0], task.noted[:, 1]
+    np.testing.assert_array_equal(np.diff(steps), np.ones(14))  # 3 epochs of 5 steps, no gap
+    np.testing.assert_array_equal(w, -np.arange(1.0, 16.0))
+    assert first == [-3.0, -8.0]
+    assert second == [-13.0]
+    assert int(task.step) == 15
+
+
+@pytest.mark.parametrize(
+    ("step", "use"),
+    [
+        ("test_step", lambda trainer: trainer.evaluate(X, Y)),
+        ("test_step", lambda trainer: trainer.fit(X, Y, validation_data=(X, Y), **QUIET)),
+        ("predict_step", lambda trainer: trainer.predict(X)),
+    ],
+    ids=["evaluate", "validation", "predict"],
+)
+def test_a_missing_step_is_named_with_its_class_and_what_to_write(step: str, use: Any):
+    task = Regression(mlp(1))
+    before = task.model.get_weights()
+
+    with pytest.raises(lw.errors.MissingStepError) as caught:
+        use(lw.Trainer(task))
+
+    assert "Regression" in str(caught.value)
+    assert f"def {step}(self, batch)" in str(caught.value)
+    assert not moved(task.model, before)
+
+
+def test_predictions_of_all_batches_are_joined_in_the_structure_of_the_step():
+    class Predicting(Regression):
+        def predict_step(self, batch):
+            return {"value": self.model(batch), "rows": [tf.reduce_sum(batch, axis=1)]}
+
+    task = Predicting()
+    predictions = lw.Trainer(task).predict(X[:37], batch_size=8)
+
+    np.testing.assert_allclose(predictions["value"], task.model(X[:37]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(predictions["rows"][0], X[:37].sum(axis=1), rtol=1e-5, atol=1e-6)
+
+
+# --- plain TensorFlow -------------------------------------------------------------------------
+
+
+def test_python_control_flow_on_tensors_works_in_a_step_and_in_what_it_calls():
+    class Branching(Descent):
+        def train_step(self, batch):
+            if tf.reduce_mean(batch) > 8.0:
+                gradient = 20.0
+            elif tf.reduce_mean(batch) > 4.0:
+                gradient = 10.0
+            else:
+                gradient = 1.0
+            self.apply([gradient * self.ones(batch)], [self.w], self.optimizer)
+            return {"w": self.w}
+
+        def ones(self, batch):
+            count = 0.0
+            for row in batch:
+                if row[0] < 8.0:
+                    continue
+                count += 1.0
+            while count > 1.0:
+                count -= 1.0
+            return tf.maximum(count, 1.0)
+
+    task = Branching()
+    # batches of 4, 4 and 2: means 1.5, 5.5 and 8.5; w falls by 1, 10 and 20
+    history = lw.Trainer(task).fit(COUNT, batch_size=4, shuffle=False, verbose=0)
+
+    assert float(task.w.numpy()) == -31.0
+    assert last(history, "w") == pytest.approx((4 * -1 + 4 * -11 + 2 * -31) / 10, rel=1e-6)
+
+
+class Drawing(lw.Task):
+    """Counts its steps in a variable of its own and draws a number at each."""
+
+    def __init__(self):
+        super().__init__()
+        self.seed = keras.random.SeedGenerator(9)
+        self.counter = tf.Variable(0, trainable=False)
+        self.drawn = tf.Variable(tf.zeros(16), trainable=False)
+
+    def train_step(self, batch):
+        number = keras.random.uniform((), seed=self.seed)
+        self.drawn.scatter_nd_update([[self.counter.read_value()]], [number])
+        self.counter.assign_add(1)
+        return {"number": number, "batch": tf.reduce_mean(batch)}
+
+
+def test_variables_and_seed_generators_of_a_task_go_on_from_step_to_step():
+    tasks = [Drawing(), Drawing()]
+    for task in tasks:
+        trainer = lw.Trainer(task)
+        trainer.fit(X, epochs=2, **QUIET)
+        trainer.fit(X, **QUIET)
+
+    drawn = tasks[0].drawn.numpy()
+    assert [int(task.counter.numpy()) for task in tasks] == [15, 15]
+    assert len(set(drawn[:15])) == 15
+    assert drawn[15] == 0.0
+    np.testing.assert_array_equal(drawn, tasks[1].drawn.numpy())
