@@ -444,7 +444,13 @@ class RawLossNamedLoss(RawLosses):
 def test_a_raw_number_named_like_a_metric_is_reported_as_keras_reports_it():
     """Keras takes the metric then, which nothing updated: 0. Surprising, but the same."""
     reference, model = changed(RawLossNamedLoss), changed(RawLossNamedLoss)
-    arguments = {"x": VECTORS, "y": LABELS, "batch_size": 48, "epochs": 2, "verbose": 0}
+    arguments: dict[str, Any] = {
+        "x": VECTORS,
+        "y": LABELS,
+        "batch_size": 48,
+        "epochs": 2,
+        "verbose": 0,
+    }
 
     history = lw.Trainer(model).fit(**arguments).history
 

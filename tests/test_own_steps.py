@@ -14,7 +14,7 @@ import loopwright as lw
 random = np.random.default_rng(2)
 X = random.normal(size=(40, 4)).astype("float32")
 Y = (X @ np.array([[1.0], [-2.0], [0.5], [0.0]], "float32")).astype("float32")
-QUIET = {"batch_size": 8, "verbose": 0}
+QUIET: dict[str, Any] = {"batch_size": 8, "verbose": 0}
 
 
 def mlp(*sizes: int, inputs: int | None = 4) -> keras.Model:
@@ -200,7 +200,7 @@ def test_a_plain_optimizer_apply_trains_as_minimize_does():
     first = mlp(8, 1)
     second = keras.models.clone_model(first)
     second.set_weights(first.get_weights())
-    arguments = {**QUIET, "epochs": 2, "shuffle": False}
+    arguments: dict[str, Any] = {**QUIET, "epochs": 2, "shuffle": False}
 
     plain = lw.Trainer(Plain(first)).fit(X, Y, **arguments).history["loss"]
     ours = lw.Trainer(Regression(second)).fit(X, Y, **arguments).history["loss"]
@@ -370,12 +370,16 @@ def test_parts_in_lists_and_dicts_are_found_and_metrics_start_anew_each_epoch():
 
 
 def test_validation_inside_an_epoch_leaves_the_training_metrics_alone():
-    arguments = {"epochs": 2, "validation_data": (X[:16], Y[:16]), "validate_every": "2 steps"}
+    arguments: dict[str, Any] = {
+        "epochs": 2,
+        "validation_data": (X[:16], Y[:16]),
+        "validate_every": "2 steps",
+    }
 
     history = lw.Trainer(Watching()).fit(X, Y, **arguments, **QUIET).history
 
     assert history["rows"] == [40.0, 40.0]
-    assert history["val_rows"] == [16.0, 16.0]
+    assert history["val_rows"] == [16.0] * 5  # after steps 2, 4, 6, 8 and 10
     assert set(history) == {"loss", "rows", "level", "val_loss", "val_rows", "val_level"}
 
 
@@ -417,7 +421,7 @@ def test_scalars_are_averaged_over_examples_and_lw_mean_over_its_weights(through
 
 def test_a_step_without_a_batch_runs_as_often_as_asked():
     class Alone(Descent):
-        def train_step(self):
+        def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
             with tf.GradientTape() as tape:
                 loss = 0.5 * (self.w - 3.0) ** 2
             self.minimize(loss, [self.w], self.optimizer, tape)

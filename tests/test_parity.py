@@ -33,9 +33,16 @@ XV, LABELS_V = X[:50][::-1].copy(), LABELS[:50][::-1].copy()
 WEIGHTS_V = WEIGHTS[50:100].copy()
 
 
+def made_of(value: Any) -> Any:
+    return value() if callable(value) else value
+
+
 @dataclass(frozen=True)
 class Case:
-    """A model, how it is compiled, and what `fit` is given; built afresh for each copy."""
+    """A model, how it is compiled, and what `fit` is given; built afresh for each copy.
+
+    Pipelines are given as functions that make them: no tensor is made while this is imported.
+    """
 
     build: Callable[[], keras.Model]
     settings: Callable[[], dict[str, Any]]
@@ -49,12 +56,10 @@ class Case:
 
     @property
     def fit_arguments(self) -> dict[str, Any]:
-        arrays = {} if isinstance(self.x, tf.data.Dataset) else {"y": self.y, "batch_size": BATCH}
-        return {
-            **{"x": self.x, "epochs": EPOCHS, "shuffle": False, "verbose": 0},
-            **arrays,
-            **self.fit,
-        }
+        arrays = {} if callable(self.x) else {"y": self.y, "batch_size": BATCH}
+        given = {**arrays, "x": self.x, **self.fit}
+        made = {name: made_of(value) for name, value in given.items()}
+        return {"epochs": EPOCHS, "shuffle": False, "verbose": 0, **made}
 
 
 @dataclass(frozen=True)
@@ -291,23 +296,23 @@ CASES = {
     "a pipeline with sample weights": Case(
         classifier,
         sparse(weighted_metrics=["accuracy"]),
-        x=batches(X, LABELS, WEIGHTS),
-        fit={"validation_data": batches(XV, LABELS_V, WEIGHTS_V)},
-        score=(batches(XV, LABELS_V),),
+        x=lambda: batches(X, LABELS, WEIGHTS),
+        fit={"validation_data": lambda: batches(XV, LABELS_V, WEIGHTS_V)},
+        score=(lambda: batches(XV, LABELS_V),),
         routes=BOTH,
     ),
     "a pipeline of unknown length": Case(
         classifier,
         sparse(),
-        x=batches(X, LABELS).unbatch().filter(lambda x, _: x[0] > -0.5).batch(BATCH),
+        x=lambda: batches(X, LABELS).unbatch().filter(lambda x, _: x[0] > -0.5).batch(BATCH),
     ),
     "an endless pipeline": Case(
         classifier,
         sparse(),
-        x=batches(X, LABELS).repeat(),
+        x=lambda: batches(X, LABELS).repeat(),
         fit={
             "steps_per_epoch": 4,
-            "validation_data": batches(XV, LABELS_V).repeat(),
+            "validation_data": lambda: batches(XV, LABELS_V).repeat(),
             "validation_steps": 1,
         },
         routes=BOTH,
@@ -379,8 +384,9 @@ def by_keras(name: str) -> Outcome:
         history = model.fit(**case.fit_arguments).history
     if case.score is None:
         return Outcome(history, model.get_weights())
-    scores = model.evaluate(*case.score, verbose=0, return_dict=True)
-    predictions = model.predict(case.score[0], verbose=0)
+    given = [made_of(part) for part in case.score]
+    scores = model.evaluate(*given, verbose=0, return_dict=True)
+    predictions = model.predict(given[0], verbose=0)
     return Outcome(history, model.get_weights(), scores, predictions)
 
 
@@ -398,7 +404,8 @@ def by_loopwright(name: str, route: str) -> Outcome:
     history = trainer.fit(**case.fit_arguments).history
     if case.score is None:
         return Outcome(history, model.get_weights())
-    scores, predictions = trainer.evaluate(*case.score), trainer.predict(case.score[0])
+    given = [made_of(part) for part in case.score]
+    scores, predictions = trainer.evaluate(*given), trainer.predict(given[0])
     return Outcome(history, model.get_weights(), scores, predictions)
 
 

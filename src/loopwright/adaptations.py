@@ -33,38 +33,30 @@ def losses_as_for_one_device() -> Iterator[None]:
     losses and regularisation all count the same. If this moves: Keras losses weigh too little
     with several replicas, which `tests/test_strategies.py` shows.
     """
-    names = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
-    with contextlib.ExitStack() as undo:
-        for name in names:
-            undo.callback(setattr, keras_loss, name, getattr(keras_loss, name))
-            setattr(keras_loss, name, lambda value: value)
+    with (
+        _replaced(keras_loss, "scale_loss_for_distribution", lambda value: value),
+        _replaced(keras_loss, "unscale_loss_for_distribution", lambda value: value),
+    ):
         yield
 
 
 @contextlib.contextmanager
 def optimizers_reduce_nothing() -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
-    """Replaces the sum over replicas inside Keras optimizers while a step is traced.
+    """Takes the sum over replicas out of Keras optimizers while a step is traced.
 
     Yields a context manager for gradients that are reduced already; outside it a plain
     `optimizer.apply` is refused, because nobody would divide by the number of replicas.
     If this moves: updates are as many times too large as there are replicas (tested).
     """
-    name = "_all_reduce_sum_gradients"
-    owner = next(cls for cls in keras.optimizers.Optimizer.__mro__ if name in vars(cls))
-    original = getattr(owner, name)
     reduced_already = 0
 
-    def pass_on(self: Any, grads_and_vars: Any) -> Any:
-        if not reduced_already:
-            raise StepError(
-                message(
-                    f"The step calls {type(self).__name__}.apply itself, with several replicas.",
-                    expected="self.minimize(...) or self.apply(...), which average over replicas",
-                    received="optimizer.apply or optimizer.apply_gradients",
-                    do="write self.apply(gradients, variables, optimizer)",
-                )
-            )
-        return list(grads_and_vars)
+    def refusing(apply: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not reduced_already:
+                raise StepError(_own_apply(type(self).__name__))
+            return apply(self, *args, **kwargs)
+
+        return checked
 
     @contextlib.contextmanager
     def reduced() -> Iterator[None]:
@@ -75,31 +67,73 @@ def optimizers_reduce_nothing() -> Iterator[Callable[[], contextlib.AbstractCont
         finally:
             reduced_already -= 1
 
-    setattr(owner, name, pass_on)
-    try:
+    scaling = keras.optimizers.LossScaleOptimizer
+    summing, applying = _defining_class("_all_reduce_sum_gradients"), _defining_class("apply")
+    with (
+        _replaced(summing, "_all_reduce_sum_gradients", lambda self, pairs: list(pairs)),
+        _replaced(applying, "apply", refusing(applying.apply)),
+        _replaced(scaling, "apply", refusing(vars(scaling)["apply"])),
+    ):
         yield reduced
-    finally:
-        setattr(owner, name, original)
+
+
+def _own_apply(optimizer: str) -> str:
+    return message(
+        f"The step calls {optimizer}.apply itself, with several replicas.",
+        expected="self.minimize(...) or self.apply(...), which average over replicas",
+        received="optimizer.apply or optimizer.apply_gradients",
+        do="write self.apply(gradients, variables, optimizer)",
+    )
 
 
 @contextlib.contextmanager
 def without_accumulation(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     """Makes one `apply` of an accumulating optimizer an ordinary update.
 
-    Keras' own accumulation branches inside a replica, which `tf.distribute` refuses.
+    Keras' own accumulation branches inside a replica, which `tf.distribute` refuses. Its
+    `iterations` must go on counting updates, not calls: Adam and schedules read it.
+    If this moves: accumulation differs between one and several replicas (tested).
     """
     steps = optimizer.gradient_accumulation_steps
-    optimizer.gradient_accumulation_steps = None
+    if not steps:
+        yield
+        return
+    owner = _defining_class("iterations")
+    original = owner.iterations
+
+    def iterations(self: Any) -> Any:
+        return self._iterations // steps if self is optimizer else original.fget(self)
+
+    with (
+        _replaced(optimizer, "gradient_accumulation_steps", None),
+        _replaced(owner, "iterations", property(iterations)),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        optimizer.gradient_accumulation_steps = steps
+        setattr(owner, name, before)
+
+
+def _defining_class(attribute: str) -> Any:
+    return next(cls for cls in keras.optimizers.Optimizer.__mro__ if attribute in vars(cls))
 
 
 def accumulators(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> list[Any]:
     """The optimizer's own gradient accumulators for `variables`, as `tf.Variable`s."""
     stored = optimizer._accumulated_gradients
     return [stored[optimizer._get_variable_index(variable)].value for variable in variables]
+
+
+def trained_by(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """The variables an optimizer was built for, in its own order."""
+    return list(optimizer._trainable_variables)
 
 
 def update_counter(optimizer: keras.optimizers.Optimizer) -> Any:
@@ -118,22 +152,19 @@ def watching_losses() -> Iterator[Callable[[keras.Layer], bool]]:
 
     def losses(self: keras.Layer) -> Any:
         asked.append(self)
-        return original.fget(self)  # pyright: ignore[reportOptionalCall]
+        return original.fget(self)
 
     def was_asked(layer: keras.Layer) -> bool:
         return any(layer is inner for outer in asked for inner in outer._flatten_layers())
 
-    keras.Layer.losses = property(losses)  # pyright: ignore[reportAttributeAccessIssue]
-    try:
+    with _replaced(keras.Layer, "losses", property(losses)):
         yield was_asked
-    finally:
-        keras.Layer.losses = original
 
 
-def build_compiled_model(model: keras.Model, batch_spec: Any) -> None:
+def build_compiled_model(task: Any, batch_spec: Any) -> None:
     """Creates what a compiled model makes lazily, as Keras' own `fit` does before it trains.
 
     If this moves: with several replicas a compiled model has to arrive built, optimizer included.
     """
     batch = tf.nest.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), batch_spec)
-    model._symbolic_build(data_batch=batch)
+    task.model._symbolic_build(data_batch=batch)

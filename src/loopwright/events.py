@@ -67,7 +67,7 @@ class EpochEnded:
     steps: int
     seconds: float
     metrics: Metrics
-    validation: Metrics = field(default_factory=dict)
+    validation: Metrics = field(default_factory=dict[str, Any])
     """The last scores measured in this epoch; empty if there were none."""
 
 

@@ -121,8 +121,26 @@ def check_broadcasting(graph: Any, step: str) -> None:
 
 
 _ELEMENTWISE = frozenset(
-    "Add AddV2 Sub Mul RealDiv DivNoNan SquaredDifference Maximum Minimum Pow Equal NotEqual "
-    "Greater GreaterEqual Less LessEqual LogicalAnd LogicalOr".split()
+    [
+        "Add",
+        "AddV2",
+        "Sub",
+        "Mul",
+        "RealDiv",
+        "DivNoNan",
+        "SquaredDifference",
+        "Maximum",
+        "Minimum",
+        "Pow",
+        "Equal",
+        "NotEqual",
+        "Greater",
+        "GreaterEqual",
+        "Less",
+        "LessEqual",
+        "LogicalAnd",
+        "LogicalOr",
+    ]
 )
 
 

@@ -24,6 +24,7 @@ class History:
         self._added = added
 
     def __call__(self, event: Event) -> None:
+        """Hears an event."""
         if isinstance(event, EpochEnded):
             self.epoch.append(event.epoch)
             self.epoch_steps.append(event.step)

@@ -54,6 +54,9 @@ def _scalar(step: str, name: Any, value: Any) -> Any:
         tensor = None
     if tensor is None or tensor.dtype in (tf.string, tf.variant, tf.resource):
         received, do = _kind(value), f"return a number as {name!r}, or leave it out"
+    elif tensor.shape == (0,):
+        # What a Keras loss gives on a replica without examples; its weight is zero.
+        return tf.zeros((), tensor.dtype)
     elif tensor.shape.rank != 0:
         received = f"{tensor.dtype.name} of shape {shape_text(tensor.shape)}"
         do = f"reduce it first: tf.reduce_mean({name})"

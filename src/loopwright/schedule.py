@@ -123,9 +123,7 @@ class Schedule:
         if at_most_steps is not None:
             bounds.append(place.step + at_most_steps)
         step = min((b for b in bounds if b is not None), default=place.step + 1)
-        return self.stop_at(
-            replace(place, step=step, step_in_epoch=place.step_in_epoch + step - place.step)
-        )
+        return self.stop_at(moved(place, steps=step - place.step, seconds=place.seconds))
 
     def stop_at(self, place: Place, *, epoch_ended: bool = False, leaving: bool = False) -> Stop:
         """What is due at `place`.
@@ -162,7 +160,8 @@ class Schedule:
         while not over:
             stop = self.next_stop(place)
             yield stop
-            place, over = after(stop, place), stop.ends_run
+            here = moved(place, steps=stop.step - place.step, seconds=0.0)
+            place, over = after(stop, here), stop.ends_run
 
     def _validation_is_due(self, place: Place, ends_epoch: bool, ends_run: bool) -> bool:
         match self.validate_every:
@@ -176,10 +175,20 @@ class Schedule:
                 return ends_run or place.seconds - place.validated_seconds >= (seconds or 0)
 
 
+def moved(place: Place, *, steps: int, seconds: float) -> Place:
+    """The place `steps` further on, `seconds` after the run began."""
+    return replace(
+        place,
+        step=place.step + steps,
+        step_in_epoch=place.step_in_epoch + steps,
+        seconds=seconds,
+    )
+
+
 def after(stop: Stop, place: Place) -> Place:
-    """Where a run is once everything due at `stop` was done; `place` is where it was before."""
-    ran = stop.step - place.step
-    place = replace(place, step=stop.step, step_in_epoch=place.step_in_epoch + ran)
+    """The place once everything due at `stop` was done there."""
     if stop.validate:
-        place = replace(place, validated_step=stop.step, validated_seconds=place.seconds)
-    return replace(place, epoch=place.epoch + 1, step_in_epoch=0) if stop.ends_epoch else place
+        place = replace(place, validated_step=place.step, validated_seconds=place.seconds)
+    if stop.ends_epoch:
+        place = replace(place, epoch=place.epoch + 1, step_in_epoch=0)
+    return place

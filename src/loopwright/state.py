@@ -54,6 +54,15 @@ def variables(part: Any) -> list[Any]:
             return [variable.value for variable in part.variables]
 
 
+def keras_variables(task: object) -> list[keras.Variable]:
+    """Every variable that Keras knows, of all parts, as far as they are built."""
+    held = [part.value for part in parts(task)]
+    own = [value for value in held if isinstance(value, keras.Variable)]
+    seeds = [value.state for value in held if isinstance(value, keras.random.SeedGenerator)]
+    with_variables = (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric)
+    return own + seeds + [v for p in held if isinstance(p, with_variables) for v in p.variables]
+
+
 def untrained_variables(task: object) -> list[Any]:
     """All variables but what optimizers own or train: metrics, seeds, statistics, counters.
 
@@ -72,6 +81,13 @@ def untrained_variables(task: object) -> list[Any]:
                 held = [v for v in variables(part.value) if not _is_trained(part.value)]
         found |= {id(variable): variable for variable in held}
     return list(found.values())
+
+
+def statistics(task: object) -> list[Any]:
+    """The floating variables that layers update by themselves, like those of batch norm."""
+    found = [v for layer in of_kind(keras.Layer, task) for v in layer.non_trainable_weights]
+    unique = {id(v.value): v.value for v in found if v.value.dtype.is_floating}
+    return list(unique.values())
 
 
 def fingerprint(task: object) -> tuple[Any, ...]:

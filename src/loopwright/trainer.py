@@ -1,5 +1,6 @@
 """Trainer: the only place that wires parts together."""
 
+import functools
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,15 +9,17 @@ from typing import Any, Literal, final
 import keras
 import tensorflow as tf
 
-from loopwright import loop, runtime, state
+from loopwright import adaptations, loop, runtime, state
 from loopwright.compiled import CompiledModel
 from loopwright.data import Arrays, Data, as_data
 from loopwright.errors import ConfigurationError, LoopwrightWarning, message
 from loopwright.events import Event, Finished, Sink
 from loopwright.history import History
 from loopwright.meter import Pace
-from loopwright.plans import Plan, StepName, StepRunner, plan_of
+from loopwright.plans import Plan, plan_of
+from loopwright.running import StepRunner
 from loopwright.schedule import Every, Schedule, every
+from loopwright.step import StepName
 from loopwright.tally import Tally
 from loopwright.task import Task, require_step
 from loopwright.telemetry.callbacks import CallbackBridge
@@ -161,10 +164,10 @@ class Trainer:
             if duration.epochs is not None:
                 raise ConfigurationError(_no_length())
             length = duration.steps
-        runner = self._runner("train_step", None if feed is None else feed.batch_spec)
         bridge = CallbackBridge(callbacks, self._task)
         self.history = History(bridge.added)
-        training = Training(runner, feed, Tally(self._task))
+        runner_for = functools.partial(self._runner, "train_step")
+        training = Training(runner_for, feed, Tally(self._task))
 
         def validate() -> dict[str, Any]:
             scores = {name: self._score(data, validation_steps) for name, data in sets.items()}
@@ -182,7 +185,7 @@ class Trainer:
             clock=time.perf_counter,
         )
         sinks = [bridge, self.history, console(verbose), *map(_tolerated, self._sinks)]
-        return self._heard(events, sinks, runner)
+        return self._heard(events, sinks)
 
     def evaluate(
         self,
@@ -203,9 +206,7 @@ class Trainer:
         data = as_data(x, batch_size=batch_size)
         return predict(self._task, data, steps=steps, strategy=self._strategy, plan=self._plan)
 
-    def _heard(
-        self, events: Iterator[Event], sinks: Sequence[Sink], runner: StepRunner
-    ) -> Iterator[Event]:
+    def _heard(self, events: Iterator[Event], sinks: Sequence[Sink]) -> Iterator[Event]:
         """Tells every sink of every event; `Finished` reaches them whatever happens."""
         began, finished, reason = time.perf_counter(), None, "failed"
         try:
@@ -224,7 +225,7 @@ class Trainer:
                 finished = Finished(int(self._task.step_counter.read_value()), seconds, reason)
             self._epochs_done += len(self.history.epoch)
             if finished.reason != "failed":
-                _finalize_averages(self._task, runner)
+                _finalize_averages(self._task)
             _tell(sinks, finished)
         yield finished
 
@@ -239,8 +240,7 @@ class Trainer:
         known = self._runners.get(kind)
         if known is not None and known[0] == state.fingerprint(self._task):
             return known[1]
-        runner = StepRunner(self._task, name, strategy=self._strategy, plan=self._plan)
-        runner.build(batch_spec)
+        runner = StepRunner(self._task, name, batch_spec, strategy=self._strategy, plan=self._plan)
         # Building creates what is made lazily, so the fingerprint is taken after it.
         self._runners[kind] = (state.fingerprint(self._task), runner)
         return runner
@@ -348,16 +348,12 @@ def _one_set(given: Any, batch_size: int | None) -> Data:
     return as_data(given, batch_size=None if is_stream else batch_size)
 
 
-def _finalize_averages(task: Task, runner: StepRunner) -> None:
+def _finalize_averages(task: Task) -> None:
     """Puts the averaged weights of an optimizer with `use_ema` in place, as Keras does."""
-    if isinstance(task, CompiledModel):
-        optimizer = getattr(task.model, "optimizer", None)
-        met = [(optimizer, task.model.trainable_variables)]
-    else:
-        met = runner.met
-    for optimizer, variables in met:
-        if isinstance(optimizer, keras.optimizers.Optimizer) and optimizer.built:
-            optimizer.finalize_variable_values(variables)
+    owner = task.model if isinstance(task, CompiledModel) else task
+    for optimizer in state.of_kind(keras.optimizers.Optimizer, owner):
+        if optimizer.built:
+            optimizer.finalize_variable_values(adaptations.trained_by(optimizer))
 
 
 def _tell(sinks: Sequence[Sink], event: Event) -> None:

@@ -1,11 +1,12 @@
 """Training: a step, its data and its numbers, run some steps at a time."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any, final
 
 from loopwright.data import Feed
 from loopwright.errors import DataError, RetraceWarning, message
-from loopwright.plans import StepRunner
+from loopwright.running import StepRunner
 from loopwright.tally import Tally
 
 
@@ -13,8 +14,11 @@ from loopwright.tally import Tally
 class Training:
     """Goes through a feed with a compiled step; what the loop calls `run_steps`."""
 
-    def __init__(self, runner: StepRunner, feed: Feed | None, tally: Tally) -> None:
-        self._runner, self._feed, self._tally = runner, feed, tally
+    def __init__(
+        self, runner_for: Callable[[Any], StepRunner], feed: Feed | None, tally: Tally
+    ) -> None:
+        self._runner_for, self._feed, self._tally = runner_for, feed, tally
+        self._runner = runner_for(None if feed is None else feed.batch_spec)
         self._iterator: Any = iter(feed.dataset) if feed is not None else None
         self._steps_in_epoch = 0
 
@@ -52,7 +56,7 @@ class Training:
         if wider is not None:
             self._feed, change = wider
             warnings.warn(_retraced(change), RetraceWarning, stacklevel=2)
-            self._runner.build(self._feed.batch_spec)
+            self._runner = self._runner_for(self._feed.batch_spec)
             self._iterator = iter(self._feed.dataset)
             return True
         if feed.end == "marked" and self._steps_in_epoch:

@@ -11,7 +11,8 @@ from loopwright import guards, runtime, state
 from loopwright.data import Data, Feed, nests
 from loopwright.errors import DataError, message
 from loopwright.meter import Pace
-from loopwright.plans import Plan, StepRunner
+from loopwright.plans import Plan
+from loopwright.running import StepRunner
 from loopwright.tally import Tally
 from loopwright.task import Task
 

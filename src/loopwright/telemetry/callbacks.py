@@ -5,7 +5,7 @@ from typing import Any, final
 
 import keras
 
-from loopwright import state
+from loopwright import adaptations, state
 from loopwright.compiled import CompiledModel
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import (
@@ -25,12 +25,16 @@ from loopwright.task import Task
 class CallbackBridge:
     """Runs any `keras.callbacks.Callback`.
 
-    Batch hooks run at stops, as in Keras with `steps_per_execution`; a callback with an attribute
-    `needs_every_step = True` makes every step a stop.
+    Batch hooks run at stops, as in Keras with `steps_per_execution`. A callback with an attribute
+    `needs_every_step = True` makes every step a stop, and so does one of Keras' own that was told
+    to count steps: `ModelCheckpoint(save_freq=100)`, `TensorBoard(update_freq="batch")`.
     """
 
-    def __init__(self, callbacks: Sequence[keras.callbacks.Callback], task: Task) -> None:
-        for callback in callbacks:
+    def __init__(
+        self, callbacks: keras.callbacks.Callback | Sequence[Any] | None, task: Task
+    ) -> None:
+        self._callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
+        for callback in self._callbacks:
             if not isinstance(callback, keras.callbacks.Callback):
                 raise ConfigurationError(
                     message(
@@ -41,20 +45,18 @@ class CallbackBridge:
                         "Trainer(..., sinks=[...])",
                     )
                 )
-        self._callbacks = list(callbacks)
         self._task = task
-        self._model = callback_model(task) if callbacks else None
+        self._model: Any = callback_model(task) if self._callbacks else None
         self._calls: Any = None
         self._logs: dict[str, Any] = {}
-        self._added: dict[str, Any] = {}
+        self._written = _Written()
         self._step_in_epoch = 0
         self._undo: Callable[[], None] = lambda: None
 
     @property
     def at_most_steps(self) -> int | None:
         """How many steps may pass between two stops, if a callback cares."""
-        eager = any(getattr(c, "needs_every_step", False) for c in self._callbacks)
-        return 1 if eager else None
+        return 1 if any(map(_needs_every_step, self._callbacks)) else None
 
     def stop_requested(self) -> bool:
         """Whether a callback set `model.stop_training`."""
@@ -62,7 +64,7 @@ class CallbackBridge:
 
     def added(self) -> Mapping[str, Any]:
         """What callbacks wrote into the logs of the last epoch, `learning_rate` for instance."""
-        return self._added
+        return {k: v for k, v in self._written.logs.items() if k not in self._logs}
 
     def before_steps(self, run_steps: Callable[[int], int]) -> Callable[[int], int]:
         """`run_steps` with the hooks that come before a batch."""
@@ -89,6 +91,7 @@ class CallbackBridge:
         return run
 
     def __call__(self, event: Event) -> None:
+        """Calls the hooks that belong to the event."""
         if self._model is None:
             return
         match event:
@@ -102,24 +105,25 @@ class CallbackBridge:
                 self._logs = dict(event.metrics)
                 self._calls.on_train_batch_end(event.step_in_epoch - 1, self._logs)
             case EpochEnded():
-                logs = epoch_logs(event)
-                known = set(logs)
-                self._calls.on_epoch_end(event.epoch, logs)
-                self._logs = logs
-                self._added = {k: v for k, v in logs.items() if k not in known}
+                self._logs = epoch_logs(event)
+                self._calls.on_epoch_end(event.epoch, self._logs)
             case Finished():
-                # As Keras: a run that failed has no end.
-                if event.reason != "failed" and self._calls is not None:
-                    self._calls.on_train_end(self._logs)
-                self._undo()
+                try:
+                    # As Keras: a run that failed has no end.
+                    if event.reason != "failed" and self._calls is not None:
+                        self._calls.on_train_end(self._logs)
+                finally:
+                    self._undo()
             case _:
                 pass
 
     def _start(self, event: Started) -> None:
         self._undo = _lend_optimizer(self._model, self._task)
+        for callback in self._callbacks:
+            _tell_direction(callback, self._task)
         self._model.stop_training = False
         self._calls = keras.callbacks.CallbackList(
-            self._callbacks,
+            [*self._callbacks, self._written],
             add_history=False,
             model=self._model,
             epochs=event.epochs,
@@ -127,6 +131,51 @@ class CallbackBridge:
             verbose=0,
         )
         self._calls.on_train_begin()
+
+
+@final
+class _Written(keras.callbacks.Callback):
+    """The last callback: reads what those before it wrote into the logs of an epoch.
+
+    It has a batch hook so that Keras calls hooks at once, and not from a thread.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs: dict[str, Any] = {}
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Nothing to read yet."""
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Keeps the logs as they are now."""
+        self.logs = dict(logs or {})
+
+
+def _needs_every_step(callback: Any) -> bool:
+    match callback:
+        case keras.callbacks.ModelCheckpoint() | keras.callbacks.BackupAndRestore():
+            counts = callback.save_freq != "epoch"
+        case keras.callbacks.TensorBoard():
+            counts = callback.update_freq != "epoch"
+        case _:
+            counts = False
+    return counts or getattr(callback, "needs_every_step", False)
+
+
+def _tell_direction(callback: Any, task: Task) -> None:
+    """Tells a callback with `mode="auto"` whether its metric is better high or low.
+
+    Keras' own `fit` looks that up in the compiled model; here the metrics are the task's.
+    """
+    if getattr(callback, "mode", None) != "auto":
+        return
+    metrics = [own for m in task.metrics for own in getattr(m, "metrics", [m])]
+    watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
+    for metric in metrics:
+        direction = getattr(metric, "_direction", None)
+        if metric.name == watched and direction is not None:
+            callback.mode = "max" if direction == "up" else "min"
 
 
 def callback_model(task: Task) -> Any:
@@ -149,6 +198,18 @@ class _AllModels(keras.Model):
         self.models = models
         self.built = True
 
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: nobody could load it."""
+        raise ConfigurationError(
+            message(
+                "A callback saves the model, but this task has several.",
+                expected="one model to save, or weights only",
+                received=f"{len(self.models)} models",
+                do="name it in the task: self.callback_model = self.generator; or save the "
+                "weights of all: ModelCheckpoint(..., save_weights_only=True)",
+            )
+        )
+
     def call(self, inputs: Any) -> Any:
         raise ConfigurationError(
             message(
@@ -160,18 +221,38 @@ class _AllModels(keras.Model):
         )
 
 
+@final
+class _Several:
+    """Several optimizers where callbacks look for one, in the shape of Keras' MultiOptimizer."""
+
+    def __init__(self, optimizers: list[keras.optimizers.Optimizer], iterations: Any) -> None:
+        self.optimizers, self.iterations, self.built = optimizers, iterations, True
+
+
 def _lend_optimizer(model: Any, task: Task) -> Callable[[], None]:
     """Gives the model the task's optimizer while it trains: callbacks look for it there."""
-    if isinstance(task, CompiledModel) or getattr(model, "optimizer", None) is not None:
+    if isinstance(task, CompiledModel):
         return lambda: None
-    optimizers = state.of_kind(keras.optimizers.Optimizer, task)
-    own = getattr(task, "optimizer", None) or (optimizers[0] if len(optimizers) == 1 else None)
+    own = getattr(task, "optimizer", None)
+    if own is None and getattr(model, "optimizer", None) is None:
+        own = _optimizer_of(model, task)
     if own is None:
         return lambda: None
-    before = vars(model).get("optimizer")
+    had, before = hasattr(model, "optimizer"), getattr(model, "optimizer", None)
     model.optimizer = own
 
     def undo() -> None:
         model.optimizer = before
+        if not had:
+            del model.optimizer
 
     return undo
+
+
+def _optimizer_of(model: Any, task: Task) -> Any:
+    """The optimizer that trains the model; several in one if there are several."""
+    optimizers = state.of_kind(keras.optimizers.Optimizer, task)
+    weights = {id(weight) for weight in model.trainable_weights}
+    found = [o for o in optimizers if weights & {id(v) for v in adaptations.trained_by(o)}]
+    found = found or optimizers
+    return found[0] if len(found) == 1 else _Several(found, task.step_counter)

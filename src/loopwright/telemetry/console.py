@@ -7,8 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from datetime import timedelta
-from typing import Any, Literal, NamedTuple, TextIO, final
+from typing import Literal, TextIO, final
 
 from rich.cells import cell_len
 from rich.console import Console, Group
@@ -23,13 +22,12 @@ from loopwright.events import (
     EpochStarted,
     Event,
     Finished,
-    Metrics,
     Sink,
     Started,
     Trained,
     Validated,
-    epoch_logs,
 )
+from loopwright.telemetry import wording
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_LINES = 60.0
@@ -134,13 +132,13 @@ class _Lines:
             now = self._clock()
             if now - self._said_at > _SECONDS_BETWEEN_LINES:
                 rate = event.step_in_epoch / max(now - self._epoch_began, 1e-9)
-                self._say(_running(self._run, event, rate))
+                self._say(wording.running(self._run, event, rate))
         elif isinstance(event, Validated):
             self._say_unsaid()
             self._unsaid = event  # only the next event tells whether this was the epoch's end
         elif isinstance(event, EpochEnded):
             self._unsaid = self._unfinished = None
-            self._say(_ended(self._run, event))
+            self._say(wording.ended(self._run, event))
         elif isinstance(event, EpochStarted):
             self._epoch_began = self._clock()
         elif isinstance(event, Started):
@@ -148,22 +146,22 @@ class _Lines:
             self._unsaid = self._unfinished = None
         else:
             if self._unfinished is not None:
-                self._say(_running(self._run, self._unfinished, None))
+                self._say(wording.running(self._run, self._unfinished, None))
             self._say_unsaid()
-            self._say([_last(self._run, event)])
+            self._say([wording.last(self._run, event)])
 
     def close(self) -> None:
         """Nothing to put back."""
 
     def _say_unsaid(self) -> None:
         if self._unsaid is not None:
-            self._say(_validated(self._unsaid))
+            self._say(wording.validated(self._unsaid))
             self._unsaid = None
 
-    def _say(self, parts: "Iterable[_Part]") -> None:
-        line = _GAP.join(part.text for part in parts)
+    def _say(self, parts: Iterable[wording.Part]) -> None:
+        line = wording.GAP.join(part.text for part in parts)
         if not self._output.encoding.startswith("utf"):
-            line = line.replace(_GAP, " - ")
+            line = line.replace(wording.GAP, " - ")
             line = line.encode(self._output.encoding, "replace").decode(self._output.encoding)
         self._output.out(line, highlight=False)
         self._said_at = self._clock()
@@ -189,13 +187,13 @@ class _Bar:
             self._draw_if_due()
         elif isinstance(event, Validated):
             if self._validated is not None:
-                self._keep(_validated(self._validated))
+                self._keep(wording.validated(self._validated))
             self._validated = event
             self._recent.clear()  # the time it took says nothing about the rate of steps
             self._draw_if_due()
         elif isinstance(event, EpochEnded):
             self._unfinished = self._validated = None
-            self._keep(_ended(self._run, event))
+            self._keep(wording.ended(self._run, event))
             if event.seconds >= 1:  # else a bar for each short epoch would only flicker
                 self._drawn_at = float("-inf")
         elif isinstance(event, EpochStarted):
@@ -231,12 +229,12 @@ class _Bar:
     def _finish(self, event: Finished) -> None:
         self.close()
         if self._unfinished is not None and self._unfinished.step_in_epoch:
-            self._keep(_running(self._run, self._unfinished, None))
+            self._keep(wording.running(self._run, self._unfinished, None))
         if self._validated is not None:
-            self._keep(_validated(self._validated))
-        self._keep([_last(self._run, event)])
+            self._keep(wording.validated(self._validated))
+        self._keep([wording.last(self._run, event)])
 
-    def _keep(self, parts: "Iterable[_Part]") -> None:
+    def _keep(self, parts: Iterable[wording.Part]) -> None:
         """Prints a line that stays."""
         with self._output:
             if self._live is not None and self._unfinished is None:
@@ -258,18 +256,18 @@ class _Bar:
                 self._rate = (last - first) / (until - since)
         lines = [self._line(self._unfinished, now)]
         if self._validated is not None:
-            lines.append(_fit(_validated(self._validated), self._output.width))
+            lines.append(_fit(wording.validated(self._validated), self._output.width))
         self._live.update(Group(*lines), refresh=True)
 
     def _line(self, event: Trained, now: float) -> Text | Table:
-        epoch, *rest = _running(self._run, event, self._rate)
+        epoch, *rest = wording.running(self._run, event, self._rate)
         least, most = _BAR_COLUMNS
         room = self._output.width - cell_len(epoch.text) - least - 2
-        needed = [part for part in rest if part.rank <= _NEEDED]
-        if _columns(needed, _GAP) > room:
+        needed = [part for part in rest if part.rank <= wording.NEEDED]
+        if wording.columns(needed, wording.GAP) > room:
             return _fit([epoch, *rest], self._output.width)
         text = _fit(rest, room)
-        done, total = _progress(self._run, event)
+        done, total = wording.progress(self._run, event)
         bar = ProgressBar(
             total=total,
             completed=done,
@@ -282,138 +280,10 @@ class _Bar:
         return grid
 
 
-@final
-class _Part(NamedTuple):
-    """A piece of a line; where columns are short, the highest rank is left out first."""
-
-    text: str
-    rank: int = 0
-    style: str = ""
-
-
-_GAP, _TIGHT_GAP = " · ", "  "
-_ENDINGS = {
-    "complete": "done:",
-    "stopped": "stopped by a callback after",
-    "left": "left after",
-    "failed": "failed after",
-}
-_NEEDED = 2  # for these the bar gives way
-_SPARE = 80  # for these the gaps get no tighter
-
-
-def _running(run: Started, event: Trained, rate: float | None) -> list[_Part]:
-    done, total = _progress(run, event)
-    parts = [_epoch(run, event.epoch), _Part(_steps(done, total), 2)]
-    if rate:
-        parts.append(_Part(_rate(rate), _SPARE + 2, "dim"))
-        if total is not None:
-            left = timedelta(seconds=round(max(0, total - done) / rate))
-            parts.append(_Part(f"{left} left", 4, "dim"))
-    return parts + _numbers(event.metrics)
-
-
-def _progress(run: Started, event: Trained) -> tuple[int, int | None]:
-    if run.epochs is None and run.total_steps is not None:
-        return event.step - run.step, run.total_steps
-    return event.step_in_epoch, run.steps_per_epoch
-
-
-def _ended(run: Started, event: EpochEnded) -> list[_Part]:
-    length = run.steps_per_epoch
-    was_cut = length is not None and event.steps < length
-    parts = [
-        _epoch(run, event.epoch),
-        _Part(_steps(event.steps, length if was_cut else None), _SPARE + 1, "dim"),
-        _Part(_seconds(event.seconds), _SPARE, "dim"),
-    ]
-    if event.steps and event.seconds > 0:
-        parts.append(_Part(_rate(event.steps / event.seconds), _SPARE + 2, "dim"))
-    return parts + _numbers(epoch_logs(event))
-
-
-def _validated(event: Validated) -> list[_Part]:
-    scores = {f"val_{name}": value for name, value in event.metrics.items()}
-    return [_Part(f"step {event.step}", style="dim"), *_numbers(scores)]
-
-
-def _last(run: Started, event: Finished) -> _Part:
-    steps = event.step - run.step
-    unit = "step" if steps == 1 else "steps"
-    return _Part(f"{_ENDINGS[event.reason]} {steps:,} {unit} in {_seconds(event.seconds)}")
-
-
-def _epoch(run: Started, epoch: int) -> _Part:
-    of = "" if run.epochs is None else f"/{run.epochs}"
-    return _Part(f"epoch {epoch + 1}{of}", style="bold")
-
-
-def _numbers(metrics: Metrics) -> list[_Part]:
-    ranks = {"loss": 1, "val_loss": 3}
-    return [
-        _Part(
-            f"{name} {_number(value)}",
-            ranks.get(name, 10 + place),
-            "cyan" if name.startswith("val_") else "",
-        )
-        for place, (name, value) in enumerate(metrics.items())
-    ]
-
-
-def _steps(done: int, total: int | None) -> str:
-    if total is not None:
-        return f"{done}/{total} steps"
-    return f"{done} {'step' if done == 1 else 'steps'}"
-
-
-def _seconds(seconds: float) -> str:
-    """A length of time; `_seconds(0.41)` is 0.41 s, `_seconds(125)` is 0:02:05."""
-    if seconds >= 60:
-        return str(timedelta(seconds=round(seconds)))
-    return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def _rate(rate: float) -> str:
-    if rate < 1:
-        return f"{1 / rate:,.1f} s/step"
-    return f"{rate:,.1f} steps/s" if rate < 10 else f"{rate:,.0f} steps/s"
-
-
-def _number(value: Any) -> str:
-    """A metric in few characters.
-
-    >>> [_number(value) for value in (0.93, 1.3e-05, 123456.0, 7, [0.5, 0.25, 1.0, 0.0])]
-    ['0.9300', '1.3e-05', '1.235e+05', '7', '[0.5 0.25 1 …]']
-    """
-    shape = tuple(getattr(value, "shape", ()))
-    if len(shape) > 1:
-        return f"[{'x'.join(map(str, shape))}]"
-    try:
-        if shape or isinstance(value, list | tuple):
-            shown = [f"{float(item):.3g}" for item in value[:3]]
-            return f"[{' '.join(shown + ['…'] * (len(value) > len(shown)))}]"
-        if isinstance(value, int) and abs(value) < 1_000_000:
-            return str(int(value))
-        number = float(value)
-    except (TypeError, ValueError):
-        return " ".join(str(value).split())[:20]
-    has_usual_size = 1e-3 <= abs(number) < 1e4 or number == 0
-    return f"{number:#.4g}" if has_usual_size else f"{number:.4g}"
-
-
-def _columns(parts: Iterable[_Part], gap: str) -> int:
-    return sum(cell_len(part.text) + len(gap) for part in parts) - len(gap)
-
-
-def _fit(parts: list[_Part], room: int) -> Text:
-    """The most important parts that fit into `room` columns, in their order."""
-    wanted = [part for part in parts if part.rank < _SPARE]
-    gap = _GAP if _columns(wanted, _GAP) <= room else _TIGHT_GAP
-    kept: list[_Part] = []
-    for part in sorted(parts, key=lambda part: part.rank):
-        if not kept or _columns([*kept, part], gap) <= room:
-            kept.append(part)
+def _fit(parts: list[wording.Part], room: int) -> Text:
+    """One line of at most `room` columns."""
+    kept, gap = wording.fitting(parts, room)
     line = Text(no_wrap=True, overflow="ellipsis")
-    for part in (part for part in parts if part in kept):
+    for part in kept:
         line.append(gap if line else "", "dim").append(part.text, part.style)
     return line

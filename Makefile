@@ -1,0 +1,41 @@
+# Everything runs in .venv, which is made once and again when pyproject.toml changes.
+
+PYTHON ?= python3
+ARGS ?=
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test check format bench
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
+
+install: $(STAMP)  ## install Loopwright and its tools into .venv
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+train: $(STAMP)  ## train the digits recipe
+	$(BIN)/python -m loopwright.recipes.digits $(ARGS)
+
+test: $(STAMP)  ## run every test, docstring example and documentation fence
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)  ## check format, lint, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+
+format: $(STAMP)  ## format, and mend what lint can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## measure speed against Keras fit
+	$(BIN)/python -m benchmarks $(ARGS)

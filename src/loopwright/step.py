@@ -1,0 +1,112 @@
+"""One step: the train or test step of a task, on one global batch, on all replicas."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from loopwright import adaptations, runtime, scalars, state
+from loopwright.data import nests
+from loopwright.gradients import StepScope, step_scope
+from loopwright.task import Task
+
+StepName = Literal["train_step", "test_step"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A task's step, bound to the strategy it runs under."""
+
+    task: Task
+    name: StepName
+    strategy: tf.distribute.Strategy
+    has_data: bool
+    converts: bool
+    """Whether `if` and `while` on tensors become graph operations; not while debugging eagerly."""
+
+    @property
+    def title(self) -> str:
+        """The step's name in messages: `GAN.train_step`."""
+        owner = getattr(self.task, "model", self.task) if self.reports_last else self.task
+        return f"{type(owner).__name__}.{self.name}"
+
+    @property
+    def reports_last(self) -> bool:
+        """Whether the last step's outputs count, as for a compiled Keras model, not their mean."""
+        return self.task.reported == "last"
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas share each batch."""
+        return runtime.replica_count(self.strategy)
+
+    def on_all_replicas(self, batch: Any) -> Any:
+        """Runs the step once: (weighted sum, weight) of each scalar, or the outputs as they are."""
+        examples = runtime.count_examples(batch) if self.has_data else tf.constant(self.replicas)
+        shares = runtime.split(nests.to_floatx(batch), self.strategy) if self.has_data else None
+
+        def on_replica(share: Any) -> Any:
+            own = runtime.count_examples(share) if self.has_data else tf.constant(1)
+            fraction = own / examples if self.replicas > 1 else None
+            with step_scope(StepScope(fraction=fraction, reduced=reduced)):
+                return self.folded(self.call(share), own)
+
+        with self.adapted() as reduced, self._statistics_kept(examples < self.replicas):
+            outputs = self.strategy.run(on_replica, args=(shares,))
+        return self._reduced(outputs)
+
+    def call(self, batch: Any) -> Any:
+        """The person's own code."""
+        step = getattr(self.task, self.name)
+        if self.converts and not self.reports_last:
+            step = adaptations.autograph(step)
+        return step(batch) if self.has_data else step()
+
+    def folded(self, outputs: Any, examples: Any) -> Any:
+        """What is kept of a step's outputs; refuses what is not a dict of scalars."""
+        if self.reports_last:
+            return tf.nest.map_structure(tf.convert_to_tensor, outputs)
+        return scalars.totals(outputs, self.title, examples)
+
+    @contextlib.contextmanager
+    def adapted(self) -> Iterator[Any]:
+        """With several replicas: Keras neither divides losses nor sums gradients by itself."""
+        if self.replicas == 1 or self.reports_last:
+            yield None
+            return
+        with (
+            adaptations.losses_as_for_one_device(),
+            adaptations.optimizers_reduce_nothing() as reduced,
+        ):
+            yield reduced
+
+    def _reduced(self, outputs: Any) -> Any:
+        if self.replicas == 1:
+            return outputs
+        if not self.reports_last:
+            return {
+                name: tuple(runtime.sum_over_replicas(self.strategy, part) for part in pair)
+                for name, pair in outputs.items()
+            }
+        local = self.strategy.experimental_local_results
+        return tf.nest.map_structure(lambda v: tf.reduce_mean(tf.stack(local(v)), axis=0), outputs)
+
+    @contextlib.contextmanager
+    def _statistics_kept(self, some_replica_is_idle: Any) -> Iterator[None]:
+        """Puts batch-norm statistics back after a batch that left a replica without examples.
+
+        Such a replica would bring 0 / 0 into their mean, and nothing gets that out again.
+        """
+        kept = state.statistics(self.task) if self.replicas > 1 else []
+        before = [variable.read_value() for variable in kept]
+        yield
+        if kept:
+
+            def put_back() -> Any:
+                for variable, value in zip(kept, before, strict=True):
+                    variable.assign(value)
+                return tf.constant(0)
+
+            tf.cond(some_replica_is_idle, put_back, lambda: tf.constant(0))

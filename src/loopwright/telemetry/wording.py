@@ -1,0 +1,163 @@
+"""What a line of progress says: plain text in parts, of which the most important are kept."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, NamedTuple, final
+
+from rich.cells import cell_len
+
+from loopwright.events import (
+    EpochEnded,
+    Finished,
+    Metrics,
+    Started,
+    Trained,
+    Validated,
+    epoch_logs,
+)
+
+
+@final
+class Part(NamedTuple):
+    """A piece of a line; where columns are short, the highest rank is left out first."""
+
+    text: str
+    rank: int = 0
+    style: str = ""
+
+
+GAP, _TIGHT_GAP = " · ", "  "
+_ENDINGS = {
+    "complete": "done:",
+    "stopped": "stopped by a callback after",
+    "left": "left after",
+    "failed": "failed after",
+}
+NEEDED = 2  # for these the bar gives way
+_SPARE = 80  # for these the gaps get no tighter
+
+
+def running(run: Started, event: Trained, rate: float | None) -> list[Part]:
+    """A line about an epoch that goes on; its first part names the epoch."""
+    done, total = progress(run, event)
+    parts = [_epoch(run, event.epoch), Part(_steps(done, total), 2)]
+    if rate:
+        parts.append(Part(_rate(rate), _SPARE + 2, "dim"))
+        if total is not None:
+            left = timedelta(seconds=round(max(0, total - done) / rate))
+            parts.append(Part(f"{left} left", 4, "dim"))
+    return parts + _numbers(event.metrics)
+
+
+def progress(run: Started, event: Trained) -> tuple[int, int | None]:
+    """Steps done and steps in all: of the run if it has no epochs to count, else of the epoch."""
+    if run.epochs is None and run.total_steps is not None:
+        return event.step - run.step, run.total_steps
+    return event.step_in_epoch, run.steps_per_epoch
+
+
+def ended(run: Started, event: EpochEnded) -> list[Part]:
+    """A line about an epoch that is over."""
+    length = run.steps_per_epoch
+    was_cut = length is not None and event.steps < length
+    parts = [
+        _epoch(run, event.epoch),
+        Part(_steps(event.steps, length if was_cut else None), _SPARE + 1, "dim"),
+        Part(_seconds(event.seconds), _SPARE, "dim"),
+    ]
+    if event.steps and event.seconds > 0:
+        parts.append(Part(_rate(event.steps / event.seconds), _SPARE + 2, "dim"))
+    return parts + _numbers(epoch_logs(event))
+
+
+def validated(event: Validated) -> list[Part]:
+    """A line about a validation inside an epoch."""
+    scores = {f"val_{name}": value for name, value in event.metrics.items()}
+    return [Part(f"step {event.step}", style="dim"), *_numbers(scores)]
+
+
+def last(run: Started, event: Finished) -> Part:
+    """How the run ended."""
+    steps = event.step - run.step
+    unit = "step" if steps == 1 else "steps"
+    return Part(f"{_ENDINGS[event.reason]} {steps:,} {unit} in {_seconds(event.seconds)}")
+
+
+def _epoch(run: Started, epoch: int) -> Part:
+    of = "" if run.epochs is None else f"/{run.epochs}"
+    return Part(f"epoch {epoch + 1}{of}", style="bold")
+
+
+def _numbers(metrics: Metrics) -> list[Part]:
+    ranks = {"loss": 1, "val_loss": 3}
+    return [
+        Part(
+            f"{name} {_number(value)}",
+            ranks.get(name, 10 + place),
+            "cyan" if name.startswith("val_") else "",
+        )
+        for place, (name, value) in enumerate(metrics.items())
+    ]
+
+
+def _steps(done: int, total: int | None) -> str:
+    if total is not None:
+        return f"{done}/{total} steps"
+    return f"{done} {'step' if done == 1 else 'steps'}"
+
+
+def _seconds(seconds: float) -> str:
+    """A length of time; `_seconds(0.41)` is 0.41 s, `_seconds(125)` is 0:02:05."""
+    if seconds >= 60:
+        return str(timedelta(seconds=round(seconds)))
+    return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _rate(rate: float) -> str:
+    if rate < 1:
+        return f"{1 / rate:,.1f} s/step"
+    return f"{rate:,.1f} steps/s" if rate < 10 else f"{rate:,.0f} steps/s"
+
+
+def _number(value: Any) -> str:
+    """A metric in few characters.
+
+    >>> [_number(value) for value in (0.93, 1.3e-05, 123456.0, 7, [0.5, 0.25, 1.0, 0.0])]
+    ['0.9300', '1.3e-05', '1.235e+05', '7', '[0.5 0.25 1 …]']
+    """
+    shape = tuple(getattr(value, "shape", ()))
+    if len(shape) > 1:
+        return f"[{'x'.join(map(str, shape))}]"
+    try:
+        if shape or isinstance(value, list | tuple):
+            shown = [f"{float(item):.3g}" for item in value[:3]]
+            return f"[{' '.join(shown + ['…'] * (len(value) > len(shown)))}]"
+        if isinstance(value, int) and abs(value) < 1_000_000:
+            return str(int(value))
+        number = float(value)
+    except (TypeError, ValueError):
+        return " ".join(str(value).split())[:20]
+    has_usual_size = 1e-3 <= abs(number) < 1e4 or number == 0
+    return f"{number:#.4g}" if has_usual_size else f"{number:.4g}"
+
+
+def columns(parts: Iterable[Part], gap: str) -> int:
+    """How wide a line of these parts is; a Chinese character takes two columns."""
+    return sum(cell_len(part.text) + len(gap) for part in parts) - len(gap)
+
+
+def fitting(parts: list[Part], room: int) -> tuple[list[Part], str]:
+    """The most important parts that fit into `room` columns, in their order, and the gap between.
+
+    >>> parts = [Part("epoch 1"), Part("45 steps", rank=2), Part("loss 0.5", rank=1)]
+    >>> kept, gap = fitting(parts, room=18)
+    >>> gap.join(part.text for part in kept)
+    'epoch 1  loss 0.5'
+    """
+    wanted = [part for part in parts if part.rank < _SPARE]
+    gap = GAP if columns(wanted, GAP) <= room else _TIGHT_GAP
+    kept: list[Part] = []
+    for part in sorted(parts, key=lambda part: part.rank):
+        if not kept or columns([*kept, part], gap) <= room:
+            kept.append(part)
+    return [part for part in parts if part in kept], gap

@@ -1,0 +1,256 @@
+"""Two replicas on two virtual CPU devices train as one device does."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import loopwright as lw
+from loopwright.errors import ConfigurationError, StepError
+
+ROWS = 101  # batches of 20: the last one has a single example, and one replica none
+
+
+@functools.cache  # TensorFlow numbers the collectives of each new strategy from the start again
+def mirrored():
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(ROWS, 5)).astype("float32")
+    return x, (x[:, :1] * 2 + 1).astype("float32")
+
+
+class Regression(lw.Task):
+    def __init__(self, optimizer, *, every=1, transform=None, batch_norm=False, built=True):
+        super().__init__()
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Dense(8, "relu", kernel_regularizer=keras.regularizers.L2(0.05))]
+        layers += [keras.layers.BatchNormalization()] if batch_norm else []
+        self.model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        if built:
+            self.model.build((None, 5))
+        self.optimizer = optimizer
+        self.loss = keras.losses.MeanSquaredError()
+        self.mae = keras.metrics.MeanAbsoluteError(name="mae")
+        self.every, self.transform = every, transform
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            predictions = self.model(x, training=True)
+            loss = self.loss(y, predictions) + sum(self.model.losses)
+        self.mae.update_state(y, predictions)
+        when = True if self.every == 1 else self.step % self.every == 0
+        norm = self.minimize(
+            loss, self.model, self.optimizer, tape, when=when, transform=self.transform
+        )
+        return {"loss": loss, "norm": norm}
+
+    def test_step(self, batch):
+        x, y = batch
+        predictions = self.model(x, training=False)
+        self.mae.update_state(y, predictions)
+        return {"loss": self.loss(y, predictions)}
+
+    def predict_step(self, batch):
+        return self.model(batch, training=False)
+
+
+def trained(make_task, strategy, **options):
+    x, y = data()
+    trainer = lw.Trainer(make_task, strategy=strategy)
+    history = trainer.fit(
+        x, y, batch_size=20, epochs=3, validation_data=(x[:33], y[:33]), verbose=0, **options
+    )
+    return history.history, trainer.predict(x), trainer
+
+
+def assert_same_training(make_task):
+    one, one_predicts, _ = trained(make_task, None)
+    two, two_predicts, _ = trained(make_task, mirrored())
+    assert one.keys() == two.keys()
+    for name in one:
+        np.testing.assert_allclose(two[name], one[name], rtol=1e-5, err_msg=name)
+    np.testing.assert_allclose(two_predicts, one_predicts, atol=1e-5)
+
+
+CASES = {
+    "adam": lambda: Regression(keras.optimizers.Adam(1e-2)),
+    "every third step": lambda: Regression(keras.optimizers.Adam(1e-2), every=3),
+    "accumulation": lambda: Regression(keras.optimizers.Adam(1e-2, gradient_accumulation_steps=3)),
+    "accumulation every second step": lambda: Regression(
+        keras.optimizers.SGD(1e-2, momentum=0.9, gradient_accumulation_steps=2), every=2
+    ),
+    "global clipping": lambda: Regression(keras.optimizers.SGD(1e-2, global_clipnorm=0.1)),
+    "clipping by value": lambda: Regression(keras.optimizers.SGD(1e-2, clipvalue=0.05)),
+    "weight decay": lambda: Regression(keras.optimizers.AdamW(1e-2, weight_decay=0.1)),
+    "averaged weights": lambda: Regression(keras.optimizers.Adam(1e-2, use_ema=True)),
+    "schedule": lambda: Regression(
+        keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(1e-2, 5, 0.5))
+    ),
+    "loss scale": lambda: Regression(
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(1e-2), dynamic_growth_steps=5)
+    ),
+    "transform": lambda: Regression(
+        keras.optimizers.SGD(1e-2), transform=lambda g, v: tf.clip_by_global_norm(g, 0.1)[0]
+    ),
+    "unbuilt model": lambda: Regression(keras.optimizers.Adam(1e-2), built=False),
+}
+
+
+@pytest.mark.parametrize("make_task", CASES.values(), ids=CASES.keys())
+def test_two_replicas_train_as_one(make_task):
+    assert_same_training(make_task)
+
+
+def test_supervised_trains_on_two_replicas_as_on_one():
+    def make_task():
+        keras.utils.set_random_seed(1)
+        kernel = keras.regularizers.L2(0.05)
+        model = keras.Sequential(
+            [
+                keras.Input((5,)),
+                keras.layers.Dense(8, "tanh", kernel_regularizer=kernel),
+                keras.layers.Dense(1),
+            ]
+        )
+        return lw.Supervised(model, "mse", keras.optimizers.Adam(1e-2), metrics=["mae"])
+
+    assert_same_training(make_task)
+
+
+def test_sample_weights_mean_the_same_on_two_replicas():
+    x, y = data()
+    weights = np.linspace(0.1, 2.0, ROWS).astype("float32")
+
+    def losses(strategy):
+        def make_task():
+            keras.utils.set_random_seed(1)
+            model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+            return lw.Supervised(model, "mse", "sgd")
+
+        trainer = lw.Trainer(make_task, strategy=strategy)
+        return trainer.fit(x, y, weights, batch_size=20, epochs=3, verbose=0).history["loss"]
+
+    np.testing.assert_allclose(losses(mirrored()), losses(None), rtol=1e-5)
+
+
+def test_a_batch_with_fewer_examples_than_replicas_leaves_statistics_finite():
+    def make_task():
+        return Regression(keras.optimizers.Adam(1e-2), batch_norm=True)
+
+    _, predictions, trainer = trained(make_task, mirrored())
+    moving = [w.numpy() for w in trainer.task.model.non_trainable_weights]
+    assert all(np.isfinite(w).all() for w in moving)
+    assert np.isfinite(predictions).all()
+
+
+def test_replicas_hold_equal_weights_after_training():
+    _, _, trainer = trained(CASES["adam"], mirrored())
+    for variable in trainer.task.model.trainable_variables:
+        first, second = (copy.numpy() for copy in variable.value.values)
+        np.testing.assert_array_equal(first, second)
+
+
+def test_the_eager_plan_trains_two_replicas_as_well():
+    x, y = data()
+    histories = []
+    for strategy in (None, mirrored()):
+        trainer = lw.Trainer(CASES["adam"], strategy=strategy, plan="eager")
+        histories.append(trainer.fit(x, y, batch_size=50, epochs=1, verbose=0).history)
+    np.testing.assert_allclose(histories[1]["loss"], histories[0]["loss"], rtol=1e-5)
+
+
+def test_a_compiled_model_keeps_the_training_keras_gives_it_on_two_replicas():
+    x, y = data()
+
+    def make_model():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1e-2), "mse", metrics=["mae"])
+        return model
+
+    ours = lw.Trainer(make_model, strategy=mirrored())
+    mine = ours.fit(x[:100], y[:100], batch_size=20, epochs=2, shuffle=False, verbose=0).history
+    with mirrored().scope():
+        model = make_model()
+    theirs = model.fit(x[:100], y[:100], batch_size=20, epochs=2, shuffle=False, verbose=0).history
+    np.testing.assert_allclose(mine["loss"], theirs["loss"], rtol=1e-5)
+    np.testing.assert_allclose(mine["mae"], theirs["mae"], rtol=1e-5)
+
+
+def test_streams_and_named_validation_sets_train_on_two_replicas():
+    x, y = data()
+    stream = tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda *_: True).batch(20)
+    histories = []
+    for strategy in (None, mirrored()):
+        trainer = lw.Trainer(CASES["adam"], strategy=strategy)
+        sets = {"near": (x[:33], y[:33]), "far": (x[33:], y[33:])}
+        histories.append(trainer.fit(stream, epochs=2, validation_data=sets, verbose=0).history)
+    assert {"val_near_loss", "val_far_loss", "val_near_mae"} <= histories[0].keys()
+    for name, values in histories[0].items():
+        np.testing.assert_allclose(histories[1][name], values, rtol=1e-5, err_msg=name)
+
+
+def test_a_task_built_outside_the_scope_is_refused_with_the_remedy():
+    task = CASES["adam"]()
+    with pytest.raises(ConfigurationError, match="outside the strategy's scope") as refusal:
+        lw.Trainer(task, strategy=mirrored())
+    assert "pass a function" in str(refusal.value)
+
+
+def test_a_plain_optimizer_apply_is_refused_on_several_replicas():
+    class Plain(Regression):
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = self.loss(y, self.model(x, training=True))
+            variables = self.model.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return {"loss": loss}
+
+    x, y = data()
+    trainer = lw.Trainer(lambda: Plain(keras.optimizers.SGD()), strategy=mirrored())
+    with pytest.raises(StepError, match=r"SGD\.apply itself, with several replicas") as refusal:
+        trainer.fit(x, y, verbose=0)
+    assert "self.apply(gradients, variables, optimizer)" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=5),
+        lambda: keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.Adam(gradient_accumulation_steps=2)
+        ),
+    ],
+)
+def test_what_replicas_cannot_do_is_refused_in_words(optimizer):
+    x, y = data()
+    trainer = lw.Trainer(lambda: Regression(optimizer()), strategy=mirrored())
+    with pytest.raises(ConfigurationError, match="cannot run on several replicas"):
+        trainer.fit(x, y, verbose=0)
+
+
+def test_a_step_without_data_trains_on_two_replicas():
+    class Descent(lw.Task):
+        def __init__(self):
+            super().__init__()
+            self.weight = tf.Variable(4.0, aggregation=tf.VariableAggregation.MEAN)
+            self.optimizer = keras.optimizers.SGD(0.1)
+
+        def train_step(self):
+            with tf.GradientTape() as tape:
+                loss = self.weight**2
+            self.minimize(loss, [self.weight], self.optimizer, tape)
+            return {"loss": loss}
+
+    losses = []
+    for strategy in (None, mirrored()):
+        trainer = lw.Trainer(Descent, strategy=strategy)
+        losses.append(trainer.fit(None, until="20 steps", verbose=0).history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-6)
