@@ -26,7 +26,7 @@ class Process:
 
     environment: Mapping[str, str]
     directory: str
-    handlers: Mapping[int, Any]
+    handlers: Mapping[int, Any]  # without SIGALRM, which pytest-timeout sets and unsets
     threads: frozenset[threading.Thread]
     tensorflow_imported: bool
     keras: Mapping[str, Any] | None
@@ -75,7 +75,7 @@ def _look() -> Process:
     return Process(
         environment=environment,
         directory=os.getcwd(),
-        handlers={number: signal.getsignal(number) for number in signal.valid_signals()},
+        handlers={n: signal.getsignal(n) for n in signal.valid_signals() - {signal.SIGALRM}},
         threads=frozenset(t for t in threading.enumerate() if not t.daemon),
         tensorflow_imported="tensorflow" in sys.modules,
         keras=_keras_globals(),

@@ -334,35 +334,6 @@ def test_an_output_that_knows_only_ascii_gets_ascii() -> None:
     assert lines[2].endswith("? 0.5000")
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.5, "0.5000"),
-        (0.0, "0.000"),
-        (-12.3456, "-12.35"),
-        (0.00012, "0.00012"),
-        (1.3e-05, "1.3e-05"),
-        (123456.0, "1.235e+05"),
-        (float("nan"), "nan"),
-        (float("-inf"), "-inf"),
-        (1000, "1000"),
-        (np.float32(0.1), "0.1000"),
-        (np.array(0.25), "0.2500"),
-        (np.array([0.5]), "[0.5]"),
-        (np.linspace(0, 1, 11), "[0 0.1 0.2 …]"),
-        ([0.5, 0.25], "[0.5 0.25]"),
-        (np.zeros((10, 10)), "[10x10]"),
-        (None, "None"),
-        ("two\nlines", "two lines"),
-        (["a", "b"], "['a', 'b']"),
-    ],
-)
-def test_numbers_are_short(value: Any, text: str) -> None:
-    output = Console(file=io.StringIO())
-    console(2, output=output)(EpochEnded(0, 1, 1, 1.0, {"m": value}))
-    assert written(output) == f"epoch 1 · 1 step · 1.0 s · 1.0 steps/s · m {text}\n"
-
-
 # --- bar ---
 
 

@@ -43,7 +43,7 @@ def test_a_part_that_says_nothing_leaves_no_line(parts: dict[str, str], text: st
 
 def test_a_message_without_what_to_do_cannot_be_written():
     with pytest.raises(TypeError, match="do"):
-        message("What.")  # type: ignore[call-arg]
+        message("What.")  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.parametrize(("error", "builtin"), RAISED)

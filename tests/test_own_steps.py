@@ -529,6 +529,25 @@ def test_python_control_flow_on_tensors_works_in_a_step_and_in_what_it_calls():
     assert last(history, "w") == pytest.approx((4 * -1 + 4 * -11 + 2 * -31) / 10, rel=1e-6)
 
 
+def test_python_control_flow_works_in_the_steps_that_score_and_predict():
+    class Clipping(lw.Task):
+        def clipped(self, batch):
+            if tf.reduce_max(batch) > 5.0:
+                batch = tf.minimum(batch, 5.0)
+            return batch
+
+        def test_step(self, batch):
+            return {"mean": tf.reduce_mean(self.clipped(batch))}
+
+        def predict_step(self, batch):
+            return self.clipped(batch)
+
+    trainer = lw.Trainer(Clipping())
+
+    assert trainer.evaluate(COUNT, batch_size=4)["mean"] == pytest.approx(3.5, rel=1e-6)
+    np.testing.assert_array_equal(trainer.predict(COUNT, batch_size=4), np.minimum(COUNT, 5.0))
+
+
 class Drawing(lw.Task):
     """Counts its steps in a variable of its own and draws a number at each."""
 

@@ -45,6 +45,7 @@ def test_clean_undone_by_monkeypatch(monkeypatch, tmp_path):
 def test_clean_daemon_thread():
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 
+def test_wrong_and_clean(): assert not done.is_set()
 def test_clean_two_devices(): assert len(tf.config.list_logical_devices("CPU")) == 2
 """
 
@@ -64,7 +65,16 @@ def run_pytest(directory: Path, text: str) -> str:
     """The report of pytest on a file with this text, under our `conftest.py`."""
     shutil.copy(Path(__file__).with_name("conftest.py"), directory / "conftest.py")
     (directory / "test_given.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-v", "-rA", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-rA",
+        "-p",
+        "no:cacheprovider",
+        "--timeout=200",
+    ]
     options = ["-c", "/dev/null", "--rootdir", str(directory), "-o", "python_files=test_*.py"]
     environment = {"PATH": "/usr/bin:/bin", "WAS_THERE": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     result = subprocess.run(
@@ -92,7 +102,7 @@ def test_a_test_that_changes_the_process_fails_and_hears_what_it_left(report: st
 
 def test_only_the_tests_that_change_the_process_fail(report: str):
     assert set(re.findall(r"^ERROR \S+::(\w+)", report, re.M)) == set(CULPRITS)
-    assert not re.findall(r"^FAILED", report, re.M), report
+    assert re.findall(r"^FAILED \S+::(\w+)", report, re.M) == ["test_wrong_and_clean"], report
 
 
 def test_a_module_that_makes_tensors_while_imported_is_refused(tmp_path: Path):

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
-from loopwright.errors import StepError, message
+from loopwright.errors import LoopwrightError, StepError, message
 
 
 def autograph(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,7 +22,39 @@ def autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     If this moves: steps would have to be written with `tf.cond`.
     """
     api = tf.__internal__.autograph
-    return api.tf_convert(function, api.control_status_ctx(), user_requested=True)
+    converted = api.tf_convert(function, api.control_status_ctx(), user_requested=True)
+
+    def call(*args: Any) -> Any:
+        try:
+            return converted(*args)
+        except Exception as error:
+            # AutoGraph makes an exception of its own from one whose class it does not know.
+            if isinstance(error.__context__, LoopwrightError):
+                raise error.__context__ from None
+            raise
+
+    return call
+
+
+@contextlib.contextmanager
+def scratch_graph() -> Iterator[Any]:
+    """A graph to trace into and throw away.
+
+    `tf.function` would trace a second time when the first trace creates variables.
+    """
+    graph = tf.__internal__.FuncGraph("loopwright_build")
+    with graph.as_default():
+        yield graph
+
+
+def compiled(function: Callable[..., Any], input_signature: Any = None) -> Callable[..., Any]:
+    """`tf.function`, without its warning that functions from one line of code are traced often.
+
+    Every trainer brings its own loop, all from the same line. If this moves: the warning is back.
+    """
+    graph_function = tf.function(function, input_signature, autograph=False)
+    graph_function._omit_frequent_tracing_warning = True
+    return graph_function
 
 
 @contextlib.contextmanager
@@ -41,18 +73,30 @@ def losses_as_for_one_device() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def optimizers_reduce_nothing() -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
+def optimizers_reduce_nothing() -> Iterator[None]:
     """Takes the sum over replicas out of Keras optimizers while a step is traced.
 
-    Yields a context manager for gradients that are reduced already; outside it a plain
-    `optimizer.apply` is refused, because nobody would divide by the number of replicas.
-    If this moves: updates are as many times too large as there are replicas (tested).
+    With one replica there is nothing to sum, but TensorFlow registers a gradient for the sum that
+    it keeps for ever, and with it the whole graph. With several, `minimize` has summed already.
+    If this moves: memory grows with each trainer, and updates are as many times too large as
+    there are replicas (both tested).
     """
-    reduced_already = 0
+    name = "_all_reduce_sum_gradients"
+    with _replaced(_defining_class(name), name, lambda self, pairs: list(pairs)):
+        yield
+
+
+@contextlib.contextmanager
+def plain_apply_refused() -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
+    """Refuses `optimizer.apply` in a step, because nobody would divide by the number of replicas.
+
+    Yields a context manager inside which it is allowed: for gradients that are reduced.
+    """
+    allowed = 0
 
     def refusing(apply: Callable[..., Any]) -> Callable[..., Any]:
         def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not reduced_already:
+            if not allowed:
                 raise StepError(_own_apply(type(self).__name__))
             return apply(self, *args, **kwargs)
 
@@ -60,20 +104,17 @@ def optimizers_reduce_nothing() -> Iterator[Callable[[], contextlib.AbstractCont
 
     @contextlib.contextmanager
     def reduced() -> Iterator[None]:
-        nonlocal reduced_already
-        reduced_already += 1
+        nonlocal allowed
+        allowed += 1
         try:
             yield
         finally:
-            reduced_already -= 1
+            allowed -= 1
 
-    scaling = keras.optimizers.LossScaleOptimizer
-    summing, applying = _defining_class("_all_reduce_sum_gradients"), _defining_class("apply")
-    with (
-        _replaced(summing, "_all_reduce_sum_gradients", lambda self, pairs: list(pairs)),
-        _replaced(applying, "apply", refusing(applying.apply)),
-        _replaced(scaling, "apply", refusing(vars(scaling)["apply"])),
-    ):
+    owners = {_defining_class("apply"), keras.optimizers.LossScaleOptimizer}
+    with contextlib.ExitStack() as stack:
+        for owner in owners:
+            stack.enter_context(_replaced(owner, "apply", refusing(vars(owner)["apply"])))
         yield reduced
 
 

@@ -5,7 +5,6 @@ value, and the guards see the graph.
 """
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -27,8 +26,8 @@ def build(step: Step, batch_spec: Any) -> Any:
         if step.replicas > 1:
             with step.strategy.scope():
                 adaptations.build_compiled_model(step.task, batch_spec)
-        traced = _traced(step, step.on_all_replicas, batch_spec)
-        return traced.structured_outputs
+        with adaptations.scratch_graph():
+            return step.on_all_replicas(_placeholders(batch_spec))
 
 
 def _build_task(step: Step, batch_spec: Any) -> Any:
@@ -54,15 +53,16 @@ def _build_task(step: Step, batch_spec: Any) -> Any:
 
     if several:
         _make_variables(step, batch_spec)
-    with step.adapted():
-        traced = _traced(step, on_first_of_several if several else on_one, batch_spec)
+    with adaptations.scratch_graph() as graph, step.adapted():
+        batch = _placeholders(batch_spec)
+        outputs = on_first_of_several(batch) if several else on_one(batch)
     if several:
         with step.strategy.scope():
             build_optimizers(met)
-    leaves = tf.nest.flatten(batch_spec, expand_composites=True) if step.has_data else []
-    guards.check_reads_batch(step.title, traced.graph.inputs[: len(leaves)])
-    guards.check_broadcasting(traced.graph, step.title)
-    return traced.structured_outputs
+    tensors = tf.nest.flatten(batch, expand_composites=True) if step.has_data else []
+    guards.check_reads_batch(step.title, tensors)
+    guards.check_broadcasting(graph, step.title)
+    return outputs
 
 
 def _make_variables(step: Step, batch_spec: Any) -> None:
@@ -73,21 +73,26 @@ def _make_variables(step: Step, batch_spec: Any) -> None:
     gradients outside a replica: what it met until then exists, and the next one gets further.
     """
 
-    def dry_run(batch: Any) -> Any:
-        values = [(variable, variable.value) for variable in state.keras_variables(step.task)]
-        with step_scope(StepScope(updates=False)), keras.StatelessScope(values):
-            step.call(batch)
-        return tf.constant(0)
-
     known = -1
     with step.strategy.scope(), adaptations.losses_as_for_one_device():
         while known != (known := len(state.keras_variables(step.task))):
-            with contextlib.suppress(Exception):
-                _traced(step, dry_run, batch_spec)
+            values = [(variable, variable.value) for variable in state.keras_variables(step.task)]
+            dry = step_scope(StepScope(updates=False))
+            with contextlib.suppress(Exception), adaptations.scratch_graph(), dry:
+                with keras.StatelessScope(values):
+                    step.call(_placeholders(batch_spec))
                 return
 
 
-def _traced(step: Step, function: Callable[[Any], Any], batch_spec: Any) -> Any:
-    if step.has_data:
-        return tf.function(function, autograph=False).get_concrete_function(batch_spec)
-    return tf.function(lambda: function(None), autograph=False).get_concrete_function()
+def _placeholders(batch_spec: Any) -> Any:
+    """A symbolic batch; None for a step without data."""
+
+    def placeholder(spec: Any) -> Any:
+        if isinstance(spec, tf.SparseTensorSpec):
+            return tf.compat.v1.sparse_placeholder(spec.dtype, spec.shape)
+        if isinstance(spec, tf.RaggedTensorSpec):
+            inner = spec.shape[spec.ragged_rank + 1 :]
+            return tf.compat.v1.ragged.placeholder(spec.dtype, spec.ragged_rank, inner)
+        return tf.compat.v1.placeholder(spec.dtype, spec.shape)
+
+    return None if batch_spec is None else tf.nest.map_structure(placeholder, batch_spec)

@@ -1,7 +1,6 @@
 """The training loop: everything a run does, in the order it does it."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from loopwright.events import (
     EpochEnded,
@@ -16,8 +15,6 @@ from loopwright.events import (
 from loopwright.meter import Pace
 from loopwright.schedule import Place, Schedule, Stop, after, moved
 
-Scores = dict[str, Any]
-
 
 def train(
     *,
@@ -25,7 +22,7 @@ def train(
     run_steps: Callable[[int], int],  # runs that many steps; fewer mean that the epoch's data ended
     start_epoch: Callable[[], None],  # forgets the metrics of the epoch before
     report: Callable[[], Metrics],  # running values since the epoch began
-    validate: Callable[[], Scores],
+    validate: Callable[[], Metrics],
     stop_requested: Callable[[], bool],
     first_step: int,  # steps done before this call of fit
     pace: Pace,
@@ -36,7 +33,8 @@ def train(
     To stop early, stop iterating: between two events only the caller's code runs.
     """
     began = epoch_began = clock()
-    place, scores, leaving = Place(), Scores(), False
+    place, leaving = Place(), False
+    scores: Metrics = {}
     stop = Stop(step=0, ends_epoch=True)  # as if an epoch had just ended
     yield Started(
         step=first_step,
@@ -47,7 +45,8 @@ def train(
     while not (leaving or stop.ends_run):
         if stop.ends_epoch:
             start_epoch()
-            scores, epoch_began = Scores(), clock()
+            scores = {}
+            epoch_began = clock()
             yield EpochStarted(epoch=place.epoch, step=first_step + place.step)
 
         asked = schedule.next_stop(place, at_most_steps=pace.at_most_steps).step - place.step

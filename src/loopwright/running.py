@@ -5,6 +5,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
+from loopwright import adaptations
 from loopwright.building import build
 from loopwright.data import nests
 from loopwright.plans import Plan
@@ -41,7 +42,7 @@ class StepRunner:
         if self._plan.loop == "python":
             return self._run_eagerly(iterator, end, steps)
         if end not in self._loops:
-            self._loops[end] = tf.function(self._loop(end), autograph=False)
+            self._loops[end] = adaptations.compiled(self._loop(end))
         arguments = (iterator,) if self._step.has_data else ()
         # A tensor, not a Python number: every new number would be traced anew.
         ran, outputs = self._loops[end](*arguments, tf.constant(steps))

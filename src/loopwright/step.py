@@ -72,14 +72,14 @@ class Step:
 
     @contextlib.contextmanager
     def adapted(self) -> Iterator[Any]:
-        """With several replicas: Keras neither divides losses nor sums gradients by itself."""
-        if self.replicas == 1 or self.reports_last:
-            yield None
-            return
-        with (
-            adaptations.losses_as_for_one_device(),
-            adaptations.optimizers_reduce_nothing() as reduced,
-        ):
+        """Keras neither divides losses nor sums gradients; on replicas a compiled model does."""
+        with contextlib.ExitStack() as stack:
+            reduced = None
+            if self.replicas == 1 or not self.reports_last:
+                stack.enter_context(adaptations.optimizers_reduce_nothing())
+            if self.replicas > 1 and not self.reports_last:
+                stack.enter_context(adaptations.losses_as_for_one_device())
+                reduced = stack.enter_context(adaptations.plain_apply_refused())
             yield reduced
 
     def _reduced(self, outputs: Any) -> Any:

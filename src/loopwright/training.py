@@ -19,39 +19,51 @@ class Training:
     ) -> None:
         self._runner_for, self._feed, self._tally = runner_for, feed, tally
         self._runner = runner_for(None if feed is None else feed.batch_spec)
-        self._iterator: Any = iter(feed.dataset) if feed is not None else None
+        self._iterator: Any = None
         self._steps_in_epoch = 0
 
     def start_epoch(self) -> None:
         """Forgets the numbers of the epoch before."""
         self._tally.start()
         self._steps_in_epoch = 0
+        feed = self._feed
+        if feed is not None and (self._iterator is None or feed.end == "each epoch"):
+            self._iterator = iter(feed.dataset)
 
     def run_steps(self, steps: int) -> int:
         """Runs `steps` steps; fewer only if the epoch's data ended."""
         ran = 0
         while ran < steps:
             end = "never" if self._feed is None else self._feed.end
-            done, outputs = self._runner.run(self._iterator, end, steps - ran)
+            try:
+                done, outputs = self._runner.run(self._iterator, end, steps - ran)
+            except Exception:
+                self._raise_failure_of_data()
+                raise
             if done:
                 self._tally.add(outputs)
             ran, self._steps_in_epoch = ran + done, self._steps_in_epoch + done
             if ran < steps and not self._reopened():
                 break
+        if self._feed is not None and self._steps_in_epoch == self._feed.steps_per_epoch:
+            self._feed.epoch_ended()
         return ran
 
     def report(self) -> dict[str, Any]:
         """The numbers of the epoch so far."""
         return self._tally.numbers()
 
+    def _raise_failure_of_data(self) -> None:
+        failure = None if self._feed is None else self._feed.failure()
+        if failure is not None:
+            raise failure
+
     def _reopened(self) -> bool:
         """After running out: goes on with a wider spec, or explains, or lets the epoch end."""
         feed = self._feed
         if feed is None:
             return False
-        failure = feed.failure()
-        if failure is not None:
-            raise failure
+        self._raise_failure_of_data()
         wider = feed.reopened()
         if wider is not None:
             self._feed, change = wider
@@ -59,7 +71,7 @@ class Training:
             self._runner = self._runner_for(self._feed.batch_spec)
             self._iterator = iter(self._feed.dataset)
             return True
-        if feed.end == "marked" and self._steps_in_epoch:
+        if feed.steps_per_epoch is None and self._steps_in_epoch:
             return False
         raise DataError(_ran_out(feed, self._steps_in_epoch))
 
@@ -73,7 +85,7 @@ def _retraced(change: str) -> str:
 
 
 def _ran_out(feed: Feed, steps: int) -> str:
-    if feed.steps_per_epoch is None or (steps == 0 and feed.end == "marked"):
+    if feed.steps_per_epoch is None:
         return message(
             "The data gave no batch for an epoch.",
             expected="at least one batch in every epoch",

@@ -26,10 +26,12 @@ def as_data(
 ) -> Data:
     """What was given to `fit`, `evaluate` or `predict`, as data."""
     data = x if isinstance(x, Data) else _wrap(x, y, sample_weight)
+    if data is x or not isinstance(data, Arrays):
+        _refuse_beside(x, y=y, sample_weight=sample_weight)
     if isinstance(data, Arrays):
-        data = data.in_batches_of(32 if batch_size is None else batch_size)
+        data = data if batch_size is None else data.in_batches_of(batch_size)
     else:
-        _refuse_beside(type(x).__name__, y=y, sample_weight=sample_weight, batch_size=batch_size)
+        _refuse_beside(x, batch_size=batch_size)
     if class_weight is not None and isinstance(data, Arrays | Stream | Batches):
         data = data.weighted_by_class(class_weight)
     return data
@@ -61,14 +63,15 @@ def _is_array_like(x: Any) -> bool:
     return hasattr(x, "__array__") or hasattr(x, "to_numpy") or hasattr(x, "tocoo")
 
 
-def _refuse_beside(kind: str, **given: Any) -> None:
+def _refuse_beside(x: Any, **given: Any) -> None:
+    kind = "tf.data.Dataset" if isinstance(x, tf.data.Dataset) else type(x).__name__
     for name, value in given.items():
         if value is not None:
             raise DataError(
                 message(
-                    f"{name} cannot be given beside a {kind}.",
-                    expected=f"a {kind} that gives whole batches: inputs, labels, weights",
+                    f"{name} cannot be given beside data of type {kind}.",
+                    expected="data that holds inputs, labels and weights, and batches of them",
                     received=f"{name} as well",
-                    do=f"leave {name} out and let the {kind} give it",
+                    do=f"leave {name} out, and let the {kind} give it",
                 )
             )

@@ -1,22 +1,24 @@
 """Arrays: data in memory, in an order that is a function of seed and epoch."""
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
 import tensorflow as tf
 
 from loopwright.data import nests
+from loopwright.data.class_weights import check_labelled, weighted
+from loopwright.data.mapping import ExampleMap, mapped, require_dense
 from loopwright.data.source import Data, Feed, ceil_div
 from loopwright.errors import DataError, message
-
-ExampleMap = Callable[[Any, int], Any]
-"""f(example, seed) -> example, with a seed that is a function of (seed, epoch, index)."""
 
 
 @final
 class Arrays(Data):
     """NumPy arrays, tensors, pandas frames, in tuples or dicts; all of the same length.
+
+    A list is several inputs, as in Keras; a tuple given alone is `(x, y)` or `(x, y, weights)`.
 
     `map=f` changes every example with NumPy code of one's own: `f(example, seed)` gets one
     example and an integer that depends on the run's seed, the epoch and the example only, so that
@@ -38,10 +40,25 @@ class Arrays(Data):
     ) -> None:
         named = {"x": x, "y": y, "sample_weight": sample_weight}
         named = {name: value for name, value in named.items() if value is not None}
+        if "sample_weight" in named and "y" not in named:
+            raise DataError(
+                message(
+                    "sample_weight needs y beside it.",
+                    expected="fit(x, y, sample_weight)",
+                    received="sample_weight without y",
+                    do="pass y; for a step without labels put the weights into x: "
+                    "fit({'x': x, 'weight': sample_weight})",
+                )
+            )
         with tf.device("CPU"):
             converted = {name: nests.convert(value, name) for name, value in named.items()}
         self._batch = nests.pack(**converted)
+        if isinstance(x, list) and self._batch is converted["x"]:
+            self._batch = (self._batch,)
+        if map is not None:
+            require_dense(converted)
         self._map = map
+        self._class_weight: Mapping[int, float] | None = None
         self._begin, self._end = 0, _common_length(converted)
         self._batch_size = 32
 
@@ -73,22 +90,13 @@ class Arrays(Data):
                     do="choose another fraction, or pass validation_data",
                 )
             )
-        # Validation data is not augmented: the map belongs to training.
-        return self._copy(_end=at), self._copy(_begin=at, _map=None)
+        # Map and class weights belong to training; validation takes the data as it is.
+        return self._copy(_end=at), self._copy(_begin=at, _map=None, _class_weight=None)
 
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Arrays":
         """The data with sample weights that follow from the class of each label."""
-        if not isinstance(self._batch, tuple) or len(self._batch) != 2:
-            raise DataError(
-                message(
-                    "class_weight needs labels, and no sample_weight beside it.",
-                    expected="fit(x, y, class_weight={0: 1.0, 1: 5.0})",
-                    received="no labels" if not isinstance(self._batch, tuple) else "sample_weight",
-                    do="pass y, and only one of class_weight and sample_weight",
-                )
-            )
-        x, y = self._batch
-        return self._copy(_batch=(x, y, class_weights(y, class_weight)))
+        check_labelled(self._batch)
+        return self._copy(_class_weight=class_weight)
 
     def training(
         self, *, seed: int, first_epoch: int, shuffle: bool, steps_per_epoch: int | None
@@ -107,28 +115,45 @@ class Arrays(Data):
             return order.map(lambda some: (epoch, some))
 
         epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-        dataset = self._gathered(epochs.flat_map(batches), seed)
+        failures: list[DataError] = []
+        chosen = epochs.flat_map(batches)
+        dataset = self._gathered(chosen, seed, self._class_weight, failures)
         own_length = ceil_div(len(self), self._batch_size)
-        return Feed(dataset, dataset.element_spec, "never", steps_per_epoch or own_length)
+        return Feed(
+            dataset,
+            dataset.element_spec,
+            "never",
+            steps_per_epoch or own_length,
+            failure=lambda: failures[0] if failures else None,
+        )
 
     def one_pass(self, *, steps: int | None) -> Feed:
         """The examples in their own order, once."""
         order = tf.data.Dataset.range(self._begin, self._end).batch(self._batch_size)
         order = order.take(-1 if steps is None else steps)
-        dataset = self._gathered(order.map(lambda some: (tf.constant(0, tf.int64), some)), 0)
+        chosen = order.map(lambda some: (tf.constant(0, tf.int64), some))
+        dataset = self._gathered(chosen, 0, None, [])
         own_length = ceil_div(len(self), self._batch_size)
         return Feed(
             dataset, dataset.element_spec, "exhausted", min(steps or own_length, own_length)
         )
 
-    def _gathered(self, chosen: tf.data.Dataset, seed: int) -> tf.data.Dataset:
-        def gather(_: Any, some: Any) -> Any:
-            return tf.nest.map_structure(lambda leaf: nests.gather(leaf, some), self._batch)
+    def _gathered(
+        self,
+        chosen: tf.data.Dataset,
+        seed: int,
+        class_weight: Mapping[int, float] | None,
+        failures: list[DataError],
+    ) -> tf.data.Dataset:
+        change = self._map and mapped(self._map, self._batch, self._begin, seed, failures)
 
-        if self._map is not None:
-            mapped = _mapped(self._map, self._batch, self._begin, seed)
-            chosen = chosen.map(lambda epoch, some: mapped(epoch, some, gather(epoch, some)))
-            return chosen.prefetch(2)
+        def gather(epoch: Any, some: Any) -> Any:
+            batch = tf.nest.map_structure(lambda leaf: nests.gather(leaf, some), self._batch)
+            batch = change(epoch, some, batch) if change else batch
+            return batch if class_weight is None else weighted(batch, class_weight)
+
+        if change:
+            return chosen.map(gather).prefetch(2)
         options = tf.data.Options()
         # Gathering is cheap: one thread of its own beats being tuned among all threads.
         options.threading.private_threadpool_size = 1
@@ -136,64 +161,9 @@ class Arrays(Data):
         return chosen.map(gather).prefetch(4).with_options(options)
 
     def _copy(self, **changes: Any) -> "Arrays":
-        copy = object.__new__(Arrays)
-        copy.__dict__ |= self.__dict__ | changes
-        return copy
-
-
-def class_weights(labels: Any, class_weight: Mapping[int, float]) -> Any:
-    """One weight per label, as Keras assigns them; classes that are not named weigh 1."""
-    if len(labels.shape) > 1:
-        labels = tf.argmax(labels, -1) if labels.shape[-1] != 1 else tf.squeeze(labels, -1)
-    if labels.dtype.is_floating:
-        labels = tf.round(labels)
-    labels = tf.cast(labels, tf.int64)
-    weights = tf.ones_like(labels, tf.float32)
-    for number, weight in class_weight.items():
-        weights = tf.where(labels == number, tf.constant(weight, tf.float32), weights)
-    return nests.to_floatx(weights)
-
-
-def example_seed(seed: int, epoch: int, index: int) -> int:
-    """The seed of one example in one epoch.
-
-    >>> example_seed(0, 0, 1) == example_seed(0, 0, 1) != example_seed(0, 1, 1)
-    True
-    """
-    # SeedSequence takes non-negative integers only.
-    entropy = [seed & 0xFFFFFFFFFFFFFFFF, epoch, index]
-    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
-
-
-def _mapped(function: ExampleMap, batch: Any, first: int, seed: int) -> Callable[..., Any]:
-    def numpy_examples(examples: Any, count: int) -> list[Any]:
-        flat = [np.asarray(leaf) for leaf in tf.nest.flatten(examples)]
-        return [tf.nest.pack_sequence_as(batch, [f[i] for f in flat]) for i in range(count)]
-
-    sample = tf.nest.map_structure(lambda leaf: nests.gather(leaf, [first]), batch)
-    made = nests.convert(
-        function(numpy_examples(sample, 1)[0], example_seed(seed, 0, first)), "map"
-    )
-    specs = [tf.TensorSpec([None, *leaf.shape], leaf.dtype) for leaf in tf.nest.flatten(made)]
-
-    def apply(epoch: Any, some: Any, *flat: Any) -> list[Any]:
-        examples = numpy_examples(tf.nest.pack_sequence_as(batch, list(flat)), len(some))
-        results = [
-            function(example, example_seed(seed, int(epoch), int(index)))
-            for example, index in zip(examples, some, strict=True)
-        ]
-        columns = zip(*(tf.nest.flatten(result) for result in results), strict=True)
-        dtypes = [spec.dtype.as_numpy_dtype for spec in specs]
-        return [np.stack(c).astype(d, copy=False) for c, d in zip(columns, dtypes, strict=True)]
-
-    def run(epoch: Any, some: Any, examples: Any) -> Any:
-        flat = tf.nest.flatten(examples)
-        results = tf.numpy_function(apply, [epoch, some, *flat], [spec.dtype for spec in specs])
-        for result, spec in zip(results, specs, strict=True):
-            result.set_shape(spec.shape)
-        return tf.nest.pack_sequence_as(made, results)
-
-    return run
+        changed = copy.copy(self)
+        vars(changed).update(changes)
+        return changed
 
 
 def _common_length(named: Mapping[str, Any]) -> int:

@@ -115,22 +115,24 @@ def _map_with_path(function: Callable[[Any, str], Any], nest: Any, path: str) ->
 
 
 def _tensor(leaf: Any, path: str) -> Any:
-    if isinstance(leaf, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
+    if isinstance(leaf, tf.Tensor | tf.RaggedTensor):
         return to_floatx(leaf)
+    if isinstance(leaf, tf.SparseTensor):
+        # Examples are gathered by row, for which the rows have to be in order.
+        return to_floatx(tf.sparse.reorder(leaf))
     if type(leaf).__module__.startswith("scipy.sparse"):
-        rows = leaf.tocoo()
+        rows = leaf.tocoo(copy=True)
+        # To scipy entries at one place mean their sum, to TensorFlow an error.
+        rows.sum_duplicates()
         where = np.stack([rows.row, rows.col], axis=1).astype("int64")
         return to_floatx(tf.sparse.reorder(tf.SparseTensor(where, rows.data, rows.shape)))
-    if hasattr(leaf, "to_numpy"):
-        # A pandas Series is a column, as Keras has it.
-        leaf = leaf.to_numpy()[:, None] if leaf.ndim == 1 else leaf.to_numpy()
-    array = np.asarray(leaf)
-    if array.dtype == object and array.size and not isinstance(array.flat[0], str | bytes):
+    array, columns = _array(leaf)
+    if not _has_one_dtype(array):
         raise DataError(
             message(
-                f"{path} holds Python objects, not numbers or strings.",
+                f"{path} holds Python objects or dates, not numbers or strings.",
                 expected="an array of one dtype",
-                received=f"dtype object, first element {type(array.flat[0]).__name__}",
+                received=columns or f"dtype {array.dtype}, first element {_first_kind(array)}",
                 do="convert it, for instance .astype('float32'), or pass a dict with one array "
                 "per column",
             )
@@ -138,3 +140,24 @@ def _tensor(leaf: Any, path: str) -> Any:
     if np.issubdtype(array.dtype, np.floating):
         array = array.astype(keras.config.floatx(), copy=False)
     return tf.convert_to_tensor(array)
+
+
+def _array(leaf: Any) -> tuple[np.ndarray, str]:
+    """As one array; of a frame, also which column is of which dtype."""
+    if not hasattr(leaf, "to_numpy"):
+        return np.asarray(leaf), ""
+    if leaf.ndim == 1:
+        # A pandas Series is a column, as Keras has it.
+        return leaf.to_numpy()[:, None], ""
+    columns = zip(leaf.columns, leaf.dtypes, strict=True) if hasattr(leaf, "columns") else ()
+    return leaf.to_numpy(), ", ".join(f"column {name!r}: {dtype}" for name, dtype in columns)
+
+
+def _has_one_dtype(array: np.ndarray) -> bool:
+    if array.dtype == object:
+        return all(isinstance(item, str | bytes) for item in array.flat)
+    return array.dtype.kind not in "mMV"
+
+
+def _first_kind(array: np.ndarray) -> str:
+    return type(array.flat[0]).__name__ if array.size else "missing"

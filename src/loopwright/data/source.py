@@ -15,9 +15,12 @@ class Feed:
 
     dataset: tf.data.Dataset
     batch_spec: Any
-    end: Literal["never", "marked", "exhausted"]
-    """How an end shows: not at all; as an empty Optional after each epoch; by running out."""
+    end: Literal["never", "marked", "exhausted", "each epoch"]
+    """How an end shows: not at all; as an empty Optional after each epoch; by running out; by
+    running out after each epoch, for which the dataset is then opened anew."""
     steps_per_epoch: int | None = None
+    epoch_ended: Callable[[], None] = field(default=lambda: None)
+    """Called after the last step of each epoch of known length."""
     failure: Callable[[], Exception | None] = field(default=lambda: None)
     """An exception of Python code that made the batches run out."""
     reopened: Callable[[], "tuple[Feed, str] | None"] = field(default=lambda: None)
@@ -56,5 +59,5 @@ def mark_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _unstar(batch: tuple[Any, ...], spec: Any) -> Any:
-    # tf.data spreads a tuple over the arguments of a mapped function.
-    return batch if isinstance(spec, tuple) else batch[0]
+    # tf.data spreads a tuple, but no namedtuple, over the arguments of a mapped function.
+    return batch if type(spec) is tuple else batch[0]

@@ -5,10 +5,12 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright.data.arrays import class_weights
+from loopwright.data.class_weights import check_labelled, weighted
 from loopwright.data.source import Data, Feed, mark_epochs
 from loopwright.errors import DataError, message
 from loopwright.guards import describe
+
+STEPS = "validation_steps (in evaluate and predict: steps)"
 
 
 @final
@@ -35,17 +37,8 @@ class Stream(Data):
 
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Stream":
         """The data with sample weights that follow from the class of each label."""
-        spec = self._dataset.element_spec
-        if not isinstance(spec, tuple) or len(spec) != 2:
-            raise DataError(
-                message(
-                    "class_weight needs batches of (x, y).",
-                    expected="a dataset of (inputs, labels)",
-                    received=describe(spec),
-                    do="let the dataset give pairs, or give weights as a third element yourself",
-                )
-            )
-        return Stream(self._dataset.map(lambda x, y: (x, y, class_weights(y, class_weight))))
+        check_labelled(self._dataset.element_spec)
+        return Stream(self._dataset.map(lambda x, y: weighted((x, y), class_weight)))
 
     def training(
         self, *, seed: int, first_epoch: int, shuffle: bool, steps_per_epoch: int | None
@@ -65,7 +58,7 @@ class Stream(Data):
         """The dataset once."""
         length = int(self._dataset.cardinality())
         if steps is None and length == tf.data.INFINITE_CARDINALITY:
-            raise DataError(endless("This dataset", "validation_steps (or steps)"))
+            raise DataError(endless("This dataset", STEPS))
         dataset = self._dataset if steps is None else self._dataset.take(steps)
         known = [n for n in (length, steps) if n is not None and n >= 0]
         return Feed(dataset, dataset.element_spec, "exhausted", min(known, default=None))
@@ -75,13 +68,23 @@ def endless(what: str, argument: str) -> str:
     """The message for data that has no end."""
     return message(
         f"{what} has no end, so an epoch has none either.",
-        expected=f"{argument}=..., or data that ends",
+        expected="a number of steps, or data that ends",
         received="endless data (repeat() without a count?)",
         do=f"pass {argument}, or leave out repeat(): Loopwright repeats by itself",
     )
 
 
 def _check_is_batched(spec: Any) -> None:
+    for leaf in tf.nest.flatten(spec):
+        if not hasattr(leaf, "shape"):
+            raise DataError(
+                message(
+                    "The dataset gives something else than tensors.",
+                    expected="batches: tensors whose first axis counts examples",
+                    received=f"{type(leaf).__name__.removesuffix('Spec')} in {spec}",
+                    do="leave None out; put .flat_map(lambda w: w.batch(n)) after .window(n)",
+                )
+            )
     shapes = [leaf.shape for leaf in tf.nest.flatten(spec)]
     firsts = {shape[0] for shape in shapes if shape.rank}
     scalar = any(shape.rank == 0 for shape in shapes)

@@ -1,5 +1,6 @@
 """The one bridge to Keras callbacks: a sink that calls them when Keras' own `fit` would."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
@@ -7,7 +8,7 @@ import keras
 
 from loopwright import adaptations, state
 from loopwright.compiled import CompiledModel
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError, LoopwrightWarning, message
 from loopwright.events import (
     EpochEnded,
     EpochStarted,
@@ -131,6 +132,11 @@ class CallbackBridge:
             verbose=0,
         )
         self._calls.on_train_begin()
+        # BackupAndRestore asks Keras' own fit this way to go on with a later epoch.
+        epochs_before = getattr(self._model, "_initial_epoch", None)
+        if epochs_before:
+            self._model._initial_epoch = None
+            warnings.warn(_counts_from_zero(epochs_before), LoopwrightWarning, stacklevel=2)
 
 
 @final
@@ -150,6 +156,15 @@ class _Written(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Keeps the logs as they are now."""
         self.logs = dict(logs or {})
+
+
+def _counts_from_zero(epochs: int) -> str:
+    return message(
+        f"A callback put back a model that was trained for {epochs} epochs already.",
+        expected="epochs counted from 0, as many as fit was told",
+        received=f"a callback that goes on with epoch {epochs}",
+        do=f"lower epochs by {epochs}, or leave BackupAndRestore out",
+    )
 
 
 def _needs_every_step(callback: Any) -> bool:
@@ -233,13 +248,8 @@ def _lend_optimizer(model: Any, task: Task) -> Callable[[], None]:
     """Gives the model the task's optimizer while it trains: callbacks look for it there."""
     if isinstance(task, CompiledModel):
         return lambda: None
-    own = getattr(task, "optimizer", None)
-    if own is None and getattr(model, "optimizer", None) is None:
-        own = _optimizer_of(model, task)
-    if own is None:
-        return lambda: None
     had, before = hasattr(model, "optimizer"), getattr(model, "optimizer", None)
-    model.optimizer = own
+    model.optimizer = getattr(task, "optimizer", None) or before or _optimizer_of(model, task)
 
     def undo() -> None:
         model.optimizer = before
@@ -250,9 +260,9 @@ def _lend_optimizer(model: Any, task: Task) -> Callable[[], None]:
 
 
 def _optimizer_of(model: Any, task: Task) -> Any:
-    """The optimizer that trains the model; several in one if there are several."""
+    """The optimizer that trains the model; several in one if there are several, None if none."""
     optimizers = state.of_kind(keras.optimizers.Optimizer, task)
     weights = {id(weight) for weight in model.trainable_weights}
     found = [o for o in optimizers if weights & {id(v) for v in adaptations.trained_by(o)}]
     found = found or optimizers
-    return found[0] if len(found) == 1 else _Several(found, task.step_counter)
+    return _Several(found, task.step_counter) if len(found) > 1 else next(iter(found), None)

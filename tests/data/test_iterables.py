@@ -1,0 +1,503 @@
+"""Batches made by Python code: generators, iterables, PyDatasets."""
+
+import itertools
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from recorder import PLANS, Recorder, fit, ids, refused, sizes
+
+import loopwright as lw
+
+
+def generated(count: int = 10, size: int = 4) -> Iterator[Any]:
+    for start in range(0, count, size):
+        yield np.arange(start, min(start + size, count))
+
+
+class Readable:
+    """Can be read again and again, and counts how often it was and how far."""
+
+    def __init__(self, make: Callable[[], Iterator[Any]] = generated) -> None:
+        self.make, self.opened, self.read = make, 0, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.opened += 1
+        for batch in self.make():
+            self.read += 1
+            yield batch
+
+
+class Numbers(keras.utils.PyDataset):
+    """Batch i holds the numbers 2i and 2i + 1; says in `log` what happens to it."""
+
+    def __init__(self, count: int | None = 5, log: Any = None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.count, self.log = count, [] if log is None else log
+
+    @property
+    def num_batches(self) -> int | None:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        self.log.append(index)
+        return np.array([2 * index, 2 * index + 1])
+
+    def on_epoch_begin(self) -> None:
+        self.log.append("begin")
+
+    def on_epoch_end(self) -> None:
+        self.log.append("end")
+
+
+class Failing(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            raise OSError("no such picture")
+        return super().__getitem__(index)
+
+
+# --- generators and iterables ---
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("count", [1, 10, 90])
+def test_a_generator_is_one_epoch_and_nothing_of_it_is_lost(count: int, plan: str):
+    task = Recorder()
+
+    history = lw.Trainer(task, plan=plan).fit(generated(count), verbose=0)
+
+    assert ids(task.trained) == list(range(count))
+    assert history.history["loss"] == [pytest.approx((count - 1) / 2)]
+    assert history.epoch_steps == [-(-count // 4)]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_an_iterable_is_read_again_each_epoch_and_no_more(plan: str):
+    source = Readable()
+
+    task = fit(source, epochs=3, plan=plan)
+
+    assert ids(task.trained) == list(range(10)) * 3
+    assert (source.opened, source.read) == (3, 9)
+
+
+def test_an_iterable_with_steps_per_epoch_goes_on_where_the_epoch_stopped():
+    source = Readable()
+
+    task = fit(source, steps_per_epoch=2, epochs=2)
+
+    assert ids(task.trained) == [*range(10), *range(4)]
+    assert (source.opened, source.read) == (2, 4)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_an_endless_generator_goes_on_in_the_next_fit_without_a_gap(plan: str):
+    endless = ([n, n] for n in itertools.count())
+    batches = (np.array(batch) for batch in endless)
+    trainer = lw.Trainer(task := Recorder(), plan=plan)
+
+    trainer.fit(batches, steps_per_epoch=2, epochs=2, verbose=0)
+    trainer.fit(batches, steps_per_epoch=3, verbose=0)
+
+    assert ids(task.trained) == [n for n in range(7) for _ in range(2)]
+    assert next(batches).tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_generator_that_ends_too_soon_trains_what_it_gave_and_says_so(plan: str):
+    task = Recorder()
+
+    received = "1 batches in this epoch"
+    with refused("The data ended before the epoch did.", received=received) as caught:
+        lw.Trainer(task, plan=plan).fit(generated(), steps_per_epoch=2, epochs=2, verbose=0)
+
+    assert "2 batches per epoch" in str(caught.value)
+    assert ids(task.trained) == list(range(10))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_generator_cannot_be_read_for_a_second_epoch(plan: str):
+    task = Recorder()
+
+    with refused("The data gave no batch for an epoch.", received="data that ended at once") as c:
+        lw.Trainer(task, plan=plan).fit(generated(), epochs=2, verbose=0)
+
+    assert "pass an object that can be read again, or epochs=1" in str(c.value)
+    assert ids(task.trained) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        ((1, 1), (1, 1)),
+        ([1, 1], (1, 1)),
+        ((1, 1, None), (1, 1)),
+        ((1, None, None), 1),
+        ((1,), 1),
+        (([1, 1], 1), ((1, 1), 1)),
+        ({"a": 1, "b": (1, 1)}, {"a": 1, "b": (1, 1)}),
+    ],
+)
+def test_a_batch_reaches_the_step_in_its_own_form(batch: Any, expected: Any):
+    def filled(nest: Any) -> Any:
+        if isinstance(nest, dict):
+            return {key: filled(inner) for key, inner in nest.items()}
+        if isinstance(nest, list | tuple):
+            return type(nest)(filled(inner) for inner in nest)
+        return nest and np.ones(2)
+
+    (seen,) = fit(iter([filled(batch)])).trained
+
+    def shape(nest: Any) -> Any:
+        if isinstance(nest, dict):
+            return {key: shape(inner) for key, inner in nest.items()}
+        return tuple(map(shape, nest)) if isinstance(nest, tuple) else 1
+
+    assert shape(seen) == expected
+
+
+# --- PyDatasets ---
+
+
+def batches_of(task: Recorder) -> list[int]:
+    return [int(batch[0]) // 2 for batch in task.trained]
+
+
+def epochs_of(task: Recorder, steps: int = 5) -> list[list[int]]:
+    order = batches_of(task)
+    return [order[i : i + steps] for i in range(0, len(order), steps)]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_order_of_a_pydataset_is_a_function_of_seed_and_epoch(plan: str, workers: int):
+    task = fit(Numbers(workers=workers), epochs=3, plan=plan)
+
+    epochs = epochs_of(task)
+    assert [sorted(epoch) for epoch in epochs] == [[0, 1, 2, 3, 4]] * 3
+    assert len({tuple(epoch) for epoch in [*epochs, range(5)]}) == 4
+    assert epochs_of(fit(Numbers(), epochs=3)) == epochs
+    assert epochs_of(fit(Numbers(), epochs=3, seed=1)) != epochs
+
+
+def test_fitting_a_pydataset_again_goes_on_with_the_order_of_the_next_epoch():
+    trainer = lw.Trainer(task := Recorder(), plan="eager")
+    for _ in range(3):
+        trainer.fit(Numbers(), verbose=0)
+
+    assert epochs_of(task) == epochs_of(fit(Numbers(), epochs=3))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_without_shuffling_a_pydataset_keeps_its_order(workers: int):
+    task = fit(Numbers(8, workers=workers), epochs=2, shuffle=False, plan="graph")
+
+    assert batches_of(task) == [*range(8), *range(8)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_hooks_of_a_pydataset_stand_around_each_epoch_and_before_validation(
+    plan: str, workers: int
+):
+    log: list[Any] = []
+    trainer = lw.Trainer(Recorder(), plan=plan, sinks=[lambda event: log.append(event)])
+
+    trainer.fit(
+        Numbers(2, log, workers=workers),
+        epochs=2,
+        shuffle=False,
+        validation_data=np.ones(2),
+        verbose=0,
+    )
+
+    kept = [e for e in log if isinstance(e, str | int | lw.Validated)]
+    said = ["validated" if isinstance(event, lw.Validated) else event for event in kept]
+    first, second = sorted(said[1:3]), sorted(said[6:8])  # workers may change places
+    assert [said[0], *first, *said[3:6], *second, *said[8:]] == [
+        *("begin", 0, 1, "end", "validated"),
+        *("begin", 0, 1, "end", "validated"),
+    ]
+
+
+def test_an_endless_pydataset_needs_steps_per_epoch_and_goes_on():
+    task = fit(Numbers(None), steps_per_epoch=3, epochs=2, plan="graph")
+
+    assert batches_of(task) == [0, 1, 2, 3, 4, 5]
+    with refused("This PyDataset (num_batches is None) has no end", received="endless data"):
+        fit(Numbers(None))
+    with refused("This PyDataset (num_batches is None) has no end", received="endless data"):
+        lw.Trainer(task).evaluate(Numbers(None))
+
+
+def test_a_pydataset_with_steps_per_epoch_starts_a_new_order_when_it_ends():
+    task = fit(Numbers(4), steps_per_epoch=3, epochs=4)
+
+    passes = epochs_of(task, steps=4)
+    assert [sorted(some) for some in passes] == [[0, 1, 2, 3]] * 3
+    assert passes == epochs_of(fit(Numbers(4), epochs=3), steps=4)
+
+
+def test_no_worker_is_left_when_a_run_ends_or_is_left():
+    fit(Numbers(20, workers=3))
+    for event in lw.Trainer(Recorder()).events(Numbers(20, workers=3)):
+        if isinstance(event, lw.Trained):
+            break
+    del event
+    for thread in threading.enumerate():
+        if thread.name.startswith("loopwright-data"):
+            thread.join(timeout=30)
+            assert not thread.is_alive()
+
+
+def test_processes_are_replaced_by_threads_with_one_word():
+    with pytest.warns(lw.LoopwrightWarning, match="batches are made by threads here") as caught:
+        task = fit(Numbers(workers=2, use_multiprocessing=True), epochs=2, shuffle=False)
+
+    assert len(caught) == 1
+    assert batches_of(task) == [0, 1, 2, 3, 4] * 2
+
+
+# --- shapes that change ---
+
+
+def widths(*each: int) -> Callable[[], Iterator[Any]]:
+    """Batches of two numbered rows, of these widths."""
+
+    def make() -> Iterator[Any]:
+        for n, width in enumerate(each):
+            yield np.full((2, width), n)
+
+    return make
+
+
+class Widths(Numbers):
+    """A PyDataset whose batch 3 is wider."""
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((2, 5 if index == 3 else 3), index)
+
+
+def fit_with_one_retrace(source: Any, change: str, **arguments: Any) -> Recorder:
+    with pytest.warns(lw.RetraceWarning) as caught:
+        task = fit(source, **arguments)
+    assert [change in str(warning.message) for warning in caught] == [True]
+    assert "do: give all batches the same shape" in str(caught[0].message)
+    return task
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("steps_per_epoch", [None, 5])
+@pytest.mark.parametrize(
+    "changing",
+    [(3, 5, 3, 5, 5), (3, 3, 3, 5, 3), (3, 3, 3, 3, 5)],
+    ids=["second", "middle", "last"],
+)
+def test_a_batch_of_another_shape_is_trained_after_one_word_about_the_trace(
+    changing: tuple[int, ...], steps_per_epoch: int | None, plan: str
+):
+    task = fit_with_one_retrace(
+        Readable(widths(*changing)),
+        "was batch: int64 (None, 3); now batch: int64 (2, 5)",
+        epochs=2,
+        steps_per_epoch=steps_per_epoch,
+        plan=plan,
+    )
+
+    assert [batch.shape[1] for batch in task.trained] == list(changing) * 2
+    assert ids(task.trained) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] * 2
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_shape_that_changes_between_epochs_belongs_to_the_next_epoch(plan: str):
+    made = iter([widths(3, 3, 3), widths(5, 5), widths(3)])
+    trainer = lw.Trainer(task := Recorder(), plan=plan)
+
+    with pytest.warns(lw.RetraceWarning) as caught:
+        history = trainer.fit(Readable(lambda: next(made)()), epochs=3, verbose=0)
+
+    assert len(caught) == 1
+    assert history.epoch_steps == [3, 5, 6]
+    assert history.history["loss"] == [1.0, 0.5, 0.0]
+    assert ids(task.trained) == [0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_workers_that_read_ahead_lose_nothing_when_the_shape_changes(plan: str):
+    task = fit_with_one_retrace(
+        Widths(20, workers=3), "now batch: int64 (2, 5)", epochs=2, plan=plan
+    )
+
+    numbers = ids(task.trained)
+    assert sorted(numbers) == sorted([*range(20)] * 4)
+    assert numbers == ids(fit_with_one_retrace(Widths(20), "now", epochs=2).trained)
+
+
+def test_each_axis_that_changes_is_said_once():
+    def batches() -> Iterator[Any]:
+        for shape in [(2, 3, 3), (2, 4, 3), (2, 3, 4), (2, 4, 4)]:
+            yield np.ones(shape)
+
+    with pytest.warns(lw.RetraceWarning) as caught:
+        task = fit(batches(), plan="graph")
+
+    assert ["now batch: float32 (2, 4, 3)", "now batch: float32 (2, 3, 4)"] == [
+        str(warning.message).partition("; ")[2].partition(".\n")[0] for warning in caught
+    ]
+    assert [batch.shape for batch in task.trained] == [(2, 3, 3), (2, 4, 3), (2, 3, 4), (2, 4, 4)]
+
+
+def test_a_shorter_or_longer_batch_needs_no_second_trace():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", lw.RetraceWarning)
+        assert sizes(fit(iter([np.ones(2), np.ones(5), np.ones(1)])).trained) == [2, 5, 1]
+
+
+# --- what goes wrong ---
+
+
+def failing_after(count: int) -> Iterator[Any]:
+    yield from itertools.islice(generated(40), count)
+    raise OSError("no such picture")
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("steps_per_epoch", [None, 9])
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_an_exception_of_a_generator_is_a_data_error_with_the_number_of_the_batch(
+    count: int, steps_per_epoch: int | None, plan: str
+):
+    task = Recorder()
+    trainer = lw.Trainer(task, plan=plan)
+
+    with refused(f"Batch {count + 1} could not be made: OSError: no such picture") as caught:
+        trainer.fit(failing_after(count), steps_per_epoch=steps_per_epoch, verbose=0)
+
+    assert isinstance(caught.value.__cause__, OSError)
+    assert ids(task.trained) == list(range(4 * count)) if count else task.trained == []
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_exception_of_a_pydataset_is_a_data_error_with_the_number_of_the_batch(
+    workers: int, plan: str
+):
+    task = Recorder()
+
+    with refused("Batch 4 could not be made: OSError: no such picture") as caught:
+        lw.Trainer(task, plan=plan).fit(Failing(workers=workers), shuffle=False, verbose=0)
+
+    assert isinstance(caught.value.__cause__, OSError)
+    assert batches_of(task) == [0, 1, 2]
+
+
+def test_an_exception_in_evaluate_and_predict_has_the_number_of_the_batch_too():
+    trainer = lw.Trainer(Recorder(), plan="eager")
+
+    with refused("Batch 3 could not be made: OSError"):
+        trainer.evaluate(failing_after(2))
+    with refused("Batch 2 could not be made: OSError"):
+        trainer.predict(failing_after(1))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    ("second", "received"),
+    [
+        (np.ones((2, 3), "int32"), "batch: int32 (2, 3)"),
+        (np.ones(2), "batch: float32 (2,)"),
+        ((np.ones((2, 3)), np.ones(2)), "batch[0]: float32 (2, 3), batch[1]: float32 (2,)"),
+    ],
+)
+def test_a_batch_of_another_kind_is_refused_by_its_number(second: Any, received: str, plan: str):
+    with refused("Batch 2: it is of another kind than the ones before.", received=received) as c:
+        fit(iter([np.ones((2, 3)), second]), plan=plan)
+    assert "batch: float32 (None, 3)" in str(c.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence", "received"),
+    [
+        (lambda: iter([]), "The data gave no batch.", "an iterator that ended at once"),
+        (lambda: Readable(lambda: iter([])), "The data gave no batch.", "an iterator"),
+        (lambda: Numbers(0), "The data gave no batch.", "an iterator that ended at once"),
+        (lambda: iter([1.0, 2.0]), "The data was never batched.", "batch is a single number"),
+        (
+            lambda: iter([(np.ones(3), 1)]),
+            "The data was never batched.",
+            "batch[1] is a single number",
+        ),
+        (lambda: iter([None]), "Batch 1: batch holds Python objects", "dtype object"),
+    ],
+)
+def test_batches_that_cannot_be_used_are_refused_before_the_first_step(
+    source: Callable[[], Any], sentence: str, received: str
+):
+    task = Recorder()
+
+    with refused(sentence, received=received):
+        lw.Trainer(task).fit(source(), verbose=0)
+
+    assert task.trained == []
+
+
+# --- class weights ---
+
+
+@pytest.mark.parametrize(
+    "label",
+    [lambda n: n % 3, lambda n: (n % 3)[:, None], lambda n: np.eye(3)[n % 3]],
+    ids=["numbers", "column", "one-hot"],
+)
+def test_class_weights_become_sample_weights(label: Callable[[Any], Any]):
+    task = fit(((n, label(n)) for n in generated(5, 2)), class_weight={1: 5.0, 2: 0.5})
+
+    assert ids(task.trained, lambda batch: batch[2]) == [1.0, 5.0, 0.5, 1.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("nest", "received"),
+    [
+        (lambda n: np.stack([n, n]), "no labels"),
+        (lambda n: (n, n, n), "sample_weight"),
+        (lambda n: (n, {"a": n}), "labels for several outputs"),
+    ],
+)
+def test_class_weights_without_one_array_of_labels_are_refused(
+    nest: Callable[[Any], Any], received: str
+):
+    with refused("Batch 1: class_weight needs one array of labels", received=received):
+        fit(map(nest, generated()), class_weight={0: 2.0})
+
+
+# --- evaluate and predict ---
+
+
+@pytest.mark.parametrize(
+    "source",
+    [generated, Readable, lambda: Numbers(workers=1), lambda: Numbers(workers=3)],
+    ids=["generator", "iterable", "PyDataset", "workers"],
+)
+@pytest.mark.parametrize("plan", PLANS)
+def test_scores_and_predictions_come_from_every_example_once_and_in_order(
+    source: Callable[[], Any], plan: str
+):
+    trainer = lw.Trainer(Recorder(), plan=plan)
+
+    assert trainer.evaluate(source()) == {"loss": 4.5}
+    assert trainer.predict(source()).tolist() == list(range(10))
+
+
+def test_some_steps_of_a_generator_leave_the_rest_of_it():
+    batches = generated(20)
+    trainer = lw.Trainer(Recorder(), plan="eager")
+
+    assert trainer.evaluate(batches, steps=2) == {"loss": 3.5}
+    assert trainer.predict(batches, steps=2).tolist() == list(range(8, 16))
+    assert next(batches).tolist() == [16, 17, 18, 19]
+    assert trainer.evaluate(Numbers(), steps=2) == {"loss": 1.5}

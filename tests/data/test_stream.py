@@ -1,0 +1,288 @@
+"""Stream: batched `tf.data` datasets, finite, of unknown length, or endless."""
+
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from recorder import PLANS, Recorder, fit, ids, refused, sizes
+
+import loopwright as lw
+
+
+def numbers(count: int = 10, size: int = 4) -> Any:
+    return tf.data.Dataset.range(count).batch(size)
+
+
+def of_unknown_length(count: int = 10, size: int = 4) -> Any:
+    """Batches of the even numbers among twice as many."""
+    even = tf.data.Dataset.range(2 * count).filter(lambda n: n % 2 == 0)
+    return even.map(lambda n: n // 2).batch(size)
+
+
+def from_generator(count: int = 10, size: int = 4) -> Any:
+    def batches() -> Any:
+        for start in range(0, count, size):
+            yield np.arange(start, min(start + size, count))
+
+    return tf.data.Dataset.from_generator(
+        batches, output_signature=tf.TensorSpec((None,), tf.int64)
+    )
+
+
+# --- epochs ---
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("dataset", [numbers, of_unknown_length, from_generator])
+@pytest.mark.parametrize("count", [1, 10, 90])
+def test_every_epoch_sees_every_example_exactly_once(
+    dataset: Callable[..., Any], count: int, plan: str
+):
+    task = Recorder()
+
+    history = lw.Trainer(task, plan=plan).fit(dataset(count), epochs=3, verbose=0)
+
+    assert ids(task.trained) == list(range(count)) * 3
+    assert history.history["loss"] == pytest.approx([(count - 1) / 2] * 3)
+    assert history.epoch_steps == [-(-count // 4) * epoch for epoch in (1, 2, 3)]
+    assert int(task.step) == len(task.trained)
+
+
+def test_an_epoch_of_unknown_length_ends_inside_a_call_of_many_steps():
+    """Else the test above would not be about the compiled loop."""
+    events = lw.Trainer(Recorder()).events(of_unknown_length(400, 1), epochs=2)
+
+    calls = [event.steps for event in events if isinstance(event, lw.Trained)]
+
+    assert sum(calls) == 800
+    assert len(calls) < 100
+
+
+def test_an_epoch_of_unknown_length_may_be_longer_or_shorter_than_the_one_before():
+    passes = tf.Variable(0, dtype=tf.int64)
+
+    def some(_: Any) -> Any:
+        return tf.data.Dataset.range(4 + 5 * (passes.assign_add(1) % 2))
+
+    dataset = tf.data.Dataset.range(1).flat_map(some).batch(2).filter(lambda _: True)
+    history = lw.Trainer(Recorder()).fit(dataset, epochs=4, verbose=0)
+
+    assert history.epoch_steps == [5, 7, 12, 14]
+    assert history.history["loss"] == [4.0, 1.5, 4.0, 1.5]
+
+
+def test_until_some_steps_cuts_a_stream_of_unknown_length():
+    task = fit(of_unknown_length(), until="5 steps", plan="graph")
+
+    assert sizes(task.trained) == [4, 4, 2, 4, 4]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_an_endless_stream_with_steps_per_epoch_goes_on_where_the_epoch_stopped(plan: str):
+    history = lw.Trainer(task := Recorder(), plan=plan).fit(
+        tf.data.Dataset.counter().batch(2), steps_per_epoch=3, epochs=2, verbose=0
+    )
+
+    assert ids(task.trained) == list(range(12))
+    assert history.history["loss"] == [2.5, 8.5]
+
+
+@pytest.mark.parametrize("dataset", [numbers, of_unknown_length])
+def test_a_finite_stream_with_steps_per_epoch_starts_again_when_it_ends(
+    dataset: Callable[..., Any],
+):
+    task = fit(dataset(), steps_per_epoch=2, epochs=2, plan="graph")
+
+    assert sizes(task.trained) == [4, 4, 2, 4]
+    assert ids(task.trained) == [*range(10), *range(4)]
+
+
+def test_the_order_is_the_datasets_own_and_its_shuffle_goes_on():
+    shuffled = tf.data.Dataset.range(10).shuffle(10, seed=3).batch(10)
+
+    first, second = fit(shuffled, epochs=2).trained
+
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first.tolist() != second.tolist()
+    assert ids(fit(numbers(), shuffle=True).trained) == list(range(10))
+
+
+Pair = namedtuple("Pair", "x y")
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda x: (x, x),
+        lambda x: (x,),
+        lambda x: {"a": x, "b": (x, x)},
+        lambda x: Pair(x, x),
+        lambda x: ((x, {"a": x}), x, x),
+    ],
+)
+def test_a_nest_stays_as_it_is_also_with_epochs_of_unknown_length(
+    nest: Callable[[Any], Any], plan: str
+):
+    task = fit(of_unknown_length(8).map(nest), plan=plan)
+
+    tf.nest.assert_same_structure(task.trained[0], nest(0))
+    assert [leaf.tolist() for leaf in tf.nest.flatten(task.trained[1])] == [[4, 5, 6, 7]] * len(
+        tf.nest.flatten(nest(0))
+    )
+
+
+def test_batches_of_several_widths_need_no_second_trace():
+    words = tf.data.Dataset.range(1, 7).map(lambda n: tf.ones((n,))).padded_batch(2)
+
+    task = fit(words, plan="graph")
+
+    assert [batch.shape for batch in task.trained] == [(2, 2), (2, 4), (2, 6)]
+
+
+# --- class weights ---
+
+
+@pytest.mark.parametrize(
+    "label",
+    [lambda n: n % 3, lambda n: (n % 3)[:, None], lambda n: tf.one_hot(n % 3, 3)],
+    ids=["numbers", "column", "one-hot"],
+)
+def test_class_weights_become_sample_weights(label: Callable[[Any], Any]):
+    dataset = numbers(5, 2).map(lambda n: (n, label(n)))
+
+    task = fit(dataset, class_weight={1: 5.0, 2: 0.5})
+
+    assert ids(task.trained, lambda batch: batch[2]) == [1.0, 5.0, 0.5, 1.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("nest", "received"),
+    [
+        (lambda n: n, "no labels"),
+        (lambda n: (n, n, n), "sample_weight"),
+        (lambda n: (n, {"a": n}), "labels for several outputs"),
+    ],
+)
+def test_class_weights_without_one_array_of_labels_are_refused(
+    nest: Callable[[Any], Any], received: str
+):
+    with refused("class_weight needs one array of labels", received=received):
+        fit(numbers().map(nest), class_weight={0: 2.0})
+
+
+# --- what cannot be trained on ---
+
+
+def nothing() -> Any:
+    return numbers().filter(lambda _: False)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "sentence", "received"),
+    [
+        (lambda: numbers().repeat(), "This dataset has no end", "endless data"),
+        (lambda: tf.data.Dataset.range(3), "The dataset was never batched.", "element: int64 ()"),
+        (
+            lambda: tf.data.Dataset.from_tensor_slices((np.ones((3, 4)), [1, 2, 3])),
+            "The dataset was never batched.",
+            "element[0]: float64 (4,), element[1]: int32 ()",
+        ),
+        (
+            lambda: tf.data.Dataset.from_tensor_slices((np.ones((3, 4)), np.ones((3, 2)))),
+            "The dataset was never batched.",
+            "element[0]: float64 (4,), element[1]: float64 (2,)",
+        ),
+        (lambda: numbers(3, 4).take(0), "The dataset is empty.", "a dataset of 0 batches"),
+        (
+            lambda: tf.data.Dataset.range(3).batch(4, drop_remainder=True),
+            "The dataset is empty.",
+            "a dataset of 0 batches",
+        ),
+        (nothing, "The data gave no batch for an epoch.", "data that ended at once"),
+        (
+            lambda: tf.data.Dataset.range(9).window(3),
+            "The dataset gives something else than tensors.",
+            "Dataset in ",
+        ),
+        (
+            lambda: numbers().map(lambda n: (n, None)),
+            "The dataset gives something else than tensors.",
+            "NoneTensor in ",
+        ),
+    ],
+)
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_stream_that_cannot_be_used_is_refused_before_the_first_step(
+    dataset: Callable[[], Any], sentence: str, received: str, plan: str
+):
+    task = Recorder()
+
+    with refused(sentence, received=received):
+        lw.Trainer(task, plan=plan).fit(dataset(), verbose=0)
+
+    assert task.trained == []
+    assert int(task.step) == 0
+
+
+def test_a_batched_stream_of_one_size_is_not_taken_for_unbatched():
+    dataset = numbers().map(lambda n: (tf.ones((4, 3)), tf.ones((4,))))
+
+    assert sizes(fit(dataset).trained) == [4, 4, 4]
+
+
+def test_an_empty_stream_with_steps_per_epoch_says_that_it_ended():
+    with refused("The data ended before the epoch did.", received="0 batches in this epoch"):
+        fit(nothing(), steps_per_epoch=3)
+
+
+# --- evaluate and predict ---
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("dataset", [numbers, of_unknown_length, from_generator])
+def test_evaluating_weighs_a_last_smaller_batch_by_its_examples(
+    dataset: Callable[..., Any], plan: str
+):
+    trainer = lw.Trainer(Recorder(), plan=plan)
+
+    assert trainer.evaluate(dataset(90).map(lambda n: n**2)) == {
+        "loss": pytest.approx(np.mean(np.arange(90) ** 2))
+    }
+
+
+def test_an_endless_stream_is_evaluated_for_some_steps_only():
+    task = Recorder()
+    trainer = lw.Trainer(task)
+
+    with refused("This dataset has no end", received="endless data"):
+        trainer.evaluate(numbers().repeat())
+    assert trainer.evaluate(numbers().repeat(), steps=4)["loss"] == pytest.approx(51 / 14)
+    assert sizes(task.tested) == [4, 4, 2, 4]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_predicting_from_a_stream_with_labels_uses_the_inputs(plan: str):
+    class Twice(lw.Task):
+        def predict_step(self, batch):
+            x, _ = batch
+            return {"twice": 2 * x, "pair": (x, x)}
+
+    dataset = of_unknown_length().map(lambda n: (n, n))
+
+    made = lw.Trainer(Twice(), plan=plan).predict(dataset)
+
+    assert made["twice"].tolist() == [2 * n for n in range(10)]
+    assert made["pair"][1].tolist() == list(range(10))
+
+
+def test_a_supervised_task_passes_over_labels_when_it_predicts():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Rescaling(2.0)])
+    trainer = lw.Trainer(lw.Supervised(model, "mse", "sgd"))
+    dataset = numbers(5, 2).map(lambda n: (tf.cast(n, tf.float64)[:, None], n))
+
+    assert trainer.predict(dataset).ravel().tolist() == [0, 2, 4, 6, 8]

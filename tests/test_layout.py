@@ -1,0 +1,351 @@
+"""How the package is laid out, and what importing it does: nothing but define names."""
+
+import ast
+import builtins
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import loopwright as lw
+
+SOURCE = Path(__file__).parent.parent / "src"
+PACKAGE = SOURCE / "loopwright"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PURE = ["events", "errors", "schedule", "meter", "loop"]
+HEAVY = {"tensorflow", "keras", "numpy"}
+
+PUBLIC = [
+    "Arrays",
+    "ConfigurationError",
+    "DataError",
+    "EpochEnded",
+    "EpochStarted",
+    "Event",
+    "Every",
+    "Finished",
+    "History",
+    "LoopwrightError",
+    "LoopwrightWarning",
+    "Mean",
+    "MissingStepError",
+    "Plan",
+    "RetraceWarning",
+    "Sink",
+    "Started",
+    "StepError",
+    "StepWarning",
+    "Stream",
+    "Supervised",
+    "Task",
+    "Trained",
+    "Trainer",
+    "Validated",
+]
+
+MOST_LINES = 300
+LONGER = {
+    "trainer.py": (420, "the assembly: two public signatures of twenty arguments each"),
+    "guards.py": (370, "half of it is what the guards say"),
+}
+
+# The one class people subclass.
+SUBCLASSED_BY_PEOPLE = {"Task"}
+
+
+def path_of(module: Path) -> str:
+    return str(module.relative_to(PACKAGE))
+
+
+def syntax(module: Path) -> ast.Module:
+    return ast.parse(module.read_text(), filename=str(module))
+
+
+def imports(tree: ast.AST) -> set[str]:
+    """The full names of all modules imported anywhere below this node."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+def top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def run_python(text: str, *arguments: str) -> Any:
+    """What a fresh interpreter prints as JSON in its last line."""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    result = subprocess.run(
+        [sys.executable, "-c", text, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+# --- names ---
+
+
+def test_the_public_names_are_exactly_these():
+    assert lw.__all__ == PUBLIC
+    assert dir(lw) == PUBLIC
+
+
+def test_what_type_checkers_see_is_what_is_public():
+    (block,) = (node for node in syntax(PACKAGE / "__init__.py").body if isinstance(node, ast.If))
+    declared = [
+        (statement.module, alias.name, alias.asname)
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    ]
+    homes = {name: f"loopwright.{home}" for home, names in lw._HOMES.items() for name in names}
+    assert sorted(declared) == sorted((home, name, name) for name, home in homes.items())
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_it():
+    with pytest.raises(AttributeError, match="module 'loopwright' has no attribute 'Trianer'"):
+        lw.Trianer  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+# --- what importing does ---
+
+
+@pytest.mark.parametrize("module", ["loopwright", *(f"loopwright.{name}" for name in PURE)])
+def test_importing_a_pure_module_imports_no_tensorflow_keras_or_numpy(module: str):
+    text = "import sys, json, importlib; importlib.import_module(sys.argv[1])\n"
+    loaded = run_python(text + "print(json.dumps(sorted(sys.modules)))", module)
+    assert module in loaded
+    assert not HEAVY & set(loaded)
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_a_pure_module_names_no_tensorflow_keras_or_numpy_even_in_a_function(name: str):
+    assert not HEAVY & {top(module) for module in imports(syntax(PACKAGE / f"{name}.py"))}
+
+
+LOOK_AROUND = """
+import hashlib, importlib, json, logging, os, pickle, pkgutil, random, signal, sys, threading
+import warnings
+
+def digest(value): return hashlib.sha256(pickle.dumps(value)).hexdigest()
+
+def load(names):
+    # Recipes may need more than the library does: `loopwright[recipes]`.
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name.partition(".")[0] not in {"sklearn"}: raise
+
+def look():
+    import keras, numpy, tensorflow as tf
+    loggers = {"root": logging.root, **logging.root.manager.loggerDict}
+    set_up = {n: [l.level, l.propagate, list(map(repr, l.handlers)), list(map(repr, l.filters))]
+              for n, l in loggers.items() if isinstance(l, logging.Logger)}
+    return {
+        "signal handlers": {int(n): repr(signal.getsignal(n)) for n in signal.valid_signals()},
+        "environment": dict(os.environ),
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "working directory": os.getcwd(),
+        "warning filters": list(map(repr, warnings.filters)),
+        "logging": {n: s for n, s in set_up.items() if s != [0, True, [], []]},
+        "hooks": [repr(sys.excepthook), repr(threading.excepthook), repr(sys.displayhook)],
+        "import path": sys.path + list(map(repr, sys.meta_path)),
+        "random numbers": [digest(random.getstate()), digest(numpy.random.get_state())],
+        "tensorflow": [
+            tf.config.threading.get_intra_op_parallelism_threads(),
+            tf.config.threading.get_inter_op_parallelism_threads(),
+            tf.config.optimizer.get_jit(), tf.config.optimizer.get_experimental_options(),
+            tf.config.functions_run_eagerly(), tf.config.get_soft_device_placement(),
+            tf.config.experimental.tensor_float_32_execution_enabled(),
+            tf.autograph.get_verbosity() if hasattr(tf.autograph, "get_verbosity") else 0,
+        ],
+        "keras": [
+            keras.config.floatx(), keras.config.epsilon(), keras.config.image_data_format(),
+            keras.config.dtype_policy().name, keras.config.is_traceback_filtering_enabled(),
+            keras.config.is_interactive_logging_enabled(),
+        ],
+    }
+
+outside, inside = json.loads(sys.argv[1])
+load(["tensorflow", "keras", "numpy", *outside])
+before = look()
+load(inside)
+after = look()
+
+import tensorflow as tf
+try:
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    devices = len(tf.config.list_logical_devices("CPU"))
+except RuntimeError as error:
+    devices = str(error)
+
+import loopwright as lw
+public = {name: [hasattr(lw, name), getattr(getattr(lw, name), "__module__", "")]
+          for name in lw.__all__}
+print(json.dumps({"before": before, "after": after, "devices": devices, "public": public,
+                  "loaded": sorted(sys.modules)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[str, Any]:
+    """A process around the import of all modules of Loopwright, after those it depends on."""
+    outside = set[str]().union(*(imports(syntax(module)) for module in MODULES))
+    outside = {name for name in outside if top(name) not in {"loopwright", "__future__"}}
+    inside = [".".join(module.relative_to(SOURCE).with_suffix("").parts) for module in MODULES]
+    inside = [name.removesuffix(".__init__") for name in inside]
+    inside = [name for name in inside if not name.endswith("__main__")]
+    return run_python(LOOK_AROUND, json.dumps([sorted(outside), inside]))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "signal handlers",
+        "environment",
+        "threads",
+        "working directory",
+        "warning filters",
+        "logging",
+        "hooks",
+        "import path",
+        "random numbers",
+        "tensorflow",
+        "keras",
+    ],
+)
+def test_importing_everything_changes_no_global(imported: dict[str, Any], kind: str):
+    assert set(imported["before"]) >= {kind}
+    assert imported["after"][kind] == imported["before"][kind]
+
+
+def test_importing_everything_leaves_devices_to_be_configured(imported: dict[str, Any]):
+    assert imported["devices"] == 2
+
+
+def test_every_public_name_leads_to_something(imported: dict[str, Any]):
+    assert sorted(imported["public"]) == PUBLIC
+    for name, (found, home) in imported["public"].items():
+        assert found, name
+        if name not in {"Event", "Sink"}:  # unions and callables have no home of ours
+            assert home.startswith("loopwright."), name
+
+
+def test_everything_was_imported(imported: dict[str, Any]):
+    optional = {"recipes"}
+    for module in MODULES:
+        parts = module.relative_to(SOURCE).with_suffix("").parts
+        name = ".".join(parts).removesuffix(".__init__")
+        if not optional & set(parts) and parts[-1] != "__main__":
+            assert name in imported["loaded"]
+
+
+# --- files ---
+
+
+@pytest.mark.parametrize("module", MODULES, ids=path_of)
+def test_a_module_fits_into_a_head(module: Path):
+    most, _ = LONGER.get(path_of(module), (MOST_LINES, ""))
+    assert len(module.read_text().splitlines()) <= most
+
+
+@pytest.mark.parametrize("path", LONGER)
+def test_an_exception_for_a_long_module_is_needed_and_has_a_reason(path: str):
+    _, reason = LONGER[path]
+    assert reason
+    assert len((PACKAGE / path).read_text().splitlines()) > MOST_LINES
+
+
+def test_no_module_has_a_name_that_says_nothing():
+    said_nothing = {"utils", "util", "base", "helpers", "helper", "common", "misc"}
+    names = {path.stem.strip("_") for path in PACKAGE.rglob("*") if path.suffix in {"", ".py"}}
+    assert "loop" in names
+    assert "telemetry" in names
+    assert not said_nothing & names
+
+
+def test_type_checkers_are_told_that_there_are_types():
+    assert (PACKAGE / "py.typed").is_file()
+
+
+# --- classes ---
+
+
+def classes(tree: ast.AST) -> Iterator[ast.ClassDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def last_name(node: ast.expr) -> str:
+    """`keras.Model` is a Model, `Generic[T]` is Generic."""
+    if isinstance(node, ast.Subscript | ast.Call):
+        return last_name(node.value if isinstance(node, ast.Subscript) else node.func)
+    return node.attr if isinstance(node, ast.Attribute) else ast.unparse(node)
+
+
+ALL_CLASSES = [(path_of(module), node) for module in MODULES for node in classes(syntax(module))]
+BASES = {node.name: [last_name(base) for base in node.bases] for _, node in ALL_CLASSES}
+
+
+def is_exception(name: str) -> bool:
+    builtin = getattr(builtins, name, None)
+    if isinstance(builtin, type) and issubclass(builtin, BaseException):
+        return True
+    return any(map(is_exception, BASES.get(name, [])))
+
+
+def is_frozen(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Call) and any(
+        keyword.arg == "frozen" and getattr(keyword.value, "value", False)
+        for keyword in decorator.keywords
+    )
+
+
+def abstract_or_final(node: ast.ClassDef) -> bool:
+    bases = {last_name(base) for base in node.bases}
+    abstract = {"ABC", "Protocol"} & bases
+    final = {"final"} & {last_name(decorator) for decorator in node.decorator_list}
+    value = any(last_name(d) == "dataclass" and is_frozen(d) for d in node.decorator_list)
+    return bool(abstract or final or value or any(map(is_exception, bases)))
+
+
+@pytest.mark.parametrize(
+    "node", [node for _, node in ALL_CLASSES], ids=[f"{path}:{n.name}" for path, n in ALL_CLASSES]
+)
+def test_a_class_is_abstract_or_final(node: ast.ClassDef):
+    assert abstract_or_final(node) != (node.name in SUBCLASSED_BY_PEOPLE)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("class A: ...", False),
+        ("class A(keras.Model): ...", False),
+        ("@dataclass\nclass A: ...", False),
+        ("@dataclass(frozen=False)\nclass A: ...", False),
+        ("@dataclass(frozen=True)\nclass A: ...", True),
+        ("@final\nclass A(keras.Model): ...", True),
+        ("@typing.final\nclass A: ...", True),
+        ("class A(ABC): ...", True),
+        ("class A(Protocol[T]): ...", True),
+        ("class A(ValueError): ...", True),
+        ("class A(LoopwrightError): ...", True),
+    ],
+)
+def test_the_check_of_classes_knows_both_kinds(text: str, expected: bool):
+    (node,) = classes(ast.parse(text))
+    assert abstract_or_final(node) == expected
