@@ -56,6 +56,7 @@ class World:
     def run_steps(self, asked: int) -> int:
         ran = min(asked, self._left)
         self.calls.append((asked, ran))
+        assert len(self.calls) < 10_000, "the run does not end"
         self.steps += ran
         self.steps_in_epoch += ran
         self._left = self._left - ran if ran == asked else next(self._epoch_lengths)

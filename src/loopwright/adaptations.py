@@ -15,6 +15,10 @@ from keras.src.losses import loss as keras_loss
 from loopwright.errors import LoopwrightError, StepError, message
 
 
+# Inside our own graphs AutoGraph is off, and would refuse to convert what they call.
+_OUTSIDE_ANY_GRAPH = tf.__internal__.autograph.control_status_ctx()
+
+
 def autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Lets `if` and `while` on tensors in a person's step become graph operations.
 
@@ -22,7 +26,7 @@ def autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     If this moves: steps would have to be written with `tf.cond`.
     """
     api = tf.__internal__.autograph
-    converted = api.tf_convert(function, api.control_status_ctx(), user_requested=True)
+    converted = api.tf_convert(function, _OUTSIDE_ANY_GRAPH, user_requested=True)
 
     def call(*args: Any) -> Any:
         try:

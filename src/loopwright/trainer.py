@@ -350,8 +350,12 @@ def _one_set(given: Any, batch_size: int | None) -> Data:
 
 def _finalize_averages(task: Task) -> None:
     """Puts the averaged weights of an optimizer with `use_ema` in place, as Keras does."""
-    owner = task.model if isinstance(task, CompiledModel) else task
-    for optimizer in state.of_kind(keras.optimizers.Optimizer, owner):
+    optimizers = state.of_kind(keras.optimizers.Optimizer, task)
+    if isinstance(task, CompiledModel) and isinstance(
+        task.model.optimizer, keras.optimizers.Optimizer
+    ):
+        optimizers = [task.model.optimizer]
+    for optimizer in optimizers:
         if optimizer.built:
             optimizer.finalize_variable_values(adaptations.trained_by(optimizer))
 

@@ -65,17 +65,17 @@ def predict(
     """The predictions for all of a data set, as NumPy arrays in the nest the step returns."""
     feed = data.one_pass(steps=steps)
 
-    def on_replica(share: Any) -> Any:
-        return task.predict_step(share)
+    is_graph = plan.step == "graph"
+    step = adaptations.autograph(task.predict_step) if is_graph else task.predict_step
 
     def one_batch(batch: Any) -> Any:
         shares = runtime.split(nests.to_floatx(batch), strategy)
-        outputs = strategy.run(on_replica, args=(shares,))
+        outputs = strategy.run(step, args=(shares,))
         local = strategy.experimental_local_results
         return tf.nest.map_structure(lambda v: _join(local(v)), outputs)
 
     run = one_batch
-    if plan.step == "graph":
+    if is_graph:
         run = adaptations.compiled(one_batch, input_signature=(feed.batch_spec,))
     with undisturbed(task, strategy), guards.explained(_name(task), feed.batch_spec):
         outputs = [run(batch) for batch in feed.dataset]

@@ -1,0 +1,77 @@
+"""Who trains a workload: Keras `fit` two ways, the loop people write by hand, Loopwright."""
+
+import io
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+from rich.console import Console
+
+import loopwright as lw
+from benchmarks.workloads import Workload
+from loopwright.telemetry.console import console
+
+Contender = Callable[[Workload], Callable[[], object]]
+"""Prepares a workload; the function it returns trains `workload.steps` steps."""
+
+
+def keras_fit(steps_per_execution: int) -> Contender:
+    def prepare(work: Workload) -> Callable[[], object]:
+        model = work.make_model()
+        model.compile("adam", work.loss, steps_per_execution=steps_per_execution)
+        return lambda: model.fit(
+            work.x, work.y, batch_size=work.batch_size, epochs=work.epochs, verbose=0
+        )
+
+    return prepare
+
+
+def hand_loop(work: Workload) -> Callable[[], object]:
+    """`for batch in dataset: train_step(*batch)`, with the step a tf.function."""
+    model, optimizer = work.make_model(), keras.optimizers.Adam()
+    loss_function = keras.losses.get(work.loss)
+    dataset = tf.data.Dataset.from_tensor_slices((work.x, work.y))
+    dataset = dataset.shuffle(len(work.x)).batch(work.batch_size).prefetch(tf.data.AUTOTUNE)
+
+    @tf.function(reduce_retracing=True)
+    def train_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(loss_function(y, model(x, training=True)))
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    def train() -> None:
+        for _ in range(work.epochs):
+            total = 0.0
+            for x, y in dataset:
+                total += float(train_step(x, y))
+
+    return train
+
+
+def loopwright(work: Workload) -> Callable[[], object]:
+    return _loopwright(work, [])
+
+
+def loopwright_with_progress(work: Workload) -> Callable[[], object]:
+    """The same with the progress bar drawn, into a terminal that nobody sees."""
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
+    return _loopwright(work, [console(1, output=terminal)])
+
+
+def _loopwright(work: Workload, sinks: list[lw.Sink]) -> Callable[[], object]:
+    task = lw.Supervised(work.make_model(), work.loss, "adam")
+    trainer = lw.Trainer(task, sinks=sinks)
+    return lambda: trainer.fit(
+        work.x, work.y, batch_size=work.batch_size, epochs=work.epochs, verbose=0
+    )
+
+
+CONTENDERS: dict[str, Contender] = {
+    "Keras fit": keras_fit(1),
+    "Keras fit, steps_per_execution=32": keras_fit(32),
+    "hand loop": hand_loop,
+    "Loopwright": loopwright,
+    "Loopwright with progress bar": loopwright_with_progress,
+}
