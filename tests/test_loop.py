@@ -56,7 +56,7 @@ class World:
     def run_steps(self, asked: int) -> int:
         ran = min(asked, self._left)
         self.calls.append((asked, ran))
-        assert len(self.calls) < 10_000, "the run does not end"
+        assert len(self.calls) < 2000, "the run does not end"
         self.steps += ran
         self.steps_in_epoch += ran
         self._left = self._left - ran if ran == asked else next(self._epoch_lengths)
@@ -310,7 +310,6 @@ def test_validation_every_few_seconds_comes_at_the_first_stop_after_them():
     assert world.validated_at == [13, 25, 30]
 
 
-@pytest.mark.xfail(reason="bug: the interval is counted from the start of the validation before")
 def test_a_validation_that_takes_longer_than_its_interval_leaves_time_to_train():
     world = World(validation_seconds=60.0)
     schedule = Schedule(1000, until=Every(seconds=600), validate_every=Every(seconds=30))
@@ -412,11 +411,7 @@ def test_the_pace_learns_from_steps_and_not_from_validation():
 # --- what holds for every run ---
 
 rates = st.lists(st.floats(1e-4, 1e2), min_size=1).map(itertools.cycle)
-paces = st.builds(
-    lambda seconds, ceiling: Pace(seconds, at_most_steps=ceiling),
-    st.floats(1e-3, 1e2),
-    st.none() | st.integers(1, 20),
-)
+paces = st.builds(Pace, st.floats(1e-3, 1e2))
 intervals = st.one_of(
     st.builds(Every, epochs=st.integers(1, 3)), st.builds(Every, steps=st.integers(1, 30))
 )

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
-from loopwright.meter import Pace
 from loopwright.plans import Plan, plan_of
 from loopwright.running import StepRunner
 
@@ -136,12 +135,6 @@ def test_the_last_smaller_batch_is_trained():
     history = trainer.fit(np.zeros((70, 2)), batch_size=32, epochs=1, verbose=0).history
     assert int(trainer.task.examples) == 70
     assert history["size"] == [pytest.approx((32 * 32 + 32 * 32 + 6 * 6) / 70)]
-
-
-def test_a_pace_of_one_step_is_kept_when_asked_for():
-    pace = Pace(at_most_steps=1)
-    pace.add(steps=1, seconds=1e-6)
-    assert pace.at_most_steps == 1
 
 
 def test_plans_that_do_not_exist_are_refused_in_words():

@@ -72,7 +72,7 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [*sorted(_HOME_OF)]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,6 @@ from keras.src.losses import loss as keras_loss
 
 from loopwright.errors import LoopwrightError, StepError, message
 
-
 # Inside our own graphs AutoGraph is off, and would refuse to convert what they call.
 _OUTSIDE_ANY_GRAPH = tf.__internal__.autograph.control_status_ctx()
 
@@ -213,3 +212,22 @@ def build_compiled_model(task: Any, batch_spec: Any) -> None:
     """
     batch = tf.nest.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), batch_spec)
     task.model._symbolic_build(data_batch=batch)
+
+
+def better(metric: keras.metrics.Metric) -> str | None:
+    """`"max"` or `"min"`, where the metric says which is better.
+
+    If this moves: `EarlyStopping("val_accuracy")` asks for a mode.
+    """
+    return {"up": "max", "down": "min"}.get(getattr(metric, "_direction", None) or "")
+
+
+def take_initial_epoch(model: keras.Model) -> int:
+    """The epoch with which `BackupAndRestore` asks Keras' own `fit` to go on; 0 if it did not.
+
+    If this moves: nobody is told that epochs count from zero here.
+    """
+    epoch = getattr(model, "_initial_epoch", None) or 0
+    if epoch:
+        model._initial_epoch = None
+    return epoch

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright import adaptations, guards, state
+from loopwright import adaptations, explanations, guards, state
 from loopwright.gradients import StepScope, build_optimizers, step_scope
 from loopwright.step import Step
 
@@ -20,7 +20,7 @@ def build(step: Step, batch_spec: Any) -> Any:
 
     Raises in words what is wrong with the step.
     """
-    with guards.explained(step.title, batch_spec):
+    with explanations.explained(step.title, batch_spec):
         if not step.reports_last:
             return _build_task(step, batch_spec)
         if step.replicas > 1:
@@ -61,7 +61,7 @@ def _build_task(step: Step, batch_spec: Any) -> Any:
             build_optimizers(met)
     tensors = tf.nest.flatten(batch, expand_composites=True) if step.has_data else []
     guards.check_reads_batch(step.title, tensors)
-    guards.check_broadcasting(graph, step.title)
+    guards.check_operations(step.title, graph, tensors)
     return outputs
 
 
@@ -72,7 +72,6 @@ def _make_variables(step: Step, batch_spec: Any) -> None:
     left. Such a trace may fail where it meets a variable without a value yet, or asks for
     gradients outside a replica: what it met until then exists, and the next one gets further.
     """
-
     known = -1
     with step.strategy.scope(), adaptations.losses_as_for_one_device():
         while known != (known := len(state.keras_variables(step.task))):

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, final
 
 import keras
+import tensorflow as tf
 
+from loopwright import runtime, state
 from loopwright.errors import ConfigurationError, message
 from loopwright.task import Task
 
@@ -43,6 +45,42 @@ class CompiledModel(Task):
     def predict_step(self, batch: Any) -> Any:
         """The model's."""
         return self.model.predict_step(batch)
+
+
+def as_task(given: Any, strategy: tf.distribute.Strategy) -> Task:
+    """What was given to `Trainer`, as a task whose variables belong to the strategy."""
+    if isinstance(given, Task | keras.Model):
+        task = given if isinstance(given, Task) else CompiledModel(given)
+        if runtime.replica_count(strategy) > 1:
+            _require_made_in_scope(task, strategy)
+    elif callable(given):
+        with strategy.scope():
+            task = as_task(given(), tf.distribute.get_strategy())
+    else:
+        raise ConfigurationError(
+            message(
+                "Trainer needs something to train.",
+                expected="a Task, a compiled Keras model, or a function that makes one",
+                received=f"{given!r} ({type(given).__name__})",
+                do="pass lw.Supervised(model, loss, optimizer), or a Task of your own",
+            )
+        )
+    with strategy.scope():
+        _ = task.step_counter
+    return task
+
+
+def _require_made_in_scope(task: Task, strategy: tf.distribute.Strategy) -> None:
+    held = [v for part in state.parts(task) for v in state.variables(part.value)]
+    if not runtime.made_in_scope(held, strategy):
+        raise ConfigurationError(
+            message(
+                f"This {type(task).__name__} was built outside the strategy's scope.",
+                expected="models, optimizers and metrics created inside strategy.scope()",
+                received="a task that was built before",
+                do="pass a function that builds it: Trainer(make_task, strategy=strategy)",
+            )
+        )
 
 
 def as_keras_reports(model: keras.Model, last_logs: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def train(
                 validation=scores,
             )
             leaving = leaving or stop_requested()  # a callback may ask at the end of an epoch
-        place = after(stop, here)
+        place = after(stop, here, seconds=clock() - began)
 
     yield Finished(
         step=first_step + place.step,

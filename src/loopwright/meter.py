@@ -51,9 +51,8 @@ class Pace:
     # One fast call can be a fluke, one slow call a hiccup: growth is bounded, not the fall.
     _MOST_GROWTH = 16
 
-    def __init__(self, seconds_per_call: float = 0.25, *, at_most_steps: int | None = None) -> None:
+    def __init__(self, seconds_per_call: float = 0.25) -> None:
         self._seconds_per_call = seconds_per_call
-        self._ceiling = at_most_steps
         self.at_most_steps = 1
 
     def add(self, *, steps: int, seconds: float) -> None:
@@ -63,4 +62,4 @@ class Pace:
         fitting = int(self._seconds_per_call * steps / max(seconds, 1e-9))
         # A call cut short by the end of an epoch says little about longer ones.
         grown = self._MOST_GROWTH * max(steps, self.at_most_steps // self._MOST_GROWTH)
-        self.at_most_steps = max(1, min(fitting, grown, self._ceiling or fitting))
+        self.at_most_steps = max(1, min(fitting, grown))

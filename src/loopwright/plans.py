@@ -11,7 +11,6 @@ from typing import Literal
 
 from loopwright.errors import ConfigurationError, message
 
-
 _COMBINATIONS = (("graph", "graph"), ("eager", "python"))
 
 

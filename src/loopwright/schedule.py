@@ -7,6 +7,7 @@ schedule = Schedule(steps_per_epoch=100, until=Every(epochs=2), validate_every=E
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from numbers import Integral
 
 from loopwright.errors import ConfigurationError, message
 
@@ -30,7 +31,8 @@ class Every:
     def __post_init__(self) -> None:
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         given = {name: value for name, value in given.items() if value is not None}
-        if len(given) != 1 or not all(value > 0 for value in given.values()):
+        whole = all(isinstance(given.get(name, 1), Integral) for name in ("steps", "epochs"))
+        if len(given) != 1 or not whole or not all(value > 0 for value in given.values()):
             raise ConfigurationError(
                 message(
                     "An interval has exactly one unit and is greater than zero.",
@@ -42,7 +44,7 @@ class Every:
 
     def __str__(self) -> str:
         if self.seconds is not None:
-            return f"{self.seconds:g} seconds"
+            return f"{self.seconds:.12g} seconds"
         number, unit = (self.steps, "step") if self.epochs is None else (self.epochs, "epoch")
         return f"{number} {unit}{'' if number == 1 else 's'}"
 
@@ -55,10 +57,10 @@ def every(text: "str | Every") -> Every:
     """
     if isinstance(text, Every):
         return text
-    found = re.fullmatch(r"\s*([\d_,]*\.?\d+)\s*([a-z]+)\s*", str(text).lower())
-    number, unit = (found[1].replace(",", ""), found[2]) if found else ("", "")
+    found = re.fullmatch(r"\s*(\d+|\d{1,3}([_,]\d{3})+|\d*\.\d+)\s*([a-z]+)\s*", str(text).lower())
+    number, unit = (re.sub("[_,]", "", found[1]), found[3]) if found else ("", "")
     unit = _SHORT.get(unit, unit.removesuffix("s"))
-    if unit in ("step", "epoch") and number.replace("_", "").isdigit():
+    if unit in ("step", "epoch") and number.isdigit():
         return Every(**{f"{unit}s": int(number)})
     if unit in _SECONDS:
         return Every(seconds=float(number) * _SECONDS[unit])
@@ -104,6 +106,8 @@ class Schedule:
     steps_per_epoch: int | None
     until: Every
     validate_every: Every | None = None
+    stop_every_steps: tuple[int, ...] = ()
+    """Further stops, at every multiple of these: callbacks that count steps ask for them."""
 
     @property
     def total_steps(self) -> int | None:
@@ -117,9 +121,10 @@ class Schedule:
         bounds = [self.total_steps]
         if self.steps_per_epoch is not None:
             bounds.append(place.step - place.step_in_epoch + self.steps_per_epoch)
+        intervals = [*self.stop_every_steps]
         if self.validate_every is not None and self.validate_every.steps is not None:
-            interval = self.validate_every.steps
-            bounds.append((place.step // interval + 1) * interval)
+            intervals.append(self.validate_every.steps)
+        bounds += [(place.step // interval + 1) * interval for interval in intervals]
         if at_most_steps is not None:
             bounds.append(place.step + at_most_steps)
         step = min((b for b in bounds if b is not None), default=place.step + 1)
@@ -161,18 +166,19 @@ class Schedule:
             stop = self.next_stop(place)
             yield stop
             here = moved(place, steps=stop.step - place.step, seconds=0.0)
-            place, over = after(stop, here), stop.ends_run
+            place, over = after(stop, here, seconds=0.0), stop.ends_run
 
     def _validation_is_due(self, place: Place, ends_epoch: bool, ends_run: bool) -> bool:
-        match self.validate_every:
-            case None:
-                return False
-            case Every(steps=int(steps)):
-                return ends_run or place.step % steps == 0
-            case Every(epochs=int(epochs)):
-                return ends_run or (ends_epoch and (place.epoch + 1) % epochs == 0)
-            case Every(seconds=seconds):
-                return ends_run or place.seconds - place.validated_seconds >= (seconds or 0)
+        interval = self.validate_every
+        if interval is None:
+            return False
+        if ends_run:
+            return True
+        if interval.steps is not None:
+            return place.step % interval.steps == 0
+        if interval.epochs is not None:
+            return ends_epoch and (place.epoch + 1) % interval.epochs == 0
+        return place.seconds - place.validated_seconds >= (interval.seconds or 0.0)
 
 
 def moved(place: Place, *, steps: int, seconds: float) -> Place:
@@ -185,10 +191,10 @@ def moved(place: Place, *, steps: int, seconds: float) -> Place:
     )
 
 
-def after(stop: Stop, place: Place) -> Place:
-    """The place once everything due at `stop` was done there."""
+def after(stop: Stop, place: Place, *, seconds: float) -> Place:
+    """The place once everything due at `stop` was done there, `seconds` after the run began."""
     if stop.validate:
-        place = replace(place, validated_step=place.step, validated_seconds=place.seconds)
+        place = replace(place, validated_step=place.step, validated_seconds=seconds)
     if stop.ends_epoch:
         place = replace(place, epoch=place.epoch + 1, step_in_epoch=0)
     return place

@@ -1,5 +1,6 @@
 """Trainer: the only place that wires parts together."""
 
+import contextlib
 import functools
 import time
 import warnings
@@ -9,8 +10,8 @@ from typing import Any, Literal, final
 import keras
 import tensorflow as tf
 
-from loopwright import adaptations, loop, runtime, state
-from loopwright.compiled import CompiledModel
+from loopwright import adaptations, loop, state
+from loopwright.compiled import CompiledModel, as_task
 from loopwright.data import Arrays, Data, as_data
 from loopwright.errors import ConfigurationError, LoopwrightWarning, message
 from loopwright.events import Event, Finished, Sink
@@ -57,7 +58,7 @@ class Trainer:
     ) -> None:
         _require_tensorflow_backend()
         self._strategy = strategy or tf.distribute.get_strategy()
-        self._task = _make_task(task, self._strategy)
+        self._task = as_task(task, self._strategy)
         self._plan = plan_of(plan)
         self._seed = seed
         self._sinks = list(sinks)
@@ -141,7 +142,8 @@ class Trainer:
         verbose: Verbose = 0,
     ) -> Iterator[Event]:
         """As `fit`, one event at a time: to stop, stop iterating."""
-        duration = _duration(epochs, until)
+        duration, interval = _duration(epochs, until), every(validate_every)
+        _require_positive(steps_per_epoch=steps_per_epoch, validation_steps=validation_steps)
         data, held_out = _training_data(
             x, y, sample_weight, batch_size, class_weight, validation_split, validation_data
         )
@@ -174,14 +176,19 @@ class Trainer:
             return {f"{name}{key}": v for name, s in scores.items() for key, v in s.items()}
 
         events = loop.train(
-            schedule=Schedule(length, duration, every(validate_every) if sets else None),
+            schedule=Schedule(
+                steps_per_epoch=length,
+                until=duration,
+                validate_every=interval if sets else None,
+                stop_every_steps=bridge.stop_every_steps,
+            ),
             run_steps=bridge.before_steps(training.run_steps),
             start_epoch=training.start_epoch,
             report=training.report,
             validate=bridge.around_validation(validate),
             stop_requested=bridge.stop_requested,
             first_step=int(self._task.step_counter.read_value()),
-            pace=Pace(at_most_steps=bridge.at_most_steps),
+            pace=Pace(),
             clock=time.perf_counter,
         )
         sinks = [bridge, self.history, console(verbose), *map(_tolerated, self._sinks)]
@@ -246,41 +253,9 @@ class Trainer:
         return runner
 
 
-def _make_task(task: Any, strategy: tf.distribute.Strategy) -> Task:
-    if not isinstance(task, Task | keras.Model):
-        if not callable(task):
-            raise ConfigurationError(
-                message(
-                    "Trainer needs something to train.",
-                    expected="a Task, a compiled Keras model, or a function that makes one",
-                    received=f"{task!r} ({type(task).__name__})",
-                    do="pass lw.Supervised(model, loss, optimizer), or a Task of your own",
-                )
-            )
-        with strategy.scope():
-            task = task()
-            task = task if isinstance(task, Task) else CompiledModel(task)
-            _ = task.step_counter
-        return task
-    task = task if isinstance(task, Task) else CompiledModel(task)
-    if runtime.replica_count(strategy) > 1:
-        held = [v for part in state.parts(task) for v in state.variables(part.value)]
-        if not held or not runtime.made_in_scope(held, strategy):
-            raise ConfigurationError(
-                message(
-                    f"This {type(task).__name__} was built outside the strategy's scope.",
-                    expected="models, optimizers and metrics created inside strategy.scope()",
-                    received="a task that was built before",
-                    do="pass a function that builds it: Trainer(make_task, strategy=strategy)",
-                )
-            )
-        with strategy.scope():
-            _ = task.step_counter
-    return task
-
-
 def _duration(epochs: int, until: str | Every | None) -> Every:
     if until is None:
+        _require_positive(epochs=epochs)
         return Every(epochs=epochs)
     if epochs != 1:
         raise ConfigurationError(
@@ -292,6 +267,20 @@ def _duration(epochs: int, until: str | Every | None) -> Every:
             )
         )
     return every(until)
+
+
+def _require_positive(**counts: Any) -> None:
+    for name, count in counts.items():
+        is_count = isinstance(count, int) and not isinstance(count, bool) and count > 0
+        if count is not None and not is_count:
+            raise ConfigurationError(
+                message(
+                    f"{name} is a count.",
+                    expected=f"a whole number of 1 or more as {name}",
+                    received=f"{name}={count!r}",
+                    do="leave it out, or pass such a number",
+                )
+            )
 
 
 def _no_length() -> str:
@@ -361,8 +350,10 @@ def _finalize_averages(task: Task) -> None:
 
 
 def _tell(sinks: Sequence[Sink], event: Event) -> None:
-    for sink in sinks:
-        sink(event)
+    with contextlib.ExitStack() as every_sink:
+        # In their order, and each of them even if one before it raises.
+        for sink in reversed(sinks):
+            every_sink.callback(sink, event)
 
 
 def _tolerated(sink: Sink) -> Sink:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from loopwright import adaptations, guards, runtime, state
+from loopwright import adaptations, explanations, runtime, state
 from loopwright.data import Data, Feed, nests
 from loopwright.errors import DataError, message
 from loopwright.meter import Pace
@@ -77,7 +77,7 @@ def predict(
     run = one_batch
     if is_graph:
         run = adaptations.compiled(one_batch, input_signature=(feed.batch_spec,))
-    with undisturbed(task, strategy), guards.explained(_name(task), feed.batch_spec):
+    with undisturbed(task, strategy), explanations.explained(_name(task), feed.batch_spec):
         outputs = [run(batch) for batch in feed.dataset]
     _raise_if_cut_short(feed, len(outputs))
     return tf.nest.map_structure(lambda *parts: _as_numpy(_join(parts)), *outputs)

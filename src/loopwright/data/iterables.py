@@ -19,7 +19,7 @@ from loopwright.data.class_weights import weighted
 from loopwright.data.source import Data, Feed
 from loopwright.data.stream import STEPS, endless
 from loopwright.errors import DataError, LoopwrightWarning, message
-from loopwright.guards import describe
+from loopwright.explanations import describe
 
 
 @final

@@ -8,7 +8,7 @@ import tensorflow as tf
 from loopwright.data.class_weights import check_labelled, weighted
 from loopwright.data.source import Data, Feed, mark_epochs
 from loopwright.errors import DataError, message
-from loopwright.guards import describe
+from loopwright.explanations import describe
 
 STEPS = "validation_steps (in evaluate and predict: steps)"
 

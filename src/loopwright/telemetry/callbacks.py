@@ -27,8 +27,8 @@ class CallbackBridge:
     """Runs any `keras.callbacks.Callback`.
 
     Batch hooks run at stops, as in Keras with `steps_per_execution`. A callback with an attribute
-    `needs_every_step = True` makes every step a stop, and so does one of Keras' own that was told
-    to count steps: `ModelCheckpoint(save_freq=100)`, `TensorBoard(update_freq="batch")`.
+    `needs_every_step = True` makes every step a stop; one of Keras' own that was told to count
+    steps, like `ModelCheckpoint(save_freq=100)`, makes every hundredth a stop.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class CallbackBridge:
         self._undo: Callable[[], None] = lambda: None
 
     @property
-    def at_most_steps(self) -> int | None:
-        """How many steps may pass between two stops, if a callback cares."""
-        return 1 if any(map(_needs_every_step, self._callbacks)) else None
+    def stop_every_steps(self) -> tuple[int, ...]:
+        """The intervals at which callbacks want to be called, in steps."""
+        return tuple({steps for c in self._callbacks if (steps := _counts_steps(c)) is not None})
 
     def stop_requested(self) -> bool:
         """Whether a callback set `model.stop_training`."""
@@ -132,10 +132,8 @@ class CallbackBridge:
             verbose=0,
         )
         self._calls.on_train_begin()
-        # BackupAndRestore asks Keras' own fit this way to go on with a later epoch.
-        epochs_before = getattr(self._model, "_initial_epoch", None)
+        epochs_before = adaptations.take_initial_epoch(self._model)
         if epochs_before:
-            self._model._initial_epoch = None
             warnings.warn(_counts_from_zero(epochs_before), LoopwrightWarning, stacklevel=2)
 
 
@@ -167,15 +165,17 @@ def _counts_from_zero(epochs: int) -> str:
     )
 
 
-def _needs_every_step(callback: Any) -> bool:
+def _counts_steps(callback: Any) -> int | None:
+    """Every how many steps a callback has something to do, if it counts them."""
+    frequency: Any = 1 if getattr(callback, "needs_every_step", False) else "epoch"
     match callback:
         case keras.callbacks.ModelCheckpoint() | keras.callbacks.BackupAndRestore():
-            counts = callback.save_freq != "epoch"
+            frequency = callback.save_freq
         case keras.callbacks.TensorBoard():
-            counts = callback.update_freq != "epoch"
+            frequency = callback.update_freq
         case _:
-            counts = False
-    return counts or getattr(callback, "needs_every_step", False)
+            pass
+    return {"epoch": None, "batch": 1}.get(frequency, frequency)
 
 
 def _tell_direction(callback: Any, task: Task) -> None:
@@ -188,9 +188,9 @@ def _tell_direction(callback: Any, task: Task) -> None:
     metrics = [own for m in task.metrics for own in getattr(m, "metrics", [m])]
     watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
     for metric in metrics:
-        direction = getattr(metric, "_direction", None)
-        if metric.name == watched and direction is not None:
-            callback.mode = "max" if direction == "up" else "min"
+        mode = adaptations.better(metric)
+        if metric.name == watched and mode is not None:
+            callback.mode = mode
 
 
 def callback_model(task: Task) -> Any:

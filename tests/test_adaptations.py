@@ -1,0 +1,397 @@
+"""Every place where Loopwright changes how Keras behaves: scoped, undone, and still needed.
+
+A test here that fails after an update of Keras or TensorFlow says which internal has moved.
+"""
+
+import contextlib
+import functools
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import loopwright
+from loopwright import adaptations
+from loopwright.compiled import CompiledModel
+from loopwright.errors import StepError
+
+SGD = keras.optimizers.SGD
+Adam = keras.optimizers.Adam
+LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
+
+HERE = str(Path(loopwright.__file__).parent)
+OPTIMIZER = "keras.src.backend.tensorflow.optimizer.TFOptimizer"
+BASE_OPTIMIZER = "keras.src.optimizers.base_optimizer.BaseOptimizer"
+
+Scope = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def accumulating() -> contextlib.AbstractContextManager[None]:
+    return adaptations.without_accumulation(SGD(1.0, gradient_accumulation_steps=2))
+
+
+SCOPES: dict[str, tuple[Scope, set[str]]] = {
+    "losses": (
+        adaptations.losses_as_for_one_device,
+        {
+            "keras.src.losses.loss.scale_loss_for_distribution",
+            "keras.src.losses.loss.unscale_loss_for_distribution",
+        },
+    ),
+    "reduction": (
+        adaptations.optimizers_reduce_nothing,
+        {f"{OPTIMIZER}._all_reduce_sum_gradients"},
+    ),
+    "plain apply": (
+        adaptations.plain_apply_refused,
+        {
+            f"{BASE_OPTIMIZER}.apply",
+            "keras.src.optimizers.loss_scale_optimizer.LossScaleOptimizer.apply",
+        },
+    ),
+    "accumulation": (accumulating, {f"{BASE_OPTIMIZER}.iterations"}),
+    "model losses": (adaptations.watching_losses, {"keras.src.layers.layer.Layer.losses"}),
+}
+each_scope = pytest.mark.parametrize(("scope", "names"), list(SCOPES.values()), ids=list(SCOPES))
+
+
+def ours() -> set[str]:
+    """Every function of Keras and TensorFlow that is now one of Loopwright's."""
+    libraries = ("keras.", "tensorflow.")
+    modules = {n: m for n, m in sys.modules.items() if n.startswith(libraries) and m is not None}
+    return {name for module in modules.values() for name in _ours_in(vars(module), module.__name__)}
+
+
+def _ours_in(names: Any, path: str) -> Iterator[str]:
+    for name, value in list(names.items()):
+        if isinstance(value, type) and value.__module__ == path:  # not wherever it is imported
+            yield from _ours_in(vars(value), f"{path}.{name}")
+        function = value.fget if isinstance(value, property) else value
+        if isinstance(function, FunctionType) and function.__code__.co_filename.startswith(HERE):
+            yield f"{path}.{name}"
+
+
+@functools.cache
+def two_replicas() -> tf.distribute.Strategy:
+    return tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
+def one_variable(optimizer: Any) -> keras.Variable:
+    """A variable in reach of the optimizer, which is built for it."""
+    w = keras.Variable(0.0)
+    optimizer.build([w])
+    return w
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+def test_importing_every_module_changes_nothing_in_keras_and_tensorflow():
+    for module in pkgutil.walk_packages([HERE], "loopwright."):
+        if not module.name.startswith("loopwright.recipes"):
+            importlib.import_module(module.name)
+
+    assert ours() == set()
+
+
+@each_scope
+def test_a_scope_changes_exactly_what_it_says(scope: Scope, names: set[str]):
+    with scope():
+        assert ours() == names
+
+
+@each_scope
+def test_a_scope_is_undone_when_it_ends(scope: Scope, names: set[str]):
+    with scope():
+        pass
+
+    assert ours() == set()
+
+
+@each_scope
+def test_a_scope_is_undone_after_an_error(scope: Scope, names: set[str]):
+    with pytest.raises(ZeroDivisionError), scope():
+        _ = 1 / 0
+
+    assert ours() == set()
+
+
+@each_scope
+def test_a_scope_inside_itself_is_undone_in_order(scope: Scope, names: set[str]):
+    with scope():
+        with scope():
+            pass
+        assert ours() == names
+
+    assert ours() == set()
+
+
+# --- autograph ------------------------------------------------------------------------------------
+
+
+def absolute(x):
+    if x < 0:
+        x = -x
+    return x
+
+
+def test_a_branch_on_a_tensor_becomes_part_of_the_graph():
+    def step(x):
+        return adaptations.autograph(absolute)(x)
+
+    function = adaptations.compiled(step, [tf.TensorSpec(())])
+
+    assert [float(function(tf.constant(x))) for x in (-2.0, 3.0)] == [2.0, 3.0]
+
+
+def test_a_converted_function_can_merge_replicas():
+    def merged(x):
+        if x < 0:
+            x = -x
+        return tf.distribute.get_replica_context().merge_call(lambda strategy, v: v, args=(x,))
+
+    strategy = two_replicas()
+
+    def step():
+        return strategy.run(adaptations.autograph(merged), args=(tf.constant(-2.0),))
+
+    results = strategy.experimental_local_results(adaptations.compiled(step)())
+
+    assert [float(x) for x in results] == [2.0, 2.0]
+
+
+def test_an_error_of_ours_leaves_a_converted_function_as_it_is():
+    error = StepError("ours")
+
+    def step():
+        raise error
+
+    with adaptations.scratch_graph(), pytest.raises(StepError) as caught:
+        adaptations.autograph(step)()
+
+    assert caught.value is error
+
+
+# --- graphs ---------------------------------------------------------------------------------------
+
+
+def test_a_scratch_graph_takes_all_operations_and_runs_none():
+    counter = tf.Variable(0)
+
+    with adaptations.scratch_graph() as graph:
+        counter.assign_add(1)
+        assert not tf.executing_eagerly()
+
+    assert tf.executing_eagerly()
+    assert "AssignAddVariableOp" in {op.type for op in graph.get_operations()}
+    assert int(counter.numpy()) == 0
+
+
+def test_variables_made_in_a_scratch_graph_are_real():
+    dense = keras.layers.Dense(1, kernel_initializer="ones")
+
+    with adaptations.scratch_graph():
+        dense(tf.ones((2, 3)))
+
+    np.testing.assert_array_equal(dense.get_weights()[0], np.ones((3, 1)))
+
+
+def test_many_compiled_functions_from_one_line_are_no_reason_for_a_warning(
+    caplog: pytest.LogCaptureFixture,
+):
+    def each_anew(make: Any) -> list[str]:
+        caplog.clear()
+        for _ in range(8):
+            make(lambda x: x + 1.0)(tf.constant(1.0))
+        return [record.message for record in caplog.records]
+
+    logger = tf.get_logger()
+    logger.addHandler(caplog.handler)
+    try:
+        assert each_anew(adaptations.compiled) == []
+        assert "triggered tf.function retracing" in each_anew(tf.function)[0]
+    finally:
+        logger.removeHandler(caplog.handler)
+
+
+# --- losses ---------------------------------------------------------------------------------------
+
+
+def keras_losses() -> list[float]:
+    """A loss object, and a compiled loss with a regulariser: 1 and 1 + 1 on one device."""
+    loss = keras.losses.MeanSquaredError()
+    ones = tf.ones((4, 1))
+    dense = keras.layers.Dense(1, kernel_initializer="ones", kernel_regularizer="l2")
+    model = keras.Sequential([keras.Input((100,)), dense])  # 100 x 0.01
+    model.compile(loss=loss)
+    both = model.compute_loss(x=None, y=tf.zeros_like(ones), y_pred=ones)
+    return [float(loss(tf.zeros_like(ones), ones)), float(both)]
+
+
+def test_keras_losses_weigh_as_on_one_device():
+    with two_replicas().scope():
+        divided = keras_losses()
+        with adaptations.losses_as_for_one_device():
+            whole = keras_losses()
+
+    assert whole == pytest.approx([1.0, 2.0])
+    assert divided == pytest.approx([0.5, 1.0])
+
+
+# --- reduction ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [SGD, lambda rate: LossScaleOptimizer(SGD(rate), 1.0)])
+def test_gradients_that_are_reduced_already_are_not_summed_again(make: Any):
+    strategy = two_replicas()
+    with strategy.scope():
+        optimizer = make(1.0)
+        w = one_variable(optimizer)
+
+    def update():
+        optimizer.apply([tf.constant(1.0)], [w])
+
+    with adaptations.optimizers_reduce_nothing():
+        strategy.run(update)
+    assert float(w.numpy()) == -1.0
+
+    strategy.run(update)
+    assert float(w.numpy()) == -3.0  # by itself, Keras adds the two
+
+
+@pytest.mark.parametrize("make", [SGD, Adam, lambda: LossScaleOptimizer(SGD())])
+@pytest.mark.parametrize("method", ["apply", "apply_gradients"])
+def test_a_plain_apply_is_refused_where_nobody_would_divide(make: Any, method: str):
+    optimizer = make()
+    w = one_variable(optimizer)
+    gradient = tf.constant(1.0)
+
+    def update() -> None:
+        if method == "apply":
+            optimizer.apply([gradient], [w])
+        else:
+            optimizer.apply_gradients([(gradient, w)])
+
+    with adaptations.plain_apply_refused() as reduced:
+        with reduced():
+            update()
+        with pytest.raises(StepError) as caught:
+            update()
+
+    assert str(caught.value) == (
+        f"The step calls {type(optimizer).__name__}.apply itself, with several replicas.\n"
+        "  expected: self.minimize(...) or self.apply(...), which average over replicas\n"
+        "  received: optimizer.apply or optimizer.apply_gradients\n"
+        "  do: write self.apply(gradients, variables, optimizer)"
+    )
+    assert int(optimizer.iterations.numpy()) == 1
+
+
+# --- accumulation ---------------------------------------------------------------------------------
+
+
+def test_an_update_without_accumulation_is_made_at_once():
+    optimizer = SGD(1.0, gradient_accumulation_steps=2)
+    w = one_variable(optimizer)
+
+    with adaptations.without_accumulation(optimizer):
+        optimizer.apply([tf.constant(1.0)], [w])
+
+    assert float(w.numpy()) == -1.0
+    assert optimizer.gradient_accumulation_steps == 2
+
+
+def test_iterations_go_on_counting_updates_and_not_calls():
+    optimizer, other = SGD(1.0, gradient_accumulation_steps=3), SGD(1.0)
+    w, v = one_variable(optimizer), one_variable(other)
+    for _ in range(3):
+        optimizer.apply([tf.constant(1.0)], [w])
+        other.apply([tf.constant(1.0)], [v])
+
+    with adaptations.without_accumulation(optimizer):
+        assert int(optimizer.iterations) == 1
+        assert int(other.iterations.numpy()) == 3
+
+
+def test_the_setting_comes_back_after_an_error():
+    optimizer = SGD(1.0, gradient_accumulation_steps=2)
+
+    with pytest.raises(ZeroDivisionError), adaptations.without_accumulation(optimizer):
+        _ = 1 / 0
+
+    assert optimizer.gradient_accumulation_steps == 2
+
+
+def test_an_optimizer_that_does_not_accumulate_is_left_alone():
+    with adaptations.without_accumulation(SGD(1.0)):
+        assert ours() == set()
+
+
+def test_accumulators_belong_to_the_variables_asked_for():
+    optimizer = SGD(1.0, gradient_accumulation_steps=2)
+    variables = [keras.Variable(np.zeros(n, "float32")) for n in (1, 2, 3)]
+    optimizer.build(variables)
+    optimizer.apply([tf.fill((n,), float(n)) for n in (1, 2, 3)], variables)
+
+    third, first = adaptations.accumulators(optimizer, [variables[2], variables[0]])
+
+    assert isinstance(first, tf.Variable)
+    np.testing.assert_array_equal(third, [3.0, 3.0, 3.0])
+    np.testing.assert_array_equal(first, [1.0])
+
+
+def test_the_counter_counts_calls_where_iterations_count_updates():
+    optimizer = SGD(1.0, gradient_accumulation_steps=2)
+    w = one_variable(optimizer)
+    for _ in range(3):
+        optimizer.apply([tf.constant(1.0)], [w])
+
+    assert int(adaptations.update_counter(optimizer)) == 3
+    assert int(optimizer.iterations) == 1
+
+
+# --- model losses ---------------------------------------------------------------------------------
+
+
+def test_a_layer_asked_for_its_losses_is_noted_with_all_it_holds():
+    first, second = (keras.layers.Dense(1, kernel_regularizer="l2") for _ in range(2))
+    model, other = keras.Sequential([first, second]), keras.layers.Dense(1)
+    model.build((None, 1))
+
+    with adaptations.watching_losses() as was_asked:
+        assert not was_asked(model)
+        assert len(second.losses) == 1
+        assert [was_asked(layer) for layer in (model, first, second)] == [False, False, True]
+        assert len(model.losses) == 2
+        assert [was_asked(layer) for layer in (model, first, other)] == [True, True, False]
+
+
+# --- compiled models ------------------------------------------------------------------------------
+
+
+def test_a_compiled_model_is_built_with_its_optimizer_and_metrics_and_nothing_is_trained():
+    model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile("adam", "mse", metrics=["mae"])
+
+    adaptations.build_compiled_model(
+        CompiledModel(model), (tf.TensorSpec((None, 3)), tf.TensorSpec((None, 1)))
+    )
+
+    assert model.built
+    assert model.optimizer.built
+    assert len(model.optimizer.variables) == 6  # iterations, rate, two moments of kernel and bias
+    assert (
+        "mean_absolute_error" in model.get_metrics_result() or "mae" in model.get_metrics_result()
+    )
+    np.testing.assert_array_equal(model.get_weights()[0], np.ones((3, 1)))
+    assert int(model.optimizer.iterations.numpy()) == 0
