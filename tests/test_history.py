@@ -95,3 +95,14 @@ def test_a_history_prints_how_far_it_came():
 def test_the_logs_of_an_epoch_have_the_names_of_keras_in_the_order_of_keras():
     logs = epoch_logs(EpochEnded(0, 10, 10, 1.0, {"loss": 0.5, "mae": 1.0}, {"loss": 0.7}))
     assert list(logs.items()) == [("loss", 0.5), ("mae", 1.0), ("val_loss", 0.7)]
+
+
+def test_training_numbers_come_before_validation_numbers():
+    history = History()
+    for event in (
+        Trained(1, 0, 1, 1, 0.1, {"loss": 1.0}),
+        Validated(1, 0, 0.1, {"loss": 2.0}),
+        EpochEnded(0, 1, 1, 0.2, {"loss": 1.0}, {"loss": 2.0}),
+    ):
+        history(event)
+    assert list(history.history) == ["loss", "val_loss"]

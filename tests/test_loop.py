@@ -421,6 +421,13 @@ durations = st.one_of(
 known_schedules = st.builds(Schedule, st.integers(1, 25), durations, st.none() | intervals)
 
 
+def test_a_callback_that_counts_steps_hears_of_its_multiples_whatever_the_pace():
+    schedule = Schedule(10, until=Every(epochs=2), stop_every_steps=(4,))
+    events = World().train(schedule, first_step=100, pace=calls_of(3))
+    heard = [event.step for event in events if isinstance(event, Trained)]
+    assert heard == [101, 104, 107, 108, 110, 112, 115, 116, 119, 120]
+
+
 @given(known_schedules, paces, rates)
 def test_the_planned_validations_happen_however_the_pace_cuts_the_calls(
     schedule: Schedule, pace: Pace, step_seconds: Iterator[float]
@@ -503,3 +510,10 @@ def test_events_follow_each_other_as_the_words_say(run: tuple[World, Schedule], 
     starts = [event.epoch for event in events if isinstance(event, EpochStarted)]
     ends = [event.epoch for event in events if isinstance(event, EpochEnded)]
     assert starts == ends == list(range(len(ends)))
+
+
+def test_a_stop_asked_for_by_a_validation_is_seen_at_once():
+    world = World(stop_when=lambda world: bool(world.validated_at))
+    schedule = Schedule(100, until=Every(epochs=1), validate_every=Every(steps=10))
+    list(world.train(schedule, pace=calls_of(5)))
+    assert (world.steps, world.validated_at) == (10, [10])

@@ -163,8 +163,9 @@ def _spreads(flat: tf.TensorShape, column: tf.TensorShape) -> bool:
 def check_labels(loss: Any, labels: Any, predictions: Any, output: str = "") -> None:
     """Refuses labels and predictions that a loss passed as `loss=` would only fit by broadcasting.
 
-    Keras' own losses put a missing last axis right by themselves; before a function it is refused,
-    because the same function in a step of one's own would compute n x n differences.
+    Keras' own losses put a missing last axis right by themselves. Before a person's it is refused:
+    Keras adds the axis to the labels of a function too, and one that allows for its absence, with
+    `y - predictions[:, 0]`, would compute n x n differences.
     """
     y, p = getattr(labels, "shape", None), getattr(predictions, "shape", None)
     if y is None or p is None or y.rank is None or p.rank is None or _takes_class_numbers(loss):

@@ -16,27 +16,31 @@ class History:
     """
 
     def __init__(self, added: Callable[[], Mapping[str, Any]] = dict) -> None:
-        self.history: dict[str, list[Any]] = {}
         self.epoch: list[int] = []
         self.epoch_steps: list[int] = []
         self.validation_steps: list[int] = []
+        self._training: dict[str, list[Any]] = {}
+        self._validation: dict[str, list[Any]] = {}
         # Callbacks like ReduceLROnPlateau add numbers of their own when an epoch ends.
         self._added = added
+
+    @property
+    def history(self) -> dict[str, list[Any]]:
+        """Every number by name, those of training first."""
+        return self._training | self._validation
 
     def __call__(self, event: Event) -> None:
         """Hears an event."""
         if isinstance(event, EpochEnded):
             self.epoch.append(event.epoch)
             self.epoch_steps.append(event.step)
-            self._append({**event.metrics, **self._added()})
+            for name, value in {**event.metrics, **self._added()}.items():
+                self._training.setdefault(name, []).append(value)
         elif isinstance(event, Validated):
             self.validation_steps.append(event.step)
-            self._append({f"val_{name}": value for name, value in event.metrics.items()})
+            for name, value in event.metrics.items():
+                self._validation.setdefault(f"val_{name}", []).append(value)
 
     def __repr__(self) -> str:
         last = {name: values[-1] for name, values in self.history.items()}
         return f"History({len(self.epoch)} epochs, last: {last})"
-
-    def _append(self, numbers: Mapping[str, Any]) -> None:
-        for name, value in numbers.items():
-            self.history.setdefault(name, []).append(value)

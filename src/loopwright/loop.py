@@ -1,6 +1,7 @@
 """The training loop: everything a run does, in the order it does it."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from loopwright.events import (
     EpochEnded,
@@ -73,6 +74,8 @@ def train(
             scores = validate()
             seconds = clock() - validation_began
             yield Validated(step=step, epoch=here.epoch, seconds=seconds, metrics=scores)
+            if stop_requested():  # perhaps because of these scores
+                leaving, stop = True, replace(stop, ends_epoch=True, ends_run=True)
         if stop.ends_epoch:
             yield EpochEnded(
                 epoch=here.epoch,

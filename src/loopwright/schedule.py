@@ -38,7 +38,7 @@ class Every:
                     "An interval has exactly one unit and is greater than zero.",
                     expected="Every(steps=...), Every(epochs=...) or Every(seconds=...)",
                     received=f"Every({', '.join(f'{k}={v!r}' for k, v in given.items())})",
-                    do=f"write it as a value with a unit: {_FORMS}",
+                    do=f"write it as a value with a unit: {_FORMS}; steps and epochs are whole",
                 )
             )
 
@@ -59,7 +59,8 @@ def every(text: "str | Every") -> Every:
         return text
     found = re.fullmatch(r"\s*(\d+|\d{1,3}([_,]\d{3})+|\d*\.\d+)\s*([a-z]+)\s*", str(text).lower())
     number, unit = (re.sub("[_,]", "", found[1]), found[3]) if found else ("", "")
-    unit = _SHORT.get(unit, unit.removesuffix("s"))
+    unit = unit if unit == "s" else unit.removesuffix("s")
+    unit = _SHORT.get(unit, unit)
     if unit in ("step", "epoch") and number.isdigit():
         return Every(**{f"{unit}s": int(number)})
     if unit in _SECONDS:

@@ -250,7 +250,7 @@ def test_no_worker_is_left_when_a_run_ends_or_is_left():
 
     workers = [t for t in threading.enumerate() if t.name.startswith("loopwright-data")]
     for worker in workers:
-        worker.join(timeout=30)
+        worker.join(timeout=5)
     assert not any(worker.is_alive() for worker in workers)
 
 
