@@ -243,7 +243,7 @@ def test_a_step_without_data_trains_on_two_replicas():
             self.weight = tf.Variable(4.0, aggregation=tf.VariableAggregation.MEAN)
             self.optimizer = keras.optimizers.SGD(0.1)
 
-        def train_step(self):
+        def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
             with tf.GradientTape() as tape:
                 loss = self.weight**2
             self.minimize(loss, [self.weight], self.optimizer, tape)

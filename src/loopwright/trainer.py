@@ -67,7 +67,7 @@ class Trainer:
         self.history = History()
 
     @property
-    def task(self) -> Task:
+    def task(self) -> Any:
         """What is trained; of a Keras model, the task around it."""
         return self._task
 
