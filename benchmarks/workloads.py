@@ -36,7 +36,7 @@ def mlp() -> Workload:
         x=rng.normal(size=(8192, 20)).astype("float32"),
         y=rng.normal(size=(8192, 1)).astype("float32"),
         batch_size=32,
-        epochs=4,
+        epochs=12,
     )
 
 
@@ -59,7 +59,7 @@ def cnn() -> Workload:
         x=rng.normal(size=(2048, 28, 28, 1)).astype("float32"),
         y=rng.integers(0, 10, size=2048),
         batch_size=64,
-        epochs=2,
+        epochs=4,
     )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 from loopwright import adaptations, loop, state
 from loopwright.compiled import CompiledModel, as_task
-from loopwright.data import Arrays, Data, as_data
+from loopwright.data import Data, as_data, training_data, validation_sets
 from loopwright.errors import ConfigurationError, LoopwrightWarning, message
 from loopwright.events import Event, Finished, Sink
 from loopwright.history import History
@@ -144,13 +145,13 @@ class Trainer:
         """As `fit`, one event at a time: to stop, stop iterating."""
         duration, interval = _duration(epochs, until), every(validate_every)
         _require_positive(steps_per_epoch=steps_per_epoch, validation_steps=validation_steps)
-        data, held_out = _training_data(
+        data, held_out = training_data(
             x, y, sample_weight, batch_size, class_weight, validation_split, validation_data
         )
         require_step(self._task, "train_step")
         if held_out is not None:
             require_step(self._task, "test_step")
-        sets = _validation_sets(held_out, batch_size)
+        sets = validation_sets(held_out, batch_size)
         feed = (
             None
             if data is None
@@ -162,14 +163,16 @@ class Trainer:
             )
         )
         length = steps_per_epoch if feed is None else feed.steps_per_epoch
-        if feed is None and length is None:
-            if duration.epochs is not None:
-                raise ConfigurationError(_no_length())
-            length = duration.steps
+        if feed is None:
+            length = _length_without_data(self._task, length, duration)
         bridge = CallbackBridge(callbacks, self._task)
         self.history = History(bridge.added)
         runner_for = functools.partial(self._runner, "train_step")
         training = Training(runner_for, feed, Tally(self._task))
+        for held in sets.values():
+            # What is wrong with validation shows before an hour of training, not after it.
+            if held.can_be_read_again:
+                self._runner("test_step", held.one_pass(steps=validation_steps).batch_spec)
 
         def validate() -> dict[str, Any]:
             scores = {name: self._score(data, validation_steps) for name, data in sets.items()}
@@ -237,9 +240,13 @@ class Trainer:
         yield finished
 
     def _score(self, data: Data, steps: int | None) -> dict[str, Any]:
-        feed = data.one_pass(steps=steps)
-        runner = self._runner("test_step", feed.batch_spec)
-        return score(self._task, runner, feed, strategy=self._strategy, clock=time.perf_counter)
+        return score(
+            self._task,
+            functools.partial(self._runner, "test_step"),
+            data.one_pass(steps=steps),
+            strategy=self._strategy,
+            clock=time.perf_counter,
+        )
 
     def _runner(self, name: StepName, batch_spec: Any) -> StepRunner:
         """The compiled step for this kind of batch; made anew when the task has changed."""
@@ -283,58 +290,28 @@ def _require_positive(**counts: Any) -> None:
             )
 
 
-def _no_length() -> str:
-    return message(
-        "A step without data has no epochs of its own.",
-        expected='until="10000 steps", or steps_per_epoch',
-        received="no data and no length",
-        do='call fit(None, until="10000 steps")',
-    )
-
-
-def _training_data(
-    x: Any,
-    y: Any,
-    sample_weight: Any,
-    batch_size: int | None,
-    class_weight: Mapping[int, float] | None,
-    validation_split: float,
-    validation_data: Any,
-) -> tuple[Data | None, Any]:
-    """The data to train on, and what to validate on: given, or split off its end."""
-    if x is None:
-        return None, validation_data
-    data = as_data(x, y, sample_weight, batch_size=batch_size, class_weight=class_weight)
-    if not validation_split or validation_data is not None:
-        return data, validation_data
-    if not isinstance(data, Arrays):
+def _length_without_data(task: Task, length: int | None, duration: Every) -> int | None:
+    """The steps per epoch of a step that needs no data: all of them, unless told otherwise."""
+    parameters = inspect.signature(task.train_step).parameters.values()
+    if any(p.default is p.empty and p.kind is not p.VAR_POSITIONAL for p in parameters):
         raise ConfigurationError(
             message(
-                "validation_split needs arrays.",
-                expected="arrays or tensors, whose last part can be held out",
-                received=f"a {type(x).__name__}",
-                do="split the data yourself and pass validation_data",
+                f"{type(task).__name__}.train_step takes a batch, but there is no data.",
+                expected="data for fit, or a step without a batch: def train_step(self)",
+                received="fit without x",
+                do="pass data, or write the step without its batch argument",
             )
         )
-    return data.split(validation_split)
-
-
-def _validation_sets(given: Any, batch_size: int | None) -> dict[str, Data]:
-    """Validation data by the prefix of its numbers: none, or `NAME_`."""
-    if given is None:
-        return {}
-    if isinstance(given, Mapping):
-        return {f"{name}_": _one_set(value, batch_size) for name, value in given.items()}
-    return {"": _one_set(given, batch_size)}
-
-
-def _one_set(given: Any, batch_size: int | None) -> Data:
-    if isinstance(given, Data):
-        return given
-    if isinstance(given, tuple | list):
-        return as_data(*given, batch_size=batch_size)
-    is_stream = isinstance(given, tf.data.Dataset | keras.utils.PyDataset | Iterator)
-    return as_data(given, batch_size=None if is_stream else batch_size)
+    if length is None and duration.epochs is not None:
+        raise ConfigurationError(
+            message(
+                "A step without data has no epochs of its own.",
+                expected='until="10000 steps", or steps_per_epoch',
+                received="no data and no length",
+                do='call fit(None, until="10000 steps")',
+            )
+        )
+    return duration.steps if length is None else length
 
 
 def _finalize_averages(task: Task) -> None:

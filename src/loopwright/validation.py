@@ -35,27 +35,30 @@ def undisturbed(task: Task, strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 def score(
     task: Task,
-    runner: StepRunner,
+    runner_for: Callable[[Any], StepRunner],
     feed: Feed,
     *,
     strategy: tf.distribute.Strategy,
     clock: Callable[[], float],
 ) -> dict[str, Any]:
     """Runs the test step over all of a feed; means are weighted by examples."""
-    tally, pace, scored = Tally(task), Pace(), 0
-    iterator = iter(feed.dataset)
-    with undisturbed(task, strategy):
-        tally.start()
-        while True:
-            began, asked = clock(), pace.at_most_steps
-            ran, outputs = runner.run(iterator, feed.end, asked)
-            pace.add(steps=ran, seconds=clock() - began)
-            scored += ran
-            if ran:
-                tally.add(outputs)
-            if ran < asked:
-                break
-        _raise_if_cut_short(feed, scored)
+    tally, pace, scored, rest = Tally(task), Pace(), 0, feed
+    with contextlib.ExitStack() as undoing:
+        while rest is not None:
+            feed, runner, iterator = rest, runner_for(rest.batch_spec), iter(rest.dataset)
+            if not scored:
+                # Only now: a runner makes what the step makes lazily.
+                undoing.enter_context(undisturbed(task, strategy))
+                tally.start()
+            asked, ran = 0, 0
+            while ran == asked:
+                began, asked = clock(), pace.at_most_steps
+                ran, outputs = runner.run(iterator, feed.end, asked)
+                pace.add(steps=ran, seconds=clock() - began)
+                scored += ran
+                if ran:
+                    tally.add(outputs)
+            rest = _rest(feed, scored)
         return tally.numbers()
 
 
@@ -63,8 +66,6 @@ def predict(
     task: Task, data: Data, *, steps: int | None, strategy: tf.distribute.Strategy, plan: Plan
 ) -> Any:
     """The predictions for all of a data set, as NumPy arrays in the nest the step returns."""
-    feed = data.one_pass(steps=steps)
-
     is_graph = plan.step == "graph"
     step = adaptations.autograph(task.predict_step) if is_graph else task.predict_step
 
@@ -74,36 +75,34 @@ def predict(
         local = strategy.experimental_local_results
         return tf.nest.map_structure(lambda v: _join(local(v)), outputs)
 
-    run = one_batch
-    if is_graph:
-        run = adaptations.compiled(one_batch, input_signature=(feed.batch_spec,))
-    with undisturbed(task, strategy), explanations.explained(_name(task), feed.batch_spec):
-        outputs = [run(batch) for batch in feed.dataset]
-    _raise_if_cut_short(feed, len(outputs))
+    outputs: list[Any] = []
+    feed: Feed | None = data.one_pass(steps=steps)
+    title = f"{type(task).__name__}.predict_step"
+    while feed is not None:
+        spec = (feed.batch_spec,)
+        run = adaptations.compiled(one_batch, input_signature=spec) if is_graph else one_batch
+        with undisturbed(task, strategy), explanations.explained(title, feed.batch_spec):
+            outputs += [run(batch) for batch in feed.dataset]
+        feed = _rest(feed, len(outputs))
     return tf.nest.map_structure(lambda *parts: _as_numpy(_join(parts)), *outputs)
 
 
-def _name(task: Task) -> str:
-    return f"{type(task).__name__}.predict_step"
-
-
-def _raise_if_cut_short(feed: Feed, batches: int) -> None:
+def _rest(feed: Feed, batches: int) -> Feed | None:
+    """What comes after a feed that ran out: None at the end, more if its shape changed."""
     failure = feed.failure()
     if failure is not None:
         raise failure
-    if feed.reopened() is not None or batches == 0:
+    wider = feed.reopened()
+    if wider is None and batches == 0:
         raise DataError(
             message(
-                "This data gave no batch."
-                if batches == 0
-                else f"Batch {batches + 1} has another shape than the ones before.",
-                expected="at least one batch, and all of the same shape but for their length",
-                received="data that ended at once" if batches == 0 else "a batch that does not fit",
-                do="a generator can be read only once: pass arrays, a dataset, or an iterable"
-                if batches == 0
-                else "pad the batches to one shape",
+                "This data gave no batch.",
+                expected="at least one batch",
+                received="data that ended at once",
+                do="a generator can be read only once: pass arrays, a dataset, or an iterable",
             )
         )
+    return None if wider is None else wider[0]
 
 
 def _join(parts: Any) -> Any:
@@ -111,7 +110,17 @@ def _join(parts: Any) -> Any:
         return parts[0]
     if isinstance(parts[0], tf.SparseTensor):
         return tf.sparse.concat(0, list(parts), expand_nonconcat_dims=True)
-    return tf.concat(list(parts), axis=0)
+    try:
+        return tf.concat(list(parts), axis=0)
+    except (ValueError, tf.errors.InvalidArgumentError):
+        raise DataError(
+            message(
+                "Predictions of different shapes cannot be joined.",
+                expected="predictions that differ in their first axis only",
+                received=", ".join(str(tuple(part.shape)) for part in parts[:4]),
+                do="pad the data to one shape, or predict batch by batch",
+            )
+        ) from None
 
 
 def _as_numpy(value: Any) -> Any:

@@ -93,6 +93,11 @@ class Arrays(Data):
         # Map and class weights belong to training; validation takes the data as it is.
         return self._copy(_end=at), self._copy(_begin=at, _map=None, _class_weight=None)
 
+    @property
+    def can_be_read_again(self) -> bool:
+        """Always."""
+        return True
+
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Arrays":
         """The data with sample weights that follow from the class of each label."""
         check_labelled(self._batch)

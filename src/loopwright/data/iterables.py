@@ -42,6 +42,11 @@ class Batches(Data):
                 stacklevel=2,
             )
 
+    @property
+    def can_be_read_again(self) -> bool:
+        """Not a generator object."""
+        return self._once is None
+
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Batches":
         """The same batches with sample weights that follow from the class of each label."""
         weighted = copy.copy(self)

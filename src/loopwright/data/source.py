@@ -30,6 +30,11 @@ class Feed:
 class Data(ABC):
     """Data for `fit`, `evaluate` and `predict`."""
 
+    @property
+    @abstractmethod
+    def can_be_read_again(self) -> bool:
+        """Whether looking at the data takes nothing away from it."""
+
     @abstractmethod
     def training(
         self, *, seed: int, first_epoch: int, shuffle: bool, steps_per_epoch: int | None

@@ -35,6 +35,11 @@ class Stream(Data):
             )
         self._dataset = dataset
 
+    @property
+    def can_be_read_again(self) -> bool:
+        """Always."""
+        return True
+
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Stream":
         """The data with sample weights that follow from the class of each label."""
         check_labelled(self._dataset.element_spec)

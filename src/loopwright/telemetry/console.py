@@ -29,7 +29,7 @@ from loopwright.events import (
 )
 from loopwright.telemetry import wording
 
-_SECONDS_BETWEEN_DRAWINGS = 0.1
+_SECONDS_BETWEEN_DRAWINGS = 0.2
 _SECONDS_BETWEEN_LINES = 60.0
 _BAR_COLUMNS = (6, 30)
 
