@@ -334,3 +334,19 @@ def test_a_scope_ends_with_an_error_too():
     w = weights()
     minimized(w, SGD(1.0))
     np.testing.assert_array_equal(value(w), START - GRADIENT)
+
+
+def test_the_norm_adds_up_rows_that_an_embedding_was_asked_for_twice():
+    class Lookup(lw.Task):
+        def __init__(self):
+            super().__init__()
+            self.table = keras.layers.Embedding(3, 1)
+            self.optimizer = keras.optimizers.SGD()
+
+        def train_step(self, batch):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(self.table(batch))
+            return {"norm": self.minimize(loss, self.table, self.optimizer, tape)}
+
+    history = lw.Trainer(Lookup()).fit(np.array([1, 1]), verbose=0).history
+    assert history["norm"] == [pytest.approx(2.0)]

@@ -724,8 +724,7 @@ def test_a_retrace_is_explained_once_with_what_changed_and_what_to_do():
 
     assert int(task.step) == 5
     assert [str(warning.message) for warning in caught] == [
-        "The step is traced again: the batch changed. It was batch[0]: float32 (None, 4), "
-        "batch[1]: float32 (None, 1); now batch[0]: float32 (2, 6), batch[1]: float32 (2, 1).\n"
+        "The step is traced again: batch[0]: float32 (None, 4) became (2, 6).\n"
         "  do: give all batches the same shape (pad or bucket them); each new shape costs a "
         "trace, after which that axis is left open"
     ]
@@ -976,3 +975,29 @@ def test_a_step_that_is_right_is_let_through_without_a_word(name: str):
 
     assert int(task.step) == 2
     assert all(np.isfinite(values).all() for values in history.history.values())
+
+
+def test_a_step_under_tf_function_is_looked_into_as_any_other():
+    class Decorated(lw.Task):
+        def __init__(self):
+            super().__init__()
+            self.model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            self.optimizer = keras.optimizers.SGD()
+
+        @tf.function
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.model(x, training=True) - y) ** 2)
+            self.minimize(loss, self.model, self.optimizer, tape)
+            return {"loss": loss}
+
+    x = np.ones((8, 2), "float32")
+    with pytest.warns(lw.StepWarning, match=r"broadcasts to \(n, n\)"):
+        lw.Trainer(Decorated()).fit(x, x[:, 0], verbose=0)
+
+
+def test_supervised_without_labels_says_so():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.raises(lw.StepError, match="the data has no labels"):
+        lw.Trainer(lw.Supervised(model, "mse", "sgd")).fit(np.ones((8, 2)), verbose=0)

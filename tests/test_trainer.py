@@ -424,9 +424,50 @@ def test_validation_split_is_refused_for_what_cannot_be_split():
 
 
 def test_no_data_and_no_length_is_refused():
+    class WithoutData(lw.Task):
+        def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
+            return {"loss": 0.0}
+
     with pytest.raises(lw.ConfigurationError) as caught:
-        eager().fit(epochs=2, verbose=0)
+        lw.Trainer(WithoutData()).fit(epochs=2, verbose=0)
     assert_explains(caught.value, 'fit(None, until="10000 steps")')
+
+
+def test_a_step_that_takes_a_batch_is_not_run_without_data():
+    with pytest.raises(
+        lw.ConfigurationError, match="takes a batch, but there is no data"
+    ) as caught:
+        eager().fit(None, until="5 steps", verbose=0)
+    assert_explains(caught.value, "def train_step(self)")
+
+
+def test_labels_without_inputs_are_refused():
+    with pytest.raises(lw.DataError, match="but no inputs") as caught:
+        eager().fit(None, np.zeros(3), until="5 steps", verbose=0)
+    assert_explains(caught.value)
+
+
+def test_what_is_wrong_with_validation_shows_before_training():
+    class Wrong(lw.Task):
+        def __init__(self):
+            super().__init__()
+            self.ran = tf.Variable(0)
+
+        def train_step(self, batch):
+            self.ran.assign_add(tf.shape(batch)[0])
+            return {"loss": tf.reduce_mean(batch)}
+
+        def test_step(self, batch):
+            return tf.reduce_mean(batch)
+
+    values = np.zeros((8, 2), "float32")
+    trainer = lw.Trainer(Wrong())
+    with pytest.raises(lw.StepError, match=r"Wrong\.test_step has to return a dict"):
+        trainer.fit(values, validation_data=(values,), verbose=0)
+    endless = tf.data.Dataset.from_tensors(values).repeat()
+    with pytest.raises(lw.DataError, match="has no end"):
+        trainer.fit(values, validation_data=endless, verbose=0)
+    assert int(trainer.task.ran) == 0
 
 
 def test_another_backend_than_tensorflow_is_refused(monkeypatch: pytest.MonkeyPatch):

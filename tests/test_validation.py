@@ -174,3 +174,18 @@ def test_data_that_gives_no_batch_is_named():
         lw.Trainer(Noisy()).evaluate(
             tf.data.Dataset.from_tensor_slices(data(4)).filter(lambda *_: False).batch(2)
         )
+
+
+@pytest.mark.parametrize("plan", ["graph", "eager"])
+def test_batches_that_change_their_shape_are_scored_and_predicted_to_the_end(plan):
+    class Sums(lw.Task):
+        def test_step(self, batch):
+            return {"mean": tf.reduce_mean(batch)}
+
+        def predict_step(self, batch):
+            return tf.reduce_sum(batch, axis=1)
+
+    batches = [np.full((2, width), width, "float32") for width in (3, 3, 5, 4)]
+    trainer = lw.Trainer(Sums(), plan=plan)
+    assert trainer.evaluate(iter(batches)) == {"mean": pytest.approx((3 + 3 + 5 + 4) / 4)}
+    np.testing.assert_allclose(trainer.predict(iter(batches)), [9, 9, 9, 9, 25, 25, 16, 16])

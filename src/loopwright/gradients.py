@@ -143,7 +143,7 @@ def _update(
     if scope.fraction is not None:
         gradients = _reduce(gradients, scope.fraction)
     unscaled = gradients if scale is None else [_times(g, 1.0 / scale) for g in gradients]
-    norm = tf.linalg.global_norm(unscaled)
+    norm = tf.linalg.global_norm([_rows_once(gradient) for gradient in unscaled])
     if transform is not None:
         gradients = _transformed(transform, unscaled, variables)
         if scale is not None:
@@ -274,6 +274,14 @@ def _map_values(function: Callable[[Any], Any], gradient: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
     return function(gradient)
+
+
+def _rows_once(gradient: Any) -> Any:
+    """The rows of an embedding's gradient, those of the same index added up."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, position = tf.unique(gradient.indices)
+    return tf.math.unsorted_segment_sum(gradient.values, position, tf.shape(rows)[0])
 
 
 def _times(gradient: Any, factor: Any) -> Any:

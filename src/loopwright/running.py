@@ -1,5 +1,6 @@
 """Running: many steps in one call, by a plan."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, final
 
@@ -8,6 +9,7 @@ import tensorflow as tf
 from loopwright import adaptations
 from loopwright.building import build
 from loopwright.data import nests
+from loopwright.errors import StepWarning
 from loopwright.plans import Plan
 from loopwright.step import Step, StepName
 from loopwright.task import Task
@@ -41,11 +43,16 @@ class StepRunner:
         """Runs up to `steps` steps; returns how many it ran, and their totals or last outputs."""
         if self._plan.loop == "python":
             return self._run_eagerly(iterator, end, steps)
+        # A tensor, not a Python number: every new number would be traced anew.
+        arguments = [iterator, tf.constant(steps)] if self._step.has_data else [tf.constant(steps)]
         if end not in self._loops:
             self._loops[end] = adaptations.compiled(self._loop(end))
-        arguments = (iterator,) if self._step.has_data else ()
-        # A tensor, not a Python number: every new number would be traced anew.
-        ran, outputs = self._loops[end](*arguments, tf.constant(steps))
+            with warnings.catch_warnings():
+                # What is to be said about the step was said while it was built.
+                warnings.simplefilter("ignore", StepWarning)
+                ran, outputs = self._loops[end](*arguments)
+        else:
+            ran, outputs = self._loops[end](*arguments)
         return int(ran), tf.nest.map_structure(lambda t: t.numpy(), outputs)
 
     def _run_one(self, batch: Any) -> Any:

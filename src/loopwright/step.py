@@ -60,6 +60,8 @@ class Step:
     def call(self, batch: Any) -> Any:
         """The person's own code."""
         step = getattr(self.task, self.name)
+        # A step under @tf.function would hide its operations from guards, plans and replicas.
+        step = getattr(step, "python_function", step)
         if self.converts and not self.reports_last:
             step = adaptations.autograph(step)
         return step(batch) if self.has_data else step()

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from loopwright import guards
+from loopwright.errors import StepError, message
 from loopwright.scalars import Scalars
 from loopwright.task import Task
 
@@ -75,6 +76,15 @@ class Supervised(Task):
         return self.model(x, training=False)
 
     def _losses(self, y: Any, predictions: Any, sample_weight: Any) -> dict[str, Any]:
+        if y is None and self._loss is not None:
+            raise StepError(
+                message(
+                    "Supervised has a loss, but the data has no labels.",
+                    expected="fit(x, y), or a dataset of (inputs, labels)",
+                    received="inputs only",
+                    do="pass the labels; with loss=None a model is trained on its own losses",
+                )
+            )
         self._check_labels(y, predictions)
         own = self.model.losses
         loss = self._objective.compute_loss(y=y, y_pred=predictions, sample_weight=sample_weight)

@@ -78,7 +78,7 @@ class Training:
 
 def _retraced(change: str) -> str:
     return message(
-        f"The step is traced again: the batch changed. It {change}.",
+        f"The step is traced again: {change}.",
         do="give all batches the same shape (pad or bucket them); each new shape costs a trace, "
         "after which that axis is left open",
     )

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from recorder import PLANS, Recorder, fit, ids, refused, sizes
+from tests.data.recorder import PLANS, Recorder, fit, ids, refused, sizes
 
 import loopwright as lw
 

@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse
 import tensorflow as tf
 from hypothesis import given, settings
-from recorder import PLANS, Recorder, fit, ids, refused
+from tests.data.recorder import PLANS, Recorder, fit, ids, refused
 
 import loopwright as lw
 from loopwright.data import nests

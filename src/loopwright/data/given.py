@@ -11,7 +11,7 @@ from loopwright.data.arrays import Arrays
 from loopwright.data.iterables import Batches
 from loopwright.data.source import Data
 from loopwright.data.stream import Stream
-from loopwright.errors import DataError, message
+from loopwright.errors import ConfigurationError, DataError, message
 
 
 def as_data(
@@ -100,7 +100,7 @@ def training_data(
     if not validation_split or validation_data is not None:
         return data, validation_data
     if not isinstance(data, Arrays):
-        raise DataError(
+        raise ConfigurationError(
             message(
                 "validation_split needs arrays.",
                 expected="arrays or tensors, whose last part can be held out",

@@ -19,7 +19,7 @@ from loopwright.data.class_weights import weighted
 from loopwright.data.source import Data, Feed
 from loopwright.data.stream import STEPS, endless
 from loopwright.errors import DataError, LoopwrightWarning, message
-from loopwright.explanations import describe
+from loopwright.explanations import describe, shape_text
 
 
 @final
@@ -207,6 +207,7 @@ class _Reader:
 
 def _widen(spec: Any, seen: Any) -> tuple[Any, str]:
     """A spec that takes both, and what had to change; raises if nothing could take both."""
+    pairs: list[tuple[Any, Any]] = []
     try:
         tf.nest.assert_same_structure(spec, seen)
         pairs = list(zip(tf.nest.flatten(spec), tf.nest.flatten(seen), strict=True))
@@ -227,8 +228,13 @@ def _widen(spec: Any, seen: Any) -> tuple[Any, str]:
                 do="yield batches of the same structure, dtypes and number of axes",
             )
         )
-    change = f"was {describe(spec)}; now {describe(seen)}"
-    return tf.nest.pack_sequence_as(spec, wider), change
+    paths = {id(leaf): path for path, leaf in nests.leaves(spec, "batch")}
+    changed = [
+        f"{describe(a, paths[id(a)])} became {shape_text(b.shape)}"
+        for a, b in pairs
+        if not a.is_compatible_with(b)
+    ]
+    return tf.nest.pack_sequence_as(spec, wider), ", ".join(changed)
 
 
 def _spec(batch: Any) -> Any:
