@@ -339,7 +339,7 @@ def test_workers_that_read_ahead_lose_nothing_when_the_shape_changes(plan: str):
 
     numbers = ids(task.trained)
     assert sorted(numbers) == sorted([*range(20)] * 4)
-    assert numbers == ids(fit_with_one_retrace(Widths(20), "now", epochs=2).trained)
+    assert numbers == ids(fit_with_one_retrace(Widths(20), "became", epochs=2).trained)
 
 
 def test_each_axis_that_changes_is_said_once():
