@@ -395,3 +395,50 @@ def test_a_compiled_model_is_built_with_its_optimizer_and_metrics_and_nothing_is
     )
     np.testing.assert_array_equal(model.get_weights()[0], np.ones((3, 1)))
     assert int(model.optimizer.iterations.numpy()) == 0
+
+
+DRAWS = {
+    "uniform": lambda seed: keras.random.uniform((64,), seed=seed),
+    "normal": lambda seed: keras.random.normal((64,), seed=seed),
+    "truncated normal": lambda seed: keras.random.truncated_normal((64,), seed=seed),
+    "integers": lambda seed: keras.random.randint((64,), 0, 1000, seed=seed),
+    "categorical": lambda seed: keras.random.categorical(tf.zeros((8, 5)), 4, seed=seed),
+    "shuffle": lambda seed: keras.random.shuffle(tf.range(64), seed=seed),
+    "dropout": lambda seed: keras.random.dropout(tf.ones(64), 0.5, seed=seed),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
+def test_random_numbers_for_xla_are_the_ones_that_xla_draws_anyway(draw):
+    def drawn(scope):
+        seed = keras.random.SeedGenerator(3)
+
+        def function():
+            with scope():
+                return draw(seed)
+
+        return tf.function(function, jit_compile=True, autograph=False)().numpy()
+
+    adapted, plain = drawn(adaptations.random_numbers_for_xla), drawn(contextlib.nullcontext)
+    np.testing.assert_array_equal(adapted, plain)
+
+
+def test_random_numbers_for_xla_ask_for_philox_by_name_and_only_in_scope():
+    def algorithms():
+        seed = keras.random.SeedGenerator(3)
+        function = tf.function(lambda: keras.random.uniform((4,), seed=seed), autograph=False)
+        graph = function.get_concrete_function().graph
+        return {op.type for op in graph.get_operations()}
+
+    with adaptations.random_numbers_for_xla():
+        named = algorithms()
+    open_choice = algorithms()
+    # The operation that chooses by device, and whose choice XLA makes slowly.
+    assert "StatelessRandomGetKeyCounter" not in named
+    assert "StatelessRandomGetKeyCounter" in open_choice
+
+
+def test_a_tensorflow_that_has_moved_the_function_is_left_alone(monkeypatch):
+    monkeypatch.delattr(adaptations.random_ops_util, "get_key_counter_alg")
+    with adaptations.random_numbers_for_xla():
+        assert not hasattr(adaptations.random_ops_util, "get_key_counter_alg")

@@ -1,13 +1,30 @@
 """How steps are run: traces, splits into calls, eager debugging."""
 
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import loopwright as lw
+from loopwright import runtime
 from loopwright.plans import Plan, plan_of
 from loopwright.running import StepRunner
+
+PLANS = [
+    "graph",
+    "xla",
+    "fused",
+    "eager",
+    Plan("graph", "graph", "stream"),
+    Plan("graph", "python"),
+    Plan("xla", "python"),
+]
 
 
 class Counted(lw.Task):
@@ -67,16 +84,158 @@ def test_streams_are_traced_once_after_building(stream):
     assert trainer.task.train_traces == [False, False]
 
 
-def test_a_run_split_into_single_steps_ends_with_the_same_bits():
+@pytest.mark.parametrize(
+    "plan", ["graph", "xla", "fused", Plan("graph", "graph", "stream")], ids=str
+)
+def test_a_run_split_into_single_steps_ends_with_the_same_bits(plan):
     class EveryStep(keras.callbacks.Callback):
         needs_every_step = True
 
-    whole, split = lw.Trainer(Counted()), lw.Trainer(Counted())
+    whole, split = lw.Trainer(Counted(), plan=plan), lw.Trainer(Counted(), plan=plan)
     first = whole.fit(*data(), epochs=3, verbose=0)
     second = split.fit(*data(), epochs=3, callbacks=[EveryStep()], verbose=0)
     for one, other in zip(weights(whole), weights(split), strict=True):
         np.testing.assert_array_equal(one, other)
     np.testing.assert_allclose(first.history["loss"], second.history["loss"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_every_plan_trains_and_scores_as_the_first(plan):
+    x, y = data()
+    weighted = np.linspace(0.5, 2.0, len(x)).astype("float32")
+
+    def trained(plan):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(8, "tanh", kernel_regularizer="l2"),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dense(1),
+            ]
+        )
+        optimizer = keras.optimizers.Adam(0.01, global_clipnorm=1.0, gradient_accumulation_steps=2)
+        trainer = lw.Trainer(lw.Supervised(model, "mse", optimizer, metrics=["mae"]), plan=plan)
+        history = trainer.fit(
+            x, y, weighted, batch_size=16, epochs=3, validation_data=(x[:37], y[:37]), verbose=0
+        )
+        return history.history, trainer.predict(x), trainer.evaluate(x, y)
+
+    history, predictions, scores = trained("graph")
+    other_history, other_predictions, other_scores = trained(plan)
+    assert history.keys() == other_history.keys()
+    for name, values in history.items():
+        np.testing.assert_allclose(other_history[name], values, rtol=2e-5, err_msg=name)
+    np.testing.assert_allclose(other_predictions, predictions, atol=2e-5)
+    assert other_scores == pytest.approx(scores, rel=2e-5)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_every_plan_runs_two_optimizers_conditions_dict_batches_and_class_weights(plan):
+    class Two(lw.Task):
+        def __init__(self):
+            super().__init__()
+            keras.utils.set_random_seed(3)
+            self.models = [keras.layers.Dense(1), keras.layers.Dense(1)]
+            self.optimizers = [keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.01)]
+
+        def train_step(self, batch):
+            with tf.GradientTape(persistent=True) as tape:
+                both = [model(batch["x"]) for model in self.models]
+                losses = [tf.reduce_mean((p - batch["y"]) ** 2) for p in both]
+            self.minimize(losses[0], self.models[0], self.optimizers[0], tape)
+            when = self.step % 3 == 0
+            self.minimize(losses[1], self.models[1], self.optimizers[1], tape, when=when)
+            return {"first": losses[0], "second": losses[1]}
+
+    x, y = data()
+    histories = []
+    for chosen in ("graph", plan):
+        trainer = lw.Trainer(Two(), plan=chosen)
+        batch = {"x": x, "y": y}
+        histories.append(trainer.fit(batch, batch_size=16, epochs=2, verbose=0).history)
+        assert int(trainer.task.optimizers[1].iterations) == 5
+    for name, values in histories[0].items():
+        np.testing.assert_allclose(histories[1][name], values, rtol=2e-5)
+
+    labels = (y[:, 0] > 0).astype("int64")
+    losses = []
+    for chosen in ("graph", plan):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        trainer = lw.Trainer(lw.Supervised(model, loss, "sgd"), plan=chosen)
+        weights_of_class = {0: 1.0, 1: 5.0}
+        losses.append(trainer.fit(x, labels, class_weight=weights_of_class, verbose=0).history)
+    assert losses[1]["loss"] == pytest.approx(losses[0]["loss"], rel=2e-5)
+
+
+def test_a_compiled_model_and_a_step_without_data_run_fused():
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.01), "mse", metrics=["mae"])
+    start = model.get_weights()
+    ours = lw.Trainer(model, plan="fused").fit(*data(), shuffle=False, epochs=2, verbose=0).history
+    model.set_weights(start)
+    model.compile(keras.optimizers.SGD(0.01), "mse", metrics=["mae"])
+    theirs = model.fit(*data(), shuffle=False, epochs=2, verbose=0).history
+    for name, values in theirs.items():
+        np.testing.assert_allclose(ours[name], values, rtol=2e-5)
+
+    class Descent(lw.Task):
+        def __init__(self):
+            super().__init__()
+            self.weight = tf.Variable(4.0)
+            self.optimizer = keras.optimizers.SGD(0.1)
+
+        def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
+            with tf.GradientTape() as tape:
+                loss = self.weight**2
+            self.minimize(loss, [self.weight], self.optimizer, tape)
+            return {"loss": loss}
+
+    trainer = lw.Trainer(Descent(), plan="fused")
+    trainer.fit(None, until="40 steps", verbose=0)
+    assert float(trainer.task.weight) == pytest.approx(4.0 * 0.8**40, rel=1e-4)
+
+
+def test_a_fused_loop_is_traced_once_and_its_last_smaller_batch_once():
+    trainer = lw.Trainer(Counted(), plan="fused")
+    trainer.fit(*data(), validation_data=data(37), validate_every="7 steps", epochs=3, verbose=0)
+    assert trainer.task.train_traces == [False] * 3  # to build, the loop, the last batch
+    assert trainer.task.test_traces == [False] * 3
+
+
+COUNT_COMPILES = """
+    import sys
+    from pathlib import Path
+    import loopwright as lw
+    from tests.test_running import Counted, data
+
+    def compiled():
+        return len(list(Path(sys.argv[1]).glob("module_*before_optimizations.txt")))
+
+    trainer = lw.Trainer(Counted(), plan=sys.argv[2])
+    trainer.fit(*data(96), epochs=1, verbose=0)
+    first = compiled()
+    trainer.fit(*data(96), epochs=2, validation_data=data(96), validate_every="1 step", verbose=0)
+    trainer.fit(*data(96), until="10 steps", verbose=0)
+    print(first, compiled())
+"""
+
+
+@pytest.mark.parametrize("plan", ["fused", "xla"])
+def test_one_compile_serves_every_range_of_steps(plan, tmp_path):
+    # With dropout: where a bound was a constant to XLA, each new range was compiled anew.
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(COUNT_COMPILES), str(tmp_path), plan],
+        env=os.environ | {"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.split() == ["1", "2"]  # the train step's program, then the test step's
 
 
 def test_the_same_seed_gives_the_same_bits():
@@ -106,17 +265,16 @@ def test_the_eager_plan_trains_as_the_graph_plan_does():
         np.testing.assert_allclose(histories[1].history[name], values, rtol=1e-5)
 
 
-def test_a_runner_says_how_many_steps_it_ran_before_the_data_ended():
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_runner_says_how_many_steps_it_ran_before_the_data_ended(plan):
     task = Counted()
     feed = lw.Arrays(*data()).in_batches_of(10).one_pass(steps=None)
     strategy = tf.distribute.get_strategy()
-    runner = StepRunner(
-        task, "train_step", feed.batch_spec, strategy=strategy, plan=plan_of("graph")
-    )
-    iterator = iter(feed.dataset)
-    ran, totals = runner.run(iterator, feed.end, 8)
+    runner = StepRunner(task, "train_step", feed.batch_spec, strategy=strategy, plan=plan_of(plan))
+    reader = runner.open(feed)
+    ran, totals = runner.run(reader, 8)
     assert (ran, totals["loss"][1]) == (8, 80)
-    ran, totals = runner.run(iterator, feed.end, 100)
+    ran, totals = runner.run(reader, 100)
     assert (ran, totals["loss"][1]) == (3, 23)
     assert int(task.step) == 11
 
@@ -143,3 +301,64 @@ def test_plans_that_do_not_exist_are_refused_in_words():
     assert "'graph' or 'eager'" in str(unknown.value)
     with pytest.raises(lw.ConfigurationError, match="no such plan"):
         Plan(step="eager", loop="graph")
+
+
+class GeneratesTwice:
+    def __init__(self, batch):
+        self.batch = batch
+
+    def __iter__(self):
+        yield self.batch
+
+
+@pytest.mark.parametrize(
+    ("plan", "kind", "reason", "remedy"),
+    [
+        ("fused", "stream", "cannot read from an iterator", "plan='xla'"),
+        ("fused", "generator", "cannot read from an iterator", "plan='xla'"),
+        (Plan("graph", "graph", "resident"), "stream", "only arrays can lie", "plan='graph'"),
+        ("xla", "strings", "dense numbers only", "plan='graph'"),
+        ("fused", "ragged", "dense numbers only", "plan='graph'"),
+    ],
+    ids=str,
+)
+def test_a_plan_that_cannot_serve_names_the_reason_and_the_nearest_that_can(
+    plan, kind, reason, remedy
+):
+    class Sizes(lw.Task):
+        def train_step(self, batch):
+            if kind in ("strings", "ragged"):
+                return {"size": runtime.count_examples(batch)}
+            return {"mean": tf.reduce_mean(batch)}
+
+    numbers = np.zeros((8, 2), "float32")
+    given = {
+        "stream": tf.data.Dataset.from_tensors(numbers),
+        "generator": GeneratesTwice(numbers),
+        "strings": np.array(["a", "b"]),
+        "ragged": tf.ragged.constant([[1], [2, 3]]),
+    }[kind]
+    trainer = lw.Trainer(Sizes(), plan=plan)
+    with pytest.raises(lw.ConfigurationError, match=reason) as refusal:
+        trainer.fit(given, verbose=0)
+    assert f"use {remedy}" in str(refusal.value)
+    assert int(trainer.task.step) == 0
+    lw.Trainer(Sizes(), plan=remedy.partition("=")[2].strip("'")).fit(given, verbose=0)
+
+
+def test_scores_are_given_of_any_data_whatever_the_plan():
+    x, y = data(40)
+    trainer = lw.Trainer(Counted(), plan="fused")
+    stream = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+    assert trainer.evaluate(stream) == pytest.approx(trainer.evaluate(x, y), rel=1e-5)
+
+
+def test_what_xla_cannot_compile_is_said_in_words():
+    class Unique(lw.Task):
+        def train_step(self, batch):
+            found = tf.strings.length(tf.strings.as_string(batch))
+            return {"length": tf.reduce_sum(found)}
+
+    with pytest.raises(lw.ConfigurationError, match=r"XLA cannot compile Unique\.train_step") as no:
+        lw.Trainer(Unique(), plan="xla").fit(np.zeros(8, "float32"), verbose=0)
+    assert 'use plan="graph"' in str(no.value)

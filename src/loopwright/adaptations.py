@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
+from tensorflow.python.ops import random_ops_util
 
 from loopwright.errors import LoopwrightError, StepError, message
 
@@ -50,14 +51,38 @@ def scratch_graph() -> Iterator[Any]:
         yield graph
 
 
-def compiled(function: Callable[..., Any], input_signature: Any = None) -> Callable[..., Any]:
+def compiled(
+    function: Callable[..., Any], input_signature: Any = None, *, xla: bool = False
+) -> Callable[..., Any]:
     """`tf.function`, without its warning that functions from one line of code are traced often.
 
     Every trainer brings its own loop, all from the same line. If this moves: the warning is back.
     """
-    graph_function = tf.function(function, input_signature, autograph=False)
+    graph_function = tf.function(
+        function, input_signature, autograph=False, jit_compile=xla or None
+    )
     graph_function._omit_frequent_tracing_warning = True
     return graph_function
+
+
+@contextlib.contextmanager
+def random_numbers_for_xla() -> Iterator[None]:
+    """Draws random numbers with Philox by name while an XLA step is traced, on a CPU.
+
+    All that Keras draws asks for `auto_select`, which gives the same numbers under XLA on a CPU and
+    takes some thirty times as long. If this moves: random layers are as slow as they were.
+    """
+    original = getattr(random_ops_util, "get_key_counter_alg", None)
+    if original is None or tf.config.list_physical_devices("GPU"):
+        yield
+        return
+
+    def by_name(seed: Any, alg: Any) -> Any:
+        is_open = alg in (None, "auto_select", random_ops_util.Algorithm.AUTO_SELECT)
+        return original(seed, "philox" if is_open else alg)
+
+    with _replaced(random_ops_util, "get_key_counter_alg", by_name):
+        yield
 
 
 @contextlib.contextmanager

@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from loopwright import adaptations, loop, state
 from loopwright.compiled import CompiledModel, as_task
-from loopwright.data import Data, as_data, training_data, validation_sets
+from loopwright.data import Data, Feed, as_data, training_data, validation_sets
 from loopwright.errors import ConfigurationError, LoopwrightWarning, message
 from loopwright.events import Event, Finished, Sink
 from loopwright.history import History
 from loopwright.meter import Pace
-from loopwright.plans import Plan, plan_of
+from loopwright.plans import Plan, Terms, nearest, plan_of, refuse
 from loopwright.running import StepRunner
 from loopwright.schedule import Every, Schedule, every
 from loopwright.step import StepName
@@ -63,7 +63,7 @@ class Trainer:
         self._plan = plan_of(plan)
         self._seed = seed
         self._sinks = list(sinks)
-        self._runners: dict[tuple[str, str], tuple[Any, StepRunner]] = {}
+        self._runners: dict[tuple[str, Plan, str], tuple[Any, StepRunner]] = {}
         self._epochs_done = 0
         self.history = History()
 
@@ -167,12 +167,13 @@ class Trainer:
             length = _length_without_data(self._task, length, duration)
         bridge = CallbackBridge(callbacks, self._task)
         self.history = History(bridge.added)
-        runner_for = functools.partial(self._runner, "train_step")
+        refuse(self._plan, self._terms(feed))
+        runner_for = functools.partial(self._runner, "train_step", self._plan)
         training = Training(runner_for, feed, Tally(self._task))
         for held in sets.values():
             # What is wrong with validation shows before an hour of training, not after it.
             if held.can_be_read_again:
-                self._runner("test_step", held.one_pass(steps=validation_steps).batch_spec)
+                self._test_runner_for(held.one_pass(steps=validation_steps))
 
         def validate() -> dict[str, Any]:
             scores = {name: self._score(data, validation_steps) for name, data in sets.items()}
@@ -242,19 +243,32 @@ class Trainer:
     def _score(self, data: Data, steps: int | None) -> dict[str, Any]:
         return score(
             self._task,
-            functools.partial(self._runner, "test_step"),
+            self._test_runner_for,
             data.one_pass(steps=steps),
             strategy=self._strategy,
             clock=time.perf_counter,
         )
 
-    def _runner(self, name: StepName, batch_spec: Any) -> StepRunner:
+    def _test_runner_for(self, feed: Feed) -> StepRunner:
+        # Scores are wanted of any data, whatever plan the training runs by.
+        plan = nearest(self._plan, self._terms(feed))
+        return self._runner("test_step", plan, feed.batch_spec)
+
+    def _terms(self, feed: Feed | None) -> Terms:
+        leaves = [] if feed is None else tf.nest.flatten(feed.batch_spec)
+        return Terms(
+            in_memory=feed is None or feed.resident is not None,
+            plain=all(isinstance(s, tf.TensorSpec) and s.dtype != tf.string for s in leaves),
+            replicas=self._strategy.num_replicas_in_sync,
+        )
+
+    def _runner(self, name: StepName, plan: Plan, batch_spec: Any) -> StepRunner:
         """The compiled step for this kind of batch; made anew when the task has changed."""
-        kind = (name, str(batch_spec))
+        kind = (name, plan, str(batch_spec))
         known = self._runners.get(kind)
         if known is not None and known[0] == state.fingerprint(self._task):
             return known[1]
-        runner = StepRunner(self._task, name, batch_spec, strategy=self._strategy, plan=self._plan)
+        runner = StepRunner(self._task, name, batch_spec, strategy=self._strategy, plan=plan)
         # Building creates what is made lazily, so the fingerprint is taken after it.
         self._runners[kind] = (state.fingerprint(self._task), runner)
         return runner

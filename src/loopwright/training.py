@@ -6,6 +6,7 @@ from typing import Any, final
 
 from loopwright.data import Feed
 from loopwright.errors import DataError, RetraceWarning, message
+from loopwright.readers import Reader
 from loopwright.running import StepRunner
 from loopwright.tally import Tally
 
@@ -19,7 +20,7 @@ class Training:
     ) -> None:
         self._runner_for, self._feed, self._tally = runner_for, feed, tally
         self._runner = runner_for(None if feed is None else feed.batch_spec)
-        self._iterator: Any = None
+        self._reader: Reader = None
         self._steps_in_epoch = 0
 
     def start_epoch(self) -> None:
@@ -27,16 +28,15 @@ class Training:
         self._tally.start()
         self._steps_in_epoch = 0
         feed = self._feed
-        if feed is not None and (self._iterator is None or feed.end == "each epoch"):
-            self._iterator = iter(feed.dataset)
+        if feed is not None and (self._reader is None or feed.end == "each epoch"):
+            self._reader = self._runner.open(feed)
 
     def run_steps(self, steps: int) -> int:
         """Runs `steps` steps; fewer only if the epoch's data ended."""
         ran = 0
         while ran < steps:
-            end = "never" if self._feed is None else self._feed.end
             try:
-                done, outputs = self._runner.run(self._iterator, end, steps - ran)
+                done, outputs = self._runner.run(self._reader, steps - ran)
             except Exception:
                 self._raise_failure_of_data()
                 raise
@@ -69,7 +69,7 @@ class Training:
             self._feed, change = wider
             warnings.warn(_retraced(change), RetraceWarning, stacklevel=2)
             self._runner = self._runner_for(self._feed.batch_spec)
-            self._iterator = iter(self._feed.dataset)
+            self._reader = self._runner.open(self._feed)
             return True
         if feed.steps_per_epoch is None and self._steps_in_epoch:
             return False

@@ -35,7 +35,7 @@ def undisturbed(task: Task, strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 def score(
     task: Task,
-    runner_for: Callable[[Any], StepRunner],
+    runner_for: Callable[[Feed], StepRunner],
     feed: Feed,
     *,
     strategy: tf.distribute.Strategy,
@@ -45,7 +45,8 @@ def score(
     tally, pace, scored, rest = Tally(task), Pace(), 0, feed
     with contextlib.ExitStack() as undoing:
         while rest is not None:
-            feed, runner, iterator = rest, runner_for(rest.batch_spec), iter(rest.dataset)
+            feed, runner = rest, runner_for(rest)
+            reader = runner.open(feed)
             if not scored:
                 # Only now: a runner makes what the step makes lazily.
                 undoing.enter_context(undisturbed(task, strategy))
@@ -53,7 +54,7 @@ def score(
             asked, ran = 0, 0
             while ran == asked:
                 began, asked = clock(), pace.at_most_steps
-                ran, outputs = runner.run(iterator, feed.end, asked)
+                ran, outputs = runner.run(reader, asked)
                 pace.add(steps=ran, seconds=clock() - began)
                 scored += ran
                 if ran:
@@ -66,7 +67,7 @@ def predict(
     task: Task, data: Data, *, steps: int | None, strategy: tf.distribute.Strategy, plan: Plan
 ) -> Any:
     """The predictions for all of a data set, as NumPy arrays in the nest the step returns."""
-    is_graph = plan.step == "graph"
+    is_graph = plan.step != "eager"
     step = adaptations.autograph(task.predict_step) if is_graph else task.predict_step
 
     def one_batch(batch: Any) -> Any:

@@ -1,7 +1,7 @@
 """Arrays: data in memory, in an order that is a function of seed and epoch."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import numpy as np
@@ -10,7 +10,7 @@ import tensorflow as tf
 from loopwright.data import nests
 from loopwright.data.class_weights import check_labelled, weighted
 from loopwright.data.mapping import ExampleMap, mapped, require_dense
-from loopwright.data.source import Data, Feed, ceil_div
+from loopwright.data.source import Data, Feed, Resident, ceil_div
 from loopwright.errors import DataError, message
 
 
@@ -108,16 +108,17 @@ class Arrays(Data):
     ) -> Feed:
         """All epochs to come, one after the other."""
 
-        def indices(epoch: Any) -> Any:
-            order = tf.range(self._begin, self._end, dtype=tf.int64)
+        def order(epoch: Any) -> Any:
+            indices = tf.range(self._begin, self._end, dtype=tf.int64)
             if not shuffle:
-                return order
-            pair = tf.stack([tf.constant(seed, tf.int64), epoch])
-            return tf.random.experimental.stateless_shuffle(order, seed=pair)
+                return indices
+            pair = tf.stack([tf.constant(seed, tf.int64), tf.cast(epoch, tf.int64)])
+            with tf.device("CPU"):  # the same order wherever the training runs
+                return tf.random.experimental.stateless_shuffle(indices, seed=pair)
 
         def batches(epoch: Any) -> tf.data.Dataset:
-            order = tf.data.Dataset.from_tensor_slices(indices(epoch)).batch(self._batch_size)
-            return order.map(lambda some: (epoch, some))
+            some = tf.data.Dataset.from_tensor_slices(order(epoch)).batch(self._batch_size)
+            return some.map(lambda some: (epoch, some))
 
         epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
         failures: list[DataError] = []
@@ -130,6 +131,7 @@ class Arrays(Data):
             "never",
             steps_per_epoch or own_length,
             failure=lambda: failures[0] if failures else None,
+            resident=self._resident(order, self._class_weight, first_epoch=first_epoch),
         )
 
     def one_pass(self, *, steps: int | None) -> Feed:
@@ -138,9 +140,43 @@ class Arrays(Data):
         order = order.take(-1 if steps is None else steps)
         chosen = order.map(lambda some: (tf.constant(0, tf.int64), some))
         dataset = self._gathered(chosen, 0, None, [])
-        own_length = ceil_div(len(self), self._batch_size)
+        length = ceil_div(len(self), self._batch_size)
+        length = length if steps is None else min(steps, length)
         return Feed(
-            dataset, dataset.element_spec, "exhausted", min(steps or own_length, own_length)
+            dataset,
+            dataset.element_spec,
+            "exhausted",
+            length,
+            resident=self._resident(
+                lambda _: tf.range(self._begin, self._end, dtype=tf.int64),
+                None,
+                batches=length,
+            ),
+        )
+
+    def _resident(
+        self,
+        order: Callable[[int], Any],
+        class_weight: Mapping[int, float] | None,
+        *,
+        first_epoch: int = 0,
+        batches: int | None = None,
+    ) -> Resident | None:
+        leaves = tf.nest.flatten(self._batch)
+        if self._map is not None or not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
+            return None
+
+        def finish(batch: Any) -> Any:
+            return batch if class_weight is None else weighted(batch, class_weight)
+
+        return Resident(
+            tensors=self._batch,
+            batch_size=self._batch_size,
+            order=order,
+            finish=finish,
+            examples=len(self),
+            first_epoch=first_epoch,
+            batches=batches,
         )
 
     def _gathered(

@@ -10,6 +10,30 @@ import tensorflow as tf
 
 
 @dataclass(frozen=True)
+class Resident:
+    """Data that lies on the device as a whole, for loops that gather their batches by themselves.
+
+    It gives the batches that the feed's dataset gives, in the same order.
+    """
+
+    tensors: Any
+    batch_size: int
+    order: Callable[[int], Any]
+    """The indices of all examples in the order of an epoch."""
+    finish: Callable[[Any], Any]
+    """What is done to a batch after it was gathered."""
+    examples: int
+    first_epoch: int = 0
+    batches: int | None = None
+    """How many batches there are in all; None: epochs follow each other without end."""
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """How many batches one pass over the examples has; the last may be smaller."""
+        return ceil_div(self.examples, self.batch_size)
+
+
+@dataclass(frozen=True)
 class Feed:
     """Batches one after the other, as a `tf.data.Dataset` and what is known about it."""
 
@@ -23,6 +47,8 @@ class Feed:
     """Called after the last step of each epoch of known length."""
     failure: Callable[[], Exception | None] = field(default=lambda: None)
     """An exception of Python code that made the batches run out."""
+    resident: Resident | None = None
+    """The same batches for loops that gather by themselves, where the data allows it."""
     reopened: Callable[[], "tuple[Feed, str] | None"] = field(default=lambda: None)
     """If the batches ran out because their shape changed: how it goes on, and what changed."""
 
