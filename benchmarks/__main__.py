@@ -22,7 +22,8 @@ RESULTS = Path(__file__).parent / "results"
 
 def measure(work: Workload, rounds: int) -> dict[str, float]:
     """Steps per second of each contender: the best round, all contenders taking turns."""
-    trainings = {name: prepare(work) for name, prepare in CONTENDERS.items()}
+    chosen = {name: c for name, c in CONTENDERS.items() if name not in work.without}
+    trainings = {name: prepare(work) for name, prepare in chosen.items()}
     for train in trainings.values():
         train()  # traces, builds, fills caches
     best = dict.fromkeys(trainings, 0.0)
@@ -40,7 +41,10 @@ def table(results: dict[str, dict[str, float]]) -> str:
     lines = [f"| workload | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for workload, rates in results.items():
         base = rates[names[0]]
-        cells = [f"{rates[name]:,.0f} ({rates[name] / base:.2f}x)" for name in names]
+        cells = [
+            f"{rates[name]:,.0f} ({rates[name] / base:.2f}x)" if name in rates else "-"
+            for name in names
+        ]
         lines.append(f"| {workload} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

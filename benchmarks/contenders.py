@@ -54,15 +54,20 @@ def loopwright(work: Workload) -> Callable[[], object]:
     return _loopwright(work, [])
 
 
+def loopwright_fused(work: Workload) -> Callable[[], object]:
+    """The loop inside XLA; not for convolutions, which XLA runs slowly there on a CPU."""
+    return _loopwright(work, [], plan="fused")
+
+
 def loopwright_with_progress(work: Workload) -> Callable[[], object]:
     """The same with the progress bar drawn, into a terminal that nobody sees."""
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
     return _loopwright(work, [console(1, output=terminal)])
 
 
-def _loopwright(work: Workload, sinks: list[lw.Sink]) -> Callable[[], object]:
+def _loopwright(work: Workload, sinks: list[lw.Sink], plan: str = "graph") -> Callable[[], object]:
     task = lw.Supervised(work.make_model(), work.loss, "adam")
-    trainer = lw.Trainer(task, sinks=sinks)
+    trainer = lw.Trainer(task, plan=plan, sinks=sinks)
     return lambda: trainer.fit(
         work.x, work.y, batch_size=work.batch_size, epochs=work.epochs, verbose=0
     )
@@ -74,4 +79,5 @@ CONTENDERS: dict[str, Contender] = {
     "hand loop": hand_loop,
     "Loopwright": loopwright,
     "Loopwright with progress bar": loopwright_with_progress,
+    'Loopwright, plan="fused"': loopwright_fused,
 }

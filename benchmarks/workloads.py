@@ -19,6 +19,8 @@ class Workload:
     y: Any
     batch_size: int
     epochs: int
+    without: tuple[str, ...] = ()
+    """Contenders that make no sense here."""
 
     @property
     def steps(self) -> int:
@@ -60,6 +62,7 @@ def cnn() -> Workload:
         y=rng.integers(0, 10, size=2048),
         batch_size=64,
         epochs=4,
+        without=('Loopwright, plan="fused"',),
     )
 
 

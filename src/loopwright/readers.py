@@ -53,4 +53,4 @@ Reader = StreamReader | ResidentReader | None
 
 def open_stream(feed: Feed) -> StreamReader:
     """The feed's dataset from its beginning."""
-    return StreamReader(iter(feed.dataset), feed.end)
+    return StreamReader(iter(feed.open()), feed.end)

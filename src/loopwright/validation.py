@@ -83,7 +83,7 @@ def predict(
         spec = (feed.batch_spec,)
         run = adaptations.compiled(one_batch, input_signature=spec) if is_graph else one_batch
         with undisturbed(task, strategy), explanations.explained(title, feed.batch_spec):
-            outputs += [run(batch) for batch in feed.dataset]
+            outputs += [run(batch) for batch in feed.open()]
         feed = _rest(feed, len(outputs))
     return tf.nest.map_structure(lambda *parts: _as_numpy(_join(parts)), *outputs)
 

@@ -120,39 +120,40 @@ class Arrays(Data):
             some = tf.data.Dataset.from_tensor_slices(order(epoch)).batch(self._batch_size)
             return some.map(lambda some: (epoch, some))
 
-        epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
         failures: list[DataError] = []
-        chosen = epochs.flat_map(batches)
-        dataset = self._gathered(chosen, seed, self._class_weight, failures)
+
+        def dataset() -> tf.data.Dataset:
+            epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
+            chosen = epochs.flat_map(batches)
+            return self._gathered(chosen, seed, self._class_weight, failures)
+
+        resident = self._resident(order, self._class_weight, first_epoch=first_epoch)
         own_length = ceil_div(len(self), self._batch_size)
         return Feed(
             dataset,
-            dataset.element_spec,
+            dataset().element_spec if resident is None else resident.batch_spec,
             "never",
             steps_per_epoch or own_length,
             failure=lambda: failures[0] if failures else None,
-            resident=self._resident(order, self._class_weight, first_epoch=first_epoch),
+            resident=resident,
         )
 
     def one_pass(self, *, steps: int | None) -> Feed:
         """The examples in their own order, once."""
-        order = tf.data.Dataset.range(self._begin, self._end).batch(self._batch_size)
-        order = order.take(-1 if steps is None else steps)
-        chosen = order.map(lambda some: (tf.constant(0, tf.int64), some))
-        dataset = self._gathered(chosen, 0, None, [])
         length = ceil_div(len(self), self._batch_size)
         length = length if steps is None else min(steps, length)
-        return Feed(
-            dataset,
-            dataset.element_spec,
-            "exhausted",
-            length,
-            resident=self._resident(
-                lambda _: tf.range(self._begin, self._end, dtype=tf.int64),
-                None,
-                batches=length,
-            ),
-        )
+
+        def dataset() -> tf.data.Dataset:
+            order = tf.data.Dataset.range(self._begin, self._end).batch(self._batch_size)
+            chosen = order.take(length).map(lambda some: (tf.constant(0, tf.int64), some))
+            return self._gathered(chosen, 0, None, [])
+
+        def order(_: int) -> Any:
+            return tf.range(self._begin, self._end, dtype=tf.int64)
+
+        resident = self._resident(order, None, batches=length)
+        spec = dataset().element_spec if resident is None else resident.batch_spec
+        return Feed(dataset, spec, "exhausted", length, resident=resident)
 
     def _resident(
         self,

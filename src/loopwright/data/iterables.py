@@ -158,7 +158,7 @@ class _Reader:
             lambda: reader._fitting(spec), output_signature=spec
         )
         return Feed(
-            dataset=dataset.prefetch(1),
+            open=lambda: dataset.prefetch(1),
             batch_spec=spec,
             end="each epoch",
             steps_per_epoch=self._steps_per_epoch,

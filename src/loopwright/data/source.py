@@ -28,6 +28,12 @@ class Resident:
     """How many batches there are in all; None: epochs follow each other without end."""
 
     @property
+    def batch_spec(self) -> Any:
+        """What the batches are like, with the length of the first axis left open."""
+        one = self.finish(tf.nest.map_structure(lambda leaf: leaf[:1], self.tensors))
+        return tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), one)
+
+    @property
     def batches_per_epoch(self) -> int:
         """How many batches one pass over the examples has; the last may be smaller."""
         return ceil_div(self.examples, self.batch_size)
@@ -37,7 +43,8 @@ class Resident:
 class Feed:
     """Batches one after the other, as a `tf.data.Dataset` and what is known about it."""
 
-    dataset: tf.data.Dataset
+    open: Callable[[], tf.data.Dataset]
+    """Makes the dataset: a loop that gathers by itself never asks for it."""
     batch_spec: Any
     end: Literal["never", "marked", "exhausted", "each epoch"]
     """How an end shows: not at all; as an empty Optional after each epoch; by running out; by

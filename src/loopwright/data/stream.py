@@ -52,12 +52,12 @@ class Stream(Data):
         spec, length = self._dataset.element_spec, int(self._dataset.cardinality())
         if steps_per_epoch is not None:
             # A stream goes on where it stopped: epochs cut it, they do not restart it.
-            return Feed(self._dataset.repeat(), spec, "exhausted", steps_per_epoch)
+            return Feed(self._dataset.repeat, spec, "exhausted", steps_per_epoch)
         if length == tf.data.INFINITE_CARDINALITY:
             raise DataError(endless("This dataset", "steps_per_epoch"))
         if length == tf.data.UNKNOWN_CARDINALITY:
-            return Feed(mark_epochs(self._dataset), spec, "marked")
-        return Feed(self._dataset.repeat(), spec, "exhausted", length)
+            return Feed(lambda: mark_epochs(self._dataset), spec, "marked")
+        return Feed(self._dataset.repeat, spec, "exhausted", length)
 
     def one_pass(self, *, steps: int | None) -> Feed:
         """The dataset once."""
@@ -66,7 +66,7 @@ class Stream(Data):
             raise DataError(endless("This dataset", STEPS))
         dataset = self._dataset if steps is None else self._dataset.take(steps)
         known = [n for n in (length, steps) if n is not None and n >= 0]
-        return Feed(dataset, dataset.element_spec, "exhausted", min(known, default=None))
+        return Feed(lambda: dataset, dataset.element_spec, "exhausted", min(known, default=None))
 
 
 def endless(what: str, argument: str) -> str:
