@@ -51,7 +51,7 @@ def table(results: dict[str, dict[str, float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--only", choices=["mlp", "cnn"])
     arguments = parser.parse_args()
     workloads = {"mlp": mlp, "cnn": cnn}

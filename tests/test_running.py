@@ -362,3 +362,20 @@ def test_what_xla_cannot_compile_is_said_in_words():
     with pytest.raises(lw.ConfigurationError, match=r"XLA cannot compile Unique\.train_step") as no:
         lw.Trainer(Unique(), plan="xla").fit(np.zeros(8, "float32"), verbose=0)
     assert 'use plan="graph"' in str(no.value)
+
+
+@pytest.mark.parametrize("plan", ["graph", "fused"])
+def test_other_class_weights_in_the_next_fit_are_the_ones_that_count(plan):
+    x, y = data()
+    labels = (y > 0).astype("float32")
+
+    def losses(*class_weights):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        trainer = lw.Trainer(lw.Supervised(model, "mse", keras.optimizers.SGD(0.0)), plan=plan)
+        fits = [trainer.fit(x, labels, class_weight=w, verbose=0) for w in class_weights]
+        return [fit.history["loss"][0] for fit in fits]
+
+    light, heavy = {0: 1.0, 1: 1.0}, {0: 3.0, 1: 3.0}
+    first, second = losses(light, heavy)
+    assert second == pytest.approx(3 * first, rel=1e-5)

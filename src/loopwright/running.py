@@ -110,21 +110,21 @@ class StepRunner:
     def _loop_without_data(self, steps: Any) -> Any:
         return self._many(lambda done, _, before: self._advanced(None, done, before), steps)
 
-    def _loop_over_resident(self, reader: ResidentReader) -> Callable[..., Any]:
+    def _loop_over_resident(self, batch_size: int) -> Callable[..., Any]:
         """A loop that gathers its batches from tensors on the device, by their place in `order`."""
-        resident, is_fused = reader.resident, self._plan.loop == "fused"
+        is_fused = self._plan.loop == "fused"
 
         def loop(tensors: Any, order: Any, first: Any, steps: Any) -> Any:
             def body(done: Any, _: Any, before: Any) -> Any:
-                begin = (first + done) * resident.batch_size
+                begin = (first + done) * batch_size
                 if is_fused:
                     # XLA has to know the size (a smaller last batch runs by itself), and the
                     # beginning of a slice would be a constant to it: a compile for each call.
-                    some = tf.gather(order, begin + tf.range(resident.batch_size))
+                    some = tf.gather(order, begin + tf.range(batch_size))
                 else:
-                    some = order[begin : begin + resident.batch_size]
+                    some = order[begin : begin + batch_size]
                 batch = tf.nest.map_structure(lambda leaf: tf.gather(leaf, some), tensors)
-                return self._advanced(resident.finish(batch), done, before)
+                return self._advanced(batch, done, before)
 
             return self._many(body, steps)
 
@@ -163,11 +163,10 @@ class StepRunner:
         if self._plan.loop == "fused" and whole == 0:
             some = order[reader.index * resident.batch_size :]
             batch = tf.nest.map_structure(lambda leaf: tf.gather(leaf, some), resident.tensors)
-            call = adaptations.compiled(self._run_one, xla=True)
-            return 1, _as_numpy(self._call("last", call, resident.finish(batch), ready=True))
+            return 1, _as_numpy(self._call("last", self._run_one, batch))
         if self._plan.loop == "fused":
             batches = min(batches, whole)
-        loop = self._loop_over_resident(reader)
+        loop = self._loop_over_resident(resident.batch_size)
         arguments = (resident.tensors, order, tf.constant(reader.index), tf.constant(batches))
         _, outputs = self._call(("resident", resident.batch_size), loop, *arguments)
         return batches, _as_numpy(outputs)
@@ -189,14 +188,12 @@ class StepRunner:
             total = self._added(total, _as_numpy(outputs))
         return steps, total
 
-    def _call(
-        self, key: Any, function: Callable[..., Any], *arguments: Any, ready: bool = False
-    ) -> Any:
+    def _call(self, key: Any, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function compiled for this key; the first call traces it."""
         if key in self._calls:
             return self._calls[key](*arguments)
         is_xla = self._plan.loop == "fused" or (self._plan.step, key) == ("xla", "python")
-        self._calls[key] = function if ready else adaptations.compiled(function, xla=is_xla)
+        self._calls[key] = adaptations.compiled(function, xla=is_xla)
         with warnings.catch_warnings():
             # What is to be said about the step was said while it was built.
             warnings.simplefilter("ignore", StepWarning)

@@ -152,19 +152,16 @@ class Trainer:
         if held_out is not None:
             require_step(self._task, "test_step")
         sets = validation_sets(held_out, batch_size)
-        feed = (
-            None
-            if data is None
-            else data.training(
+        if data is None:
+            feed, length = None, _length_without_data(self._task, steps_per_epoch, duration)
+        else:
+            feed = data.training(
                 seed=self._seed,
                 first_epoch=self._epochs_done,
                 shuffle=shuffle,
                 steps_per_epoch=steps_per_epoch,
             )
-        )
-        length = steps_per_epoch if feed is None else feed.steps_per_epoch
-        if feed is None:
-            length = _length_without_data(self._task, length, duration)
+            length = feed.steps_per_epoch
         bridge = CallbackBridge(callbacks, self._task)
         self.history = History(bridge.added)
         refuse(self._plan, self._terms(feed))
@@ -209,11 +206,13 @@ class Trainer:
     ) -> dict[str, Any]:
         """Scores a data set: `{"loss": ..., "accuracy": ...}`. Training is not disturbed."""
         require_step(self._task, "test_step")
+        _require_positive(steps=steps)
         return self._score(as_data(x, y, sample_weight, batch_size=batch_size), steps)
 
     def predict(self, x: Any, *, batch_size: int | None = None, steps: int | None = None) -> Any:
         """The predictions for a data set, as NumPy arrays."""
         require_step(self._task, "predict_step")
+        _require_positive(steps=steps)
         data = as_data(x, batch_size=batch_size)
         return predict(self._task, data, steps=steps, strategy=self._strategy, plan=self._plan)
 

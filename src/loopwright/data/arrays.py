@@ -167,14 +167,10 @@ class Arrays(Data):
         if self._map is not None or not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
             return None
 
-        def finish(batch: Any) -> Any:
-            return batch if class_weight is None else weighted(batch, class_weight)
-
         return Resident(
-            tensors=self._batch,
+            tensors=self._batch if class_weight is None else weighted(self._batch, class_weight),
             batch_size=self._batch_size,
             order=order,
-            finish=finish,
             examples=len(self),
             first_epoch=first_epoch,
             batches=batches,

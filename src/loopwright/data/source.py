@@ -20,8 +20,6 @@ class Resident:
     batch_size: int
     order: Callable[[int], Any]
     """The indices of all examples in the order of an epoch."""
-    finish: Callable[[Any], Any]
-    """What is done to a batch after it was gathered."""
     examples: int
     first_epoch: int = 0
     batches: int | None = None
@@ -30,8 +28,9 @@ class Resident:
     @property
     def batch_spec(self) -> Any:
         """What the batches are like, with the length of the first axis left open."""
-        one = self.finish(tf.nest.map_structure(lambda leaf: leaf[:1], self.tensors))
-        return tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), one)
+        return tf.nest.map_structure(
+            lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype), self.tensors
+        )
 
     @property
     def batches_per_epoch(self) -> int:
