@@ -1,8 +1,14 @@
-"""Fences in README and docs run in a directory of their own."""
+"""Fences in README and docs run in a directory of their own; choices of plans are forgotten."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """No test may find what another run has chosen, nor leave its own choice behind."""
+    os.environ["LOOPWRIGHT_CACHE_DIR"] = ""
 
 
 @pytest.fixture(autouse=True)

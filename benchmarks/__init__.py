@@ -1,1 +1,1 @@
-"""Speed, as ratios measured in one process: `make bench`."""
+"""Speed, growth, memory, start-up and tuning, measured on this machine: `make bench`."""

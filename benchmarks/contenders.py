@@ -1,98 +1,128 @@
-"""Who trains a workload: Keras `fit` two ways, the loop people write by hand, Loopwright."""
+"""Who trains a workload: Keras `fit`, the loop people write by hand, Loopwright."""
 
+import functools
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
-import keras
 import tensorflow as tf
 from rich.console import Console
 
 import loopwright as lw
+from benchmarks.measuring import Contender, Ready
+from benchmarks.outcomes import HAND, HAND_XLA, KERAS, KERAS_BEST, LOOPWRIGHT, LOOPWRIGHT_BEST
 from benchmarks.workloads import Workload
 from loopwright.telemetry.console import console
 
-Contender = Callable[[Workload], Callable[[], object]]
-"""Prepares a workload; the function it returns trains `workload.steps` steps."""
+
+def contenders(work: Workload, settle_seconds: float) -> list[Contender]:
+    """Everybody who trains this workload."""
+    return [
+        keras_default(work),
+        *keras_settings(work),
+        Contender(HAND, functools.partial(_hand, work, xla=False)),
+        Contender(HAND_XLA, functools.partial(_hand, work, xla=True)),
+        loopwright_default(work, settle_seconds),
+        *loopwright_plans(work),
+    ]
 
 
-def keras_fit(steps_per_execution: int) -> Contender:
-    def prepare(work: Workload) -> Callable[[], object]:
-        model = work.make_model()
-        model.compile("adam", work.loss, steps_per_execution=steps_per_execution)
-        return lambda: model.fit(
-            work.x, work.y, batch_size=work.batch_size, epochs=work.epochs, verbose=0
+def keras_default(work: Workload) -> Contender:
+    """Keras `fit` as it comes."""
+    return Contender(KERAS, functools.partial(_keras, work))
+
+
+def keras_settings(work: Workload) -> list[Contender]:
+    """Keras `fit` with the two settings that make it faster."""
+    return [
+        Contender(
+            KERAS_BEST,
+            functools.partial(_keras, work, steps_per_execution=steps, jit_compile=xla),
+            f"{steps} {'xla' if xla else 'graph'}",
         )
-
-    return prepare
-
-
-def hand_loop(work: Workload) -> Callable[[], object]:
-    """`for batch in dataset: train_step(*batch)`, with the step a tf.function."""
-    model, optimizer = work.make_model(), keras.optimizers.Adam()
-    loss_function = keras.losses.get(work.loss)
-    dataset = tf.data.Dataset.from_tensor_slices((work.x, work.y))
-    dataset = dataset.shuffle(len(work.x)).batch(work.batch_size).prefetch(tf.data.AUTOTUNE)
-
-    @tf.function(reduce_retracing=True)
-    def train_step(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(loss_function(y, model(x, training=True)))
-        variables = model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-        return loss
-
-    def train() -> None:
-        for _ in range(work.epochs):
-            total = 0.0
-            for x, y in dataset:
-                total += float(train_step(x, y))
-
-    return train
+        for steps in (1, 32)
+        for xla in (False, True)
+    ]
 
 
-def loopwright(work: Workload) -> Callable[[], object]:
-    return _loopwright(work, [])
+def loopwright_default(work: Workload, settle_seconds: float) -> Contender:
+    """Loopwright as it comes, after it has had the time to choose its plan."""
+    return Contender(LOOPWRIGHT, functools.partial(_settled_loopwright, work, settle_seconds))
 
 
-def loopwright_fused(work: Workload) -> Callable[[], object]:
-    """The loop inside XLA; not for convolutions, which XLA runs slowly there on a CPU."""
-    return _loopwright(work, [], plan="fused")
+def loopwright_plans(work: Workload) -> list[Contender]:
+    """Loopwright on each fixed plan that can serve."""
+    return [
+        Contender(LOOPWRIGHT_BEST, functools.partial(_loopwright, work, plan), plan)
+        for plan in work.plans
+    ]
 
 
-def progress_share(work: Workload) -> float:
+def trainer_of(
+    work: Workload, plan: str | None = None, sinks: Sequence[lw.Sink] = ()
+) -> lw.Trainer:
+    """A trainer on this plan, or as it comes."""
+    if plan is None:
+        return lw.Trainer(work.task(), sinks=sinks)
+    return lw.Trainer(work.task(), plan=plan, sinks=sinks)
+
+
+def short_word(plan: lw.Plan) -> str:
+    """`fused`, or `xla stream` where the batches do not come as they do by themselves."""
+    word = plan.loop if plan.loop == "fused" else plan.step
+    return word if plan.feed in (None, "resident") else f"{word} {plan.feed}"
+
+
+def progress_share(work: Workload, plan: str, epochs: int) -> float:
     """The part of the time of a run that goes into its progress bar.
 
     Measured inside one run: the difference of two runs would drown in the noise of the machine.
     """
     bar = console(1, output=Console(file=io.StringIO(), force_terminal=True, width=100))
-    drawing = 0.0
+    drawing_seconds = 0.0
 
     def timed(event: lw.Event) -> None:
-        nonlocal drawing
+        nonlocal drawing_seconds
         began = time.perf_counter()
         bar(event)
-        drawing += time.perf_counter() - began
+        drawing_seconds += time.perf_counter() - began
 
-    train = _loopwright(work, [timed])
-    train()
-    began, drawing = time.perf_counter(), 0.0
-    train()
-    return drawing / (time.perf_counter() - began)
+    train = _loopwright(work, plan, [timed]).train
+    train(1)
+    began, drawing_seconds = time.perf_counter(), 0.0
+    train(epochs)
+    return drawing_seconds / (time.perf_counter() - began)
 
 
-def _loopwright(work: Workload, sinks: list[lw.Sink], plan: str = "graph") -> Callable[[], object]:
-    task = lw.Supervised(work.make_model(), work.loss, "adam")
-    trainer = lw.Trainer(task, plan=plan, sinks=sinks)
-    return lambda: trainer.fit(
-        work.x, work.y, batch_size=work.batch_size, epochs=work.epochs, verbose=0
+def _keras(work: Workload, **options: Any) -> Ready:
+    model, given = work.keras_model(**options), work.given()
+    return Ready(lambda epochs: model.fit(**given, epochs=epochs, verbose=0))
+
+
+def _hand(work: Workload, *, xla: bool) -> Ready:
+    """`for x, y in dataset: loss = train_step(x, y)`, with the step a tf.function."""
+    dataset = work.pipeline()
+    train_step = tf.function(work.hand_step(), reduce_retracing=True, jit_compile=xla)
+
+    def train(epochs: int) -> None:
+        for _ in range(epochs):
+            total = 0.0
+            for batch in dataset:
+                total += float(train_step(*batch))
+
+    return Ready(train)
+
+
+def _loopwright(work: Workload, plan: str, sinks: Sequence[lw.Sink] = ()) -> Ready:
+    trainer, given = trainer_of(work, plan, sinks), work.given()
+    return Ready(lambda epochs: trainer.fit(**given, epochs=epochs, verbose=0))
+
+
+def _settled_loopwright(work: Workload, settle_seconds: float) -> Ready:
+    trainer, given = trainer_of(work), work.given()
+    trainer.fit(**given, until=f"{settle_seconds:.3f} seconds", verbose=0)
+    return Ready(
+        lambda epochs: trainer.fit(**given, epochs=epochs, verbose=0),
+        lambda: {"setting": short_word(trainer.plan), "notes": trainer.plan_history.notes},
     )
-
-
-CONTENDERS: dict[str, Contender] = {
-    "Keras fit": keras_fit(1),
-    "Keras fit, steps_per_execution=32": keras_fit(32),
-    "hand loop": hand_loop,
-    "Loopwright": loopwright,
-    'Loopwright, plan="fused"': loopwright_fused,
-}

@@ -1,4 +1,4 @@
-"""What is trained in a benchmark: a model, a loss, data in memory."""
+"""What is trained in a benchmark: models, losses, and data made by seeded NumPy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,65 +6,194 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
+
+import loopwright as lw
+from benchmarks import gan, models
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One model on one data set; `steps` are run per round by each contender."""
+    """One thing to learn, written three times: for Keras `fit`, for Loopwright, by hand."""
 
+    key: str
     name: str
-    make_model: Callable[[], keras.Model]
-    loss: str
+    keras_model: Callable[..., keras.Model]
+    """Makes a model that is compiled with the given options."""
+    task: Callable[[], lw.Task]
+    hand_step: Callable[[], Callable[..., Any]]
+    """Makes a step of the batch's parts that returns the loss; not yet a `tf.function`."""
     x: Any
-    y: Any
-    batch_size: int
-    epochs: int
-    without: tuple[str, ...] = ()
-    """Contenders that make no sense here."""
+    y: Any = None
+    batch_size: int = 32
+    is_pipeline: bool = False
+    """Whether everybody gets a `tf.data` pipeline instead of arrays."""
+    plans: tuple[str, ...] = ("graph", "xla", "fused")
+    """The plans that can serve here."""
+    epoch_steps: int | None = None
+    """Epochs shorter than the data."""
 
     @property
-    def steps(self) -> int:
-        return self.epochs * -(-len(self.x) // self.batch_size)
+    def steps_per_epoch(self) -> int:
+        return self.epoch_steps or -(-len(self.x) // self.batch_size)
+
+    def given(self) -> dict[str, Any]:
+        """What Keras' and Loopwright's `fit` are given alike."""
+        shorter = {} if self.epoch_steps is None else {"steps_per_epoch": self.epoch_steps}
+        if self.is_pipeline:
+            return {"x": self.pipeline(), **shorter}
+        return {"x": self.x, "y": self.y, "batch_size": self.batch_size, **shorter}
+
+    def pipeline(self) -> tf.data.Dataset:
+        """The data as people put it into `tf.data`."""
+        arrays = (self.x,) if self.y is None else (self.x, self.y)
+        dataset = tf.data.Dataset.from_tensor_slices(arrays)
+        dataset = dataset.shuffle(min(8192, len(self.x)), seed=0)
+        return dataset.batch(self.batch_size).prefetch(tf.data.AUTOTUNE)
 
 
-def mlp() -> Workload:
-    """20-64-64-1 on batches of 32: the step costs less than the Python around it."""
-    rng = np.random.default_rng(0)
-    layers = [keras.Input((20,)), _dense(64), _dense(64), keras.layers.Dense(1)]
+def mlp(rows: int = 8192, width: int = 64, epoch_steps: int | None = None) -> Workload:
+    """The step costs less than the Python around it."""
     return Workload(
-        name="mlp 20-64-64-1, batch 32",
-        make_model=lambda: keras.models.clone_model(keras.Sequential(layers)),
-        loss="mse",
-        x=rng.normal(size=(8192, 20)).astype("float32"),
-        y=rng.normal(size=(8192, 1)).astype("float32"),
-        batch_size=32,
-        epochs=12,
+        key="mlp",
+        name=f"mlp 20-{width}-{width}-1, batch 32",
+        **_supervised(lambda: models.mlp(width), "mse"),
+        **_table(rows),
+        epoch_steps=epoch_steps,
+    )
+
+
+def mlp_dropout() -> Workload:
+    """The same, and random numbers in every step."""
+    return Workload(
+        key="dropout",
+        name="the mlp with dropout",
+        **_supervised(lambda: models.mlp(64, dropout=0.2), "mse"),
+        **_table(8192),
+    )
+
+
+def pipeline() -> Workload:
+    """The same from a `tf.data` pipeline, which costs more than the step."""
+    return Workload(
+        key="pipeline",
+        name="the mlp from tf.data",
+        **_supervised(lambda: models.mlp(64), "mse"),
+        **_table(8192),
+        is_pipeline=True,
     )
 
 
 def cnn() -> Workload:
-    """A small CNN on 28x28 images, batches of 64: the step is the cost."""
+    """A small CNN on 28x28 images: the step is the cost."""
     rng = np.random.default_rng(0)
-    layers = [
-        keras.Input((28, 28, 1)),
-        keras.layers.Conv2D(32, 3, activation="relu"),
-        keras.layers.MaxPooling2D(),
-        keras.layers.Conv2D(64, 3, activation="relu"),
-        keras.layers.MaxPooling2D(),
-        keras.layers.Flatten(),
-        keras.layers.Dense(10, activation="softmax"),
-    ]
     return Workload(
+        key="cnn",
         name="cnn 28x28, batch 64",
-        make_model=lambda: keras.models.clone_model(keras.Sequential(layers)),
-        loss="sparse_categorical_crossentropy",
+        **_supervised(models.cnn, "sparse_categorical_crossentropy"),
         x=rng.normal(size=(2048, 28, 28, 1)).astype("float32"),
         y=rng.integers(0, 10, size=2048),
         batch_size=64,
-        epochs=4,
-        without=('Loopwright, plan="fused"',),
+        plans=("graph", "xla"),
     )
 
 
-def _dense(units: int) -> keras.Layer:
-    return keras.layers.Dense(units, activation="relu")
+def unet() -> Workload:
+    """Images to masks, through three levels."""
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(512, 64, 64, 1)).astype("float32")
+    return Workload(
+        key="unet",
+        name="U-Net 64x64, batch 16",
+        **_supervised(models.unet, keras.losses.BinaryCrossentropy(from_logits=True)),
+        x=images,
+        y=(images > 0).astype("float32"),
+        batch_size=16,
+        plans=("graph", "xla"),
+    )
+
+
+def lstm() -> Workload:
+    """A loop within the step."""
+    rng = np.random.default_rng(0)
+    return Workload(
+        key="lstm",
+        name="LSTM 64x64, batch 32",
+        **_supervised(models.lstm, "mse"),
+        x=rng.normal(size=(1024, 64, 64)).astype("float32"),
+        y=rng.normal(size=(1024, 1)).astype("float32"),
+    )
+
+
+def transformer() -> Workload:
+    """Two blocks of width 64 that predict the next of 256 tokens."""
+    tokens = np.random.default_rng(0).integers(0, 256, size=(1024, 65)).astype("int32")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return Workload(
+        key="transformer",
+        name="transformer 2x64, batch 32",
+        **_supervised(models.transformer, loss),
+        x=tokens[:, :-1],
+        y=tokens[:, 1:],
+    )
+
+
+def two_networks() -> Workload:
+    """A GAN: two models, two optimizers, a step of its own."""
+    data = np.random.default_rng(0).random(size=(8192, gan.DATA_WIDTH)).astype("float32")
+    return Workload(
+        key="gan",
+        name="GAN on 64 numbers, batch 32",
+        keras_model=gan.keras_model,
+        task=gan.task,
+        hand_step=gan.hand_step,
+        x=data,
+    )
+
+
+WORKLOADS: dict[str, Callable[[], Workload]] = {
+    "mlp": mlp,
+    "dropout": mlp_dropout,
+    "pipeline": pipeline,
+    "gan": two_networks,
+    "cnn": cnn,
+    "unet": unet,
+    "lstm": lstm,
+    "transformer": transformer,
+}
+
+
+def _table(rows: int) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {
+        "x": rng.normal(size=(rows, 20)).astype("float32"),
+        "y": rng.normal(size=(rows, 1)).astype("float32"),
+    }
+
+
+def _supervised(make_model: Callable[[], keras.Model], loss: Any) -> dict[str, Any]:
+    """The three ways to train a model on a loss with Adam."""
+
+    def keras_model(**options: Any) -> keras.Model:
+        model = make_model()
+        model.compile("adam", loss, **options)
+        return model
+
+    def hand_step() -> Callable[..., Any]:
+        model, optimizer = make_model(), keras.optimizers.Adam()
+        loss_function = keras.losses.get(loss)
+
+        def train_step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                value = tf.reduce_mean(loss_function(y, model(x, training=True)))
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
+            return value
+
+        return train_step
+
+    return {
+        "keras_model": keras_model,
+        "task": lambda: lw.Supervised(make_model(), loss, "adam"),
+        "hand_step": hand_step,
+    }

@@ -17,7 +17,19 @@ import loopwright as lw
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "loopwright"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-PURE = ["events", "errors", "schedule", "meter", "loop"]
+PURE = [
+    "events",
+    "errors",
+    "schedule",
+    "meter",
+    "loop",
+    "plans",
+    "plan_cache",
+    "plan_history",
+    "stopwatch",
+    "trial",
+    "tuner",
+]
 HEAVY = {"tensorflow", "keras", "numpy"}
 
 PUBLIC = [
@@ -35,6 +47,8 @@ PUBLIC = [
     "Mean",
     "MissingStepError",
     "Plan",
+    "PlanChosen",
+    "PlanHistory",
     "RetraceWarning",
     "Sink",
     "Started",

@@ -15,6 +15,7 @@ from loopwright.events import (
     Event,
     Finished,
     Metrics,
+    PlanChosen,
     Started,
     Trained,
     Validated,
@@ -47,6 +48,7 @@ class World:
         self.validated_at: list[int] = []
         self.calls: list[tuple[int, int]] = []
         self.heard: list[Event] = []
+        self.found: list[Event] = []
         self._epoch_lengths = epoch_lengths
         self._left = next(epoch_lengths)
         self._step_seconds = itertools.repeat(1.0) if step_seconds is None else step_seconds
@@ -69,6 +71,10 @@ class World:
     def report(self) -> Metrics:
         return {"seen": self.steps_in_epoch}
 
+    def news(self) -> list[Event]:
+        found, self.found = self.found, []
+        return found
+
     def validate(self) -> Metrics:
         self.validated_at.append(self.steps)
         self.now += self._validation_seconds
@@ -87,6 +93,7 @@ class World:
             run_steps=self.run_steps,
             start_epoch=self.start_epoch,
             report=self.report,
+            news=self.news,
             validate=self.validate,
             stop_requested=lambda: self._stop_when(self),
             first_step=first_step,
@@ -119,6 +126,8 @@ def in_words(event: Event) -> str:
         case Trained():
             assert event.metrics == {"seen": event.step_in_epoch}
             return f"  {event.steps} steps to {event.step}, {event.step_in_epoch} in epoch"
+        case PlanChosen():
+            return f"  plan chosen at {event.step}: {event.plan}"
         case Validated():
             return f"  validated at {event.step}: {event.metrics}"
         case EpochEnded():
@@ -377,6 +386,22 @@ def test_an_error_in_a_step_reaches_the_caller_and_nothing_is_told_after_it():
     assert in_words(world.heard[-1]) == "  1 steps to 1, 1 in epoch"
 
 
+def test_what_was_found_out_is_told_after_the_steps_and_before_the_validation():
+    world = World()
+    world.found = [PlanChosen(0, "loop inside XLA", "", "")]
+    schedule = Schedule(2, until=Every(epochs=1), validate_every=Every(epochs=1))
+    assert [type(event).__name__ for event in world.train(schedule, pace=calls_of(2))] == [
+        "Started",
+        "EpochStarted",
+        "Trained",
+        "PlanChosen",
+        "Trained",
+        "Validated",
+        "EpochEnded",
+        "Finished",
+    ]
+
+
 # --- numbers ---
 
 
@@ -385,7 +410,7 @@ def test_seconds_are_those_of_each_thing_and_of_nothing_else():
     schedule = Schedule(4, until=Every(epochs=2), validate_every=Every(epochs=1))
     seconds: list[tuple[str, float]] = []
     for event in world.train(schedule, pace=calls_of(3)):
-        if not isinstance(event, Started | EpochStarted):
+        if not isinstance(event, Started | EpochStarted | PlanChosen):
             seconds.append((type(event).__name__, event.seconds))
         world.now += 1000.0 if isinstance(event, EpochEnded) else 0.0
     assert seconds == [

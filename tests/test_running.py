@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import keras
@@ -13,8 +14,9 @@ import tensorflow as tf
 
 import loopwright as lw
 from loopwright import runtime
-from loopwright.plans import Plan, plan_of
-from loopwright.running import StepRunner
+from loopwright.plans import Plan, plan_of, settled
+from loopwright.runners import Runners
+from loopwright.stopwatch import Stopwatch
 
 PLANS = [
     "graph",
@@ -22,6 +24,10 @@ PLANS = [
     "fused",
     "eager",
     Plan("graph", "graph", "stream"),
+    Plan("xla", "graph", "stream"),
+    Plan("graph", "graph", "chunk"),
+    Plan("xla", "graph", "chunk"),
+    Plan("xla", "fused", "chunk"),
     Plan("graph", "python"),
     Plan("xla", "python"),
 ]
@@ -85,7 +91,9 @@ def test_streams_are_traced_once_after_building(stream):
 
 
 @pytest.mark.parametrize(
-    "plan", ["graph", "xla", "fused", Plan("graph", "graph", "stream")], ids=str
+    "plan",
+    ["graph", "xla", "fused", Plan("graph", "graph", "stream"), Plan("xla", "fused", "chunk")],
+    ids=str,
 )
 def test_a_run_split_into_single_steps_ends_with_the_same_bits(plan):
     class EveryStep(keras.callbacks.Callback):
@@ -270,11 +278,13 @@ def test_a_runner_says_how_many_steps_it_ran_before_the_data_ended(plan):
     task = Counted()
     feed = lw.Arrays(*data()).in_batches_of(10).one_pass(steps=None)
     strategy = tf.distribute.get_strategy()
-    runner = StepRunner(task, "train_step", feed.batch_spec, strategy=strategy, plan=plan_of(plan))
+    runners, watch = Runners(task, strategy), Stopwatch(time.perf_counter)
+    chosen = settled(plan_of(plan), runners.terms(feed))
+    runner = runners.runner("train_step", feed.batch_spec, chosen)
     reader = runner.open(feed)
-    ran, totals = runner.run(reader, 8)
+    ran, totals = runner.run(reader, 8, watch)
     assert (ran, totals["loss"][1]) == (8, 80)
-    ran, totals = runner.run(reader, 100)
+    ran, totals = runner.run(reader, 100, watch)
     assert (ran, totals["loss"][1]) == (3, 23)
     assert int(task.step) == 11
 
@@ -314,8 +324,10 @@ class GeneratesTwice:
 @pytest.mark.parametrize(
     ("plan", "kind", "reason", "remedy"),
     [
-        ("fused", "stream", "cannot read from an iterator", "plan='xla'"),
-        ("fused", "generator", "cannot read from an iterator", "plan='xla'"),
+        (Plan("xla", "fused", "stream"), "stream", "cannot read from an iterator", "plan='fused'"),
+        ("fused", "generator", "Python makes them one by one", "plan='xla'"),
+        (Plan("graph", "graph", "chunk"), "generator", "stacked from dense", "plan='graph'"),
+        (Plan("graph", "graph", "chunk"), "ragged", "stacked from dense", "plan='graph'"),
         (Plan("graph", "graph", "resident"), "stream", "only arrays can lie", "plan='graph'"),
         ("xla", "strings", "dense numbers only", "plan='graph'"),
         ("fused", "ragged", "dense numbers only", "plan='graph'"),

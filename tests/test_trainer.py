@@ -381,7 +381,7 @@ def test_a_plan_that_cannot_be_combined_is_refused_with_those_that_can():
         lw.Plan(step="eager", loop="graph")
     assert_explains(
         caught.value,
-        "received: Plan(step='eager', loop='graph')",
+        "received: Plan(step='eager', loop='graph', feed=None)",
         "Plan(step='graph', loop='graph')",
     )
 

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from loopwright.events import EpochStarted as EpochStarted
     from loopwright.events import Event as Event
     from loopwright.events import Finished as Finished
+    from loopwright.events import PlanChosen as PlanChosen
     from loopwright.events import Sink as Sink
     from loopwright.events import Started as Started
     from loopwright.events import Trained as Trained
     from loopwright.events import Validated as Validated
     from loopwright.history import History as History
+    from loopwright.plan_history import PlanHistory as PlanHistory
     from loopwright.plans import Plan as Plan
     from loopwright.scalars import Mean as Mean
     from loopwright.schedule import Every as Every
@@ -57,12 +59,14 @@ _HOMES = {
         "EpochStarted",
         "Event",
         "Finished",
+        "PlanChosen",
         "Sink",
         "Started",
         "Trained",
         "Validated",
     ],
     "history": ["History"],
+    "plan_history": ["PlanHistory"],
     "plans": ["Plan"],
     "scalars": ["Mean"],
     "schedule": ["Every"],

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
+from tensorflow.python.client import device_lib
 from tensorflow.python.ops import random_ops_util
 
 from loopwright.errors import LoopwrightError, StepError, message
@@ -65,6 +66,35 @@ def compiled(
     return graph_function
 
 
+def gpu_memory_bytes() -> int | None:
+    """The memory of the smallest GPU; None if there is none.
+
+    If this moves: the memory of the host counts.
+    """
+    if not tf.config.list_physical_devices("GPU"):
+        return None
+    limits = [d.memory_limit for d in device_lib.list_local_devices() if d.device_type == "GPU"]
+    return min(limits, default=None)
+
+
+def run_on_copies(concrete: Any, arguments: Any) -> None:
+    """Calls a traced function on copies of the variables it holds, which are then thrown away.
+
+    An XLA step inside a loop is compiled when it first runs: this runs it without a trace.
+    If this moves: it is compiled at its first real step.
+    """
+    own = {id(variable.handle): variable for variable in concrete.graph.variables}
+    copies = {
+        key: tf.Variable(variable.read_value(), trainable=False, dtype=variable.dtype)
+        for key, variable in own.items()
+    }
+    captured = [
+        copies[id(value)].handle if id(value) in copies else value
+        for value in concrete.captured_inputs
+    ]
+    concrete._call_flat(tf.nest.flatten(arguments, expand_composites=True), captured)
+
+
 @contextlib.contextmanager
 def random_numbers_for_xla() -> Iterator[None]:
     """Draws random numbers with Philox by name while an XLA step is traced, on a CPU.
@@ -83,6 +113,16 @@ def random_numbers_for_xla() -> Iterator[None]:
 
     with _replaced(random_ops_util, "get_key_counter_alg", by_name):
         yield
+
+
+def slow_random_numbers() -> str | None:
+    """A note for plans, where `random_numbers_for_xla` finds nothing to adapt."""
+    if hasattr(random_ops_util, "get_key_counter_alg"):
+        return None
+    return (
+        f"random numbers inside XLA are drawn slowly: TensorFlow {tf.__version__} has moved "
+        "get_key_counter_alg"
+    )
 
 
 @contextlib.contextmanager

@@ -5,6 +5,8 @@ value, and the guards see the graph.
 """
 
 import contextlib
+import hashlib
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -15,22 +17,54 @@ from loopwright.gradients import StepScope, build_optimizers, step_scope
 from loopwright.step import Step
 
 
-def build(step: Step, batch_spec: Any) -> Any:
-    """Traces `step` for batches of this spec, and returns the tensors that come out of it.
+@dataclass(frozen=True)
+class Built:
+    """What a trace told about a step."""
 
-    Raises in words what is wrong with the step.
-    """
+    outputs: Any
+    """The specs of what comes out of it."""
+    operations: tuple[str, ...] = ()
+    """The kinds of its operations, those inside its functions included, in their order."""
+
+    @property
+    def has_convolutions(self) -> bool:
+        """Whether it convolves, which a loop inside XLA does very slowly on a CPU."""
+        convolutions = ("Conv2D", "Conv3D", "DepthwiseConv")
+        return any(kind.startswith(convolutions) for kind in self.operations)
+
+    @property
+    def digest(self) -> str:
+        """The same for the same operations, in any process."""
+        return hashlib.sha256("\n".join(self.operations).encode()).hexdigest()
+
+
+def build(step: Step, batch_spec: Any) -> Built:
+    """Traces `step` for batches of this spec. Raises in words what is wrong with it."""
     with explanations.explained(step.title, batch_spec):
         if not step.reports_last:
             return _build_task(step, batch_spec)
         if step.replicas > 1:
             with step.strategy.scope():
                 adaptations.build_compiled_model(step.task, batch_spec)
-        with adaptations.scratch_graph():
-            return step.on_all_replicas(_placeholders(batch_spec))
+        with adaptations.scratch_graph() as graph:
+            outputs = step.on_all_replicas(_placeholders(batch_spec))
+        return _built(outputs, graph)
 
 
-def _build_task(step: Step, batch_spec: Any) -> Any:
+def _built(outputs: Any, graph: Any) -> Built:
+    definition = graph.as_graph_def()
+    functions = [function.node_def for function in definition.library.function]
+    # Names of functions count up in a process: neither they nor their order may matter.
+    bodies = sorted([_kind(node) for node in nodes] for nodes in functions)
+    kinds = [_kind(node) for node in definition.node] + [kind for body in bodies for kind in body]
+    return Built(tf.nest.map_structure(tf.TensorSpec.from_tensor, outputs), tuple(kinds))
+
+
+def _kind(node: Any) -> str:
+    return "function" if node.op.startswith("__") else node.op
+
+
+def _build_task(step: Step, batch_spec: Any) -> Built:
     met: list[tuple[Any, list[Any]]] = []
     several = step.replicas > 1
 
@@ -62,7 +96,7 @@ def _build_task(step: Step, batch_spec: Any) -> Any:
     tensors = tf.nest.flatten(batch, expand_composites=True) if step.has_data else []
     guards.check_reads_batch(step.title, tensors)
     guards.check_operations(step.title, graph, tensors)
-    return outputs
+    return _built(outputs, graph)
 
 
 def _make_variables(step: Step, batch_spec: Any) -> None:

@@ -5,7 +5,8 @@
             break
 
 Order: `Started`, then for each epoch `EpochStarted`, `Trained` and `Validated` as often as
-there are stops, `EpochEnded`; and `Finished` once, last, whatever happened.
+there are stops, `EpochEnded`; and `Finished` once, last, whatever happened. `PlanChosen` comes
+after a `Trained`, at most once in a run.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,6 +49,17 @@ class Trained:
 
 
 @dataclass(frozen=True)
+class PlanChosen:
+    """How steps are run from now on, where that was left open."""
+
+    step: int
+    plan: str
+    why: str
+    repeat: str
+    """What to write to run it like this again."""
+
+
+@dataclass(frozen=True)
 class Validated:
     """Every validation set was scored after `step` steps."""
 
@@ -79,9 +91,14 @@ class Finished:
     seconds: float
     reason: Literal["complete", "stopped", "left", "failed"]
     """`stopped`: a callback asked for it. `left`: the caller broke out of `events`."""
+    spent: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Where the time went, in seconds: data wait, step, validation, checkpoint, tuning, compile,
+    Python."""
+    advice: str = ""
+    """What would make the next run faster, where that is plain to see."""
 
 
-Event = Started | EpochStarted | Trained | Validated | EpochEnded | Finished
+Event = Started | EpochStarted | Trained | PlanChosen | Validated | EpochEnded | Finished
 Sink = Callable[[Event], None]
 
 

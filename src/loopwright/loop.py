@@ -1,6 +1,6 @@
 """The training loop: everything a run does, in the order it does it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from loopwright.events import (
@@ -23,6 +23,7 @@ def train(
     run_steps: Callable[[int], int],  # runs that many steps; fewer mean that the epoch's data ended
     start_epoch: Callable[[], None],  # forgets the metrics of the epoch before
     report: Callable[[], Metrics],  # running values since the epoch began
+    news: Callable[[], Iterable[Event]],  # what was found out about the run, to be told
     validate: Callable[[], Metrics],
     stop_requested: Callable[[], bool],
     first_step: int,  # steps done before this call of fit
@@ -66,6 +67,7 @@ def train(
                 seconds=call_seconds,
                 metrics=means,
             )
+            yield from news()
 
         leaving = stop_requested()
         stop = schedule.stop_at(here, epoch_ended=ran < asked, leaving=leaving)

@@ -1,13 +1,14 @@
 """Plans: how steps are run. A plan is a value.
 
+    lw.Trainer(task)                                          # "auto": measured while it trains
     lw.Trainer(task, plan="eager")                            # breakpoints and prints work
     lw.Trainer(task, plan=lw.Plan(step="xla", loop="fused"))  # the loop itself inside XLA
 
-The default is `Plan(step="graph", loop="graph")`: many steps in one call of TensorFlow's own
-executor.
+Every run begins on `Plan(step="graph", loop="graph")`, many steps in one call of TensorFlow's own
+executor, unless it is told otherwise or a faster plan was found before.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from loopwright.errors import ConfigurationError, message
@@ -20,6 +21,14 @@ _COMBINATIONS = (
     ("xla", "graph"),
     ("xla", "fused"),
 )
+_FEEDS = (None, "resident", "stream", "chunk")
+_STEP_WORDS = {"eager": "Python step", "graph": "graph step", "xla": "XLA step"}
+_LOOP_WORDS = {"python": "one call per step", "graph": "graph loop", "fused": "loop inside XLA"}
+_FEED_WORDS = {
+    "resident": "arrays on the device",
+    "stream": "batches from an iterator",
+    "chunk": "batches in chunks",
+}
 
 
 @dataclass(frozen=True)
@@ -29,17 +38,19 @@ class Plan:
     step: Literal["eager", "graph", "xla"] = "graph"
     loop: Literal["python", "graph", "fused"] = "graph"
     """One call per step, a loop around the step, or the loop itself inside XLA."""
-    feed: Literal["resident", "stream"] | None = None
-    """Gathered from arrays on the device, or read from an iterator. None: as the data allows."""
+    feed: Literal["resident", "stream", "chunk"] | None = None
+    """Gathered from arrays on the device, read from an iterator one by one, or several at a time.
+    None: as the data allows."""
 
     def __post_init__(self) -> None:
-        if (self.step, self.loop) not in _COMBINATIONS:
+        if (self.step, self.loop) not in _COMBINATIONS or self.feed not in _FEEDS:
             plans = [f"Plan(step={step!r}, loop={loop!r})" for step, loop in _COMBINATIONS]
+            feeds = " or ".join(repr(feed) for feed in _FEEDS if feed)
             raise ConfigurationError(
                 message(
                     "There is no such plan.",
-                    expected=" or ".join(plans),
-                    received=f"Plan(step={self.step!r}, loop={self.loop!r})",
+                    expected=f"{' or '.join(plans)}, with feed={feeds} or none",
+                    received=f"Plan(step={self.step!r}, loop={self.loop!r}, feed={self.feed!r})",
                     do='leave it out, or use plan="eager" for debugging',
                 )
             )
@@ -49,9 +60,11 @@ class Plan:
         return repr(self) if word is None else repr(word)
 
     @property
-    def reads_iterator(self) -> bool:
-        """Whether batches come from an iterator whatever the data is."""
-        return self.feed == "stream" or self.loop == "python"
+    def in_words(self) -> str:
+        """For people: `loop inside XLA, arrays on the device`."""
+        parts = [] if self.loop == "fused" else [_STEP_WORDS[self.step]]
+        parts.append(_LOOP_WORDS[self.loop])
+        return ", ".join(parts + ([_FEED_WORDS[self.feed]] if self.feed else []))
 
 
 WORDS = {
@@ -63,7 +76,7 @@ WORDS = {
 
 
 def plan_of(plan: Plan | str) -> Plan:
-    """Reads a plan or its short word.
+    """The plan itself, or the one behind a short word.
 
     >>> plan_of("fused")
     Plan(step='xla', loop='fused', feed=None)
@@ -71,10 +84,11 @@ def plan_of(plan: Plan | str) -> Plan:
     if isinstance(plan, Plan):
         return plan
     if plan not in WORDS:
+        words = " or ".join(map(repr, ["auto", *WORDS]))
         raise ConfigurationError(
             message(
                 "There is no plan of this name.",
-                expected=" or ".join(map(repr, WORDS)),
+                expected=f"{words}, a Plan(...), a plan history, or the path of a plan.json",
                 received=repr(plan),
                 do="leave it out, or use one of the names above",
             )
@@ -86,29 +100,38 @@ def plan_of(plan: Plan | str) -> Plan:
 class Terms:
     """What a plan has to serve."""
 
-    in_memory: bool
-    """Whether the data can lie on the device as a whole; true if there is none."""
-    plain: bool
+    batches: Literal["none", "memory", "pipeline", "python"]
+    """None at all; from arrays in memory; from a tf.data pipeline; made one by one in Python."""
+    plain: bool = True
     """Whether batches are dense tensors of numbers."""
-    replicas: int
+    replicas: int = 1
 
 
 def objection(plan: Plan, terms: Terms) -> tuple[str, Plan] | None:
     """Why a plan cannot serve, and the nearest one that may; None if it can.
 
-    >>> objection(WORDS["fused"], Terms(in_memory=False, plain=True, replicas=1))
-    ('a loop inside XLA cannot read from an iterator', Plan(step='xla', loop='graph', feed=None))
+    >>> objection(WORDS["fused"], Terms("python"))[0]
+    'a loop inside XLA needs its batches beforehand, and Python makes them one by one'
     """
+    without_feed = Plan(plan.step, plan.loop)
     if plan.step == "xla" and terms.replicas > 1:
         return "XLA does not run a step on several replicas", WORDS["graph"]
     if plan.step == "xla" and not terms.plain:
-        return "XLA takes dense numbers only: no strings, no sparse or ragged tensors", WORDS[
-            "graph"
-        ]
-    if plan.loop == "fused" and (not terms.in_memory or plan.feed == "stream"):
-        return "a loop inside XLA cannot read from an iterator", WORDS["xla"]
-    if plan.feed == "resident" and (not terms.in_memory or plan.loop == "python"):
-        return "only arrays can lie on the device as a whole", Plan(plan.step, plan.loop)
+        reason = "XLA takes dense numbers only: no strings, no sparse or ragged tensors"
+        return reason, WORDS["graph"]
+    if plan.loop == "fused" and terms.batches == "python":
+        reason = "a loop inside XLA needs its batches beforehand, and Python makes them one by one"
+        return reason, WORDS["xla"]
+    if plan.loop == "fused" and plan.feed == "stream":
+        return "a loop inside XLA cannot read from an iterator", without_feed
+    if plan.feed is not None and terms.batches == "none":
+        return "there is no data to feed", without_feed
+    if plan.feed == "resident" and (terms.batches != "memory" or plan.loop == "python"):
+        return "only arrays can lie on the device as a whole, for loops that gather", without_feed
+    if plan.feed == "chunk" and plan.loop == "python":
+        return "a call for each step takes one batch, not a chunk of them", without_feed
+    if plan.feed == "chunk" and (terms.batches == "python" or not terms.plain):
+        return "chunks are stacked from dense batches of a tf.data pipeline", without_feed
     return None
 
 
@@ -117,6 +140,19 @@ def nearest(plan: Plan, terms: Terms) -> Plan:
     while (objected := objection(plan, terms)) is not None:
         _, plan = objected
     return plan
+
+
+def settled(plan: Plan, terms: Terms) -> Plan:
+    """The plan with its feed decided, where that was left to the data.
+
+    >>> settled(WORDS["fused"], Terms("pipeline"))
+    Plan(step='xla', loop='fused', feed='chunk')
+    """
+    if plan.feed is not None or terms.batches == "none":
+        return plan
+    if terms.batches == "memory" and plan.loop != "python":
+        return replace(plan, feed="resident")
+    return replace(plan, feed="chunk" if plan.loop == "fused" else "stream")
 
 
 def refuse(plan: Plan, terms: Terms) -> None:

@@ -1,18 +1,35 @@
 """Readers: where a run is in its data."""
 
-from dataclasses import dataclass
 from typing import Any, final
+
+import tensorflow as tf
 
 from loopwright.data import Feed
 from loopwright.data.source import Resident
 
 
-@dataclass(frozen=True)
+@final
 class StreamReader:
     """An iterator, which knows its place itself."""
 
-    iterator: Any
-    end: str
+    def __init__(self, feed: Feed) -> None:
+        self.iterator: Any = iter(feed.open())
+        self.end = feed.end
+        self.batch_spec = feed.batch_spec
+        self.sizes: set[int] = set()
+        """How many examples batches were seen to have: the fewest and the most of each call."""
+        self.held: Any = None
+        """A batch that was read and has still to be run, within the same call."""
+
+    def stand_in(self, size: int) -> Any:
+        """An iterator of this kind that gives batches of zeros for ever: to compile with."""
+        batch = tf.nest.map_structure(
+            lambda spec: tf.zeros([size, *spec.shape[1:]], spec.dtype), self.batch_spec
+        )
+        dataset = tf.data.Dataset.from_tensors(0).repeat()
+        if self.end == "marked":
+            return iter(dataset.map(lambda _: tf.experimental.Optional.from_value(batch)))
+        return iter(dataset.map(lambda _: batch))
 
 
 @final
@@ -49,8 +66,3 @@ class ResidentReader:
 
 Reader = StreamReader | ResidentReader | None
 """None: a step without data."""
-
-
-def open_stream(feed: Feed) -> StreamReader:
-    """The feed's dataset from its beginning."""
-    return StreamReader(iter(feed.open()), feed.end)

@@ -1,208 +1,227 @@
 """Running: many steps in one call, by a plan."""
 
-import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright import adaptations
-from loopwright.building import build
-from loopwright.data import Feed, nests
+from loopwright import adaptations, chunks, runtime
+from loopwright.building import Built
+from loopwright.data import Feed
 from loopwright.errors import ConfigurationError, StepWarning, message
+from loopwright.loops import Loops, next_optional
 from loopwright.plans import Plan
-from loopwright.readers import Reader, ResidentReader, StreamReader, open_stream
-from loopwright.step import Step, StepName
-from loopwright.task import Task
+from loopwright.readers import Reader, ResidentReader, StreamReader
+from loopwright.step import Step
+from loopwright.stopwatch import Stopwatch
 
 
 @final
 class StepRunner:
-    """Runs the train step or the test step of a task over batches of one spec."""
+    """Runs one step of a task over batches of one spec, by one plan."""
 
-    def __init__(
-        self,
-        task: Task,
-        name: StepName,
-        batch_spec: Any,
-        *,
-        strategy: tf.distribute.Strategy,
-        plan: Plan,
-    ) -> None:
-        is_eager = plan.step == "eager"
-        self._step = Step(task, name, strategy, batch_spec is not None, converts=not is_eager)
-        self._plan = plan
-        self._calls: dict[Any, Callable[..., Any]] = {}
-        self._outputs: Any = None
-        _ = task.step_counter
-        # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
-        if not is_eager or self._step.replicas > 1:
-            spec = None if batch_spec is None else nests.spec_in_floatx(batch_spec)
-            self._outputs = build(self._step, spec)
+    def __init__(self, step: Step, built: Built, plan: Plan) -> None:
+        self._step, self._plan = step, plan
+        self._loops = Loops(step, built.outputs, plan)
+        self._functions: dict[Any, Any] = {}
 
     def open(self, feed: Feed | None) -> Reader:
         """A reader at the beginning of the feed, of the kind that the plan reads."""
         if feed is None:
             return None
-        if feed.resident is None or self._plan.reads_iterator:
-            return open_stream(feed)
-        return ResidentReader(feed.resident)
+        if self._plan.feed == "resident" and feed.resident is not None:
+            return ResidentReader(feed.resident)
+        return StreamReader(feed)
 
-    def run(self, reader: Reader, steps: int) -> tuple[int, Any]:
+    def run(self, reader: Reader, steps: int, watch: Stopwatch) -> tuple[int, Any]:
         """Runs up to `steps` steps; returns how many it ran, and their totals or last outputs."""
-        if isinstance(reader, ResidentReader):
-            return self._run_resident(reader, steps)
-        if self._plan.loop == "python":
-            return self._run_in_python(reader, steps)
-        # Tensors, not Python numbers: every new number would be traced anew.
-        if reader is None:
-            ran, outputs = self._call("none", self._loop_without_data, tf.constant(steps))
-        else:
-            loop = self._loop_over_stream(reader.end)
-            arguments = (reader.iterator, tf.constant(steps))
-            ran, outputs = self._call(reader.end, loop, *arguments)
-        return int(ran), _as_numpy(outputs)
-
-    # -- one step ------------------------------------------------------------------------------
-
-    def _run_one(self, batch: Any) -> Any:
-        is_xla = self._plan.step == "xla"
-        with adaptations.random_numbers_for_xla() if is_xla else contextlib.nullcontext():
-            outputs = self._step.on_all_replicas(batch)
-        if self._step.name == "train_step":
-            self._step.task.step_counter.assign_add(1)
-        return outputs
-
-    def _run_one_compiled(self, batch: Any) -> Any:
-        """One step inside a loop that is not compiled by XLA as a whole."""
-        if self._plan.step != "xla":
-            return self._run_one(batch)
-        if "one" not in self._calls:
-            self._calls["one"] = adaptations.compiled(self._run_one, xla=True)
-        return self._calls["one"](batch)
-
-    def _added(self, before: Any, outputs: Any) -> Any:
-        if before is None or self._step.reports_last:
-            return outputs
-        return tf.nest.map_structure(lambda a, b: a + b, before, outputs)
-
-    # -- many steps ----------------------------------------------------------------------------
-
-    def _loop_over_stream(self, end: str) -> Callable[..., Any]:
-        """A loop over an iterator; `end` says how its data shows that it has come to an end."""
-
-        def loop(iterator: Any, steps: Any) -> Any:
-            def body(done: Any, _: Any, before: Any) -> Any:
-                if end == "never":
-                    return self._advanced(iterator.get_next(), done, before)
-                optional = _next_optional(iterator, end)
-                return tf.cond(
-                    optional.has_value(),
-                    lambda: self._advanced(optional.get_value(), done, before),
-                    lambda: (done, tf.constant(False), before),
-                )
-
-            return self._many(body, steps)
-
-        return loop
-
-    def _loop_without_data(self, steps: Any) -> Any:
-        return self._many(lambda done, _, before: self._advanced(None, done, before), steps)
-
-    def _loop_over_resident(self, batch_size: int) -> Callable[..., Any]:
-        """A loop that gathers its batches from tensors on the device, by their place in `order`."""
-        is_fused = self._plan.loop == "fused"
-
-        def loop(tensors: Any, order: Any, first: Any, steps: Any) -> Any:
-            def body(done: Any, _: Any, before: Any) -> Any:
-                begin = (first + done) * batch_size
-                if is_fused:
-                    # XLA has to know the size (a smaller last batch runs by itself), and the
-                    # beginning of a slice would be a constant to it: a compile for each call.
-                    some = tf.gather(order, begin + tf.range(batch_size))
-                else:
-                    some = order[begin : begin + batch_size]
-                batch = tf.nest.map_structure(lambda leaf: tf.gather(leaf, some), tensors)
-                return self._advanced(batch, done, before)
-
-            return self._many(body, steps)
-
-        return loop
-
-    def _advanced(self, batch: Any, done: Any, before: Any) -> Any:
-        run = self._run_one if self._plan.loop == "fused" else self._run_one_compiled
-        return done + 1, tf.constant(True), self._added(before, run(batch))
-
-    def _many(self, body: Callable[..., Any], steps: Any) -> Any:
-        # A while on tensors: the bounds of a tf.range would be constants to XLA, and every new
-        # number of steps would be compiled anew.
-        shapes = tf.nest.map_structure(lambda t: t.shape, self._outputs)
-        empty = tf.nest.map_structure(_zeros, self._outputs)
-        done, _, outputs = tf.while_loop(
-            lambda done, more, _: tf.logical_and(more, done < steps),
-            body,
-            (tf.constant(0), tf.constant(True), empty),
-            shape_invariants=(tf.TensorShape([]), tf.TensorShape([]), shapes),
-            parallel_iterations=1,
-        )
-        return done, outputs
-
-    def _run_resident(self, reader: ResidentReader, steps: int) -> tuple[int, Any]:
-        ran, total = 0, None
-        while ran < steps and reader.batches_left:
-            batches = min(steps - ran, reader.batches_left)
-            done, outputs = self._call_resident(reader, batches)
-            reader.advance(done)
-            ran, total = ran + done, self._added(total, outputs)
+        ran, total, more = 0, None, True
+        while ran < steps and more:
+            done, outputs, more = self._run(reader, steps - ran, watch)
+            if done:
+                outputs = tf.nest.map_structure(lambda output: output.numpy(), outputs)
+                ran, total = ran + done, self._loops.added(total, outputs)
         return ran, total
 
-    def _call_resident(self, reader: ResidentReader, batches: int) -> tuple[int, Any]:
-        resident, order = reader.resident, reader.order
-        whole = resident.examples // resident.batch_size - reader.index
-        if self._plan.loop == "fused" and whole == 0:
-            some = order[reader.index * resident.batch_size :]
-            batch = tf.nest.map_structure(lambda leaf: tf.gather(leaf, some), resident.tensors)
-            return 1, _as_numpy(self._call("last", self._run_one, batch))
+    def prepare(self, reader: Reader) -> Callable[[], None]:
+        """Traces at once; the function it returns compiles, and may do so beside the training.
+
+        It changes nothing. Not for an eager step, nor for one that runs call by call.
+        """
+        calls = [self._traced(*call) for call in self._calls_to_prepare(reader)]
+
+        def compile_all() -> None:
+            for call in calls:
+                call()
+
+        return compile_all
+
+    # -- by the plan's loop and feed -----------------------------------------------------------
+
+    def _run(self, reader: Reader, steps: int, watch: Stopwatch) -> tuple[int, Any, bool]:
+        """One call: how many steps it ran, their outputs, whether there may be more to run."""
+        if isinstance(reader, ResidentReader):
+            return self._run_resident(reader, steps, watch)
+        if self._plan.loop == "python":
+            return self._run_in_python(reader, watch)
+        if reader is None:
+            # Tensors, not Python numbers: every new number would be traced anew.
+            arguments = (tf.constant(steps),)
+            _, outputs = self._call("none", self._loops.without_data, arguments, watch)
+            return steps, outputs, True
+        if self._plan.feed == "chunk":
+            return self._run_chunk(reader, steps, watch)
+        return self._run_stream(reader, steps, watch)
+
+    def _run_resident(
+        self, reader: ResidentReader, steps: int, watch: Stopwatch
+    ) -> tuple[int, Any, bool]:
+        resident, batches = reader.resident, min(steps, reader.batches_left)
+        if not batches:
+            return 0, None, False
+        size = resident.batch_size
         if self._plan.loop == "fused":
-            batches = min(batches, whole)
-        loop = self._loop_over_resident(resident.batch_size)
-        arguments = (resident.tensors, order, tf.constant(reader.index), tf.constant(batches))
-        _, outputs = self._call(("resident", resident.batch_size), loop, *arguments)
-        return batches, _as_numpy(outputs)
+            whole = resident.examples // size - reader.index
+            batches, size = (min(batches, whole), size) if whole else (1, resident.examples % size)
+        begin = tf.constant(reader.index * resident.batch_size)
+        arguments = (resident.tensors, reader.order, begin, tf.constant(batches))
+        loop = self._loops.over_resident(size)
+        _, outputs = self._call(("resident", size), loop, arguments, watch)
+        reader.advance(batches)
+        return batches, outputs, True
 
-    def _run_in_python(self, reader: StreamReader | None, steps: int) -> tuple[int, Any]:
-        """One call for each step."""
-        total: Any = None
-        for done in range(steps):
-            batch = None
-            if reader is not None:
-                optional = _next_optional(reader.iterator, reader.end)
+    def _run_stream(
+        self, reader: StreamReader, steps: int, watch: Stopwatch
+    ) -> tuple[int, Any, bool]:
+        loop = self._loops.over_stream(reader.end, reader.batch_spec)
+        compiling = watch.seconds["compile"]
+        arguments = (reader.iterator, tf.constant(steps))
+        done, outputs, waited, sizes = self._call("stream", loop, arguments, watch)
+        if watch.seconds["compile"] == compiling:
+            watch.add("data wait", float(waited))
+        reader.sizes |= {int(size) for size in sizes if 0 < size < tf.int32.max}
+        return int(done), outputs, int(done) == steps
+
+    def _run_chunk(
+        self, reader: StreamReader, steps: int, watch: Stopwatch
+    ) -> tuple[int, Any, bool]:
+        with watch.timing("data wait"):
+            count, chunk, more = self._pulled(reader, steps)
+        if not count:
+            return 0, None, more
+        arguments = (chunk, tf.constant(count))
+        size = tf.nest.flatten(chunk)[0].shape[1]
+        _, outputs = self._call(("chunk", size), self._loops.over_chunk, arguments, watch)
+        return count, outputs, more
+
+    def _pulled(self, reader: StreamReader, steps: int) -> tuple[int, Any, bool]:
+        """How many batches of one size, at most `steps`; their chunk; whether more may come."""
+        spec = reader.batch_spec
+        if not reader.sizes and reader.held is None:
+            optional = next_optional(reader.iterator, reader.end)
+            if not optional.has_value():
+                return 0, None, False
+            reader.held = optional.get_value()
+        if reader.held is not None:
+            batch, reader.held = reader.held, None
+            size = int(runtime.count_examples(batch))
+            reader.sizes.add(size)
+            return 1, chunks.alone(batch, spec, size), True
+        size = max(reader.sizes)
+        limit = min(steps, chunks.room(spec, size))
+
+        def pull(iterator: Any, limit: Any) -> Any:
+            return chunks.pull(lambda: next_optional(iterator, reader.end), spec, size, limit)
+
+        function = self._function(("pull", size), pull)
+        count, chunk, rows, other = function(reader.iterator, tf.constant(limit))
+        reader.held = other if rows > 0 else None
+        return int(count), chunk, int(count) == limit or reader.held is not None
+
+    def _run_in_python(
+        self, reader: StreamReader | None, watch: Stopwatch
+    ) -> tuple[int, Any, bool]:
+        """One call for one step."""
+        batch = None
+        if reader is not None:
+            with watch.timing("data wait"):
+                optional = next_optional(reader.iterator, reader.end)
                 if not optional.has_value():
-                    return done, total
+                    return 0, None, False
                 batch = optional.get_value()
-            if self._plan.step == "eager":
-                outputs = self._run_one(batch)
-            else:
-                outputs = self._call("python", self._run_one, batch)
-            total = self._added(total, _as_numpy(outputs))
-        return steps, total
+        if self._plan.step == "eager":
+            return 1, self._loops.one(batch), True
+        return 1, self._call("python", self._loops.one, (batch,), watch), True
 
-    def _call(self, key: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    # -- compiling -----------------------------------------------------------------------------
+
+    def _call(
+        self, key: Any, function: Callable[..., Any], arguments: tuple[Any, ...], watch: Stopwatch
+    ) -> Any:
         """Calls a function compiled for this key; the first call traces it."""
-        if key in self._calls:
-            return self._calls[key](*arguments)
-        is_xla = self._plan.loop == "fused" or (self._plan.step, key) == ("xla", "python")
-        self._calls[key] = adaptations.compiled(function, xla=is_xla)
-        with warnings.catch_warnings():
+        if key in self._functions:
+            return self._functions[key](*arguments)
+        with watch.timing("compile"), warnings.catch_warnings():
             # What is to be said about the step was said while it was built.
             warnings.simplefilter("ignore", StepWarning)
             try:
-                return self._calls[key](*arguments)
+                return self._function(key, function)(*arguments)
             except tf.errors.InvalidArgumentError as error:
                 if "not compilable" in str(error) or "unsupported operations" in str(error):
                     raise ConfigurationError(_not_for_xla(self._step.title, error)) from None
                 raise
+
+    def _function(self, key: Any, function: Callable[..., Any]) -> Any:
+        if key not in self._functions:
+            is_pull = isinstance(key, tuple) and key[0] == "pull"
+            is_fused = self._plan.loop == "fused" and not is_pull
+            is_xla = is_fused or (self._plan.step, key) == ("xla", "python")
+            self._functions[key] = adaptations.compiled(function, xla=is_xla)
+        return self._functions[key]
+
+    def _calls_to_prepare(self, reader: Reader) -> Iterator[tuple[Any, ...]]:
+        """Key, function and arguments of every call to come, but for the number of steps.
+
+        With an iterator, also the arguments to compile with, which take nothing from it.
+        """
+        if reader is None:
+            yield "none", self._loops.without_data, ()
+        elif isinstance(reader, ResidentReader):
+            resident = reader.resident
+            rest = resident.examples % resident.batch_size
+            whole = resident.examples - rest
+            for size, begin in ((resident.batch_size, 0), (rest, whole)):
+                if size and begin < resident.examples:
+                    own = size if self._plan.loop == "fused" else resident.batch_size
+                    arguments = (resident.tensors, reader.order, tf.constant(begin))
+                    yield ("resident", own), self._loops.over_resident(own), arguments
+        else:
+            spec, known = reader.batch_spec, runtime.known_example_count(reader.batch_spec)
+            for size in reader.sizes if known is None else [known]:
+                if self._plan.feed == "chunk":
+                    chunk = chunks.empty(spec, size)
+                    yield ("chunk", size), self._loops.over_chunk, (chunk,)
+                else:
+                    loop = self._loops.over_stream(reader.end, spec)
+                    yield "stream", loop, (reader.iterator,), (reader.stand_in(size),)
+
+    def _traced(
+        self,
+        key: Any,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        stand_in: tuple[Any, ...] | None = None,
+    ) -> Callable[[], None]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StepWarning)
+            compiled = self._function(key, function)
+            concrete = compiled.get_concrete_function(*arguments, tf.constant(0))
+        if self._plan.loop == "fused":
+            # Without a step nothing changes, and the program is that of any number of steps.
+            return lambda: compiled(*arguments, tf.constant(0))
+        arguments = stand_in or arguments
+        return lambda: adaptations.run_on_copies(concrete, (*arguments, tf.constant(1)))
 
 
 def _not_for_xla(title: str, error: Exception) -> str:
@@ -214,15 +233,3 @@ def _not_for_xla(title: str, error: Exception) -> str:
         received=reason,
         do='use plan="graph"',
     )
-
-
-def _next_optional(iterator: Any, end: str) -> Any:
-    return iterator.get_next() if end == "marked" else iterator.get_next_as_optional()
-
-
-def _as_numpy(outputs: Any) -> Any:
-    return tf.nest.map_structure(lambda t: t.numpy(), outputs)
-
-
-def _zeros(like: Any) -> Any:
-    return tf.zeros([0 if size is None else size for size in like.shape], like.dtype)

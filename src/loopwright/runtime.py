@@ -1,13 +1,34 @@
 """The TensorFlow world a run lives in: strategy, replicas, how examples are counted and shared."""
 
+import os
 from typing import Any
 
 import tensorflow as tf
+
+from loopwright import adaptations
+
+RESIDENT_SHARE = 0.25
+"""The part of the device's memory that data may fill as a whole; more is streamed."""
 
 
 def replica_count(strategy: tf.distribute.Strategy) -> int:
     """How many replicas take part in each step."""
     return strategy.num_replicas_in_sync
+
+
+def fits_on_device(tensors: Any) -> bool:
+    """Whether tensors take at most `RESIDENT_SHARE` of the device's memory."""
+    bytes_needed = sum(
+        leaf.shape.num_elements() * leaf.dtype.size for leaf in tf.nest.flatten(tensors)
+    )
+    return bytes_needed <= RESIDENT_SHARE * device_memory_bytes()
+
+
+def device_memory_bytes() -> int:
+    """The memory of the GPU that steps run on, or of the machine."""
+    return adaptations.gpu_memory_bytes() or os.sysconf("SC_PAGE_SIZE") * os.sysconf(
+        "SC_PHYS_PAGES"
+    )
 
 
 def count_examples(batch: Any) -> Any:
@@ -20,6 +41,14 @@ def count_examples(batch: Any) -> Any:
         if leaf.shape.rank != 0:
             return tf.shape(leaf)[0]
     return tf.constant(1)
+
+
+def known_example_count(batch_spec: Any) -> int | None:
+    """How many examples every batch of this spec has; None if that is left open."""
+    for spec in tf.nest.flatten(batch_spec):
+        if spec.shape.rank != 0:
+            return spec.shape[0]
+    return None
 
 
 def share(batch: Any, index: int, count: int) -> Any:

@@ -3,9 +3,11 @@
 import contextlib
 import functools
 import inspect
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, final
 
 import keras
@@ -18,10 +20,13 @@ from loopwright.errors import ConfigurationError, LoopwrightWarning, message
 from loopwright.events import Event, Finished, Sink
 from loopwright.history import History
 from loopwright.meter import Pace
-from loopwright.plans import Plan, Terms, nearest, plan_of, refuse
+from loopwright.piloting import Piloting, asked_for
+from loopwright.plan_history import PlanHistory
+from loopwright.plans import Plan, nearest, settled
+from loopwright.runners import Runners
 from loopwright.running import StepRunner
 from loopwright.schedule import Every, Schedule, every
-from loopwright.step import StepName
+from loopwright.stopwatch import Stopwatch, advice
 from loopwright.tally import Tally
 from loopwright.task import Task, require_step
 from loopwright.telemetry.callbacks import CallbackBridge
@@ -45,14 +50,15 @@ class Trainer:
 
     `task` may also be a function that makes the task: it is called inside `strategy.scope()`,
     which several replicas need. `seed` decides everything that Loopwright draws. `sinks` are
-    functions that hear every event.
+    functions that hear every event. `plan` says how steps are run: `"auto"` measures while it
+    trains; a `Plan`, a short word, or what was recorded (`trainer.plan_history`, or a file of it).
     """
 
     def __init__(
         self,
         task: Task | keras.Model | Callable[[], Task | keras.Model],
         *,
-        plan: Plan | str = "graph",
+        plan: "Plan | PlanHistory | str | os.PathLike[str]" = "auto",
         strategy: tf.distribute.Strategy | None = None,
         seed: int = 0,
         sinks: Sequence[Sink] = (),
@@ -60,10 +66,10 @@ class Trainer:
         _require_tensorflow_backend()
         self._strategy = strategy or tf.distribute.get_strategy()
         self._task = as_task(task, self._strategy)
-        self._plan = plan_of(plan)
+        self._runners = Runners(self._task, self._strategy)
+        self._piloting = Piloting(asked_for(plan), self._runners, self._task)
         self._seed = seed
         self._sinks = list(sinks)
-        self._runners: dict[tuple[str, Plan, str], tuple[Any, StepRunner]] = {}
         self._epochs_done = 0
         self.history = History()
 
@@ -74,8 +80,13 @@ class Trainer:
 
     @property
     def plan(self) -> Plan:
-        """How steps are run."""
-        return self._plan
+        """How steps are run: the plan in use, or the one that training begins with."""
+        return self._piloting.plan
+
+    @property
+    def plan_history(self) -> PlanHistory:
+        """Which plan ran which steps; `Trainer(..., plan=that)` runs a task anew like this one."""
+        return self._piloting.history
 
     def fit(
         self,
@@ -164,36 +175,49 @@ class Trainer:
             length = feed.steps_per_epoch
         bridge = CallbackBridge(callbacks, self._task)
         self.history = History(bridge.added)
-        refuse(self._plan, self._terms(feed))
-        runner_for = functools.partial(self._runner, "train_step", self._plan)
-        training = Training(runner_for, feed, Tally(self._task))
+        schedule = Schedule(
+            steps_per_epoch=length,
+            until=duration,
+            validate_every=interval if sets else None,
+            stop_every_steps=bridge.stop_every_steps,
+        )
+        watch, piloting = Stopwatch(time.perf_counter), self._piloting
+        first_step = int(self._task.step_counter.read_value())
+        training = Training(
+            functools.partial(self._runners.runner, "train_step"),
+            feed,
+            Tally(self._task),
+            lambda feed, training: piloting.begin(
+                feed, training, watch, steps=schedule.total_steps, seconds=duration.seconds
+            ),
+            step=first_step,
+            watch=watch,
+            planned=piloting.planned,
+        )
         for held in sets.values():
             # What is wrong with validation shows before an hour of training, not after it.
             if held.can_be_read_again:
                 self._test_runner_for(held.one_pass(steps=validation_steps))
 
         def validate() -> dict[str, Any]:
-            scores = {name: self._score(data, validation_steps) for name, data in sets.items()}
+            with watch.timing("validation"):
+                scores = {name: self._score(d, validation_steps) for name, d in sets.items()}
             return {f"{name}{key}": v for name, s in scores.items() for key, v in s.items()}
 
         events = loop.train(
-            schedule=Schedule(
-                steps_per_epoch=length,
-                until=duration,
-                validate_every=interval if sets else None,
-                stop_every_steps=bridge.stop_every_steps,
-            ),
+            schedule=schedule,
             run_steps=bridge.before_steps(training.run_steps),
             start_epoch=training.start_epoch,
             report=training.report,
+            news=lambda: piloting.news(training.step),
             validate=bridge.around_validation(validate),
             stop_requested=bridge.stop_requested,
-            first_step=int(self._task.step_counter.read_value()),
+            first_step=first_step,
             pace=Pace(),
-            clock=time.perf_counter,
+            clock=watch.clock,
         )
         sinks = [bridge, self.history, console(verbose), *map(_tolerated, self._sinks)]
-        return self._heard(events, sinks)
+        return self._heard(events, sinks, watch, first_step)
 
     def evaluate(
         self,
@@ -214,11 +238,13 @@ class Trainer:
         require_step(self._task, "predict_step")
         _require_positive(steps=steps)
         data = as_data(x, batch_size=batch_size)
-        return predict(self._task, data, steps=steps, strategy=self._strategy, plan=self._plan)
+        return predict(self._task, data, steps=steps, strategy=self._strategy, plan=self.plan)
 
-    def _heard(self, events: Iterator[Event], sinks: Sequence[Sink]) -> Iterator[Event]:
+    def _heard(
+        self, events: Iterator[Event], sinks: Sequence[Sink], watch: Stopwatch, first_step: int
+    ) -> Iterator[Event]:
         """Tells every sink of every event; `Finished` reaches them whatever happens."""
-        began, finished, reason = time.perf_counter(), None, "failed"
+        began, finished, reason = watch.clock(), None, "failed"
         try:
             for event in events:
                 if isinstance(event, Finished):
@@ -230,9 +256,13 @@ class Trainer:
             reason = "left"
             raise
         finally:
+            self._piloting.end()
             if finished is None:
-                seconds = time.perf_counter() - began
+                seconds = watch.clock() - began
                 finished = Finished(int(self._task.step_counter.read_value()), seconds, reason)
+            spent = watch.whole(finished.seconds)
+            hint = advice(spent, finished.step - first_step)
+            finished = replace(finished, spent=spent, advice=hint or "")
             self._epochs_done += len(self.history.epoch)
             if finished.reason != "failed":
                 _finalize_averages(self._task)
@@ -250,27 +280,10 @@ class Trainer:
 
     def _test_runner_for(self, feed: Feed) -> StepRunner:
         # Scores are wanted of any data, whatever plan the training runs by.
-        plan = nearest(self._plan, self._terms(feed))
-        return self._runner("test_step", plan, feed.batch_spec)
-
-    def _terms(self, feed: Feed | None) -> Terms:
-        leaves = [] if feed is None else tf.nest.flatten(feed.batch_spec)
-        return Terms(
-            in_memory=feed is None or feed.resident is not None,
-            plain=all(isinstance(s, tf.TensorSpec) and s.dtype != tf.string for s in leaves),
-            replicas=self._strategy.num_replicas_in_sync,
-        )
-
-    def _runner(self, name: StepName, plan: Plan, batch_spec: Any) -> StepRunner:
-        """The compiled step for this kind of batch; made anew when the task has changed."""
-        kind = (name, plan, str(batch_spec))
-        known = self._runners.get(kind)
-        if known is not None and known[0] == state.fingerprint(self._task):
-            return known[1]
-        runner = StepRunner(self._task, name, batch_spec, strategy=self._strategy, plan=plan)
-        # Building creates what is made lazily, so the fingerprint is taken after it.
-        self._runners[kind] = (state.fingerprint(self._task), runner)
-        return runner
+        terms = self._runners.terms(feed)
+        plan = Plan(self.plan.step, self.plan.loop)
+        plan = settled(nearest(plan, terms), terms)
+        return self._runners.runner("test_step", feed.batch_spec, plan)
 
 
 def _duration(epochs: int, until: str | Every | None) -> Every:

@@ -2,26 +2,53 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, Protocol, final
 
+from loopwright.choosing import BackgroundCompile
 from loopwright.data import Feed
 from loopwright.errors import DataError, RetraceWarning, message
+from loopwright.plans import Plan
 from loopwright.readers import Reader
 from loopwright.running import StepRunner
+from loopwright.stopwatch import Stopwatch
 from loopwright.tally import Tally
+
+
+class Pilot(Protocol):
+    """Says by which plan the next steps run."""
+
+    def next(self, step: int, steps: int) -> tuple[Plan, int]:
+        """The plan after `step` steps, and how many of the next `steps` to run by it."""
+        ...
+
+    def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
+        """Hears how long it took."""
+        ...
 
 
 @final
 class Training:
-    """Goes through a feed with a compiled step; what the loop calls `run_steps`."""
+    """Goes through a feed with compiled steps; what the loop calls `run_steps`."""
 
     def __init__(
-        self, runner_for: Callable[[Any], StepRunner], feed: Feed | None, tally: Tally
+        self,
+        runner_for: Callable[[Any, Plan], StepRunner],
+        feed: Feed | None,
+        tally: Tally,
+        pilot_for: "Callable[[Feed | None, Training], Pilot]",
+        *,
+        step: int,
+        watch: Stopwatch,
+        planned: Callable[[int, Plan], None],
     ) -> None:
-        self._runner_for, self._feed, self._tally = runner_for, feed, tally
-        self._runner = runner_for(None if feed is None else feed.batch_spec)
+        self._runner_for = runner_for
+        self._feed, self._tally = feed, tally
+        self.step, self._watch, self._planned = step, watch, planned
         self._reader: Reader = None
         self._steps_in_epoch = 0
+        self._runners: dict[Plan, StepRunner] = {}
+        self._pilot_for, self._pilot = pilot_for, pilot_for(feed, self)
+        self._runner(self._pilot.next(step, 1)[0])  # what is wrong with the step shows now
 
     def start_epoch(self) -> None:
         """Forgets the numbers of the epoch before."""
@@ -29,21 +56,17 @@ class Training:
         self._steps_in_epoch = 0
         feed = self._feed
         if feed is not None and (self._reader is None or feed.end == "each epoch"):
-            self._reader = self._runner.open(feed)
+            self._open(feed)
 
     def run_steps(self, steps: int) -> int:
         """Runs `steps` steps; fewer only if the epoch's data ended."""
         ran = 0
         while ran < steps:
-            try:
-                done, outputs = self._runner.run(self._reader, steps - ran)
-            except Exception:
-                self._raise_failure_of_data()
-                raise
-            if done:
-                self._tally.add(outputs)
-            ran, self._steps_in_epoch = ran + done, self._steps_in_epoch + done
-            if ran < steps and not self._reopened():
+            plan, asked = self._pilot.next(self.step, steps - ran)
+            self._planned(self.step, plan)
+            done = self._run(plan, asked)
+            ran += done
+            if done < asked and not self._reopened():
                 break
         if self._feed is not None and self._steps_in_epoch == self._feed.steps_per_epoch:
             self._feed.epoch_ended()
@@ -52,6 +75,38 @@ class Training:
     def report(self) -> dict[str, Any]:
         """The numbers of the epoch so far."""
         return self._tally.numbers()
+
+    def prepare(self, plan: Plan) -> BackgroundCompile:
+        """Traces a plan at once, for the data as it lies, and compiles it in the background."""
+        return BackgroundCompile(self._runner(plan).prepare(self._reader))
+
+    def _run(self, plan: Plan, steps: int) -> int:
+        watch = self._watch
+        began, before = watch.clock(), dict(watch.seconds)
+        try:
+            done, outputs = self._runner(plan).run(self._reader, steps, watch)
+        except Exception:
+            self._raise_failure_of_data()
+            raise
+        seconds = watch.clock() - began
+        compile_seconds = watch.seconds["compile"] - before["compile"]
+        waited_seconds = watch.seconds["data wait"] - before["data wait"]
+        watch.add("step", seconds - compile_seconds - waited_seconds)
+        self._pilot.ran(plan, done, seconds, compile_seconds)
+        if done:
+            self._tally.add(outputs)
+        self.step, self._steps_in_epoch = self.step + done, self._steps_in_epoch + done
+        return done
+
+    def _runner(self, plan: Plan) -> StepRunner:
+        if plan not in self._runners:
+            spec = None if self._feed is None else self._feed.batch_spec
+            self._runners[plan] = self._runner_for(spec, plan)
+        return self._runners[plan]
+
+    def _open(self, feed: Feed) -> None:
+        plan, _ = self._pilot.next(self.step, 1)
+        self._reader = self._runner(plan).open(feed)
 
     def _raise_failure_of_data(self) -> None:
         failure = None if self._feed is None else self._feed.failure()
@@ -68,8 +123,9 @@ class Training:
         if wider is not None:
             self._feed, change = wider
             warnings.warn(_retraced(change), RetraceWarning, stacklevel=2)
-            self._runner = self._runner_for(self._feed.batch_spec)
-            self._reader = self._runner.open(self._feed)
+            self._runners.clear()
+            self._pilot = self._pilot_for(self._feed, self)
+            self._open(self._feed)
             return True
         if feed.steps_per_epoch is None and self._steps_in_epoch:
             return False

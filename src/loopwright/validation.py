@@ -13,6 +13,7 @@ from loopwright.errors import DataError, message
 from loopwright.meter import Pace
 from loopwright.plans import Plan
 from loopwright.running import StepRunner
+from loopwright.stopwatch import Stopwatch
 from loopwright.tally import Tally
 from loopwright.task import Task
 
@@ -42,7 +43,7 @@ def score(
     clock: Callable[[], float],
 ) -> dict[str, Any]:
     """Runs the test step over all of a feed; means are weighted by examples."""
-    tally, pace, scored, rest = Tally(task), Pace(), 0, feed
+    tally, pace, watch, scored, rest = Tally(task), Pace(), Stopwatch(clock), 0, feed
     with contextlib.ExitStack() as undoing:
         while rest is not None:
             feed, runner = rest, runner_for(rest)
@@ -54,7 +55,7 @@ def score(
             asked, ran = 0, 0
             while ran == asked:
                 began, asked = clock(), pace.at_most_steps
-                ran, outputs = runner.run(reader, asked)
+                ran, outputs = runner.run(reader, asked, watch)
                 pace.add(steps=ran, seconds=clock() - began)
                 scored += ran
                 if ran:

@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
+from loopwright import runtime
 from loopwright.data import nests
 from loopwright.data.class_weights import check_labelled, weighted
 from loopwright.data.mapping import ExampleMap, mapped, require_dense
@@ -166,9 +167,12 @@ class Arrays(Data):
         leaves = tf.nest.flatten(self._batch)
         if self._map is not None or not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
             return None
-
+        if not runtime.fits_on_device(self._batch):
+            return None
+        batch = self._batch if class_weight is None else weighted(self._batch, class_weight)
         return Resident(
-            tensors=self._batch if class_weight is None else weighted(self._batch, class_weight),
+            # Where there is a GPU this copies them there, once.
+            tensors=tf.nest.map_structure(tf.identity, batch),
             batch_size=self._batch_size,
             order=order,
             examples=len(self),

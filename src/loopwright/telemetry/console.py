@@ -22,6 +22,7 @@ from loopwright.events import (
     EpochStarted,
     Event,
     Finished,
+    PlanChosen,
     Sink,
     Started,
     Trained,
@@ -133,6 +134,8 @@ class _Lines:
             if now - self._said_at > _SECONDS_BETWEEN_LINES:
                 rate = event.step_in_epoch / max(now - self._epoch_began, 1e-9)
                 self._say(wording.running(self._run, event, rate))
+        elif isinstance(event, PlanChosen):
+            self._say(wording.chosen(event))
         elif isinstance(event, Validated):
             self._say_unsaid()
             self._unsaid = event  # only the next event tells whether this was the epoch's end
@@ -148,7 +151,9 @@ class _Lines:
             if self._unfinished is not None:
                 self._say(wording.running(self._run, self._unfinished, None))
             self._say_unsaid()
-            self._say([wording.last(self._run, event)])
+            self._say([wording.last(self._run, event), *wording.spent(event)])
+            if event.advice:
+                self._say([wording.Part(event.advice)])
 
     def close(self) -> None:
         """Nothing to put back."""
@@ -185,6 +190,8 @@ class _Bar:
         if isinstance(event, Trained):
             self._unfinished = event
             self._draw_if_due()
+        elif isinstance(event, PlanChosen):
+            self._keep(wording.chosen(event))
         elif isinstance(event, Validated):
             if self._validated is not None:
                 self._keep(wording.validated(self._validated))
@@ -232,7 +239,9 @@ class _Bar:
             self._keep(wording.running(self._run, self._unfinished, None))
         if self._validated is not None:
             self._keep(wording.validated(self._validated))
-        self._keep([wording.last(self._run, event)])
+        self._keep([wording.last(self._run, event), *wording.spent(event)])
+        if event.advice:
+            self._output.print(Text(event.advice, "yellow"))
 
     def _keep(self, parts: Iterable[wording.Part]) -> None:
         """Prints a line that stays."""

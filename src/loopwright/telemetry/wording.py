@@ -10,6 +10,7 @@ from loopwright.events import (
     EpochEnded,
     Finished,
     Metrics,
+    PlanChosen,
     Started,
     Trained,
     Validated,
@@ -81,6 +82,24 @@ def last(run: Started, event: Finished) -> Part:
     steps = event.step - run.step
     unit = "step" if steps == 1 else "steps"
     return Part(f"{_ENDINGS[event.reason]} {steps:,} {unit} in {_seconds(event.seconds)}")
+
+
+def chosen(event: PlanChosen) -> list[Part]:
+    """Which plan was chosen, why, and how to have it again."""
+    return [
+        Part(f"plan: {event.plan}"),
+        Part(event.why, 1, "dim"),
+        Part(f"again with {event.repeat}", 2, "dim"),
+    ]
+
+
+def spent(event: Finished) -> list[Part]:
+    """Where the time of a run went, the largest part first; nothing if nobody measured."""
+    total = sum(event.spent.values())
+    parts = sorted(event.spent.items(), key=lambda part: -part[1])
+    shares = [(name, seconds / total) for name, seconds in parts if total and seconds > 0]
+    shown = [f"{name} {share:.0%}" for name, share in shares if share >= 0.005]
+    return [Part(f"time: {', '.join(shown)}", style="dim")] if shown else []
 
 
 def _epoch(run: Started, epoch: int) -> Part:

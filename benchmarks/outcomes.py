@@ -1,0 +1,79 @@
+"""What was measured, and how it compares: plain values, no TensorFlow."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+KERAS = "Keras fit"
+KERAS_BEST = "Keras fit, best settings"
+HAND = "hand loop"
+HAND_XLA = "hand loop, XLA"
+LOOPWRIGHT = "Loopwright"
+LOOPWRIGHT_BEST = "Loopwright, best fixed plan"
+LIGHTNING = "PyTorch Lightning"
+COLUMNS = (KERAS, KERAS_BEST, HAND, HAND_XLA, LOOPWRIGHT, LOOPWRIGHT_BEST, LIGHTNING)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One contender on one workload; several of them may share a column."""
+
+    column: str
+    setting: str = ""
+    rates: tuple[float, ...] = ()
+    """Steps per second, one of each round."""
+    steps_per_round: int = 0
+    notes: tuple[str, ...] = ()
+    """What the contender said about its own choices."""
+    failure: str | None = None
+
+    @property
+    def best(self) -> float | None:
+        """Steps per second of the best round; noise only ever slows a round down."""
+        return None if self.failure is not None else max(self.rates, default=None)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All contenders on one workload."""
+
+    key: str
+    name: str
+    measured: tuple[Measured, ...] = ()
+    progress_share: float | None = None
+    """The part of a run's time that goes into the progress bar."""
+    failure: str | None = None
+
+    def best(self, *columns: str) -> Measured | None:
+        """The fastest contender of these columns; None if none of them could run."""
+        return best_of(one for one in self.measured if one.column in columns)
+
+    def rate(self, *columns: str) -> float | None:
+        """Steps per second of the fastest contender of these columns."""
+        best = self.best(*columns)
+        return None if best is None else best.best
+
+
+def best_of(measured: Iterable[Measured]) -> Measured | None:
+    """The one with the highest rate of all that ran."""
+    return max((one for one in measured if one.best), key=lambda one: one.best or 0, default=None)
+
+
+def ratio(value: float | None, base: float | None) -> float | None:
+    """How many times `base` a value is, where both are known."""
+    return value / base if value and base else None
+
+
+def outcome_from(data: dict[str, Any]) -> Outcome:
+    """Reads what `dataclasses.asdict` and JSON made of an outcome."""
+    measured = tuple(
+        Measured(**one | {name: tuple(one[name]) for name in ("rates", "notes")})
+        for one in data["measured"]
+    )
+    return Outcome(**{**data, "measured": measured})
+
+
+def present(outcomes: Sequence[Outcome]) -> list[str]:
+    """The columns in which anybody was measured."""
+    found = {one.column for outcome in outcomes for one in outcome.measured}
+    return [column for column in COLUMNS if column in found]

@@ -1,0 +1,47 @@
+"""Calls a function of a module in a fresh process: `python -m benchmarks.processes`."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).parents[1]
+
+
+def environment(cache_directory: Path | str) -> dict[str, str]:
+    """The environment of a measured process; plans chosen earlier are not known in it."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
+    return {**quiet, "LOOPWRIGHT_CACHE_DIR": str(cache_directory)}
+
+
+def call(function: str, cache_directory: Path | str | None = None, **arguments: Any) -> Any:
+    """What `module:function` returns in a process of its own, as JSON can carry it."""
+    command = [sys.executable, "-m", "benchmarks.processes", function, json.dumps(arguments)]
+    with tempfile.TemporaryDirectory() as empty:
+        return run(command, environment(cache_directory or empty))
+
+
+def run(command: list[str], environment: Mapping[str, str]) -> Any:
+    """The JSON in the last line that a command prints; RuntimeError if it fails."""
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=environment, check=False
+    )
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        raise RuntimeError(f"{' '.join(command[2:])} ended with exit code {done.returncode}")
+    return json.loads(lines[-1])
+
+
+def _serve(function: str, arguments: str) -> None:
+    module, _, name = function.partition(":")
+    result = getattr(importlib.import_module(module), name)(**json.loads(arguments))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    _serve(*sys.argv[1:])

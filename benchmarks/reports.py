@@ -1,0 +1,65 @@
+"""Markdown and JSON of a measurement, and where it was made."""
+
+import datetime
+import json
+import os
+import platform
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def measured_on() -> str:
+    """When, on what machine, with which versions."""
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}"
+    versions = f"TensorFlow {version('tensorflow')}, Keras {version('keras')}"
+    return f"{datetime.date.today()}, {machine}, {versions}."
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table.
+
+    >>> print(table(["a", "b"], [["1", "2"]]))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    lines = [header, *rows]
+    text = [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join([text[0], "|---" * len(header) + "|", *text[1:]])
+
+
+def times(value: float | None) -> str:
+    """A ratio, or a dash where there is none."""
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def count(value: float | None) -> str:
+    """A rate or a count: three digits at least, and thousands apart."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+
+
+def directory(arguments: Namespace) -> Path | None:
+    """Where results go: only those of everything replace the ones of the repository."""
+    is_part = bool(getattr(arguments, "only", None))
+    return arguments.results or (None if is_part else RESULTS)
+
+
+def save(into: Path | None, name: str, report: str, data: Any) -> None:
+    """Writes `name.md` and `name.json`."""
+    if into is None:
+        return
+    into.mkdir(parents=True, exist_ok=True)
+    (into / f"{name}.md").write_text(report)
+    (into / f"{name}.json").write_text(json.dumps(data, indent=2) + "\n")

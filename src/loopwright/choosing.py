@@ -1,0 +1,118 @@
+"""Choosing: which plans may be faster for a step, how they are compiled beside the training."""
+
+import atexit
+import functools
+import hashlib
+import os
+import platform
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from loopwright import state
+from loopwright.building import Built
+from loopwright.data import Feed
+from loopwright.plans import Plan, Terms, objection, settled
+from loopwright.tuner import Candidate, first_line
+
+_SECONDS_TO_WAIT_AT_EXIT = 60.0
+_COMPILER_SETTINGS = ("XLA_FLAGS", "TF_XLA_FLAGS", "TF_ENABLE_ONEDNN_OPTS")
+
+
+def candidates(built: Built, feed: Feed | None, terms: Terms) -> list[Candidate]:
+    """The plans that may be faster than the graph loop, the most promising first."""
+    leaves = [] if feed is None else tf.nest.flatten(feed.batch_spec)
+    if any(None in leaf.shape[1:] for leaf in leaves):
+        return []  # XLA would compile anew for each length
+    savings = {Plan("xla", "fused"): 0.5, Plan("xla", "graph"): 0.1}
+    if built.has_convolutions and not tf.config.list_physical_devices("GPU"):
+        # Inside XLA's loop they run many times slower, and nothing can interrupt a step.
+        savings = {Plan("xla", "graph"): 0.3}
+    return [
+        Candidate(settled(plan, terms), saving)
+        for plan, saving in savings.items()
+        if objection(plan, terms) is None
+    ]
+
+
+def identity(task: Any, built: Built, feed: Feed | None, terms: Terms) -> str:
+    """The same for the same step, shapes, machine and versions, in any process."""
+    held = [variable for part in state.parts(task) for variable in state.variables(part.value)]
+    known = [
+        built.digest,
+        sorted(f"{variable.dtype.name}{tuple(variable.shape)}" for variable in held),
+        None if feed is None else str(feed.batch_spec),
+        feed.resident.batch_size if feed is not None and feed.resident is not None else None,
+        terms,
+        _machine(),
+        tf.__version__,
+        keras.__version__,
+    ]
+    return hashlib.sha256(repr(known).encode()).hexdigest()
+
+
+@final
+class BackgroundCompile:
+    """Runs a compile in a thread, beside the training."""
+
+    def __init__(self, compile: Callable[[], None]) -> None:
+        self._compile, self._failure = compile, ""
+        self._thread = threading.Thread(target=self._run, name="loopwright-compile", daemon=True)
+        _wait_at_exit()
+        _under_way.add(self._thread)
+        self._thread.start()
+
+    def is_over(self) -> bool:
+        """Whether it has ended, well or badly."""
+        return not self._thread.is_alive()
+
+    def failure(self) -> str | None:
+        """Why it failed, in one line; None if it did not."""
+        return self._failure or None
+
+    def _run(self) -> None:
+        try:
+            self._compile()
+        except Exception as error:
+            self._failure = first_line(error)
+        finally:
+            self._compile = lambda: None  # it holds the data
+            _under_way.discard(self._thread)
+
+
+_under_way: set[threading.Thread] = set()
+
+
+@functools.cache
+def _wait_at_exit() -> None:
+    """Lets a compile end before the process does, which would crash it (XLA cannot be stopped)."""
+
+    def wait() -> None:
+        for thread in list(_under_way):
+            thread.join(_SECONDS_TO_WAIT_AT_EXIT)
+
+    atexit.register(wait)
+
+
+def _machine() -> list[Any]:
+    """What makes one plan faster here and another one there."""
+    return [
+        _processor(),
+        os.cpu_count(),
+        [device.device_type for device in tf.config.list_physical_devices()],
+        tf.config.threading.get_intra_op_parallelism_threads(),
+        tf.config.threading.get_inter_op_parallelism_threads(),
+        [os.environ.get(name) for name in _COMPILER_SETTINGS],
+    ]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line for line in lines if line.startswith("model name")), platform.machine())

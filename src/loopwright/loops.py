@@ -1,0 +1,145 @@
+"""Loops around a step, as graphs: over arrays on the device, chunks, an iterator, or no data."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, final
+
+import tensorflow as tf
+
+from loopwright import adaptations, runtime
+from loopwright.plans import Plan
+from loopwright.step import Step
+
+
+@final
+class Loops:
+    """The loops of one plan around one step; `outputs` are the specs of what the step gives."""
+
+    def __init__(self, step: Step, outputs: Any, plan: Plan) -> None:
+        self._step, self._outputs, self._plan = step, outputs, plan
+        self._xla_step: Callable[..., Any] | None = None
+
+    def one(self, batch: Any) -> Any:
+        """One step, as it is."""
+        is_xla = self._plan.step == "xla"
+        with adaptations.random_numbers_for_xla() if is_xla else contextlib.nullcontext():
+            outputs = self._step.on_all_replicas(batch)
+        if self._step.name == "train_step":
+            self._step.task.step_counter.assign_add(1)
+        return outputs
+
+    def added(self, before: Any, outputs: Any) -> Any:
+        """What counts after these outputs: sums, or the last ones."""
+        if before is None or self._step.reports_last:
+            return outputs
+        return tf.nest.map_structure(lambda a, b: a + b, before, outputs)
+
+    def without_data(self, steps: Any) -> Any:
+        """A loop around a step that needs no batch."""
+        return self._counted(lambda _: None, steps)
+
+    def over_resident(self, size: int) -> Callable[..., Any]:
+        """A loop that gathers its batches from tensors on the device, by their place in `order`."""
+        is_fused = self._plan.loop == "fused"
+
+        def loop(tensors: Any, order: Any, begin: Any, steps: Any) -> Any:
+            def batch(done: Any) -> Any:
+                first = begin + done * size
+                if is_fused:
+                    # XLA has to know the size (a smaller last batch runs by itself), and the
+                    # beginning of a slice would be a constant to it: a compile for each call.
+                    some = tf.gather(order, first + tf.range(size))
+                else:
+                    some = order[first : first + size]
+                return tf.nest.map_structure(lambda leaf: tf.gather(leaf, some), tensors)
+
+            return self._counted(batch, steps)
+
+        return loop
+
+    def over_chunk(self, chunk: Any, steps: Any) -> Any:
+        """A loop over the first `steps` batches of a chunk."""
+
+        def batch(done: Any) -> Any:
+            return tf.nest.map_structure(lambda leaf: tf.gather(leaf, done), chunk)
+
+        return self._counted(batch, steps)
+
+    def over_stream(self, end: str, batch_spec: Any) -> Callable[..., Any]:
+        """A loop over an iterator; `end` says how its data shows that it has come to an end.
+
+        It returns how many steps it ran, their outputs, for how many seconds it waited, and the
+        smallest and largest number of examples in a batch, where the spec leaves that open.
+        """
+        is_open = runtime.known_example_count(batch_spec) is None
+
+        def loop(iterator: Any, steps: Any) -> Any:
+            def body(done: Any, _: Any, before: Any, waited: Any, sizes: Any) -> Any:
+                began = tf.timestamp()
+                with tf.control_dependencies([began]):
+                    optional = next_optional(iterator, end)
+                    has_batch = optional.has_value()
+                with tf.control_dependencies([has_batch]):
+                    waited += tf.timestamp() - began
+
+                def advanced() -> Any:
+                    batch = optional.get_value()
+                    seen = _with_size_of(batch, sizes) if is_open else sizes
+                    return done + 1, True, self.added(before, self._compiled(batch)), seen
+
+                done, more, outputs, sizes = tf.cond(
+                    has_batch, advanced, lambda: (done, False, before, sizes)
+                )
+                return done, more, outputs, waited, sizes
+
+            scalar = tf.TensorShape([])
+            done, _, outputs, waited, sizes = tf.while_loop(
+                lambda done, more, *_: tf.logical_and(more, done < steps),
+                body,
+                (0, True, self._nothing(), tf.constant(0.0, tf.float64), (tf.int32.max, 0)),
+                shape_invariants=(scalar, scalar, self._shapes(), scalar, (scalar, scalar)),
+                parallel_iterations=1,
+            )
+            return done, outputs, waited, sizes
+
+        return loop
+
+    def _counted(self, batch: Callable[[Any], Any], steps: Any) -> Any:
+        run = self.one if self._plan.loop == "fused" else self._compiled
+        # A while on tensors: the bounds of a tf.range would be constants to XLA, and every new
+        # number of steps would be compiled anew.
+        return tf.while_loop(
+            lambda done, _: done < steps,
+            lambda done, before: (done + 1, self.added(before, run(batch(done)))),
+            (0, self._nothing()),
+            shape_invariants=(tf.TensorShape([]), self._shapes()),
+            parallel_iterations=1,
+        )
+
+    def _compiled(self, batch: Any) -> Any:
+        """One step inside a loop that is not compiled by XLA as a whole."""
+        if self._plan.step != "xla":
+            return self.one(batch)
+        if self._xla_step is None:
+            self._xla_step = adaptations.compiled(self.one, xla=True)
+        return self._xla_step(batch)
+
+    def _nothing(self) -> Any:
+        return tf.nest.map_structure(_zeros, self._outputs)
+
+    def _shapes(self) -> Any:
+        return tf.nest.map_structure(lambda output: output.shape, self._outputs)
+
+
+def next_optional(iterator: Any, end: str) -> Any:
+    """The next batch, or none; an epoch of unknown length carries its end in its elements."""
+    return iterator.get_next() if end == "marked" else iterator.get_next_as_optional()
+
+
+def _with_size_of(batch: Any, sizes: Any) -> Any:
+    examples = runtime.count_examples(batch)
+    return tf.minimum(sizes[0], examples), tf.maximum(sizes[1], examples)
+
+
+def _zeros(like: Any) -> Any:
+    return tf.zeros([0 if size is None else size for size in like.shape], like.dtype)

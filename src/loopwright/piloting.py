@@ -1,0 +1,101 @@
+"""Piloting: by which plans a trainer's steps run: fixed, recorded, remembered, or found out."""
+
+import os
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, final
+
+from loopwright import adaptations, choosing, plan_cache
+from loopwright.data import Feed
+from loopwright.events import PlanChosen
+from loopwright.plan_history import PlanHistory, Recorded, load
+from loopwright.plans import WORDS, Plan, objection, plan_of, refuse, settled
+from loopwright.runners import Runners
+from loopwright.stopwatch import Stopwatch
+from loopwright.training import Pilot, Training
+from loopwright.tuner import Choice, Tuner
+
+
+def asked_for(plan: "Plan | PlanHistory | str | os.PathLike[str]") -> PlanHistory | None:
+    """What a person asked for, as a history to follow; None: find out."""
+    if isinstance(plan, PlanHistory):
+        return plan
+    if isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".json")):
+        return load(plan)
+    return None if plan == "auto" else PlanHistory().changed(0, plan_of(plan))
+
+
+@final
+class Piloting:
+    """The plans of one trainer: what was asked for, what is in use, what was found out."""
+
+    def __init__(self, asked: PlanHistory | None, runners: Runners, task: Any) -> None:
+        self._asked, self._runners, self._task = asked, runners, task
+        self._tuners: dict[Any, Tuner] = {}
+        self._tuner: Tuner | None = None
+        self._untold: Choice | None = None
+        self._identity = ""
+        self.history = PlanHistory()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan in use, or the one that training begins with."""
+        if self.history.changes:
+            return self.history.changes[-1].plan
+        return WORDS["graph"] if self._asked is None else self._asked.changes[-1].plan
+
+    def begin(
+        self,
+        feed: Feed | None,
+        training: Training,
+        watch: Stopwatch,
+        *,
+        steps: int | None,
+        seconds: float | None,
+    ) -> Pilot:
+        """Who says by which plan the steps of this call of `fit` run."""
+        self._tuner = self._untold = None
+        terms = self._runners.terms(feed)
+        if self._asked is not None:
+            for change in self._asked.changes:
+                refuse(change.plan, terms)
+            return Recorded(self._asked.with_plans(lambda plan: settled(plan, terms)))
+        start = settled(WORDS["graph"], terms)
+        spec = None if feed is None else feed.batch_spec
+        built = self._runners.built("train_step", spec)
+        candidates = choosing.candidates(built, feed, terms)
+        self._identity = choosing.identity(self._task, built, feed, terms)
+        if self._identity not in self._tuners:
+            known = plan_cache.remembered(self._identity)
+            if known is not None and objection(known[0], terms) is None:
+                self._untold = Choice(known[0], f"measured before: {known[1]}")
+                return Recorded(PlanHistory().changed(0, known[0]))
+            self._tuners[self._identity] = Tuner(start, deque(candidates), self._note)
+        self._tuner = self._tuners[self._identity]
+        self._tuner.begin(training.prepare, watch, steps=steps, seconds=seconds)
+        return self._tuner
+
+    def planned(self, step: int, plan: Plan) -> None:
+        """The steps after `step` run by this plan."""
+        if plan.step == "xla" and self.plan.step != "xla":
+            note = adaptations.slow_random_numbers()
+            self.history = self.history.noted(note) if note else self.history
+        self.history = self.history.changed(step, plan)
+
+    def news(self, step: int) -> Iterable[PlanChosen]:
+        """What has been chosen since this was last asked."""
+        if self._tuner is not None and self._tuner.choice is not None:
+            self._untold, self._tuner.choice = self._tuner.choice, None
+            plan_cache.remember(self._identity, self._untold.plan, self._untold.why)
+        if self._untold is not None:
+            chosen, self._untold = self._untold, None
+            yield PlanChosen(step, chosen.plan.in_words, chosen.why, f"plan={chosen.plan!r}")
+
+    def end(self) -> None:
+        """The call of `fit` is over."""
+        if self._tuner is not None:
+            self._tuner.end()
+            list(self.news(0))
+
+    def _note(self, text: str) -> None:
+        self.history = self.history.noted(text)

@@ -1,0 +1,75 @@
+"""Runners: the compiled steps of a task, each made once, and anew when the task has changed."""
+
+from typing import Any, final
+
+import tensorflow as tf
+
+from loopwright import state
+from loopwright.building import Built, build
+from loopwright.data import Feed, nests
+from loopwright.plans import Plan, Terms
+from loopwright.running import StepRunner
+from loopwright.step import Step, StepName
+from loopwright.task import Task
+
+
+@final
+class Runners:
+    """Makes and keeps what runs the steps of one task."""
+
+    def __init__(self, task: Task, strategy: tf.distribute.Strategy) -> None:
+        self._task, self._strategy = task, strategy
+        self._fingerprint: Any = None
+        self._built: dict[Any, Built] = {}
+        self._runners: dict[Any, StepRunner] = {}
+
+    def runner(self, name: StepName, batch_spec: Any, plan: Plan) -> StepRunner:
+        """What runs this step over batches of this spec by this plan."""
+        self._forget_if_changed()
+        kind = (name, str(batch_spec), plan)
+        if kind not in self._runners:
+            is_eager = plan.step == "eager"
+            step = Step(
+                self._task, name, self._strategy, batch_spec is not None, converts=not is_eager
+            )
+            # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
+            needs_trace = not is_eager or step.replicas > 1
+            built = self._build(step, batch_spec) if needs_trace else Built(None)
+            self._runners[kind] = StepRunner(step, built, plan)
+        return self._runners[kind]
+
+    def built(self, name: StepName, batch_spec: Any) -> Built:
+        """What the trace of this step has told."""
+        self._forget_if_changed()
+        has_data = batch_spec is not None
+        step = Step(self._task, name, self._strategy, has_data, converts=True)
+        return self._build(step, batch_spec)
+
+    def terms(self, feed: Feed | None) -> Terms:
+        """What a plan has to serve."""
+        replicas = self._strategy.num_replicas_in_sync
+        if feed is None:
+            return Terms("none", replicas=replicas)
+        leaves = tf.nest.flatten(feed.batch_spec)
+        streamed = "python" if feed.end == "each epoch" else "pipeline"
+        return Terms(
+            batches="memory" if feed.resident is not None else streamed,
+            plain=all(isinstance(s, tf.TensorSpec) and s.dtype != tf.string for s in leaves),
+            replicas=replicas,
+        )
+
+    def _build(self, step: Step, batch_spec: Any) -> Built:
+        kind = (step.name, str(batch_spec))
+        if kind not in self._built:
+            _ = self._task.step_counter
+            spec = None if batch_spec is None else nests.spec_in_floatx(batch_spec)
+            self._built[kind] = build(step, spec)
+            # Building creates what is made lazily, so the fingerprint is taken after it.
+            self._fingerprint = state.fingerprint(self._task)
+        return self._built[kind]
+
+    def _forget_if_changed(self) -> None:
+        if self._fingerprint != state.fingerprint(self._task):
+            self._built.clear()
+            self._runners.clear()
+            self._fingerprint = state.fingerprint(self._task)

@@ -1,0 +1,270 @@
+"""The benchmarks: what they reckon and write, and one tiny real run."""
+
+import json
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import chart, growth, memory, processes, reports, speed, startup, tuning
+from benchmarks.__main__ import BY_DEFAULT, SECTIONS, parser
+from benchmarks.contenders import contenders, short_word
+from benchmarks.measuring import Contender, Ready, calibrated_epochs, fitting_count, take_turns
+from benchmarks.outcomes import (
+    HAND,
+    HAND_XLA,
+    KERAS,
+    KERAS_BEST,
+    LOOPWRIGHT,
+    LOOPWRIGHT_BEST,
+    Measured,
+    Outcome,
+    best_of,
+    outcome_from,
+    ratio,
+)
+from benchmarks.workloads import WORKLOADS, mlp
+
+from loopwright import Plan
+
+SMALL = Outcome(
+    "mlp",
+    "mlp, batch 32",
+    (
+        Measured(KERAS, rates=(480.0, 500.0)),
+        Measured(KERAS_BEST, "1 graph", rates=(510.0,)),
+        Measured(KERAS_BEST, "32 graph", rates=(1500.0, 1400.0)),
+        Measured(HAND, rates=(750.0,)),
+        Measured(HAND_XLA, failure="ValueError: no"),
+        Measured(LOOPWRIGHT, "fused", rates=(19000.0, 20000.0)),
+        Measured(LOOPWRIGHT_BEST, "fused", rates=(25000.0,)),
+    ),
+    progress_share=0.017,
+)
+FAILED = Outcome("cnn", "cnn", failure="exit code 1")
+
+
+# --- what is reckoned ---
+
+
+def test_the_best_round_counts():
+    assert Measured(KERAS, rates=(1.0, 3.0, 2.0)).best == 3.0
+
+
+def test_who_failed_has_no_rate_even_after_good_rounds():
+    failed = Measured(KERAS, rates=(1.0,), failure="ValueError: no")
+    assert failed.best is None
+    assert best_of([failed]) is None
+
+
+def test_of_several_settings_the_fastest_is_chosen():
+    best = SMALL.best(KERAS_BEST)
+    assert best is not None
+    assert (best.setting, best.best) == ("32 graph", 1500.0)
+    assert SMALL.rate(HAND, HAND_XLA) == 750.0
+    assert SMALL.rate(HAND_XLA) is None
+
+
+def test_a_ratio_needs_both_numbers():
+    assert ratio(3.0, 2.0) == 1.5
+    assert ratio(None, 2.0) is None
+    assert ratio(3.0, None) is None
+
+
+def test_an_outcome_survives_its_way_through_json():
+    assert outcome_from(json.loads(json.dumps(asdict(SMALL)))) == SMALL
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds", "wanted", "fitting"),
+    [(1, 0.1, 1.0, 10), (1, 3.0, 1.0, 1), (4, 1.0, 1.1, 5), (1, 0.0, 1e-9, 1)],
+)
+def test_a_round_is_at_least_as_long_as_wanted(
+    count: int, seconds: float, wanted: float, fitting: int
+):
+    assert fitting_count(count, seconds, wanted) == fitting
+
+
+@pytest.mark.parametrize(
+    ("call_seconds", "epoch_seconds", "tried", "epochs"),
+    [
+        (0.0, 2.0, [1], 1),
+        (0.0, 0.25, [1, 4], 4),
+        # One epoch takes 0.11 s, of which 0.01 s are the epoch's.
+        (0.1, 0.01, [1, 10, 50], 84),
+        # A thousand short epochs are not reached in one leap.
+        (0.0, 0.001, [1, 16, 256, 1000], 1000),
+    ],
+)
+def test_calibration_sees_through_the_fixed_cost_of_a_call(
+    call_seconds: float, epoch_seconds: float, tried: list[int], epochs: int
+):
+    now, asked = 0.0, []
+
+    def train(count: int) -> None:
+        nonlocal now
+        asked.append(count)
+        now += call_seconds + count * epoch_seconds
+
+    assert calibrated_epochs(train, 1.0, clock=lambda: now) == epochs
+    assert asked == tried
+
+
+def test_contenders_take_turns_and_who_fails_is_out_with_a_reason():
+    told: list[str] = []
+
+    def prepared(name: str, failing_at: int | None = None) -> Ready:
+        def train(epochs: int) -> None:
+            told.append(name)
+            if told.count(name) == failing_at:
+                raise ValueError(f"{name} broke\nat length")
+
+        return Ready(train, lambda: {"setting": f"{name} chose"})
+
+    def unprepared() -> Ready:
+        raise TypeError("no such thing")
+
+    chosen = [
+        Contender("a", lambda: prepared("a")),
+        Contender("b", lambda: prepared("b", failing_at=4)),
+        Contender("c", unprepared, "c's own"),
+    ]
+    a, b, c = take_turns(chosen, steps_per_epoch=5, rounds=3, round_seconds=1e-9)
+    assert told == ["a", "a", "b", "b", *"ab", *"ab", "a"]
+    assert (len(a.rates), a.steps_per_round, a.setting, a.failure) == (3, 5, "a chose", None)
+    assert b.failure == "ValueError: b broke"
+    assert (c.setting, c.failure) == ("c's own", "TypeError: no such thing")
+
+
+def test_of_several_starts_the_soonest_counts():
+    assert startup.earliest([{"first step": 3.0}, {"first step": 2.0}]) == {"first step": 2.0}
+
+
+def test_a_plan_is_shown_as_a_short_word():
+    assert short_word(Plan("xla", "fused", "resident")) == "fused"
+    assert short_word(Plan("xla", "graph", "stream")) == "xla stream"
+    assert short_word(Plan("graph", "graph")) == "graph"
+
+
+# --- what is written ---
+
+
+def test_the_speed_report_shows_rates_ratios_and_the_best_settings():
+    report = speed.render([SMALL, FAILED], rounds=2)
+    assert report.startswith("Steps per second, best of 2 interleaved rounds")
+    assert "| mlp, batch 32 | 500 (1.00x) | 1,500 (3.00x) 32 graph | 750 (1.50x) | - | " in report
+    assert "20,000 (40.00x) fused | 25,000 (50.00x) fused |" in report
+    assert "| mlp, batch 32 | 40.00x | 13.33x | 0.80x |" in report
+    assert "| cnn | - | - | - | - | - | - |" in report
+    assert report.endswith("The progress bar takes 1.7% (mlp) of a run's time.\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(None, "-"), (12345.6, "12,346"), (101.4, "101"), (49.94, "49.9")]
+)
+def test_a_rate_has_three_digits_or_more(number: float | None, text: str):
+    assert reports.count(number) == text
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), ([*"abc"], "a, b and c")]
+)
+def test_a_list_reads_as_a_sentence(parts: list[str], text: str):
+    assert reports.listed(parts) == text
+
+
+def test_the_chart_is_a_png_of_a_readable_width(tmp_path: Path):
+    chart.draw([SMALL, FAILED], tmp_path / "speed.png")
+    content = (tmp_path / "speed.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert int.from_bytes(content[16:20]) == 1200
+
+
+def test_growth_shows_rates_and_of_longer_runs_the_time_of_a_step():
+    point = {"size": 1000, KERAS: 500.0, LOOPWRIGHT: 20000.0, "plan": "fused"}
+    unknown = point | {"size": 100000, KERAS: None}
+    data = {"rows": [point], "width": [point], "steps per fit": [point, unknown]}
+    report = growth.render(data, most_seconds=60)
+    assert report.count("| 1,000 | 500 | 20,000 fused | 40.00x |") == 2
+    assert "| 1,000 | 2,000 | 50 fused | 40.00x |" in report
+    assert "| 100,000 | - | 50 fused | - |" in report
+
+
+def test_memory_shows_what_was_added_after_a_tenth_and_after_half():
+    samples = [[1000.0, 700.0], [5000.0, 703.0], [10000.0, 704.0]]
+    report = memory.render({"default": samples})
+    assert "| default | 10,000 | 700 MB | 703 MB | 704 MB | +4.0 MB | +1.0 MB |" in report
+
+
+def test_tuning_shows_the_default_against_the_best_plan():
+    found: dict[str, Any] = {
+        "workload": "mlp",
+        "best_plan": "fused",
+        "long": {
+            "steps": 100,
+            "fixed": {"seconds": 60},
+            "first": {"seconds": 66},
+            "second": {"seconds": 60.6},
+        },
+        "short": {
+            "steps": 10,
+            "graph": [{"seconds": 3}],
+            "first": [{"seconds": 4}, {"seconds": 3.3}],
+        },
+    }
+    report = tuning.render([found, {"workload": "cnn", "failure": "no"}], seconds=60, runs=2)
+    assert "| mlp | 100 | 60.0 fused | 66.0 (1.10x) | 60.6 (1.01x) |" in report
+    assert "| mlp | 10 | 3.0 | 3.3 (1.10x) |" in report
+    assert "| cnn | - | - | - | - |" in report
+
+
+def test_only_results_of_everything_replace_those_of_the_repository(tmp_path: Path):
+    assert reports.directory(Namespace(results=None)) == reports.RESULTS
+    assert reports.directory(Namespace(results=None, only=["mlp"])) is None
+    assert reports.directory(Namespace(results=tmp_path, only=["mlp"])) == tmp_path
+
+
+def test_results_are_written_as_markdown_and_json(tmp_path: Path):
+    reports.save(tmp_path / "new", "speed", "text\n", {"a": (1,)})
+    assert (tmp_path / "new" / "speed.md").read_text() == "text\n"
+    assert json.loads((tmp_path / "new" / "speed.json").read_text()) == {"a": [1]}
+
+
+# --- what is run ---
+
+
+def test_every_section_can_be_asked_for_and_has_defaults():
+    assert set(BY_DEFAULT) < set(SECTIONS)
+    assert parser().parse_args([]).section is None
+    for name in SECTIONS:
+        assert parser().parse_args([name]).results is None
+    chosen = parser().parse_args(["speed", "--only", "mlp", "--only", "cnn", "--rounds", "2"])
+    assert (chosen.only, chosen.rounds) == (["mlp", "cnn"], 2)
+
+
+def test_every_workload_can_be_asked_for_by_its_key():
+    assert list(WORKLOADS) == list(speed.KEYS)
+    assert set(tuning.KEYS) < set(WORKLOADS)
+    for key, make in WORKLOADS.items():
+        work = make()
+        assert work.key == key
+        assert len(work.x) % work.batch_size == 0
+
+
+def test_a_function_is_called_in_a_process_of_its_own():
+    arguments = {"function": "benchmarks.startup:earliest", "runs": [{"first step": 1.5}]}
+    assert processes.call(**arguments) == {"first step": 1.5}
+    with pytest.raises(RuntimeError, match="ended with exit code 1"):
+        processes.call("benchmarks.startup:no_such_thing")
+
+
+def test_a_tiny_run_measures_keras_the_hand_loop_and_loopwright():
+    work = mlp(rows=64)
+    wanted = {KERAS, HAND, LOOPWRIGHT}
+    chosen = [one for one in contenders(work, settle_seconds=0.1) if one.column in wanted]
+    measured = take_turns(
+        chosen, steps_per_epoch=work.steps_per_epoch, rounds=1, round_seconds=0.01
+    )
+    assert [one.failure for one in measured] == [None, None, None]
+    assert {one.column for one in measured if (one.best or 0) > 0} == wanted

@@ -1,0 +1,80 @@
+"""Which plan ran which steps, as a value and as a file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import loopwright as lw
+from loopwright.plan_history import PlanChange, PlanHistory, Recorded, load
+
+GRAPH, FUSED = lw.Plan(), lw.Plan("xla", "fused", "resident")
+
+
+def history() -> PlanHistory:
+    return PlanHistory().changed(0, GRAPH).changed(10, FUSED).changed(25, GRAPH)
+
+
+def test_the_same_plan_again_is_no_change():
+    assert PlanHistory().changed(0, GRAPH).changed(10, GRAPH).changes == (PlanChange(0, GRAPH),)
+
+
+def test_a_plan_that_ran_no_step_leaves_nothing_behind():
+    plans = PlanHistory().changed(0, GRAPH).changed(10, FUSED).changed(10, GRAPH)
+    assert plans.changes == (PlanChange(0, GRAPH),)
+
+
+def test_it_knows_the_plan_of_every_step_and_when_it_changes():
+    assert [history().at(step) for step in (0, 9, 10, 24, 25, 900)] == [
+        (GRAPH, 10),
+        (GRAPH, 1),
+        (FUSED, 15),
+        (FUSED, 1),
+        (GRAPH, None),
+        (GRAPH, None),
+    ]
+
+
+def test_steps_before_the_first_change_run_by_the_first_plan():
+    assert PlanHistory().changed(50, FUSED).at(7) == (FUSED, None)
+
+
+def test_a_replay_never_runs_beyond_a_change():
+    pilot = Recorded(history())
+    assert pilot.next(0, 100) == (GRAPH, 10)
+    assert pilot.next(10, 4) == (FUSED, 4)
+    assert pilot.next(14, 100) == (FUSED, 11)
+    assert pilot.next(25, 100) == (GRAPH, 100)
+
+
+def test_a_file_gives_back_the_same_history(tmp_path: Path):
+    kept = history().noted("loop inside XLA: 9 steps/s against 3 steps/s of graph step")
+    kept.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json") == kept
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"format": 2}', "format 2, where this version reads 1"),
+        ('{"format": 1, "changes": [], "notes": []}', "at least one change"),
+        (
+            json.dumps({"format": 1, "changes": [{"step": 0, "plan": {"step": "warp"}}]}),
+            "There is no such plan",
+        ),
+    ],
+)
+def test_a_file_that_is_no_history_is_refused_in_words(tmp_path: Path, content: str, reason: str):
+    path = tmp_path / "plan.json"
+    path.write_text(content)
+    with pytest.raises(lw.ConfigurationError, match="cannot be read") as refusal:
+        load(path)
+    assert reason in str(refusal.value)
+    assert str(path) in str(refusal.value)
+
+
+def test_a_missing_file_is_said_to_be_missing(tmp_path: Path):
+    with pytest.raises(lw.ConfigurationError, match="there is no such file"):
+        load(tmp_path / "nowhere.json")
