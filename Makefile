@@ -37,5 +37,5 @@ format: $(STAMP)  ## format, and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)  ## measure speed against Keras fit
+bench: $(STAMP)  ## measure speed against Keras fit, start-up, growth and memory
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,4 +1,4 @@
-"""Validation, evaluation and prediction: right numbers, and no trace left in the training."""
+"""Validation and evaluation: right numbers, and no trace left in the training."""
 
 import keras
 import numpy as np
@@ -140,35 +140,6 @@ def test_validation_steps_bound_each_validation():
     assert history["val_mean"] == [pytest.approx(1.5)]
 
 
-def test_predictions_keep_the_order_and_the_nest_of_the_step():
-    class Doubles(lw.Task):
-        def predict_step(self, batch):
-            return {"double": batch * 2, "pair": (batch, tf.strings.as_string(batch))}
-
-    values = np.arange(70, dtype="int64")
-    predictions = lw.Trainer(Doubles()).predict(values, batch_size=32)
-    np.testing.assert_array_equal(predictions["double"], values * 2)
-    np.testing.assert_array_equal(predictions["pair"][0], values)
-    assert predictions["pair"][1][69] == b"69"
-
-
-def test_predict_passes_over_labels_in_a_dataset():
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    x, y = data(10)
-    trainer = lw.Trainer(lw.Supervised(model, "mse", "sgd"))
-    from_pairs = trainer.predict(tf.data.Dataset.from_tensor_slices((x, y)).batch(4))
-    np.testing.assert_allclose(from_pairs, model.predict(x, verbose=0), rtol=1e-6)
-
-
-def test_ragged_predictions_are_joined():
-    class Lengths(lw.Task):
-        def predict_step(self, batch):
-            return tf.ragged.range(batch)
-
-    predictions = lw.Trainer(Lengths()).predict(np.array([1, 3, 2]), batch_size=2)
-    assert predictions.to_list() == [[0], [0, 1, 2], [0, 1]]
-
-
 def test_data_that_gives_no_batch_is_named():
     with pytest.raises(lw.DataError, match="gave no batch"):
         lw.Trainer(Noisy()).evaluate(
@@ -177,15 +148,11 @@ def test_data_that_gives_no_batch_is_named():
 
 
 @pytest.mark.parametrize("plan", ["graph", "eager"])
-def test_batches_that_change_their_shape_are_scored_and_predicted_to_the_end(plan):
+def test_batches_that_change_their_shape_are_scored_to_the_end(plan):
     class Sums(lw.Task):
         def test_step(self, batch):
             return {"mean": tf.reduce_mean(batch)}
 
-        def predict_step(self, batch):
-            return tf.reduce_sum(batch, axis=1)
-
     batches = [np.full((2, width), width, "float32") for width in (3, 3, 5, 4)]
     trainer = lw.Trainer(Sums(), plan=plan)
     assert trainer.evaluate(iter(batches)) == {"mean": pytest.approx((3 + 3 + 5 + 4) / 4)}
-    np.testing.assert_allclose(trainer.predict(iter(batches)), [9, 9, 9, 9, 25, 25, 16, 16])

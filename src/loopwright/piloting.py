@@ -77,9 +77,9 @@ class Piloting:
 
     def planned(self, step: int, plan: Plan) -> None:
         """The steps after `step` run by this plan."""
-        if plan.step == "xla" and self.plan.step != "xla":
-            note = adaptations.slow_random_numbers()
-            self.history = self.history.noted(note) if note else self.history
+        note = adaptations.slow_random_numbers() if plan.step == "xla" else None
+        if note is not None and note not in self.history.notes:
+            self._note(note)
         self.history = self.history.changed(step, plan)
 
     def news(self, step: int) -> Iterable[PlanChosen]:

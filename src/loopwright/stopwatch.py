@@ -47,7 +47,7 @@ def advice(spent: Mapping[str, float], steps: int) -> str | None:
     """One sentence, where waiting for data or Python took much of a run.
 
     >>> advice({"data wait": 8.0, "step": 2.0}, steps=4000)
-    'The data gave 500 batches/s, the step could take 2,000: cache or prefetch the data.'
+    'The data gave 400 batches/s, the step could take 2,000: cache or prefetch the data.'
     """
     total = sum(spent.values())
     if not steps or total < _SECONDS_WORTH_ADVICE:

@@ -23,6 +23,7 @@ from loopwright.meter import Pace
 from loopwright.piloting import Piloting, asked_for
 from loopwright.plan_history import PlanHistory
 from loopwright.plans import Plan, nearest, settled
+from loopwright.prediction import predict
 from loopwright.runners import Runners
 from loopwright.running import StepRunner
 from loopwright.schedule import Every, Schedule, every
@@ -32,7 +33,7 @@ from loopwright.task import Task, require_step
 from loopwright.telemetry.callbacks import CallbackBridge
 from loopwright.telemetry.console import console
 from loopwright.training import Training
-from loopwright.validation import predict, score
+from loopwright.validation import score
 
 Verbose = Literal["auto", 0, 1, 2]
 

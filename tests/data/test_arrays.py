@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.data.recorder import PLANS, Recorder, fit, ids, refused, sizes
 
 import loopwright as lw
+from loopwright import runtime
 
 X = np.arange(10.0)
 
@@ -403,3 +404,28 @@ def test_a_model_with_several_inputs_predicts_from_a_list(compiled: bool):
     made = trainer.predict([X[:, None], np.stack([X, X], axis=1)], batch_size=4)
 
     assert made.tolist() == [[x, x, x] for x in X]
+
+
+def test_arrays_that_would_fill_the_device_are_streamed(monkeypatch: pytest.MonkeyPatch):
+    x = np.zeros((100, 8), "float32")
+    data = lw.Arrays(x)
+    options = {"seed": 0, "first_epoch": 0, "shuffle": True, "steps_per_epoch": None}
+    monkeypatch.setattr(runtime, "device_memory_bytes", lambda: 4 * x.nbytes)
+    assert data.training(**options).resident is not None
+    monkeypatch.setattr(runtime, "device_memory_bytes", lambda: 4 * x.nbytes - 1)
+    assert data.training(**options).resident is None
+    assert data.one_pass(steps=None).resident is None
+    with pytest.raises(lw.ConfigurationError, match="only arrays can lie on the device"):
+        lw.Trainer(Sums(), plan=lw.Plan(feed="resident")).fit(x, verbose=0)
+    trainer = lw.Trainer(Sums())
+    trainer.fit(x, verbose=0)
+    assert trainer.plan == lw.Plan("graph", "graph", "stream")
+
+
+def test_the_memory_of_this_machine_is_known():
+    assert 2**28 < runtime.device_memory_bytes() < 2**50
+
+
+class Sums(lw.Task):
+    def train_step(self, batch: Any) -> Any:
+        return {"sum": tf.reduce_sum(batch)}

@@ -1,0 +1,216 @@
+"""Predictions over whole data sets, many batches in one call, without a trace left in the task."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from loopwright import adaptations, explanations, runtime
+from loopwright.data import Data, Feed, nests
+from loopwright.data.source import Resident
+from loopwright.errors import DataError, message
+from loopwright.meter import Pace
+from loopwright.plans import Plan
+from loopwright.readers import ResidentReader
+from loopwright.task import Task
+from loopwright.validation import feed_after, undisturbed
+
+_Step = Callable[[Any], Any]
+"""From one global batch to the predictions for it."""
+
+
+def predict(
+    task: Task, data: Data, *, steps: int | None, strategy: tf.distribute.Strategy, plan: Plan
+) -> Any:
+    """The predictions for all of a data set, as NumPy arrays in the nest the step returns."""
+    is_eager = plan.step == "eager"
+    step = _on_all_replicas(
+        task.predict_step if is_eager else adaptations.autograph(task.predict_step), strategy
+    )
+    parts: list[Any] = []
+    feed: Feed | None = data.one_pass(steps=steps)
+    while feed is not None:
+        with explanations.explained(f"{type(task).__name__}.predict_step", feed.batch_spec):
+            # Traced before anything is kept: the step may make variables lazily.
+            traced = None if is_eager else _traced(step, feed.batch_spec)
+            with undisturbed(task, strategy):
+                parts += _batch_by_batch(step, feed) if traced is None else _in_loops(traced, feed)
+        feed = feed_after(feed, len(parts))
+    return tf.nest.map_structure(lambda *leaves: _whole(leaves), *parts)
+
+
+def _on_all_replicas(step: _Step, strategy: tf.distribute.Strategy) -> _Step:
+    def on_batch(batch: Any) -> Any:
+        shares = runtime.split(nests.to_floatx(batch), strategy)
+        outputs = strategy.run(step, args=(shares,))
+        local = strategy.experimental_local_results
+        return tf.nest.map_structure(lambda value: _joined(local(value)), outputs)
+
+    return on_batch
+
+
+def _traced(step: _Step, batch_spec: Any) -> Any:
+    """The step as a graph, traced once: loops and single calls share it."""
+    function: Any = adaptations.compiled(step, input_signature=(batch_spec,))
+    return function.get_concrete_function()
+
+
+# -- ways through a feed: each gives the predictions in parts, of one batch or of many ------------
+
+
+def _batch_by_batch(step: _Step, feed: Feed) -> Iterator[Any]:
+    for batch in feed.open():
+        yield step(batch)
+
+
+def _in_loops(step: Any, feed: Feed) -> Iterator[Any]:
+    """Many batches in one call, where all of them have predictions of one shape."""
+    if not all(map(_fits_into_a_loop, _leaves(step))):
+        yield from _batch_by_batch(step, feed)
+        return
+    resident = feed.resident
+    run = _over_stream(step, feed) if resident is None else _over_resident(step, resident)
+    for leaves in _in_calls(run):
+        yield tf.nest.pack_sequence_as(step.structured_outputs, leaves)
+
+
+def _leaves(step: Any) -> list[Any]:
+    """What a traced step gives, as symbolic tensors."""
+    return tf.nest.flatten(step.structured_outputs)
+
+
+def _fits_into_a_loop(leaf: Any) -> bool:
+    """Whether the trace promises what can be joined on the device: dense, its inner axes known."""
+    if not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
+        return False
+    return leaf.shape[1:].is_fully_defined()
+
+
+_Run = Callable[[int], tuple[int, Any]]
+"""Runs up to so many batches; returns how many it ran, and their predictions, leaf by leaf."""
+
+
+def _in_calls(run: _Run) -> Iterator[list[np.ndarray]]:
+    """One call after the other until the data ends, each short enough for Ctrl-C to be heard."""
+    pace, asked, ran = Pace(), 0, 0
+    while ran == asked:
+        began, asked = time.perf_counter(), pace.at_most_steps
+        ran, leaves = run(asked)
+        pace.add(steps=ran, seconds=time.perf_counter() - began)
+        if ran:
+            yield [np.asarray(leaf) for leaf in leaves]
+
+
+def _over_resident(step: Any, resident: Resident) -> _Run:
+    """Batches gathered from tensors on the device."""
+    reader, size = ResidentReader(resident), resident.batch_size
+
+    def loop(tensors: Any, order: Any, begin: Any, steps: Any) -> Any:
+        def leaves_at(done: Any) -> Any:
+            first = begin + done * size
+            some = order[first : first + size]
+            batch = tf.nest.map_structure(lambda leaf: tf.gather(leaf, some), tensors)
+            return tf.constant(True), tf.nest.flatten(step(batch))
+
+        return _collected(leaves_at, step, steps)
+
+    compiled = adaptations.compiled(loop)
+
+    def run(steps: int) -> tuple[int, Any]:
+        batches = min(steps, reader.batches_left)
+        if not batches:
+            return 0, None
+        # Tensors, not Python numbers: every new number would be traced anew.
+        begin = tf.constant(reader.index * size)
+        _, leaves = compiled(resident.tensors, reader.order, begin, tf.constant(batches))
+        reader.advance(batches)
+        return batches, leaves
+
+    return run
+
+
+def _over_stream(step: Any, feed: Feed) -> _Run:
+    """Batches from an iterator, which runs out at the end of one pass."""
+    iterator = iter(feed.open())
+
+    def loop(iterator: Any, steps: Any) -> Any:
+        def leaves_at(_: Any) -> Any:
+            optional = iterator.get_next_as_optional()
+            has_batch = optional.has_value()
+            leaves = tf.cond(
+                has_batch,
+                lambda: tf.nest.flatten(step(optional.get_value())),
+                lambda: [tf.zeros([0, *leaf.shape[1:]], leaf.dtype) for leaf in _leaves(step)],
+            )
+            return has_batch, leaves
+
+        return _collected(leaves_at, step, steps)
+
+    compiled = adaptations.compiled(loop)
+
+    def run(steps: int) -> tuple[int, Any]:
+        ran, leaves = compiled(iterator, tf.constant(steps))
+        return int(ran), leaves
+
+    return run
+
+
+def _collected(leaves_at: Callable[[Any], Any], step: Any, steps: Any) -> Any:
+    """How many batches a loop ran until it had enough or the data ended, and all they gave.
+
+    `leaves_at` says whether there was a batch, and gives predictions; for none, of no examples.
+    """
+
+    def body(done: Any, _: Any, arrays: Any) -> Any:
+        has_batch, leaves = leaves_at(done)
+        pairs = zip(arrays, leaves, strict=True)
+        written = [array.write(done, leaf) for array, leaf in pairs]
+        return done + tf.cast(has_batch, tf.int32), has_batch, written
+
+    arrays = [
+        tf.TensorArray(leaf.dtype, 0, dynamic_size=True, element_shape=[None, *leaf.shape[1:]])
+        for leaf in _leaves(step)
+    ]
+    done, _, arrays = tf.while_loop(
+        lambda done, more, _: tf.logical_and(more, done < steps),
+        body,
+        (tf.constant(0), tf.constant(True), arrays),
+        parallel_iterations=1,
+    )
+    return done, [array.concat() for array in arrays]
+
+
+# -- joining ---------------------------------------------------------------------------------------
+
+
+def _whole(parts: tuple[Any, ...]) -> Any:
+    """All predictions of one leaf, in an array of their own."""
+    whole = _joined(tuple(map(_as_numpy, parts)))
+    # The only part may be a view of a tensor, which nobody can write to.
+    is_view = len(parts) == 1 and isinstance(whole, np.ndarray)
+    return whole.copy() if is_view else whole
+
+
+def _as_numpy(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, tf.Tensor | tf.Variable) else value
+
+
+def _joined(parts: tuple[Any, ...]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], tf.SparseTensor):
+        return tf.sparse.concat(0, list(parts), expand_nonconcat_dims=True)
+    is_numpy = all(isinstance(part, np.ndarray) for part in parts)
+    try:
+        return np.concatenate(parts) if is_numpy else tf.concat(list(parts), axis=0)
+    except (ValueError, tf.errors.InvalidArgumentError):
+        raise DataError(
+            message(
+                "Predictions of different shapes cannot be joined.",
+                expected="predictions that differ in their first axis only",
+                received=", ".join(str(tuple(part.shape)) for part in parts[:4]),
+                do="pad the data to one shape, or predict batch by batch",
+            )
+        ) from None
