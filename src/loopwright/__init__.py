@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loopwright.data import Arrays as Arrays
     from loopwright.data import Stream as Stream
+    from loopwright.errors import CheckpointError as CheckpointError
     from loopwright.errors import ConfigurationError as ConfigurationError
     from loopwright.errors import DataError as DataError
     from loopwright.errors import LoopwrightError as LoopwrightError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from loopwright.events import Event as Event
     from loopwright.events import Finished as Finished
     from loopwright.events import PlanChosen as PlanChosen
+    from loopwright.events import Saved as Saved
     from loopwright.events import Sink as Sink
     from loopwright.events import Started as Started
     from loopwright.events import Trained as Trained
@@ -34,8 +36,11 @@ if TYPE_CHECKING:
     from loopwright.history import History as History
     from loopwright.plan_history import PlanHistory as PlanHistory
     from loopwright.plans import Plan as Plan
+    from loopwright.retention import KeepBest as KeepBest
+    from loopwright.retention import KeepLatest as KeepLatest
     from loopwright.scalars import Mean as Mean
     from loopwright.schedule import Every as Every
+    from loopwright.signals import Preempted as Preempted
     from loopwright.supervised import Supervised as Supervised
     from loopwright.task import Task as Task
     from loopwright.trainer import Trainer as Trainer
@@ -45,6 +50,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "data": ["Arrays", "Stream"],
     "errors": [
+        "CheckpointError",
         "ConfigurationError",
         "DataError",
         "LoopwrightError",
@@ -60,6 +66,7 @@ _HOMES = {
         "Event",
         "Finished",
         "PlanChosen",
+        "Saved",
         "Sink",
         "Started",
         "Trained",
@@ -68,8 +75,10 @@ _HOMES = {
     "history": ["History"],
     "plan_history": ["PlanHistory"],
     "plans": ["Plan"],
+    "retention": ["KeepBest", "KeepLatest"],
     "scalars": ["Mean"],
     "schedule": ["Every"],
+    "signals": ["Preempted"],
     "supervised": ["Supervised"],
     "task": ["Task"],
     "trainer": ["Trainer"],

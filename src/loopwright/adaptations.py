@@ -296,3 +296,104 @@ def take_initial_epoch(model: keras.Model) -> int:
     if epoch:
         model._initial_epoch = None
     return epoch
+
+
+def is_bookkeeping(attribute: str) -> bool:
+    """Whether Keras keeps lists in this attribute, of what its objects hold in others as well.
+
+    If this moves: the names of some variables change, and checkpoints from before are refused.
+    """
+    return attribute in _BOOKKEEPING or attribute.startswith("_self_")
+
+
+_BOOKKEEPING = frozenset(
+    [
+        "_layers",
+        "_metrics",
+        "_variables",
+        "_trainable_variables",
+        "_non_trainable_variables",
+        "_seed_generators",
+        "_functional",
+        "_operations",
+        "_loss_tracker",
+        "_compile_metrics",
+        "_compile_loss",
+    ]
+)
+
+
+def captured_variables(graph: Any) -> list[Any]:
+    """The variables that a scratch graph and its functions use; bare handles if only written.
+
+    If this moves: nobody is told that a step uses variables which no checkpoint holds.
+    """
+    watched = [v for v in graph._watched_variables if isinstance(v, tf.Variable)]
+    by_handle = {
+        id(v.handle): v for v in watched if not isinstance(v, tf.distribute.DistributedValues)
+    }
+    handles = [tensor for tensor in graph.external_captures if tensor.dtype == tf.resource]
+    # Lookup tables and iterators are resources too, without a dtype and shape of their own.
+    handles = [handle for handle in handles if getattr(handle, "_handle_data", None) is not None]
+    return [by_handle.get(id(handle), handle) for handle in handles]
+
+
+def iterator_state(iterator: Any) -> Any:
+    """The place of a `tf.data` iterator, shuffle buffers included, as a tensor that can be saved.
+
+    Raises an error of TensorFlow if the pipeline holds state that it cannot save.
+    If this moves: streams have no place; `tf.train.Checkpoint` saves them too.
+    """
+    fails = 2  # tf.data.experimental.ExternalStatePolicy.FAIL
+    resource = iterator._iterator_resource
+    return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=fails)
+
+
+def restore_iterator(iterator: Any, state: Any) -> None:
+    """Puts an iterator over the same pipeline to where `iterator_state` was taken."""
+    with tf.device("CPU:0"):
+        tf.raw_ops.DeserializeIterator(
+            resource_handle=iterator._iterator_resource, serialized=state
+        )
+
+
+_STATEFUL_IN_PIPELINES = {
+    "GeneratorDataset": "Dataset.from_generator reads a Python generator",
+    "PyFunc": "it calls Python (py_function or numpy_function)",
+    "EagerPyFunc": "it calls Python (py_function or numpy_function)",
+    "PyFuncStateless": "it calls Python (py_function or numpy_function)",
+    "RandomUniform": "a map draws random numbers (tf.random.uniform)",
+    "RandomUniformInt": "a map draws random numbers (tf.random.uniform)",
+    "RandomStandardNormal": "a map draws random numbers (tf.random.normal)",
+    "TruncatedNormal": "a map draws random numbers (tf.random.truncated_normal)",
+    "RandomShuffle": "a map draws random numbers (tf.random.shuffle)",
+    "Multinomial": "a map draws random numbers (tf.random.categorical)",
+    "StatefulUniform": "a map draws from a tf.random.Generator",
+    "StatefulStandardNormalV2": "a map draws from a tf.random.Generator",
+    "IgnoreErrorsDataset": "ignore_errors() drops records",
+    "IgnoreErrorsDatasetV2": "ignore_errors() drops records",
+}
+
+
+def unrepeatable_in_pipeline(dataset: tf.data.Dataset) -> str | None:
+    """What makes a pipeline give other batches the next time; None if nothing is known to.
+
+    If this moves: pipelines that cannot be repeated are no longer refused (tested).
+    """
+    inputs = [dataset]
+    while inputs:
+        node = inputs.pop()
+        inputs += node._inputs()
+        if type(node).__name__ == "_ShuffleDataset" and _is_unseeded(node):
+            return "shuffle() has no seed: write shuffle(..., seed=1)"
+        if node.options().deterministic is False:
+            return "its options say deterministic=False"
+    graph = tf.compat.v1.GraphDef.FromString(dataset._as_serialized_graph().numpy())
+    kinds = {node.op for node in graph.node}
+    kinds |= {node.op for function in graph.library.function for node in function.node_def}
+    found = [what for kind, what in _STATEFUL_IN_PIPELINES.items() if kind in kinds]
+    return found[0] if found else None
+
+
+def _is_unseeded(shuffle: Any) -> bool:
+    return int(shuffle._seed) == 0 and int(shuffle._seed2) == 0

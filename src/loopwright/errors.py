@@ -25,6 +25,10 @@ class MissingStepError(LoopwrightError, NotImplementedError):
     """The task lacks the step that was asked for."""
 
 
+class CheckpointError(LoopwrightError):
+    """A checkpoint cannot be written or deleted, or none can be read."""
+
+
 class LoopwrightWarning(UserWarning):
     """The root of all warnings."""
 

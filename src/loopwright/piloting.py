@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 from loopwright import adaptations, choosing, plan_cache
@@ -35,6 +35,7 @@ class Piloting:
         self._tuner: Tuner | None = None
         self._untold: Choice | None = None
         self._identity = ""
+        self._record: Callable[[PlanHistory], None] = lambda history: None
         self.history = PlanHistory()
 
     @property
@@ -75,12 +76,19 @@ class Piloting:
         self._tuner.begin(training.prepare, watch, steps=steps, seconds=seconds)
         return self._tuner
 
+    def record(self, record: Callable[[PlanHistory], None]) -> None:
+        """Has every change written down before it is used."""
+        self._record = record
+
     def planned(self, step: int, plan: Plan) -> None:
         """The steps after `step` run by this plan."""
         note = adaptations.slow_random_numbers() if plan.step == "xla" else None
         if note is not None and note not in self.history.notes:
             self._note(note)
-        self.history = self.history.changed(step, plan)
+        changed = self.history.changed(step, plan)
+        if changed is not self.history:
+            self.history = changed
+            self._record(changed)
 
     def news(self, step: int) -> Iterable[PlanChosen]:
         """What has been chosen since this was last asked."""

@@ -67,11 +67,19 @@ class PlanHistory:
         later = [change.step for change in self.changes if change.step > step]
         return current.plan, (later[0] - step if later and known else None)
 
+    def until(self, step: int) -> "PlanHistory":
+        """The history of the first `step` steps."""
+        return replace(self, changes=tuple(c for c in self.changes if c.step < step or step == 0))
+
+    def content(self) -> dict[str, Any]:
+        """The history as JSON knows it."""
+        changes = [{"step": change.step, "plan": asdict(change.plan)} for change in self.changes]
+        return {"format": _FORMAT, "changes": changes, "notes": list(self.notes)}
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a file that `Trainer(plan=path)` runs again."""
-        changes = [{"step": change.step, "plan": asdict(change.plan)} for change in self.changes]
-        content = {"format": _FORMAT, "changes": changes, "notes": self.notes}
-        Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        text = json.dumps(self.content(), indent=2) + "\n"
+        Path(path).write_text(text, encoding="utf-8")
 
 
 @final
@@ -82,6 +90,10 @@ class Recorded:
 
     def __init__(self, history: PlanHistory) -> None:
         self._history = history
+
+    def plan_after(self, step: int) -> Plan:
+        """The plan after `step` steps."""
+        return self._history.at(step)[0]
 
     def next(self, step: int, steps: int) -> tuple[Plan, int]:
         """The plan after `step` steps, and how many of the next `steps` to run by it."""
@@ -95,8 +107,7 @@ class Recorded:
 def load(path: str | os.PathLike[str]) -> PlanHistory:
     """Reads what `PlanHistory.save` wrote."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        return _parsed(content)
+        return parsed(json.loads(Path(path).read_text(encoding="utf-8")))
     except FileNotFoundError:
         reason = "there is no such file"
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -111,7 +122,8 @@ def load(path: str | os.PathLike[str]) -> PlanHistory:
     )
 
 
-def _parsed(content: Any) -> PlanHistory:
+def parsed(content: Any) -> PlanHistory:
+    """The history that `PlanHistory.content` gave."""
     if content["format"] != _FORMAT:
         raise ValueError(f"format {content['format']}, where this version reads {_FORMAT}")
     changes = tuple(

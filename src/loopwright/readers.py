@@ -38,7 +38,7 @@ class ResidentReader:
 
     def __init__(self, resident: Resident) -> None:
         self.resident = resident
-        self.index = 0
+        self.index = resident.first_index
         self._epoch = resident.first_epoch
         self._left = resident.batches
         self._order: Any = None

@@ -2,10 +2,12 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol, final
 
 from loopwright.choosing import BackgroundCompile
 from loopwright.data import Feed
+from loopwright.data.source import NOTHING_READ, Read
 from loopwright.errors import DataError, RetraceWarning, message
 from loopwright.plans import Plan
 from loopwright.readers import Reader
@@ -16,6 +18,10 @@ from loopwright.tally import Tally
 
 class Pilot(Protocol):
     """Says by which plan the next steps run."""
+
+    def plan_after(self, step: int) -> Plan:
+        """The plan after `step` steps, as things stand."""
+        ...
 
     def next(self, step: int, steps: int) -> tuple[Plan, int]:
         """The plan after `step` steps, and how many of the next `steps` to run by it."""
@@ -45,10 +51,12 @@ class Training:
         self._feed, self._tally = feed, tally
         self.step, self._watch, self._planned = step, watch, planned
         self._reader: Reader = None
+        self.read = NOTHING_READ
+        """Of its data, since the beginning of the leg; each step reads one batch."""
         self._steps_in_epoch = 0
         self._runners: dict[Plan, StepRunner] = {}
         self._pilot_for, self._pilot = pilot_for, pilot_for(feed, self)
-        self._runner(self._pilot.next(step, 1)[0])  # what is wrong with the step shows now
+        self._runner(self._pilot.plan_after(step))  # what is wrong with the step shows now
 
     def start_epoch(self) -> None:
         """Forgets the numbers of the epoch before."""
@@ -67,10 +75,17 @@ class Training:
             done = self._run(plan, asked)
             ran += done
             if done < asked and not self._reopened():
+                self.read = replace(self.read, ends=self.read.ends + 1)
                 break
         if self._feed is not None and self._steps_in_epoch == self._feed.steps_per_epoch:
             self._feed.epoch_ended()
         return ran
+
+    def resume(self, read: Read, step_in_epoch: int, *, in_epoch: bool) -> None:
+        """Goes on after what was read; `in_epoch`: there is more to come in this epoch."""
+        self.read, self._steps_in_epoch = read, step_in_epoch
+        if self._feed is not None and (in_epoch or self._feed.end != "each epoch"):
+            self._open(self._feed)
 
     def report(self) -> dict[str, Any]:
         """The numbers of the epoch so far."""
@@ -96,6 +111,7 @@ class Training:
         if done:
             self._tally.add(outputs)
         self.step, self._steps_in_epoch = self.step + done, self._steps_in_epoch + done
+        self.read = replace(self.read, batches=self.read.batches + done)
         return done
 
     def _runner(self, plan: Plan) -> StepRunner:
@@ -105,8 +121,7 @@ class Training:
         return self._runners[plan]
 
     def _open(self, feed: Feed) -> None:
-        plan, _ = self._pilot.next(self.step, 1)
-        self._reader = self._runner(plan).open(feed)
+        self._reader = self._runner(self._pilot.plan_after(self.step)).open(feed)
 
     def _raise_failure_of_data(self) -> None:
         failure = None if self._feed is None else self._feed.failure()

@@ -118,6 +118,10 @@ class Tuner:
         if self._findings and self.candidates and not is_busy:
             self._settle()
 
+    def plan_after(self, step: int) -> Plan:
+        """The fastest plan so far."""
+        return self.plan
+
     def next(self, step: int, steps: int) -> tuple[Plan, int]:
         """The plan after `step` steps, and how many of the next `steps` to run by it."""
         if self._trial is None and self.candidates and self._leg is not None:

@@ -1,6 +1,7 @@
 """Arrays: data in memory, in an order that is a function of seed and epoch."""
 
 import copy
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -11,8 +12,10 @@ from loopwright import runtime
 from loopwright.data import nests
 from loopwright.data.class_weights import check_labelled, weighted
 from loopwright.data.mapping import ExampleMap, mapped, require_dense
-from loopwright.data.source import Data, Feed, Resident, ceil_div
+from loopwright.data.source import NOTHING_READ, Data, Feed, Read, Resident, ceil_div
 from loopwright.errors import DataError, message
+
+_FINGERPRINT_ROWS = 1024
 
 
 @final
@@ -104,10 +107,39 @@ class Arrays(Data):
         check_labelled(self._batch)
         return self._copy(_class_weight=class_weight)
 
+    def objection_to_resume(self) -> str | None:
+        """None: the order is a function of seed and epoch."""
+        return None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Counts, specs, and some of the bytes."""
+        leaves = tf.nest.flatten(self._batch, expand_composites=True)
+        some = hashlib.sha256()
+        for leaf in leaves:
+            rows = tf.reshape(leaf, [-1]) if leaf.shape.rank == 0 else leaf
+            last = max(len(rows) - 1, 0)
+            places = np.linspace(0, last, min(len(rows), _FINGERPRINT_ROWS)).astype("int64")
+            some.update(tf.io.serialize_tensor(tf.gather(rows, places)).numpy())
+        return {
+            "examples": len(self),
+            "batch_size": self._batch_size,
+            "leaves": [f"{leaf.dtype.name}{tuple(leaf.shape)}" for leaf in leaves],
+            "bytes": some.hexdigest(),
+        }
+
     def training(
-        self, *, seed: int, first_epoch: int, shuffle: bool, steps_per_epoch: int | None
+        self,
+        *,
+        seed: int,
+        first_epoch: int,
+        shuffle: bool,
+        steps_per_epoch: int | None,
+        after: Read = NOTHING_READ,
     ) -> Feed:
         """All epochs to come, one after the other."""
+        own_length = ceil_div(len(self), self._batch_size)
+        epochs_read, first_index = divmod(after.batches, own_length)
+        first_epoch += epochs_read
 
         def order(epoch: Any) -> Any:
             indices = tf.range(self._begin, self._end, dtype=tf.int64)
@@ -125,11 +157,11 @@ class Arrays(Data):
 
         def dataset() -> tf.data.Dataset:
             epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-            chosen = epochs.flat_map(batches)
+            chosen = epochs.flat_map(batches).skip(first_index)
             return self._gathered(chosen, seed, self._class_weight, failures)
 
-        resident = self._resident(order, self._class_weight, first_epoch=first_epoch)
-        own_length = ceil_div(len(self), self._batch_size)
+        begin = {"first_epoch": first_epoch, "first_index": first_index}
+        resident = self._resident(order, self._class_weight, **begin)
         return Feed(
             dataset,
             dataset().element_spec if resident is None else resident.batch_spec,
@@ -162,6 +194,7 @@ class Arrays(Data):
         class_weight: Mapping[int, float] | None,
         *,
         first_epoch: int = 0,
+        first_index: int = 0,
         batches: int | None = None,
     ) -> Resident | None:
         leaves = tf.nest.flatten(self._batch)
@@ -177,6 +210,7 @@ class Arrays(Data):
             order=order,
             examples=len(self),
             first_epoch=first_epoch,
+            first_index=first_index,
             batches=batches,
         )
 

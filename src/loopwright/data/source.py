@@ -2,11 +2,13 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import tensorflow as tf
+
+from loopwright.errors import message
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Resident:
     """The indices of all examples in the order of an epoch."""
     examples: int
     first_epoch: int = 0
+    first_index: int = 0
+    """The batch of that epoch to begin with."""
     batches: int | None = None
     """How many batches there are in all; None: epochs follow each other without end."""
 
@@ -59,6 +63,18 @@ class Feed:
     """If the batches ran out because their shape changed: how it goes on, and what changed."""
 
 
+@dataclass(frozen=True)
+class Read:
+    """What a call of `fit` has read of its data."""
+
+    batches: int = 0
+    ends: int = 0
+    """How often the data has said that an epoch of unknown length was over."""
+
+
+NOTHING_READ = Read()
+
+
 class Data(ABC):
     """Data for `fit`, `evaluate` and `predict`."""
 
@@ -69,9 +85,26 @@ class Data(ABC):
 
     @abstractmethod
     def training(
-        self, *, seed: int, first_epoch: int, shuffle: bool, steps_per_epoch: int | None
+        self,
+        *,
+        seed: int,
+        first_epoch: int,
+        shuffle: bool,
+        steps_per_epoch: int | None,
+        after: Read = NOTHING_READ,
     ) -> Feed:
-        """Batches of all epochs to come; order = f(seed, epoch) where Loopwright decides it."""
+        """Batches of all epochs to come; order = f(seed, epoch) where Loopwright decides it.
+
+        They begin as if those in `after` had been read.
+        """
+
+    @abstractmethod
+    def objection_to_resume(self) -> str | None:
+        """Why a run with this data could not go on where it was, as a message; None if it can."""
+
+    @abstractmethod
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells this data from other data, cheaply, as JSON knows it."""
 
     @abstractmethod
     def one_pass(self, *, steps: int | None) -> Feed:
@@ -98,3 +131,24 @@ def mark_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
 def _unstar(batch: tuple[Any, ...], spec: Any) -> Any:
     # tf.data spreads a tuple, but no namedtuple, over the arguments of a mapped function.
     return batch if type(spec) is tuple else batch[0]
+
+
+def changed_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What is different between two fingerprints; empty if they are the same.
+
+    >>> changed_data({"examples": 64, "batch_size": 8}, {"examples": 60, "batch_size": 8})
+    'examples: 64 then, 60 now'
+    """
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return "; ".join(f"{name}: {before.get(name)} then, {now.get(name)} now" for name in names)
+
+
+def cannot_go_on(what: str) -> str:
+    """The message for data whose place could not be found again."""
+    return message(
+        f"A run with this data could not be resumed exactly: {what}.",
+        expected="data that gives the same batches again, whatever was read of it before",
+        received=what,
+        do="give arrays or a PyDataset; or seed the pipeline and write it in TensorFlow; or train "
+        "without run_dir",
+    )

@@ -5,8 +5,9 @@ from typing import Any, final
 
 import tensorflow as tf
 
+from loopwright import adaptations
 from loopwright.data.class_weights import check_labelled, weighted
-from loopwright.data.source import Data, Feed, mark_epochs
+from loopwright.data.source import NOTHING_READ, Data, Feed, Read, cannot_go_on, mark_epochs
 from loopwright.errors import DataError, message
 from loopwright.explanations import describe
 
@@ -45,19 +46,44 @@ class Stream(Data):
         check_labelled(self._dataset.element_spec)
         return Stream(self._dataset.map(lambda x, y: weighted((x, y), class_weight)))
 
-    def training(
-        self, *, seed: int, first_epoch: int, shuffle: bool, steps_per_epoch: int | None
-    ) -> Feed:
-        """The dataset over and over; its own order is left as it is."""
+    def objection_to_resume(self) -> str | None:
+        """What in the pipeline would give other batches the next time."""
+        found = adaptations.unrepeatable_in_pipeline(self._dataset)
+        return None if found is None else cannot_go_on(found)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What the batches are like, and how many there are."""
         spec, length = self._dataset.element_spec, int(self._dataset.cardinality())
+        return {"batches": describe(spec, "batch"), "length": length}
+
+    def training(
+        self,
+        *,
+        seed: int,
+        first_epoch: int,
+        shuffle: bool,
+        steps_per_epoch: int | None,
+        after: Read = NOTHING_READ,
+    ) -> Feed:
+        """The dataset over and over; its own order is left as it is.
+
+        What was read before is read again and thrown away. The state of the iterator would be
+        quicker, but TensorFlow loses the seeds of a shuffle when it saves between two epochs.
+        """
+        spec, length = self._dataset.element_spec, int(self._dataset.cardinality())
+
+        def repeated() -> tf.data.Dataset:
+            return self._dataset.repeat().skip(after.batches)
+
         if steps_per_epoch is not None:
             # A stream goes on where it stopped: epochs cut it, they do not restart it.
-            return Feed(self._dataset.repeat, spec, "exhausted", steps_per_epoch)
+            return Feed(repeated, spec, "exhausted", steps_per_epoch)
         if length == tf.data.INFINITE_CARDINALITY:
             raise DataError(endless("This dataset", "steps_per_epoch"))
         if length == tf.data.UNKNOWN_CARDINALITY:
-            return Feed(lambda: mark_epochs(self._dataset), spec, "marked")
-        return Feed(self._dataset.repeat, spec, "exhausted", length)
+            read = after.batches + after.ends
+            return Feed(lambda: mark_epochs(self._dataset).skip(read), spec, "marked")
+        return Feed(repeated, spec, "exhausted", length)
 
     def one_pass(self, *, steps: int | None) -> Feed:
         """The dataset once."""

@@ -20,6 +20,12 @@ from loopwright.events import (
     epoch_logs,
 )
 from loopwright.task import Task
+from loopwright.telemetry.callback_state import (
+    as_begun,
+    callback_states,
+    callback_tensors,
+    restore_callbacks,
+)
 
 
 @final
@@ -53,6 +59,20 @@ class CallbackBridge:
         self._written = _Written()
         self._step_in_epoch = 0
         self._undo: Callable[[], None] = lambda: None
+        self._restore: Callable[[], None] = lambda: None
+        self._begun = as_begun(self._callbacks)
+
+    def state(self) -> list[dict[str, Any]]:
+        """What the callbacks remember, as JSON knows it."""
+        return callback_states(self._callbacks, self._begun)
+
+    def tensors(self) -> dict[str, Any]:
+        """The arrays that callbacks hold, by name."""
+        return callback_tensors(self._callbacks)
+
+    def restore(self, states: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any]) -> None:
+        """Puts back what the callbacks remembered, once they have begun: beginning wipes it."""
+        self._restore = lambda: restore_callbacks(self._callbacks, states, tensors)
 
     @property
     def stop_every_steps(self) -> tuple[int, ...]:
@@ -78,15 +98,17 @@ class CallbackBridge:
 
         return run
 
-    def around_validation(self, validate: Callable[[], Metrics]) -> Callable[[], Metrics]:
+    def around_validation(
+        self, validate: Callable[[], Metrics | None]
+    ) -> Callable[[], Metrics | None]:
         """`validate` with the hooks around it; some callbacks swap weights there."""
         if self._model is None:
             return validate
 
-        def run() -> Metrics:
+        def run() -> Metrics | None:
             self._calls.on_test_begin()
             scores = validate()
-            self._calls.on_test_end(dict(scores))
+            self._calls.on_test_end(dict(scores or {}))
             return scores
 
         return run
@@ -132,6 +154,8 @@ class CallbackBridge:
             verbose=0,
         )
         self._calls.on_train_begin()
+        self._begun = as_begun(self._callbacks)
+        self._restore()
         epochs_before = adaptations.take_initial_epoch(self._model)
         if epochs_before:
             warnings.warn(_counts_from_zero(epochs_before), LoopwrightWarning, stacklevel=2)

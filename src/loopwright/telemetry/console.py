@@ -147,7 +147,7 @@ class _Lines:
         elif isinstance(event, Started):
             self._run, self._said_at = event, self._clock()
             self._unsaid = self._unfinished = None
-        else:
+        elif isinstance(event, Finished):
             if self._unfinished is not None:
                 self._say(wording.running(self._run, self._unfinished, None))
             self._say_unsaid()
@@ -209,7 +209,7 @@ class _Bar:
             self._draw_if_due()
         elif isinstance(event, Started):
             self._start(event)
-        else:
+        elif isinstance(event, Finished):
             self._finish(event)
 
     def close(self) -> None:

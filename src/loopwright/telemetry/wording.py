@@ -33,6 +33,8 @@ _ENDINGS = {
     "stopped": "stopped by a callback after",
     "left": "left after",
     "failed": "failed after",
+    "interrupted": "interrupted and saved after",
+    "skipped": "finished before and skipped:",
 }
 NEEDED = 2  # for these the bar gives way
 _SPARE = 80  # for these the gaps get no tighter

@@ -1,0 +1,278 @@
+"""A run that was stopped goes on where it was, and ends with the same bits."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tests.resume.program import DATA, EPOCHS, STEPS_PER_EPOCH, Noisy, arrays, digest, train
+
+import loopwright as lw
+
+
+class FailsAt(keras.callbacks.Callback):
+    """Ends a run in the middle, as if the machine had failed."""
+
+    needs_every_step = True
+
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            raise RuntimeError("the machine failed")
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        """Every start fails anew."""
+
+
+NEVER = 10**9
+
+
+def failing(run_dir, kind, plan, *steps, **options):
+    """Fails after so many steps, is started again, fails again ...; at last it ends."""
+    for step in steps:
+        with pytest.raises(RuntimeError, match="the machine failed"):
+            train(run_dir, kind, plan, callbacks=[FailsAt(step)], **options)
+    return train(run_dir, kind, plan, callbacks=[FailsAt(NEVER)], **options)
+
+
+@pytest.mark.parametrize("plan", ["graph", "fused"])
+@pytest.mark.parametrize("kind", DATA)
+def test_a_run_that_failed_and_went_on_ends_with_the_same_bits(kind, plan, tmp_path):
+    if plan == "fused" and kind == "pydataset":
+        plan = "xla"
+    whole, undisturbed = train(None, kind, plan)
+    resumed, history = failing(tmp_path / "run", kind, plan, 3, 12, 20, 1, 31)
+    assert digest(resumed.task) == digest(whole.task)
+    assert history.epoch == undisturbed.epoch
+    assert history.epoch_steps == undisturbed.epoch_steps
+    assert history.validation_steps == undisturbed.validation_steps
+    for name, values in undisturbed.history.items():
+        np.testing.assert_allclose(history.history[name], values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["stream", "unknown", "pydataset"])
+def test_every_stop_of_an_epoch_is_a_place_to_go_on_from(kind, tmp_path):
+    whole, undisturbed = train(None, kind, "graph", epochs=3)
+    for step in range(1, STEPS_PER_EPOCH + 3):
+        run_dir = tmp_path / str(step)
+        resumed, history = failing(run_dir, kind, "graph", step, save_every="1 step", epochs=3)
+        assert digest(resumed.task) == digest(whole.task), step
+        assert history.epoch_steps == undisturbed.epoch_steps
+
+
+def test_a_finished_run_is_skipped_and_returns_what_it_returned(tmp_path):
+    first, history = train(tmp_path / "run", "arrays", "graph")
+    told = []
+    second, again = train(tmp_path / "run", "arrays", "graph", sinks=[told.append])
+    assert digest(second.task) == digest(first.task)
+    assert again.history == history.history
+    assert [event.reason for event in told] == ["skipped"]
+
+
+def test_more_epochs_continue_a_run_that_was_finished(tmp_path):
+    whole, undisturbed = train(None, "arrays", "graph", epochs=5)
+    train(tmp_path / "run", "arrays", "graph", epochs=2)
+    resumed, history = train(tmp_path / "run", "arrays", "graph", epochs=5)
+    assert history.epoch == undisturbed.epoch == [0, 1, 2, 3, 4]
+    assert digest(resumed.task) == digest(whole.task)
+
+
+def two_legs(run_dir, fail_in=None, at=4):
+    """A script of two phases: the second with the first layer frozen and another rate."""
+    trainer = lw.Trainer(Noisy(), run_dir=run_dir, plan="graph")
+    histories = []
+    for leg in range(2):
+        if leg == 1:
+            trainer.task.model.layers[0].trainable = False
+            trainer.task.optimizer.learning_rate = 0.001
+        history = trainer.fit(
+            *arrays(),
+            batch_size=8,
+            epochs=2,
+            save_every="3 steps",
+            callbacks=[FailsAt(at if leg == fail_in else NEVER)],
+            verbose=0,
+        )
+        histories.append(history.history)
+    return trainer, histories
+
+
+@pytest.mark.parametrize("leg", [0, 1])
+def test_a_script_of_two_legs_goes_on_in_the_right_one(leg, tmp_path):
+    whole, undisturbed = two_legs(None)
+    with pytest.raises(RuntimeError):
+        two_legs(tmp_path / "run", fail_in=leg)
+    resumed, histories = two_legs(tmp_path / "run")
+    assert digest(resumed.task) == digest(whole.task)
+    for ours, theirs in zip(histories, undisturbed, strict=True):
+        np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-6)
+
+
+def test_breaking_out_of_the_events_finishes_a_leg(tmp_path):
+    def run():
+        trainer = lw.Trainer(Noisy(), run_dir=tmp_path / "run", plan="graph")
+        seen = []
+        for event in trainer.events(*arrays(), batch_size=8, epochs=4):
+            seen.append(event)
+            if isinstance(event, lw.EpochEnded) and event.epoch == 1:
+                break
+        return trainer, seen
+
+    first, _ = run()
+    second, seen = run()
+    assert [event.reason for event in seen] == ["skipped"]
+    assert digest(second.task) == digest(first.task)
+
+
+def test_early_stopping_goes_on_with_its_patience_and_its_best_weights(tmp_path):
+    def run(run_dir, fails_at=NEVER):
+        stopping = keras.callbacks.EarlyStopping("loss", patience=2, restore_best_weights=True)
+        task = Noisy()
+        task.optimizer.learning_rate = 0.3
+        trainer = lw.Trainer(task, run_dir=run_dir, plan="graph")
+        history = trainer.fit(
+            *arrays(),
+            batch_size=8,
+            epochs=30,
+            save_every="1 epoch",
+            callbacks=[stopping, FailsAt(fails_at)],
+            verbose=0,
+        )
+        return trainer, history
+
+    whole, undisturbed = run(None)
+    assert 3 < len(undisturbed.epoch) < 30
+    for epochs in (2, len(undisturbed.epoch) - 1):
+        where = tmp_path / str(epochs)
+        with pytest.raises(RuntimeError):
+            run(where, fails_at=epochs * STEPS_PER_EPOCH + 3)
+        resumed, history = run(where)
+        assert history.epoch == undisturbed.epoch
+        assert digest(resumed.task) == digest(whole.task)
+
+
+def test_a_compiled_keras_model_is_resumed_like_a_task(tmp_path):
+    def run(run_dir, fails_at=NEVER):
+        keras.utils.set_random_seed(3)
+        layers = [keras.Input((4,)), keras.layers.Dropout(0.3), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile("adam", "mse", metrics=["mae"])
+        trainer = lw.Trainer(model, run_dir=run_dir, plan="graph")
+        history = trainer.fit(
+            *arrays(),
+            batch_size=8,
+            epochs=3,
+            save_every="4 steps",
+            callbacks=[FailsAt(fails_at)],
+            verbose=0,
+        )
+        return trainer, history
+
+    whole, undisturbed = run(None)
+    with pytest.raises(RuntimeError):
+        run(tmp_path / "run", fails_at=18)
+    resumed, history = run(tmp_path / "run")
+    assert digest(resumed.task) == digest(whole.task)
+    assert history.history.keys() == undisturbed.history.keys()
+    for name, values in undisturbed.history.items():
+        np.testing.assert_allclose(history.history[name], values, rtol=1e-6)
+
+
+def test_starting_over_is_asked_for_and_moves_the_old_run_aside(tmp_path):
+    first, _ = train(tmp_path / "run", "arrays", "graph")
+    with pytest.warns(lw.LoopwrightWarning, match="The run before lies in"):
+        second, history = train(tmp_path / "run", "arrays", "graph", fresh=True)
+    assert digest(second.task) == digest(first.task)
+    assert history.epoch == [*range(EPOCHS)]
+    assert len([path for path in tmp_path.iterdir() if ".old-" in path.name]) == 1
+
+
+def test_another_model_other_data_and_other_callbacks_are_refused_in_words(tmp_path):
+    with pytest.raises(RuntimeError):
+        train(tmp_path / "run", "arrays", "graph", callbacks=[FailsAt(20)])
+
+    def fit(task, *data, batch_size=8):
+        trainer = lw.Trainer(task, run_dir=tmp_path / "run")
+        trainer.fit(*data, batch_size=batch_size, epochs=EPOCHS, verbose=0)
+
+    narrow = Noisy()
+    narrow.model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    with pytest.raises(lw.ConfigurationError, match="fresh=True"):
+        fit(narrow, *arrays())
+    with pytest.raises(lw.ConfigurationError, match="other data"):
+        fit(Noisy(), *arrays(64))
+    with pytest.raises(lw.ConfigurationError, match="other data"):
+        fit(Noisy(), *arrays(), batch_size=16)
+    with pytest.raises(lw.ConfigurationError, match="other callbacks"):
+        fit(Noisy(), *arrays())
+
+
+def test_what_could_not_be_resumed_is_refused_before_anything_is_written(tmp_path):
+    run_dir = tmp_path / "run"
+
+    def refused(task, *data):
+        with pytest.raises(lw.LoopwrightError) as refusal:
+            lw.Trainer(task, run_dir=run_dir).fit(*data, verbose=0)
+        return str(refusal.value)
+
+    assert "generator" in refused(Noisy(), iter([arrays()]))
+    unseeded = tf.data.Dataset.from_tensor_slices(arrays()).shuffle(40).batch(8)
+    assert "shuffle" in refused(Noisy(), unseeded)
+
+    class Drawing(Noisy):
+        def train_step(self, batch):
+            x, y = batch
+            return super().train_step((x + tf.random.normal(tf.shape(x)), y))
+
+    assert "cannot be repeated" in refused(Drawing(), *arrays())
+    forgotten = tf.Variable(1.0)
+
+    class Elsewhere(Noisy):
+        def train_step(self, batch):
+            forgotten.assign_add(1.0)
+            return super().train_step(batch)
+
+    assert "attribute" in refused(Elsewhere(), *arrays())
+    assert not list(run_dir.glob("checkpoints/*"))
+
+
+def test_the_plans_of_a_run_are_written_down_and_give_the_same_bits_again(tmp_path):
+    resumed, _ = failing(tmp_path / "run", "arrays", "auto", 20)
+    whole, _ = train(None, "arrays", str(tmp_path / "run" / "plan.json"))
+    assert digest(whole.task) == digest(resumed.task)
+
+
+def test_a_changed_environment_goes_on_with_a_warning_or_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(RuntimeError):
+        train(tmp_path / "run", "arrays", "graph", callbacks=[FailsAt(22)])
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    again: Any = {"callbacks": [FailsAt(NEVER)]}
+    with pytest.raises(lw.ConfigurationError, match="TF_ENABLE_ONEDNN_OPTS: None then, 0 now"):
+        train(tmp_path / "run", "arrays", "graph", **again, exact="require")
+    with pytest.warns(lw.LoopwrightWarning, match="bit-exact until step 20"):
+        train(tmp_path / "run", "arrays", "graph", **again)
+
+
+def test_a_state_that_is_not_finite_never_becomes_a_checkpoint(tmp_path):
+    x, y = arrays()
+    y[60] = np.nan
+    trainer = lw.Trainer(Noisy(), run_dir=tmp_path / "run", plan="graph")
+    with pytest.raises(lw.CheckpointError, match="NaN or infinity"):
+        trainer.fit(x, y, batch_size=8, epochs=3, shuffle=False, save_every="2 steps", verbose=0)
+    steps = sorted(int(path.name[5:]) for path in (tmp_path / "run/checkpoints").glob("step-*"))
+    assert steps
+    assert steps[-1] <= 7
+
+
+def test_nothing_is_written_without_a_run_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train(None, "arrays", "graph")
+    assert list(tmp_path.iterdir()) == []
