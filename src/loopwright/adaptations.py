@@ -6,12 +6,14 @@ and says what happens then.
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 from tensorflow.python.client import device_lib
+from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import random_ops_util
 
 from loopwright.errors import LoopwrightError, StepError, message
@@ -357,43 +359,62 @@ def restore_iterator(iterator: Any, state: Any) -> None:
         )
 
 
-_STATEFUL_IN_PIPELINES = {
-    "GeneratorDataset": "Dataset.from_generator reads a Python generator",
-    "PyFunc": "it calls Python (py_function or numpy_function)",
-    "EagerPyFunc": "it calls Python (py_function or numpy_function)",
-    "PyFuncStateless": "it calls Python (py_function or numpy_function)",
-    "RandomUniform": "a map draws random numbers (tf.random.uniform)",
-    "RandomUniformInt": "a map draws random numbers (tf.random.uniform)",
-    "RandomStandardNormal": "a map draws random numbers (tf.random.normal)",
-    "TruncatedNormal": "a map draws random numbers (tf.random.truncated_normal)",
-    "RandomShuffle": "a map draws random numbers (tf.random.shuffle)",
-    "Multinomial": "a map draws random numbers (tf.random.categorical)",
-    "StatefulUniform": "a map draws from a tf.random.Generator",
-    "StatefulStandardNormalV2": "a map draws from a tf.random.Generator",
-    "IgnoreErrorsDataset": "ignore_errors() drops records",
-    "IgnoreErrorsDatasetV2": "ignore_errors() drops records",
-}
+@dataclass(frozen=True)
+class PipelinePart:
+    """One dataset of a pipeline, by what it keeps to itself.
 
-
-def unrepeatable_in_pipeline(dataset: tf.data.Dataset) -> str | None:
-    """What makes a pipeline give other batches the next time; None if nothing is known to.
-
-    If this moves: pipelines that cannot be repeated are no longer refused (tested).
+    If this moves: pipelines that cannot be resumed are no longer refused (tested).
     """
-    inputs = [dataset]
-    while inputs:
-        node = inputs.pop()
-        inputs += node._inputs()
-        if type(node).__name__ == "_ShuffleDataset" and _is_unseeded(node):
-            return "shuffle() has no seed: write shuffle(..., seed=1)"
-        if node.options().deterministic is False:
-            return "its options say deterministic=False"
-    graph = tf.compat.v1.GraphDef.FromString(dataset._as_serialized_graph().numpy())
-    kinds = {node.op for node in graph.node}
-    kinds |= {node.op for function in graph.library.function for node in function.node_def}
-    found = [what for kind, what in _STATEFUL_IN_PIPELINES.items() if kind in kinds]
-    return found[0] if found else None
+
+    dataset: Any
+    kind: str
+    inputs: list[Any]
+    seeds: tuple[int, int] | None
+    """Both 0: TensorFlow draws others in every process."""
+    draws_each_pass: bool
+    is_ordered: bool
+    is_stateful: bool
+    stops_on_empty: bool
+    operations: set[str]
+    """The kinds of all that its functions do."""
+    tensors: list[Any]
+    file: str
 
 
-def _is_unseeded(shuffle: Any) -> bool:
-    return int(shuffle._seed) == 0 and int(shuffle._seed2) == 0
+def pipeline_parts(dataset: tf.data.Dataset) -> list[PipelinePart]:
+    """The datasets that a pipeline is made of, each before what it reads from."""
+    seen, todo = list[Any](), [dataset]
+    while todo:
+        part = todo.pop()
+        if not any(part is other for other in seen):
+            seen.append(part)
+            todo += part._inputs()
+    return [_pipeline_part(part) for part in seen]
+
+
+def _pipeline_part(part: Any) -> PipelinePart:
+    kind = type(part).__name__.strip("_").removesuffix("Dataset")
+    seeds = (part._seed, part._seed2) if hasattr(part, "_seed2") else None
+    is_ordered = getattr(part, "_deterministic", "") != "false"
+    graphs = [function.function.graph.as_graph_def() for function in part._functions()]
+    if kind == "Variant" or "ParallelInterleave" in kind:  # these do not keep what they were told
+        variant = tf.data.experimental.to_variant(part)
+        text = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
+        graphs.append(tf.compat.v1.GraphDef.FromString(text.numpy()))
+    nodes = [node for graph in graphs for node in graph.node]
+    nodes += [n for graph in graphs for f in graph.library.function for n in f.node_def]
+    definitions = map(op_def_registry.get, {node.op for node in nodes})
+    return PipelinePart(
+        dataset=part,
+        kind=kind,
+        inputs=part._inputs(),
+        seeds=None if seeds is None else (int(seeds[0]), int(seeds[1])),
+        draws_each_pass=(kind == "Shuffle" and part._reshuffle_each_iteration is not False)
+        or (kind == "Random" and bool(part._rerandomize)),
+        is_ordered=is_ordered and all(node.attr["deterministic"].s != b"false" for node in nodes),
+        is_stateful=any(definition and definition.is_stateful for definition in definitions),
+        stops_on_empty=getattr(part, "_stop_on_empty_dataset", True),
+        operations={node.op for node in nodes},
+        tensors=getattr(part, "_tensors", []),
+        file=part._filename.numpy().decode() if kind == "Cache" else "",
+    )

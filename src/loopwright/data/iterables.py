@@ -6,7 +6,7 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, final
+from typing import Any, Literal, final
 
 import keras
 import tensorflow as tf
@@ -90,7 +90,7 @@ class Batches(Data):
         source = self._source
         if not isinstance(source, keras.utils.PyDataset):
             epochs = as_epochs((self._again() for _ in numbers), steps_per_epoch)
-            return _Reader(map(self._converted, epochs), steps_per_epoch).feed()
+            return _Reader(map(self._converted, epochs), steps_per_epoch, position="none").feed()
         length = steps_per_epoch or source.num_batches
         if length is None:
             raise DataError(endless("This PyDataset (num_batches is None)", "steps_per_epoch"))
@@ -147,8 +147,10 @@ class _Reader:
         epochs: Iterator[Iterator[Any]],
         steps_per_epoch: int | None,
         epoch_ended: Callable[[], None] = lambda: None,
+        position: Literal["index", "none"] = "index",
     ) -> None:
         self._epochs = epochs
+        self._position: Literal["index", "none"] = position
         self._steps_per_epoch = steps_per_epoch
         self._epoch_ended = epoch_ended
         self._begun: Iterator[Any] | None = None
@@ -200,6 +202,7 @@ class _Reader:
             epoch_ended=self._epoch_ended,
             failure=lambda: self._failure,
             reopened=self._reopened,
+            position=self._position,
         )
 
     def _fitting(self, spec: Any) -> Iterator[Any]:

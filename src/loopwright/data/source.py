@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -61,6 +61,25 @@ class Feed:
     """The same batches for loops that gather by themselves, where the data allows it."""
     reopened: Callable[[], "tuple[Feed, str] | None"] = field(default=lambda: None)
     """If the batches ran out because their shape changed: how it goes on, and what changed."""
+    position: Literal["index", "iterator", "replay", "none"] = "index"
+    """What a run has to know to go on: how many batches it has read; the state of its reader; how
+    many it has read, which are then read again; or it cannot."""
+    skip: int = 0
+    """How many elements to read and throw away before the first."""
+    reseeded: "Reseeded | None" = None
+    last_digest: Callable[[], str | None] = field(default=lambda: None)
+    """Of the batch that was read last, where it has to be compared after a replay."""
+
+
+@dataclass(frozen=True)
+class Reseeded:
+    """The parts of a pipeline that draw other seeds for each pass."""
+
+    parts: Sequence[tf.data.Dataset]
+    passes: int
+    """How many passes there were before."""
+    structure: str
+    """Of what kinds of parts the whole pipeline is made."""
 
 
 @dataclass(frozen=True)
@@ -146,9 +165,9 @@ def changed_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def cannot_go_on(what: str) -> str:
     """The message for data whose place could not be found again."""
     return message(
-        f"A run with this data could not be resumed exactly: {what}.",
+        "A run with this data could not be resumed exactly.",
         expected="data that gives the same batches again, whatever was read of it before",
         received=what,
-        do="give arrays or a PyDataset; or seed the pipeline and write it in TensorFlow; or train "
-        "without run_dir",
+        do="give arrays or a PyDataset; or change the pipeline; or, if reading it again gives the "
+        "same batches, say so with lw.Stream(dataset, replay=True); or train without run_dir",
     )
