@@ -25,7 +25,7 @@ train: $(STAMP)  ## train the digits recipe
 	$(BIN)/python -m loopwright.recipes.digits $(ARGS)
 
 test: $(STAMP)  ## run every test, docstring example and documentation fence
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 check: $(STAMP)  ## check format, lint, types and layers
 	$(BIN)/ruff format --check .

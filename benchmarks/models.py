@@ -7,12 +7,10 @@ from keras import layers
 
 
 def mlp(width: int, dropout: float = 0.0) -> keras.Model:
-    """20-width-width-1."""
+    """20-width-width-1, with dropout before the last layer if there is any."""
     made: list[Any] = [keras.Input((20,))]
-    for _ in range(2):
-        made.append(layers.Dense(width, activation="relu"))
-        if dropout:
-            made.append(layers.Dropout(dropout))
+    made += [layers.Dense(width, activation="relu") for _ in range(2)]
+    made += [layers.Dropout(dropout)] if dropout else []
     return keras.Sequential([*made, layers.Dense(1)])
 
 

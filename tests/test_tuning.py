@@ -90,6 +90,15 @@ def test_the_tuner_goes_on_in_the_next_fit_and_tells_its_choice_once():
     assert not [event for event in told if isinstance(event, lw.PlanChosen)]
 
 
+def test_a_candidate_is_prepared_for_the_data_of_the_fit_that_goes_on():
+    trainer = lw.Trainer(task())
+    for _ in range(200):
+        trainer.fit(*data(), epochs=4, verbose=0)  # each too short to try anything by itself
+        if trainer.plan_history.notes:
+            break
+    assert "steps/s against" in trainer.plan_history.notes[0]
+
+
 def test_the_second_run_of_the_same_thing_starts_on_the_choice(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(tmp_path))
     first = lw.Trainer(task())

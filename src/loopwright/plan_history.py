@@ -83,6 +83,10 @@ class Recorded:
     def __init__(self, history: PlanHistory) -> None:
         self._history = history
 
+    def plan_after(self, step: int) -> Plan:
+        """The plan after `step` steps."""
+        return self._history.at(step)[0]
+
     def next(self, step: int, steps: int) -> tuple[Plan, int]:
         """The plan after `step` steps, and how many of the next `steps` to run by it."""
         plan, left = self._history.at(step)

@@ -17,6 +17,10 @@ from loopwright.tally import Tally
 class Pilot(Protocol):
     """Says by which plan the next steps run."""
 
+    def plan_after(self, step: int) -> Plan:
+        """The plan after `step` steps, as things stand."""
+        ...
+
     def next(self, step: int, steps: int) -> tuple[Plan, int]:
         """The plan after `step` steps, and how many of the next `steps` to run by it."""
         ...
@@ -48,7 +52,7 @@ class Training:
         self._steps_in_epoch = 0
         self._runners: dict[Plan, StepRunner] = {}
         self._pilot_for, self._pilot = pilot_for, pilot_for(feed, self)
-        self._runner(self._pilot.next(step, 1)[0])  # what is wrong with the step shows now
+        self._runner(self._pilot.plan_after(step))  # what is wrong with the step shows now
 
     def start_epoch(self) -> None:
         """Forgets the numbers of the epoch before."""
@@ -105,8 +109,7 @@ class Training:
         return self._runners[plan]
 
     def _open(self, feed: Feed) -> None:
-        plan, _ = self._pilot.next(self.step, 1)
-        self._reader = self._runner(plan).open(feed)
+        self._reader = self._runner(self._pilot.plan_after(self.step)).open(feed)
 
     def _raise_failure_of_data(self) -> None:
         failure = None if self._feed is None else self._feed.failure()
