@@ -34,6 +34,7 @@ HEAVY = {"tensorflow", "keras", "numpy"}
 
 PUBLIC = [
     "Arrays",
+    "BatchSkipped",
     "CheckpointError",
     "ConfigurationError",
     "DataError",
@@ -49,6 +50,7 @@ PUBLIC = [
     "LoopwrightWarning",
     "Mean",
     "MissingStepError",
+    "NotFiniteError",
     "Plan",
     "PlanChosen",
     "PlanHistory",

@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loopwright import testing as testing
     from loopwright.data import Arrays as Arrays
     from loopwright.data import Stream as Stream
     from loopwright.errors import CheckpointError as CheckpointError
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from loopwright.errors import LoopwrightError as LoopwrightError
     from loopwright.errors import LoopwrightWarning as LoopwrightWarning
     from loopwright.errors import MissingStepError as MissingStepError
+    from loopwright.errors import NotFiniteError as NotFiniteError
     from loopwright.errors import RetraceWarning as RetraceWarning
     from loopwright.errors import StepError as StepError
     from loopwright.errors import StepWarning as StepWarning
+    from loopwright.events import BatchSkipped as BatchSkipped
     from loopwright.events import EpochEnded as EpochEnded
     from loopwright.events import EpochStarted as EpochStarted
     from loopwright.events import Event as Event
@@ -56,11 +59,13 @@ _HOMES = {
         "LoopwrightError",
         "LoopwrightWarning",
         "MissingStepError",
+        "NotFiniteError",
         "RetraceWarning",
         "StepError",
         "StepWarning",
     ],
     "events": [
+        "BatchSkipped",
         "EpochEnded",
         "EpochStarted",
         "Event",
@@ -89,6 +94,8 @@ __all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604  # pyright: ignore[reportUnsuppor
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return importlib.import_module("loopwright.testing")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'loopwright' has no attribute {name!r}")
     return getattr(importlib.import_module(f"loopwright.{_HOME_OF[name]}"), name)

@@ -6,7 +6,7 @@
 
 Order: `Started`, then for each epoch `EpochStarted`, `Trained` and `Validated` as often as
 there are stops, `EpochEnded`; and `Finished` once, last, whatever happened. `PlanChosen` comes
-after a `Trained`, at most once in a run, `Saved` where a checkpoint is due.
+after a `Trained`, at most once in a run, `BatchSkipped` as well, `Saved` where a checkpoint is due.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,6 +25,8 @@ class Started:
     epochs: int | None
     steps_per_epoch: int | None
     total_steps: int | None
+    resumed_steps: int = 0
+    """How many of its steps were done before, by a process that was stopped."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,16 @@ class PlanChosen:
     why: str
     repeat: str
     """What to write to run it like this again."""
+
+
+@dataclass(frozen=True)
+class BatchSkipped:
+    """A batch that would have spoiled the run was left out, as `on_nan` asks for."""
+
+    step: int
+    batch: str
+    went_back_to_step: int | None = None
+    """The state that the run goes on from; None: nothing had been changed."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,17 @@ class Finished:
     """What would make the next run faster, where that is plain to see."""
 
 
-Event = Started | EpochStarted | Trained | PlanChosen | Validated | EpochEnded | Saved | Finished
+Event = (
+    Started
+    | EpochStarted
+    | Trained
+    | PlanChosen
+    | BatchSkipped
+    | Validated
+    | EpochEnded
+    | Saved
+    | Finished
+)
 Sink = Callable[[Event], None]
 
 

@@ -15,8 +15,9 @@ from loopwright import adaptations, loop, state
 from loopwright.compiled import CompiledModel
 from loopwright.data import Data, Feed
 from loopwright.data.source import NOTHING_READ, Read
-from loopwright.errors import LoopwrightWarning
-from loopwright.events import Event, Finished, Metrics, Sink
+from loopwright.errors import LoopwrightWarning, NotFiniteError
+from loopwright.events import Event, Finished, Metrics, Sink, Started
+from loopwright.finite import OnNan
 from loopwright.history import History
 from loopwright.meter import Pace
 from loopwright.piloting import Piloting
@@ -41,6 +42,9 @@ class Lent:
     score: Callable[[Data, int | None, Callable[[], bool]], dict[str, Any] | None]
     build_test: Callable[[Data, int | None], object]
     seed: int
+    on_nan: OnNan
+    start_from_given_weights: Callable[[], None]
+    """Once, if the trainer was given any."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ class Fitting:
             self.tally,
             self._pilot,
             step=counted if snapshot is None else snapshot.step,
+            count_step=lambda: lent.task.step_counter.assign_add(1),
             watch=self.watch,
             planned=lent.piloting.planned,
         )
@@ -105,27 +110,83 @@ class Fitting:
                 lent.build_test(held, asked.validation_steps)
 
     def events(
-        self, place: Place, scores: Metrics, save: Callable[[Place, Metrics], None]
+        self,
+        place: Place,
+        scores: Metrics,
+        save: Callable[[Place, Metrics], None],
+        recover: Callable[[NotFiniteError], tuple[Place, Metrics, Event]] | None = None,
     ) -> Iterator[Event]:
-        """Trains, and tells every sink of every event; `Finished` reaches them whatever happens."""
-        training, bridge, piloting = self.training, self.bridge, self.lent.piloting
-        events = loop.train(
-            schedule=self.schedule,
+        """Trains, and tells every sink of every event; `Finished` reaches them whatever happens.
+
+        `recover` says where to go on after a step that was not finite, and what to tell of it.
+        """
+        events = self._looped(place, scores, save, recover)
+        return self._heard(events, [self.bridge, self.history, *self.asked.sinks])
+
+    def replay(self, place: Place, steps: int) -> bool:
+        """Runs `steps` steps from `place` without telling anybody; whether all were finite."""
+        until = Every(steps=place.step + steps)
+        schedule = Schedule(steps_per_epoch=self.schedule.steps_per_epoch, until=until)
+        try:
+            for _ in self._trained(schedule, place):
+                pass
+        except NotFiniteError:
+            return False
+        return True
+
+    def _looped(
+        self,
+        place: Place,
+        scores: Metrics,
+        save: Callable[[Place, Metrics], None],
+        recover: Callable[[NotFiniteError], tuple[Place, Metrics, Event]] | None,
+    ) -> Iterator[Event]:
+        bridge, training, piloting = self.bridge, self.training, self.lent.piloting
+        is_begun = False
+        while True:
+            events = self._trained(
+                self.schedule,
+                place,
+                scores=scores,
+                run_steps=bridge.before_steps(training.run_steps),
+                news=lambda: [*piloting.news(training.step), *training.news()],
+                validate=bridge.around_validation(self._validate),
+                save=save,
+                stop_requested=bridge.stop_requested,
+            )
+            try:
+                for event in events:
+                    if not (is_begun and isinstance(event, Started)):
+                        yield event
+                return
+            except NotFiniteError as error:
+                if recover is None:
+                    raise
+                place, scores, told = recover(error)
+                is_begun = True
+            yield told
+
+    def _trained(self, schedule: Schedule, place: Place, **parts: Any) -> Iterator[Event]:
+        """The loop over this data; what is not given in `parts` does nothing."""
+        quiet = {
+            "scores": {},
+            "run_steps": self.training.run_steps,
+            "news": tuple[Event, ...],
+            "validate": dict[str, Any],
+            "save": lambda place, scores: None,
+            "stop_requested": lambda: False,
+        }
+        return loop.train(
+            schedule=schedule,
             place=place,
-            scores=scores,
-            run_steps=bridge.before_steps(training.run_steps),
-            start_epoch=training.start_epoch,
-            report=training.report,
-            news=lambda: piloting.news(training.step),
-            validate=bridge.around_validation(self._validate),
-            save=save,
-            stop_requested=bridge.stop_requested,
+            start_epoch=self.training.start_epoch,
+            report=self.training.report,
             interrupted=self._is_interrupted,
             first_step=self.first_step,
             pace=Pace(),
             clock=self.watch.clock,
+            **(quiet | parts),
         )
-        return self._heard(events, [bridge, self.history, *self.asked.sinks])
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:
         asked = self.asked

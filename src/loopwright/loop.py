@@ -44,6 +44,7 @@ def train(
         epochs=schedule.until.epochs,
         steps_per_epoch=schedule.steps_per_epoch,
         total_steps=schedule.total_steps,
+        resumed_steps=place.step,
     )
     while not place.is_over:
         if not place.is_due:

@@ -51,6 +51,10 @@ class StreamReader:
         # Restoring an iterator draws seeds, so what is drawn next comes last.
         _restore_all(self._seeds, [state[_SEEDS.format(i)] for i in range(len(self._seeds))])
 
+    def pass_over(self) -> None:
+        """Leaves the next batch out."""
+        _leave(self.iterator, 1)
+
     def stand_in(self, size: int) -> Any:
         """An iterator of this kind that gives batches of zeros for ever: to compile with."""
         batch = tf.nest.map_structure(
@@ -85,6 +89,10 @@ class ResidentReader:
         """How many batches may be read before the order changes or the data ends."""
         in_epoch = self.resident.batches_per_epoch - self.index
         return in_epoch if self._left is None else min(in_epoch, self._left)
+
+    def pass_over(self) -> None:
+        """Leaves the next batch out."""
+        self.advance(1)
 
     def advance(self, batches: int) -> None:
         """Goes on; after the last batch of an epoch with the first of the next."""

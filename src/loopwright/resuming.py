@@ -1,21 +1,24 @@
 """Resuming: a call of `fit` in a run directory goes on where the run was saved."""
 
-import warnings
+import contextlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, final
 
-from loopwright import environment, plan_history, repeatable, signals, state, tensors
-from loopwright.data.source import changed_data
-from loopwright.errors import ConfigurationError, LoopwrightWarning, StepError, message
-from loopwright.events import EpochEnded, Event, Finished, Metrics, Trained
-from loopwright.fitting import Asked, Fitting, Lent, finalize_averages, tell
+from loopwright import signals, state, tensors
+from loopwright.errors import ConfigurationError, NotFiniteError
+from loopwright.events import BatchSkipped, EpochEnded, Event, Finished, Metrics, Trained
+from loopwright.fitting import Asked, Fitting, Lent, finalize_averages, tell, tolerated
 from loopwright.legs import entry
 from loopwright.manifest import Checkpoint
+from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.runs import Run, Snapshot
 from loopwright.schedule import Place
+from loopwright.snapshots import Exact, put_back, require_resumable, taken
+from loopwright.telemetry.journal import Journal, opened
 
-Exact = Literal["warn", "require"]
+Found = tuple[Checkpoint, Snapshot]
 
 
 def leg_events(
@@ -35,40 +38,144 @@ def leg_events(
         what = entry(leg, asked.until, None if found is None else found[1].reached)
         if what == "skip":
             found = run.end_of(leg)
-        checkpoint, snapshot = (None, None) if what == "begin" or found is None else found
-        fitting = Fitting(
-            lent, asked, first_epoch=first_epoch, snapshot=snapshot, is_interrupted=heard.received
-        )
-        begun(fitting)
-        named = require_resumable(fitting)
-        exact_until: int | None = None
-        if checkpoint is not None and snapshot is not None:
-            exact_until = restore(fitting, named, checkpoint, snapshot, exact)
-        if what == "skip":
-            finalize_averages(lent.task)
-            skipped = Finished(fitting.training.step, 0.0, "skipped")
-            tell(asked.sinks, skipped)
-            yield skipped
-            return
-
-        def save(place: Place, scores: Metrics) -> None:
-            with fitting.watch.timing("checkpoint"):
-                held = tensors.snapshot(named) | fitting.bridge.tensors()
-                run.save(taken(fitting, leg, place, scores, named, exact_until), held)
-
-        place = Place() if snapshot is None else replace(snapshot.place, is_over=False)
+        elif found is not None:
+            run.go_on_from(found[0])
+        snapshot = None if what == "begin" or found is None else found[1]
         if snapshot is not None:
-            run.write_plans(lent.piloting.history)  # what came after the checkpoint is undone
-        lent.piloting.record(run.write_plans)
-        last = place
+            lent.piloting.resume(run.plans(snapshot), snapshot.step)
+        with contextlib.ExitStack() as stack:
+            journal = None
+            if what != "skip":
+                after_bytes = 0 if found is None else found[1].journal_bytes
+                path = run.directory / "metrics.jsonl"
+                journal = stack.enter_context(opened(path, after_bytes, time.time))
+                asked = replace(asked, sinks=[*asked.sinks, tolerated(journal)])
+            fitting = Fitting(
+                lent,
+                asked,
+                first_epoch=first_epoch,
+                snapshot=snapshot,
+                is_interrupted=heard.received,
+            )
+            begun(fitting)
+            resumed = None if snapshot is None else found
+            if journal is None:
+                yield _skipped(fitting, resumed, exact)
+            else:
+                yield from _Leg(fitting, run, leg, journal, resumed, exact, heard).events()
+    heard.raise_received()
+
+
+def _skipped(fitting: Fitting, found: Found | None, exact: Exact) -> Finished:
+    if found is not None:
+        put_back(fitting, require_resumable(fitting), *found, exact)
+    finalize_averages(fitting.lent.task)
+    skipped = Finished(fitting.training.step, 0.0, "skipped")
+    tell(fitting.asked.sinks, skipped)
+    return skipped
+
+
+@final
+class _Leg:
+    """A leg that is trained: from where it was saved, or from its beginning."""
+
+    def __init__(
+        self,
+        fitting: Fitting,
+        run: Run,
+        leg: int,
+        journal: Journal,
+        found: Found | None,
+        exact: Exact,
+        heard: signals.Signals,
+    ) -> None:
+        self._heard = heard
+        self._fitting, self._run, self._leg, self._journal = fitting, run, leg, journal
+        self._exact, self._rollbacks = exact, 0
+        self._named = require_resumable(fitting)
+        self._exact_until: int | None = None
+        self._place, self._scores = Place(), dict[str, Any]()
+        if found is not None:
+            self._go_back(found)
+        else:
+            fitting.lent.start_from_given_weights()
+        # A person may keep infinity in a variable on purpose, as the best score so far.
+        metrics = {id(v) for v in state.metric_variables(fitting.lent.task)}
+        self._required = [n for n, v in self._named.items() if id(v) not in metrics]
+        infinite = tensors.non_finite(self._required_values())
+        self._required = [name for name in self._required if name not in infinite]
+        fitting.lent.piloting.record(run.write_plans)
+
+    def events(self) -> Iterator[Event]:
+        """Trains; `break` ends the leg."""
+        fitting, last = self._fitting, self._place
+        if fitting.lent.on_nan == "rollback" and last.step == 0:
+            self._save(last, {})
+        recover = self._recover if fitting.lent.on_nan == "rollback" else None
         try:
-            for event in fitting.events(place, {} if snapshot is None else snapshot.scores, save):
+            for event in fitting.events(last, self._scores, self._save, recover):
                 last = _after(last, event, fitting.first_step)
                 yield event
         except GeneratorExit:
-            save(replace(last, is_over=True), {})
+            self._save(replace(last, is_over=True), {})
             raise
-    heard.raise_received()
+
+    def _save(self, place: Place, scores: Metrics) -> None:
+        fitting = self._fitting
+        with fitting.watch.timing("checkpoint"):
+            read, position = fitting.training.position()
+            values = tensors.snapshot(self._named)
+            held = values | fitting.bridge.tensors() | position
+            journaled = self._journal.bytes()
+            moment = taken(
+                fitting,
+                self._leg,
+                place,
+                scores,
+                read,
+                self._named,
+                self._exact_until,
+                journaled,
+            )
+            required = {name: values[name] for name in self._required}
+            self._run.save(moment, held, required, self._journal.sync)
+            if place.is_over:
+                self._run.wait()  # whoever hears of the end can rely on it
+
+    def _go_back(self, found: Found) -> None:
+        """Puts the leg to where a checkpoint was written."""
+        checkpoint, snapshot = found
+        self._exact_until = put_back(self._fitting, self._named, checkpoint, snapshot, self._exact)
+        self._fitting.lent.piloting.go_back(snapshot.step)
+        self._place = replace(snapshot.place, is_over=False)
+        self._scores = dict(snapshot.scores)
+
+    def _recover(self, error: NotFiniteError) -> tuple[Place, Metrics, Event]:
+        """After a step that was not finite: the last good state, without the batch that did it."""
+        run, training = self._run, self._fitting.training
+        with contextlib.suppress(NotFiniteError):
+            run.wait()
+        found = run.newest()
+        if found is None or self._rollbacks == MOST_ROLLBACKS:
+            raise error
+        self._rollbacks += 1
+        saved = found[1]
+
+        def goes_wrong(steps: int) -> bool:
+            self._go_back(found)
+            is_finite = self._fitting.replay(self._place, steps)
+            self._heard.raise_received()  # what is on disk is the state to go on from
+            return not is_finite or bool(tensors.non_finite(self._required_values()))
+
+        first = first_bad_step(goes_wrong, error.step - saved.step)
+        training.passed_over.add(saved.step + first)
+        self._go_back(found)
+        self._journal.cut(saved.journal_bytes)
+        batch = training.batch_in_words(saved.read.batches + first - 1)
+        return self._place, self._scores, BatchSkipped(saved.step + first, batch, saved.step)
+
+    def _required_values(self) -> dict[str, Any]:
+        return tensors.snapshot({name: self._named[name] for name in self._required})
 
 
 def refuse_data(asked: Asked) -> None:
@@ -76,95 +183,6 @@ def refuse_data(asked: Asked) -> None:
     objection = None if asked.data is None else asked.data.objection_to_resume()
     if objection is not None:
         raise ConfigurationError(objection)
-
-
-def require_resumable(fitting: Fitting) -> dict[str, Any]:
-    """Every variable of the task by name; raises if the step uses what could not be saved."""
-    lent = fitting.lent
-    spec = None if fitting.feed is None else fitting.feed.batch_spec
-    built = lent.runners.built("train_step", spec)
-    named = state.named(lent.task)
-    title = f"{type(lent.task).__name__}.train_step"
-    state.require_complete(named, built.captured, title)
-    drawn = repeatable.unrepeatable(built.operations)
-    if drawn:
-        raise StepError(
-            message(
-                f"{title} draws random numbers that cannot be repeated when it is resumed.",
-                expected="random numbers from a state that is saved with the run",
-                received=", ".join(drawn),
-                do="hold a keras.random.SeedGenerator or a tf.random.Generator in the task and "
-                "draw from it; or train without run_dir",
-            )
-        )
-    return named
-
-
-def taken(
-    fitting: Fitting,
-    leg: int,
-    place: Place,
-    scores: Metrics,
-    named: dict[str, Any],
-    exact_until: int | None,
-) -> Snapshot:
-    """The moment as it is now; the tensors are taken beside it."""
-    asked, training = fitting.asked, fitting.training
-    return Snapshot(
-        leg=leg,
-        until=str(asked.until),
-        place=place,
-        scores=dict(scores),
-        first_step=fitting.first_step,
-        first_epoch=fitting.first_epoch,
-        read=training.read,
-        data={} if asked.data is None else asked.data.fingerprint(),
-        tally=fitting.tally.state(),
-        history=fitting.history.state(),
-        callbacks=fitting.bridge.state(),
-        plans=fitting.lent.piloting.history.content(),
-        variables=state.table(named),
-        environment=environment.environment(),
-        exact_until_step=exact_until,
-    )
-
-
-def restore(
-    fitting: Fitting,
-    named: dict[str, Any],
-    checkpoint: Checkpoint,
-    snapshot: Snapshot,
-    exact: Exact,
-) -> int | None:
-    """Puts everything back; nothing is touched before everything was read and compared.
-
-    Returns since which step the bits may differ from those of a run without interruption.
-    """
-    changed = state.compare(snapshot.variables, state.table(named))
-    if changed is not None:
-        raise ConfigurationError(changed)
-    data = fitting.asked.data
-    other = "" if data is None else changed_data(snapshot.data, data.fingerprint())
-    if other:
-        raise ConfigurationError(
-            message(
-                "This run was saved with other data.",
-                expected="the data that the run began with",
-                received=other,
-                do="pass the same data and batch_size, or start over with fresh=True",
-            )
-        )
-    exact_until = _still_exact(snapshot, exact)
-    read = tensors.read(checkpoint.path / "state")
-    tensors.assign(named, read)
-    fitting.tally.restore(snapshot.tally)
-    fitting.history.restore(snapshot.history)
-    fitting.bridge.restore(snapshot.callbacks, read)
-    fitting.lent.piloting.history = plan_history.parsed(snapshot.plans).until(snapshot.step)
-    place, length = snapshot.place, fitting.schedule.steps_per_epoch
-    in_epoch = 0 < place.step_in_epoch != length and not place.epoch_ended
-    fitting.training.resume(snapshot.read, place.step_in_epoch, in_epoch=in_epoch)
-    return exact_until
 
 
 def _after(place: Place, event: Event, first_step: int) -> Place:
@@ -175,26 +193,3 @@ def _after(place: Place, event: Event, first_step: int) -> Place:
     if isinstance(event, EpochEnded):
         return replace(place, epoch=event.epoch + 1, step_in_epoch=0)
     return place
-
-
-def _still_exact(snapshot: Snapshot, exact: Exact) -> int | None:
-    changes = environment.changes(snapshot.environment, environment.environment())
-    if not changes:
-        return snapshot.exact_until_step
-    if exact == "require":
-        raise ConfigurationError(
-            message(
-                "This run cannot be resumed bit for bit: its environment has changed.",
-                expected="the environment that the checkpoint was written in",
-                received="; ".join(changes),
-                do='resume there, or pass exact="warn" to go on all the same',
-            )
-        )
-    until = snapshot.step if snapshot.exact_until_step is None else snapshot.exact_until_step
-    warnings.warn(
-        f"The environment has changed ({'; '.join(changes)}): this run goes on, and is bit-exact "
-        f"until step {until}.",
-        LoopwrightWarning,
-        stacklevel=2,
-    )
-    return until

@@ -2,23 +2,29 @@
 
 import contextlib
 import datetime
+import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-from loopwright import run_lock, tensors
+from loopwright import plan_history, run_lock, tensors
 from loopwright.checkpoint import Store
 from loopwright.data.source import Read
 from loopwright.errors import ConfigurationError, LoopwrightWarning, message
 from loopwright.legs import Reached
 from loopwright.manifest import Checkpoint
 from loopwright.plan_history import PlanHistory
-from loopwright.retention import Entry, Rule
+from loopwright.retention import Entry, KeepBest, Rule, best
 from loopwright.saving import Writer
 from loopwright.schedule import Place, every
+
+_MOST_POSITION_BYTES = 64 * 2**20
+_BITS = {"bool": 8} | {
+    f"{kind}{bits}": bits for kind in ("float", "int", "uint", "bfloat") for bits in (8, 16, 32, 64)
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,13 @@ class Snapshot:
     read: Read
     """What the leg has read of its data."""
     data: Mapping[str, Any]
+    batch: Any
+    """What batches are like; None without data, or if that cannot be written down."""
+    has_data: bool
+    journal_bytes: int
+    """How long `metrics.jsonl` was."""
+    passed_over: Sequence[int]
+    """Steps whose batch was left out."""
     tally: Mapping[str, Any]
     history: Mapping[str, Any]
     callbacks: Sequence[Mapping[str, Any]]
@@ -63,6 +76,7 @@ class Run:
         self._rules = rules
         self._store = Store(self.directory / "checkpoints")
         self._writer = Writer()
+        self._told_of_position = False
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
@@ -92,12 +106,55 @@ class Run:
         found = self._store.newest()
         return None if found is None else (found, parsed(found.content))
 
+    def chosen(self, which: "str | int") -> tuple[Checkpoint, Snapshot]:
+        """The checkpoint of a step, the "last" one, or the "best" by the first `KeepBest`."""
+        if which == "last":
+            found = self.newest()
+            if found is not None:
+                return found
+        elif which == "best":
+            rule = next((r for r in self._rules if isinstance(r, KeepBest)), KeepBest())
+            ranked = best([entry(c) for c in self._store.all() if not c.damage], rule)
+            if ranked:
+                return self._at(ranked[0])
+            raise ConfigurationError(
+                message(
+                    "No checkpoint of this run is the best one.",
+                    expected=f"checkpoints with a score {rule.metric!r}",
+                    received=f"none in {self.directory}",
+                    do='validate where the run is saved, name another metric with KeepBest("..."),'
+                    ' or restore "last"',
+                )
+            )
+        elif isinstance(which, int) and not isinstance(which, bool):
+            return self._at(which)
+        else:
+            raise ConfigurationError(
+                message(
+                    "This does not name a checkpoint.",
+                    expected='"best", "last" or a step',
+                    received=repr(which),
+                    do='call restore("best")',
+                )
+            )
+        raise ConfigurationError(
+            message(
+                "This run has no checkpoint yet.",
+                expected=f"at least one in {self.directory}",
+                received="none",
+                do="train first, or check run_dir",
+            )
+        )
+
+    def _at(self, step: int) -> tuple[Checkpoint, Snapshot]:
+        found = self._store.at(step)
+        return found, parsed(found.content)
+
     def end_of(self, leg: int) -> tuple[Checkpoint, Snapshot]:
         """The checkpoint with which a leg ended."""
         for found in self._store.all():
             if found.content.get("leg") == leg and found.content["place"]["is_over"]:
-                whole = self._store.at(found.step)
-                return whole, parsed(whole.content)
+                return self._at(found.step)
         raise ConfigurationError(
             message(
                 f"The end of leg {leg + 1} is missing from this run.",
@@ -107,19 +164,59 @@ class Run:
             )
         )
 
-    def save(self, snapshot: Snapshot, held: Mapping[str, Any]) -> None:
-        """Writes a checkpoint in the background; `held` are tensors that nobody changes."""
+    def go_on_from(self, checkpoint: Checkpoint) -> None:
+        """Sets later checkpoints aside: the next start must not find what is abandoned now."""
+        self._store.set_aside_after(checkpoint.step)
+
+    def plans(self, snapshot: Snapshot) -> PlanHistory:
+        """The plans of the run: as far as `plan.json` tells, or else until the snapshot."""
+        saved = plan_history.parsed(snapshot.plans)
+        with contextlib.suppress(ConfigurationError):
+            known = plan_history.load(self.directory / "plan.json")
+            if known.until(snapshot.step).changes == saved.changes:
+                return known
+        return saved
+
+    def save(
+        self,
+        snapshot: Snapshot,
+        held: Mapping[str, Any],
+        required: Mapping[str, Any],
+        sync: Callable[[], None],
+    ) -> None:
+        """Writes a checkpoint in the background; `held` are tensors that nobody changes.
+
+        Those `required` to be finite are looked at first; `sync` brings to disk what the
+        checkpoint refers to.
+        """
 
         def write() -> None:
-            tensors.require_finite(held, snapshot.step)
+            tensors.require_finite(required, snapshot.step)
             content = asdict(snapshot)
-            self._store.write(
+            sync()
+            path = self._store.write(
                 snapshot.step, content, lambda into: tensors.write(into / "state", held)
             )
+            self._report_position(path, snapshot)
             whole = [entry(found) for found in self._store.all() if not found.damage]
             self._store.apply_retention(self._rules, whole)
 
         self._writer.start(write)
+
+    def _report_position(self, path: Path, snapshot: Snapshot) -> None:
+        """Tells once of a place in the data that makes checkpoints large."""
+        taken_bytes = position_bytes(path, snapshot.variables)
+        if taken_bytes > _MOST_POSITION_BYTES and not self._told_of_position:
+            self._told_of_position = True
+            warnings.warn(
+                message(
+                    f"The place in the data takes {taken_bytes >> 20:,} MB of each checkpoint.",
+                    do="shuffle file names or indices instead of examples, use a smaller shuffle "
+                    "buffer, or save the number of batches only: lw.Stream(dataset, replay=True)",
+                ),
+                LoopwrightWarning,
+                stacklevel=2,
+            )
 
     def wait(self) -> None:
         """Until everything is on disk; raises what went wrong."""
@@ -146,6 +243,17 @@ class Run:
                     do="choose another run_dir, or mend its permissions",
                 )
             ) from None
+
+
+def position_bytes(checkpoint: Path, variables: Sequence[Mapping[str, Any]]) -> int:
+    """How much of a checkpoint is not variables: the place in the data, and what callbacks hold."""
+    known = sum(
+        math.prod(row["shape"]) * _BITS.get(row["dtype"], 0) // 8
+        for row in variables
+        if row["shape"] is not None
+    )
+    files = sum(path.stat().st_size for path in checkpoint.glob("state.data-*"))
+    return max(files - known, 0)
 
 
 def parsed(content: Mapping[str, Any]) -> Snapshot:

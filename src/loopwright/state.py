@@ -86,6 +86,13 @@ def untrained_variables(task: object) -> list[Any]:
     return list(found.values())
 
 
+def metric_variables(task: object) -> list[Any]:
+    """The variables of metrics: NaN in them spoils a report, and not the training."""
+    models = [m for layer in of_kind(keras.Layer, task) for m in getattr(layer, "metrics", ())]
+    metrics = [*of_kind(keras.metrics.Metric, task), *models]
+    return [variable.value for metric in metrics for variable in metric.variables]
+
+
 def statistics(task: object) -> list[Any]:
     """The floating variables that layers update by themselves, like those of batch norm."""
     found = [v for layer in of_kind(keras.Layer, task) for v in layer.non_trainable_weights]

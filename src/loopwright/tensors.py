@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from loopwright import repeatable, state
-from loopwright.errors import CheckpointError, message
+from loopwright.errors import CheckpointError, NotFiniteError, message
 
 
 def snapshot(variables: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -127,14 +127,15 @@ def require_finite(tensors: Mapping[str, Any], step: int) -> None:
     """Raises if any tensor holds NaN or infinity: such a state must not become a checkpoint."""
     names = non_finite(tensors)
     if names:
-        raise CheckpointError(
+        raise NotFiniteError(
             message(
                 f"After step {step} the run holds NaN or infinity, and is not saved.",
                 expected="finite numbers in every variable",
                 received=", ".join(repeatable.shortened(names)),
                 do="lower the learning rate or clip gradients (the optimizer's clipnorm=), and "
                 "look for bad examples in the data; the earlier checkpoints are untouched",
-            )
+            ),
+            step=step,
         )
 
 

@@ -13,18 +13,22 @@ from loopwright.compiled import as_task
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event, Metrics, Sink
+from loopwright.finite import OnNan, require_policy
 from loopwright.fitting import Asked, Fitting, Lent, tolerated
 from loopwright.history import History
+from loopwright.initial_weights import start_from
 from loopwright.piloting import Piloting, asked_for
 from loopwright.plan_history import PlanHistory
 from loopwright.plans import Plan, nearest, settled
 from loopwright.prediction import predict
-from loopwright.resuming import Exact, leg_events
+from loopwright.restoring import Which, require_run, restore
+from loopwright.resuming import leg_events
 from loopwright.retention import KeepBest, KeepLatest, Rule
 from loopwright.runners import Runners
 from loopwright.running import StepRunner
 from loopwright.runs import Run
 from loopwright.schedule import Every, Place, every
+from loopwright.snapshots import Exact
 from loopwright.task import Task, require_step
 from loopwright.telemetry.console import console
 from loopwright.validation import score
@@ -59,13 +63,17 @@ class Trainer:
         seed: int = 0,
         sinks: Sequence[Sink] = (),
         keep: Sequence[Rule] = (KeepLatest(3), KeepBest("val_loss")),
+        on_nan: OnNan = "raise",
         exact: Exact = "warn",
+        init_from: "str | os.PathLike[str] | None" = None,
         fresh: bool = False,
     ) -> None:
         _require_tensorflow_backend()
         self._strategy = strategy or tf.distribute.get_strategy()
+        require_policy(on_nan, run_dir, self._strategy.num_replicas_in_sync)
         self._task = as_task(task, self._strategy)
-        self._runners = Runners(self._task, self._strategy)
+        self._init_from = None if init_from is None else os.fspath(init_from)
+        self._runners = Runners(self._task, self._strategy, on_nan)
         self._piloting = Piloting(asked_for(plan), self._runners, self._task)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
@@ -80,6 +88,8 @@ class Trainer:
             self._score,
             self._build_test,
             seed,
+            on_nan,
+            self._start_from_given_weights,
         )
         self.history = History()
 
@@ -97,6 +107,10 @@ class Trainer:
     def plan_history(self) -> PlanHistory:
         """Which plan ran which steps; `Trainer(..., plan=that)` runs a task anew like this one."""
         return self._piloting.history
+
+    def follow(self, plans: PlanHistory) -> None:
+        """Runs what comes by these plans, as if they had been given to the trainer."""
+        self._piloting.follow(plans)
 
     def fit(
         self,
@@ -190,6 +204,7 @@ class Trainer:
         )
         if self._run is None:
             fitting = Fitting(self._lent, asked, first_epoch=self._epochs_done)
+            self._start_from_given_weights()
             self._began(fitting)
             return self._counted(fitting.events(Place(), {}, _save_nothing))
         if self._fresh:
@@ -207,6 +222,14 @@ class Trainer:
             )
         )
 
+    def restore(self, which: Which) -> int:
+        """Gives the task the state of a checkpoint: "best", "last" or a step; which step that was.
+
+        To score, predict or export; or, between two calls of `fit`, to train on from there. The
+        run's own count of steps stays.
+        """
+        return restore(self._task, self._runners, require_run(self._run), which)
+
     def evaluate(
         self,
         x: Any,
@@ -219,14 +242,21 @@ class Trainer:
         """Scores a data set: `{"loss": ..., "accuracy": ...}`. Training is not disturbed."""
         require_step(self._task, "test_step")
         _require_positive(steps=steps)
+        self._start_from_given_weights()
         return self._score(as_data(x, y, sample_weight, batch_size=batch_size), steps) or {}
 
     def predict(self, x: Any, *, batch_size: int | None = None, steps: int | None = None) -> Any:
         """The predictions for a data set, as NumPy arrays."""
         require_step(self._task, "predict_step")
         _require_positive(steps=steps)
+        self._start_from_given_weights()
         data = as_data(x, batch_size=batch_size)
         return predict(self._task, data, steps=steps, strategy=self._strategy, plan=self.plan)
+
+    def _start_from_given_weights(self) -> None:
+        if self._init_from is not None:
+            source, self._init_from = self._init_from, None
+            start_from(self._task, source)
 
     def _began(self, fitting: Fitting) -> None:
         self.history = fitting.history

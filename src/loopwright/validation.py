@@ -56,11 +56,12 @@ def score(
                 if interrupted():
                     return None
                 began, asked = clock(), pace.at_most_steps
-                ran, outputs = runner.run(reader, asked, watch)
+                run = runner.run(reader, asked, watch)
+                ran = run.steps
                 pace.add(steps=ran, seconds=clock() - began)
                 scored += ran
                 if ran:
-                    tally.add(outputs)
+                    tally.add(run.outputs)
             rest = feed_after(feed, scored)
         return tally.numbers()
 

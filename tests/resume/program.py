@@ -1,8 +1,11 @@
 """A small training in a process of its own, to be killed: `python program.py RUN KIND PLAN`."""
 
 import hashlib
+import os
+import resource
 import sys
 import time
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -12,7 +15,7 @@ import loopwright as lw
 from loopwright import state
 
 LAYERS = keras.layers
-STEPS_PER_EPOCH, EPOCHS = 13, 6
+STEPS_PER_EPOCH, EPOCHS = 13, 5
 
 
 class Noisy(lw.Task):
@@ -118,8 +121,19 @@ class Slowly(keras.callbacks.Callback):
         time.sleep(0.005)
 
 
+class RunsOutOfMemory(Slowly):
+    """From step 20 on, the process gets no more memory."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        if int(self.model.optimizer.iterations) == 20 and "LOOPWRIGHT_NO_MEMORY" in os.environ:
+            held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (held, held))
+            self.held = bytearray(2**30)
+
+
 if __name__ == "__main__":
     where, given, how = sys.argv[1:]
     print("begins", flush=True)
-    trained, told = train(where, given, how, callbacks=[Slowly()])
+    trained, told = train(where, given, how, callbacks=[RunsOutOfMemory()])
     print("end", digest(trained.task), told.history["loss"][-1], len(told.epoch), flush=True)

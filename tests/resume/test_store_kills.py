@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from tests.resume.faults import ALL, record
 
 from loopwright.checkpoint import Store
 from loopwright.errors import CheckpointError
 from loopwright.manifest import Checkpoint
 
-ALL = os.environ.get("LOOPWRIGHT_ALL_FAULTS") == "1"
 SAMPLE = 12
 STEPS = 5
 
@@ -175,6 +175,8 @@ def test_a_kill_at_any_system_call_loses_nothing_that_was_acknowledged(tmp_path:
         except (AssertionError, CheckpointError, Warning) as error:
             raise AssertionError(f"killed at {name} number {which}") from error
         shutil.rmtree(directory)
+    tried = len(sample(points))
+    record("SIGKILL at a system call of a save", tried=tried, held=tried)
 
 
 @pytest.mark.timeout(3600 if ALL else 300)
@@ -228,6 +230,8 @@ def test_a_disk_that_fails_at_any_system_call_is_reported_and_harms_no_other(tmp
         except (AssertionError, CheckpointError, Warning) as error:
             raise AssertionError(f"{name} number {which} failed") from error
         shutil.rmtree(directory)
+    tried = len(sample(points))
+    record("a disk that fails at a system call of a save", tried=tried, held=tried)
 
 
 # --- the order of things, which only a loss of power would show ---

@@ -1,6 +1,7 @@
 """Arrays: data in memory, in an order that is a function of seed and epoch."""
 
 import copy
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -131,7 +132,7 @@ class Arrays(Data):
         """All epochs to come, one after the other."""
         own_length = ceil_div(len(self), self._batch_size)
         epochs_read, first_index = divmod(after.batches, own_length)
-        first_epoch += epochs_read
+        leg_first_epoch, first_epoch = first_epoch, first_epoch + epochs_read
 
         def order(epoch: Any) -> Any:
             indices = tf.range(self._begin, self._end, dtype=tf.int64)
@@ -152,6 +153,11 @@ class Arrays(Data):
             chosen = epochs.flat_map(batches).skip(first_index)
             return self._gathered(chosen, seed, self._class_weight, failures)
 
+        def in_words(number: int) -> str:
+            epoch, index = divmod(number, own_length)
+            some = order(leg_first_epoch + epoch)[index * self._batch_size :][: self._batch_size]
+            return f"batch {index + 1} of epoch {epoch + 1}: {self._in_words(some.numpy())}"
+
         begin = {"first_epoch": first_epoch, "first_index": first_index}
         resident = self._resident(order, self._class_weight, **begin)
         return Feed(
@@ -161,7 +167,23 @@ class Arrays(Data):
             steps_per_epoch or own_length,
             failure=lambda: failures[0] if failures else None,
             resident=resident,
+            batch_in_words=in_words,
         )
+
+    def _in_words(self, some: Any) -> str:
+        """Examples by their numbers, and those among them that hold NaN or infinity."""
+        listed = ", ".join(map(str, some[:8])) + (", ..." if len(some) > 8 else "")
+        bad: list[str] = []
+        names = ("x", "y", "sample_weight")
+        parts = self._batch if isinstance(self._batch, tuple) else (self._batch,)
+        named = [nests.leaves(part, name) for name, part in zip(names, parts, strict=False)]
+        for path, leaf in itertools.chain.from_iterable(named):
+            if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating:
+                rows = tf.math.is_finite(tf.gather(leaf, some))
+                whole = tf.reduce_all(tf.reshape(rows, [len(some), -1]), axis=1).numpy()
+                bad += [f"example {number} of {path}" for number in some[~whole]]
+        found = f"; NaN or infinity is in {', '.join(bad[:5])}" if bad else ""
+        return f"examples {listed}{found}"
 
     def one_pass(self, *, steps: int | None) -> Feed:
         """The examples in their own order, once."""

@@ -61,6 +61,8 @@ class Feed:
     """The same batches for loops that gather by themselves, where the data allows it."""
     reopened: Callable[[], "tuple[Feed, str] | None"] = field(default=lambda: None)
     """If the batches ran out because their shape changed: how it goes on, and what changed."""
+    batch_in_words: Callable[[int], str] = field(default=lambda number: f"batch {number + 1}")
+    """Names a batch, by how many were read before it since `fit` began."""
     position: Literal["index", "iterator", "replay", "none"] = "index"
     """What a run has to know to go on: how many batches it has read; the state of its reader; how
     many it has read, which are then read again; or it cannot."""
@@ -89,6 +91,8 @@ class Read:
     batches: int = 0
     ends: int = 0
     """How often the data has said that an epoch of unknown length was over."""
+    last_digest: str | None = None
+    """Of the last batch, of data that is read again when a run goes on."""
 
 
 NOTHING_READ = Read()

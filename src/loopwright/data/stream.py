@@ -79,7 +79,8 @@ class Stream(Data):
     ) -> Feed:
         """The dataset over and over; its own order is left as it is.
 
-        What was read before is read again and thrown away. The state of the reader is quicker.
+        What was read before is read again and thrown away where it is declared `replay`;
+        elsewhere the reader has a state to go back to.
         """
         spec, length = self._dataset.element_spec, int(self._dataset.cardinality())
         if steps_per_epoch is None and length == tf.data.INFINITE_CARDINALITY:
@@ -104,7 +105,7 @@ class Stream(Data):
             "marked" if is_marked else "exhausted",
             steps_per_epoch or (None if is_marked else length),
             position=position,
-            skip=after.batches + after.ends * is_marked,
+            skip=after.batches + after.ends * is_marked if self._replay else 0,
             reseeded=pipelines.reseeded(self._dataset, first_epoch),
             last_digest=lambda: batch_digest(last) if last else None,
         )

@@ -73,6 +73,8 @@ class CallbackBridge:
     def restore(self, states: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any]) -> None:
         """Puts back what the callbacks remembered, once they have begun: beginning wipes it."""
         self._restore = lambda: restore_callbacks(self._callbacks, states, tensors)
+        if self._calls is not None:
+            self._restore()
 
     @property
     def stop_every_steps(self) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import (
+    BatchSkipped,
     EpochEnded,
     EpochStarted,
     Event,
@@ -32,6 +33,7 @@ from loopwright.telemetry import wording
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
 _SECONDS_BETWEEN_LINES = 60.0
+_SECONDS_BETWEEN_EPOCHS = 0.1  # in a terminal, where nobody could read more of them
 _BAR_COLUMNS = (6, 30)
 
 
@@ -136,6 +138,8 @@ class _Lines:
                 self._say(wording.running(self._run, event, rate))
         elif isinstance(event, PlanChosen):
             self._say(wording.chosen(event))
+        elif isinstance(event, BatchSkipped):
+            self._say(wording.skipped(event))
         elif isinstance(event, Validated):
             self._say_unsaid()
             self._unsaid = event  # only the next event tells whether this was the epoch's end
@@ -147,6 +151,8 @@ class _Lines:
         elif isinstance(event, Started):
             self._run, self._said_at = event, self._clock()
             self._unsaid = self._unfinished = None
+            if event.resumed_steps:
+                self._say(wording.goes_on(event))
         elif isinstance(event, Finished):
             if self._unfinished is not None:
                 self._say(wording.running(self._run, self._unfinished, None))
@@ -183,6 +189,8 @@ class _Bar:
         self._drawn_at = float("-inf")
         self._unfinished: Trained | None = None
         self._validated: Validated | None = None
+        self._unkept: EpochEnded | None = None
+        self._epoch_kept_at = float("-inf")
         self._recent: deque[tuple[float, int]] = deque(maxlen=20)
         self._rate: float | None = None
 
@@ -192,6 +200,8 @@ class _Bar:
             self._draw_if_due()
         elif isinstance(event, PlanChosen):
             self._keep(wording.chosen(event))
+        elif isinstance(event, BatchSkipped):
+            self._keep(wording.skipped(event))
         elif isinstance(event, Validated):
             if self._validated is not None:
                 self._keep(wording.validated(self._validated))
@@ -200,7 +210,9 @@ class _Bar:
             self._draw_if_due()
         elif isinstance(event, EpochEnded):
             self._unfinished = self._validated = None
-            self._keep(wording.ended(self._run, event))
+            self._unkept = event
+            if self._clock() - self._epoch_kept_at >= _SECONDS_BETWEEN_EPOCHS:
+                self._keep_epoch()
             if event.seconds >= 1:  # else a bar for each short epoch would only flicker
                 self._drawn_at = float("-inf")
         elif isinstance(event, EpochStarted):
@@ -221,7 +233,7 @@ class _Bar:
     def _start(self, event: Started) -> None:
         self.close()
         self._run, self._rate, self._drawn_at = event, None, float("-inf")
-        self._unfinished = self._validated = None
+        self._unfinished = self._validated = self._unkept = None
         is_screen = self._output.file in (sys.stdout, sys.stderr)
         self._live = Live(
             console=self._output,
@@ -232,9 +244,17 @@ class _Bar:
             redirect_stderr=is_screen and _is_terminal(sys.stderr),
         )
         self._live.start()
+        if event.resumed_steps:
+            self._keep(wording.goes_on(event))
+
+    def _keep_epoch(self) -> None:
+        if self._unkept is not None:
+            self._keep(wording.ended(self._run, self._unkept))
+            self._unkept, self._epoch_kept_at = None, self._clock()
 
     def _finish(self, event: Finished) -> None:
         self.close()
+        self._keep_epoch()
         if self._unfinished is not None and self._unfinished.step_in_epoch:
             self._keep(wording.running(self._run, self._unfinished, None))
         if self._validated is not None:
