@@ -7,14 +7,23 @@ from dataclasses import replace
 from typing import Any, final
 
 from loopwright import signals, state, tensors
-from loopwright.errors import ConfigurationError, NotFiniteError
-from loopwright.events import BatchSkipped, EpochEnded, Event, Finished, Metrics, Trained
+from loopwright.errors import ConfigurationError, DataError, NotFiniteError
+from loopwright.events import (
+    BatchSkipped,
+    EpochEnded,
+    EpochStarted,
+    Event,
+    Finished,
+    Metrics,
+    Trained,
+    Validated,
+)
 from loopwright.fitting import Asked, Fitting, Lent, finalize_averages, tell, tolerated
 from loopwright.legs import entry
 from loopwright.manifest import Checkpoint
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.runs import Run, Snapshot
-from loopwright.schedule import Place
+from loopwright.schedule import Place, moved
 from loopwright.snapshots import Exact, put_back, require_resumable, taken
 from loopwright.telemetry.journal import Journal, opened
 
@@ -112,13 +121,27 @@ class _Leg:
         if fitting.lent.on_nan == "rollback" and last.step == 0:
             self._save(last, {})
         recover = self._recover if fitting.lent.on_nan == "rollback" else None
+        scores: Metrics = self._scores
         try:
-            for event in fitting.events(last, self._scores, self._save, recover):
+            for event in fitting.events(last, scores, self._save, recover):
                 last = _after(last, event, fitting.first_step)
+                if isinstance(event, Validated | EpochStarted):
+                    scores = event.metrics if isinstance(event, Validated) else {}
                 yield event
         except GeneratorExit:
-            self._save(replace(last, is_over=True), {})
+            self._save(replace(last, is_over=True), scores)
             raise
+        except DataError:
+            self._save_what_was_trained(last, scores)
+            raise
+
+    def _save_what_was_trained(self, last: Place, scores: Metrics) -> None:
+        """Data that fails does not cost what was trained before it."""
+        training = self._fitting.training
+        if int(self._fitting.lent.task.step_counter.read_value()) != training.step:
+            return  # it failed inside a compiled loop, whose totals are lost with it
+        steps = training.step - self._fitting.first_step - last.step
+        self._save(moved(last, steps=steps, seconds=last.seconds) if steps else last, scores)
 
     def _save(self, place: Place, scores: Metrics) -> None:
         fitting = self._fitting

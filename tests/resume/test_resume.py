@@ -1,5 +1,6 @@
 """A run that was stopped goes on where it was, and ends with the same bits."""
 
+import json
 from typing import Any
 
 import keras
@@ -276,3 +277,70 @@ def test_nothing_is_written_without_a_run_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     train(None, "arrays", "graph")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_data_that_fails_costs_nothing_that_was_trained_before_it(tmp_path):
+    class Failing(keras.utils.PyDataset):
+        fails = True
+
+        def __len__(self):
+            return STEPS_PER_EPOCH
+
+        def __getitem__(self, index):
+            if self.fails and index == 7:
+                raise OSError("the file is gone")
+            x, y = arrays()
+            return x[8 * index : 8 * index + 8], y[8 * index : 8 * index + 8]
+
+    def fit(data, run_dir):
+        trainer = lw.Trainer(Noisy(), run_dir=run_dir, plan="graph")
+        trainer.fit(data, epochs=2, shuffle=False, save_every="1 epoch", verbose=0)
+        return trainer
+
+    with pytest.raises(lw.DataError, match="Batch 8 could not be made"):
+        fit(Failing(), tmp_path / "run")
+    assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == ["step-00000007"]
+    Failing.fails = False
+    assert digest(fit(Failing(), tmp_path / "run").task) == digest(fit(Failing(), None).task)
+
+
+def test_the_journal_and_the_history_tell_of_one_continuous_run(tmp_path):
+    _, undisturbed = train(tmp_path / "whole", "arrays", "graph", callbacks=[FailsAt(NEVER)])
+    _, history = failing(tmp_path / "run", "arrays", "graph", 18, 4)
+    assert history.history.keys() == undisturbed.history.keys()
+
+    def told(run_dir):
+        lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").open()]
+        kinds = ("epoch_ended", "validated", "saved")
+        return [(line["event"], line["step"]) for line in lines if line["event"] in kinds]
+
+    assert told(tmp_path / "run") == told(tmp_path / "whole")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert sum(line["event"] == "finished" for line in lines) == 1
+
+
+def test_a_stream_that_is_read_again_is_compared(tmp_path):
+    def fit(run_dir, shift=0.0, fails_at=NEVER):
+        def batches():
+            x, y = arrays()
+            for index in range(0, len(x), 8):
+                yield x[index : index + 8] + shift * (index > 0), y[index : index + 8]
+
+        signature = (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1]))
+        dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+        trainer = lw.Trainer(Noisy(), run_dir=run_dir, plan="graph")
+        data = lw.Stream(dataset, replay=True)
+        trainer.fit(data, epochs=2, save_every="5 steps", callbacks=[FailsAt(fails_at)], verbose=0)
+        return trainer
+
+    with pytest.raises(RuntimeError):
+        fit(tmp_path / "run", fails_at=18)
+    with pytest.raises(lw.DataError, match="other batches when it was read again"):
+        fit(tmp_path / "run", shift=1.0)
+    assert digest(fit(tmp_path / "run").task) == digest(fit(None).task)
+
+
+def test_the_place_in_a_stream_is_reported_when_it_is_large(tmp_path, monkeypatch):
+    monkeypatch.setattr("loopwright.runs._MOST_POSITION_BYTES", 1000)
+    with pytest.warns(lw.LoopwrightWarning, match=r"The place in the data takes 0 MB of each"):
+        train(tmp_path / "run", "stream", "graph", epochs=1)
