@@ -123,6 +123,11 @@ class Fitting:
         events = self._looped(place, scores, save, recover)
         return self._heard(events, [self.bridge, self.history, *self.asked.sinks])
 
+    def read_again(self, after: Read) -> None:
+        """Begins anew in the data, as if what is in `after` had been read."""
+        self.feed, _ = self._feed(after)
+        self.training.read_from(self.feed)
+
     def replay(self, place: Place, steps: int) -> bool:
         """Runs `steps` steps from `place` without telling anybody; whether all were finite."""
         until = Every(steps=place.step + steps)

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from loopwright import state, tensors
+from loopwright import repeatable, state, tensors
 from loopwright.data import specs
 from loopwright.errors import ConfigurationError, message
 from loopwright.runners import Runners
@@ -22,7 +22,7 @@ def restore(task: Any, runners: Runners, run: Run, which: Which) -> int:
         spec = None if snapshot.batch is None else specs.decoded(snapshot.batch)
         runners.built("train_step", spec)
     named = state.named(task)
-    changed = state.compare(snapshot.variables, state.table(named))
+    changed = repeatable.difference(snapshot.variables, state.table(named))
     if changed is not None:
         raise ConfigurationError(changed)
     found = tensors.read(checkpoint.path / "state", snapshot.variables)

@@ -184,15 +184,19 @@ class _Leg:
         self._rollbacks += 1
         saved = found[1]
 
-        def goes_wrong(steps: int) -> bool:
+        def go_back() -> None:
+            self._fitting.read_again(saved.read)
             self._go_back(found)
+
+        def goes_wrong(steps: int) -> bool:
+            go_back()
             is_finite = self._fitting.replay(self._place, steps)
             self._heard.raise_received()  # what is on disk is the state to go on from
             return not is_finite or bool(tensors.non_finite(self._required_values()))
 
         first = first_bad_step(goes_wrong, error.step - saved.step)
         training.passed_over.add(saved.step + first)
-        self._go_back(found)
+        go_back()
         self._journal.cut(saved.journal_bytes)
         batch = training.batch_in_words(saved.read.batches + first - 1)
         return self._place, self._scores, BatchSkipped(saved.step + first, batch, saved.step)

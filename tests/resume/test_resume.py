@@ -310,12 +310,14 @@ def test_the_journal_and_the_history_tell_of_one_continuous_run(tmp_path):
     assert history.history.keys() == undisturbed.history.keys()
 
     def told(run_dir):
-        lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").open()]
+        lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
         kinds = ("epoch_ended", "validated", "saved")
         return [(line["event"], line["step"]) for line in lines if line["event"] in kinds]
 
     assert told(tmp_path / "run") == told(tmp_path / "whole")
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert sum(line["event"] == "finished" for line in lines) == 1
 
 
