@@ -5,6 +5,7 @@ from typing import Any, Literal
 from loopwright import repeatable, state, tensors
 from loopwright.data import specs
 from loopwright.errors import ConfigurationError, message
+from loopwright.fitting import finalize_averages
 from loopwright.runners import Runners
 from loopwright.runs import Run
 
@@ -27,6 +28,8 @@ def restore(task: Any, runners: Runners, run: Run, which: Which) -> int:
         raise ConfigurationError(changed)
     found = tensors.read(checkpoint.path / "state", snapshot.variables)
     tensors.assign({name: v for name, v in named.items() if name != "step"}, found)
+    if snapshot.place.is_over:
+        finalize_averages(task)  # as at the end of `fit`
     return snapshot.step
 
 
