@@ -15,7 +15,7 @@ RAISED = [
     (errors.CheckpointError, Exception),
     (errors.NotFiniteError, FloatingPointError),
 ]
-WITH = {errors.NotFiniteError: {"step": 3}}
+WITH: dict[type[Exception], dict[str, int]] = {errors.NotFiniteError: {"step": 3}}
 WARNED = [errors.StepWarning, errors.RetraceWarning]
 
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 import loopwright as lw
 from loopwright import adaptations, state, tensors
-from loopwright.errors import CheckpointError
+from loopwright.errors import CheckpointError, NotFiniteError
 
 layers = keras.layers
 
@@ -495,7 +495,7 @@ def test_large_numbers_whose_sum_overflows_are_finite():
 def test_a_state_that_is_not_finite_is_refused_by_name():
     bad = {f"weight{index}": tf.constant(float("nan")) for index in range(12)}
     tensors.require_finite({"fine": tf.constant(1.0)}, 7)
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(NotFiniteError) as caught:
         tensors.require_finite({"fine": tf.constant(1.0), **bad}, 7)
     what, expected, received, do = str(caught.value).splitlines()
     assert what == "After step 7 the run holds NaN or infinity, and is not saved."

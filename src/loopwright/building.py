@@ -49,9 +49,18 @@ def build(step: Step, batch_spec: Any) -> Built:
         if step.replicas > 1:
             with step.strategy.scope():
                 adaptations.build_compiled_model(step.task, batch_spec)
+        elif step.name == "train_step" and _makes_variables_of_tensors(step.task):
+            adaptations.build_compiled_model(step.task, batch_spec)
         with adaptations.scratch_graph() as graph:
             outputs = step.on_all_replicas(_placeholders(batch_spec))
         return _built(outputs, graph)
+
+
+def _makes_variables_of_tensors(task: Any) -> bool:
+    """Whether its optimizer is one that cannot be built inside a trace."""
+    optimizer = getattr(task.model, "optimizer", None)
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return isinstance(optimizer, keras.optimizers.Nadam) and not optimizer.built
 
 
 def _built(outputs: Any, graph: Any, more_captured: Iterable[Any] = ()) -> Built:
