@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format bench
+.PHONY: help install train test check format bench faults
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
@@ -39,3 +39,10 @@ format: $(STAMP)  ## format, and mend what lint can mend
 
 bench: $(STAMP)  ## measure speed against Keras fit, start-up, growth and memory
 	$(BIN)/python -m benchmarks $(ARGS)
+
+faults: $(STAMP)  ## kill, corrupt and starve real runs, in full (about an hour)
+	@command -v strace >/dev/null || apt-get install --yes --quiet strace
+	@rm -f .faults.jsonl
+	LOOPWRIGHT_ALL_FAULTS=1 LOOPWRIGHT_FAULTS_REPORT=$(CURDIR)/.faults.jsonl \
+	  $(BIN)/python -m pytest tests/resume tests/test_checkpoint.py $(ARGS)
+	$(BIN)/python -m tests.resume.faults .faults.jsonl

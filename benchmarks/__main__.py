@@ -7,16 +7,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import growth, memory, speed, startup, tuning
+from benchmarks import checkpoints, growth, memory, speed, startup, tuning
 
 SECTIONS = {
     "speed": speed,
     "startup": startup,
     "growth": growth,
     "memory": memory,
+    "checkpoints": checkpoints,
     "tuning": tuning,
 }
-BY_DEFAULT = ("speed", "startup", "growth", "memory")
+BY_DEFAULT = ("speed", "startup", "growth", "memory", "checkpoints")
 
 
 def parser() -> argparse.ArgumentParser:

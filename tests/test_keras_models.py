@@ -462,3 +462,17 @@ def test_a_raw_number_named_like_a_metric_is_reported_as_keras_reports_it():
     history = lw.Trainer(model).fit(**arguments).history
 
     assert history == reference.fit(**arguments).history == {"loss": [0.0, 0.0]}
+
+
+def test_an_optimizer_that_makes_variables_of_tensors_trains_as_it_does_in_keras():
+    def fitted(fit: Any) -> Any:
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)])
+        model.compile("nadam", "mse")
+        x = np.linspace(0, 1, 96, dtype="float32").reshape(32, 3)
+        return fit(model, x, x[:, :1])
+
+    options: Any = {"epochs": 2, "batch_size": 8, "shuffle": False, "verbose": 0}
+    ours = fitted(lambda model, x, y: lw.Trainer(model).fit(x, y, **options).history)
+    theirs = fitted(lambda model, x, y: model.fit(x, y, **options).history)
+    assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)

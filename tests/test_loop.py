@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from types import MappingProxyType
 from typing import final
 
 import pytest
@@ -10,20 +11,23 @@ from hypothesis import strategies as st
 
 from loopwright import loop
 from loopwright.events import (
+    BatchSkipped,
     EpochEnded,
     EpochStarted,
     Event,
     Finished,
     Metrics,
     PlanChosen,
+    Saved,
     Started,
     Trained,
     Validated,
 )
 from loopwright.meter import Pace
-from loopwright.schedule import Every, Schedule
+from loopwright.schedule import Every, Place, Schedule
 
 ENDLESS = itertools.repeat(10**9)
+BEGIN = Place()
 
 
 @final
@@ -49,6 +53,9 @@ class World:
         self.calls: list[tuple[int, int]] = []
         self.heard: list[Event] = []
         self.found: list[Event] = []
+        self.saved: list[tuple[Place, Metrics]] = []
+        self.cut_validation = False
+        self.interrupt_when: Callable[[World], bool] = lambda world: False
         self._epoch_lengths = epoch_lengths
         self._left = next(epoch_lengths)
         self._step_seconds = itertools.repeat(1.0) if step_seconds is None else step_seconds
@@ -75,7 +82,13 @@ class World:
         found, self.found = self.found, []
         return found
 
-    def validate(self) -> Metrics:
+    def save(self, place: Place, scores: Metrics) -> None:
+        self.saved.append((place, scores))
+
+    def validate(self) -> Metrics | None:
+        if self.cut_validation:
+            self.interrupt_when = lambda world: True
+            return None
         self.validated_at.append(self.steps)
         self.now += self._validation_seconds
         return {"after": self.steps}
@@ -85,17 +98,23 @@ class World:
         schedule: Schedule,
         *,
         first_step: int = 0,
+        place: Place = BEGIN,
+        scores: Metrics = MappingProxyType({}),
         pace: Pace | None = None,
     ) -> Iterator[Event]:
         """The events; each is kept in `heard` before anything else happens."""
         events = loop.train(
             schedule=schedule,
+            place=place,
+            scores=scores,
             run_steps=self.run_steps,
             start_epoch=self.start_epoch,
             report=self.report,
             news=self.news,
             validate=self.validate,
+            save=self.save,
             stop_requested=lambda: self._stop_when(self),
+            interrupted=lambda: self.interrupt_when(self),
             first_step=first_step,
             pace=pace or unbounded(),
             clock=lambda: self.now,
@@ -128,12 +147,16 @@ def in_words(event: Event) -> str:
             return f"  {event.steps} steps to {event.step}, {event.step_in_epoch} in epoch"
         case PlanChosen():
             return f"  plan chosen at {event.step}: {event.plan}"
+        case BatchSkipped():
+            return f"  left out {event.step}: {event.batch}"
         case Validated():
             return f"  validated at {event.step}: {event.metrics}"
         case EpochEnded():
             assert event.metrics == {"seen": event.steps}
             scores = f": {event.validation}" if event.validation else ""
             return f"end of epoch {event.epoch} at {event.step}, {event.steps} steps{scores}"
+        case Saved():
+            return f"saved at {event.step}"
         case Finished():
             return f"{event.reason} at {event.step}"
 
@@ -402,6 +425,85 @@ def test_what_was_found_out_is_told_after_the_steps_and_before_the_validation():
     ]
 
 
+# --- saving and going on ---
+
+
+def test_a_checkpoint_is_due_at_its_interval_and_at_the_end():
+    world = World()
+    schedule = Schedule(4, until=Every(epochs=2), save_every=Every(steps=3))
+    assert told(world.train(schedule)) == [
+        "start at 0: 2 epochs of 4, 8 steps",
+        "epoch 0 at 0",
+        "  1 steps to 1, 1 in epoch",
+        "  2 steps to 3, 3 in epoch",
+        "saved at 3",
+        "  1 steps to 4, 4 in epoch",
+        "end of epoch 0 at 4, 4 steps",
+        "epoch 1 at 4",
+        "  2 steps to 6, 2 in epoch",
+        "saved at 6",
+        "  2 steps to 8, 4 in epoch",
+        "end of epoch 1 at 8, 4 steps",
+        "saved at 8",
+        "complete at 8",
+    ]
+    assert [place.is_over for place, _ in world.saved] == [False, False, True]
+
+
+def test_a_run_that_goes_on_from_any_checkpoint_does_what_is_left_and_no_more():
+    schedule = Schedule(
+        4,
+        until=Every(epochs=3),
+        validate_every=Every(steps=5),
+        save_every=Every(steps=1),
+    )
+    whole = World()
+    events = told(whole.train(schedule, pace=calls_of(2)))
+    for place, scores in whole.saved:
+        rest = World()
+        rest.steps = place.step
+        rest.steps_in_epoch = place.step_in_epoch
+        later = told(rest.train(schedule, place=place, scores=scores, pace=calls_of(2)))
+        at = events.index(f"saved at {place.step}")
+        assert later[1:] == events[at + 1 :]
+
+
+def test_a_signal_saves_where_it_is_heard_and_leaves_everything_else_undone():
+    schedule = Schedule(
+        4, until=Every(epochs=2), validate_every=Every(epochs=1), save_every=Every(epochs=1)
+    )
+    world = World()
+    world.interrupt_when = lambda world: world.steps >= 4
+    assert told(world.train(schedule)) == [
+        "start at 0: 2 epochs of 4, 8 steps",
+        "epoch 0 at 0",
+        "  1 steps to 1, 1 in epoch",
+        "  3 steps to 4, 4 in epoch",
+        "interrupted at 4",
+    ]
+    ((place, scores),) = world.saved
+    assert (place.step, place.epoch, place.is_due, place.is_over) == (4, 0, True, False)
+
+    rest = World()
+    rest.steps = rest.steps_in_epoch = 4
+    assert told(rest.train(schedule, place=place, scores=scores))[1:5] == [
+        "  validated at 4: {'after': 4}",
+        "end of epoch 0 at 4, 4 steps: {'after': 4}",
+        "saved at 4",
+        "epoch 1 at 4",
+    ]
+
+
+def test_a_validation_that_a_signal_cuts_short_is_done_again_after_going_on():
+    schedule = Schedule(2, until=Every(epochs=1), validate_every=Every(epochs=1))
+    world = World()
+    world.cut_validation = True
+    assert told(world.train(schedule))[-2:] == ["  1 steps to 2, 2 in epoch", "interrupted at 2"]
+    ((place, _),) = world.saved
+    assert place.is_due
+    assert place.validated_step is None
+
+
 # --- numbers ---
 
 
@@ -410,7 +512,7 @@ def test_seconds_are_those_of_each_thing_and_of_nothing_else():
     schedule = Schedule(4, until=Every(epochs=2), validate_every=Every(epochs=1))
     seconds: list[tuple[str, float]] = []
     for event in world.train(schedule, pace=calls_of(3)):
-        if not isinstance(event, Started | EpochStarted | PlanChosen):
+        if not isinstance(event, Started | EpochStarted | PlanChosen | BatchSkipped):
             seconds.append((type(event).__name__, event.seconds))
         world.now += 1000.0 if isinstance(event, EpochEnded) else 0.0
     assert seconds == [

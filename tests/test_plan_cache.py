@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from loopwright import plan_cache
+from loopwright.plan_history import Choice
 from loopwright.plans import Plan
 
-FUSED = Plan("xla", "fused", "resident")
+FUSED = Choice(Plan("xla", "fused", "resident"), "900 steps/s")
 
 
 @pytest.fixture
@@ -17,8 +18,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_choice_is_found_again_under_its_own_name_only(cache: Path):
-    plan_cache.remember("abc", FUSED, "900 steps/s")
-    assert plan_cache.remembered("abc") == (FUSED, "900 steps/s")
+    plan_cache.remember("abc", FUSED)
+    assert plan_cache.remembered("abc") == FUSED
     assert plan_cache.remembered("abd") is None
     assert [path.name for path in cache.iterdir()] == ["abc.json"]
 
@@ -37,14 +38,14 @@ def test_where_nothing_can_be_written_nothing_is_kept(
 ):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(tmp_path / "file"))
-    plan_cache.remember("abc", FUSED, "")
+    plan_cache.remember("abc", FUSED)
     assert plan_cache.remembered("abc") is None
 
 
 def test_an_empty_directory_name_switches_it_off(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", "")
     assert plan_cache.directory() is None
-    plan_cache.remember("abc", FUSED, "")
+    plan_cache.remember("abc", FUSED)
     assert plan_cache.remembered("abc") is None
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import loopwright as lw
-from loopwright.plan_history import PlanChange, PlanHistory, Recorded, load
+from loopwright.plan_history import Choice, PlanChange, PlanHistory, Recorded, Replayed, load
 
 GRAPH, FUSED = lw.Plan(), lw.Plan("xla", "fused", "resident")
 
@@ -47,8 +47,41 @@ def test_a_replay_never_runs_beyond_a_change():
     assert pilot.next(25, 100) == (GRAPH, 100)
 
 
+class Always:
+    """A pilot that has a plan of its own, and remembers what it heard."""
+
+    def __init__(self, plan: lw.Plan) -> None:
+        self.plan, self.heard = plan, list[int]()
+
+    def plan_after(self, step: int) -> lw.Plan:
+        return self.plan
+
+    def next(self, step: int, steps: int) -> tuple[lw.Plan, int]:
+        return self.plan, steps
+
+    def ran(self, plan: lw.Plan, steps: int, seconds: float, compile_seconds: float) -> None:
+        self.heard.append(steps)
+
+
+def test_what_was_done_before_is_done_again_just_so_and_then_another_pilot_goes_on():
+    then = Always(FUSED)
+    pilot = Replayed(history(), then)
+    told = [pilot.next(0, 100), pilot.next(10, 4)]
+    pilot.ran(FUSED, 4, 1.0, 0.0)
+    told += [pilot.next(14, 100), pilot.next(25, 100)]
+    pilot.ran(FUSED, 100, 1.0, 0.0)
+    assert told == [(GRAPH, 10), (FUSED, 4), (FUSED, 11), (FUSED, 100)]
+    assert [pilot.plan_after(step) for step in (3, 25)] == [GRAPH, FUSED]
+    assert then.heard == [100]
+
+
+def test_the_history_until_a_step_is_that_of_the_steps_before_it():
+    assert [len(history().until(step).changes) for step in (0, 1, 10, 11, 99)] == [0, 1, 1, 2, 3]
+
+
 def test_a_file_gives_back_the_same_history(tmp_path: Path):
     kept = history().noted("loop inside XLA: 9 steps/s against 3 steps/s of graph step")
+    kept = kept.chosen("a model on a machine", Choice(FUSED, "9 steps/s"))
     kept.save(tmp_path / "plan.json")
     assert load(tmp_path / "plan.json") == kept
 
@@ -59,7 +92,7 @@ def test_a_file_gives_back_the_same_history(tmp_path: Path):
         ("{", "JSONDecodeError"),
         ("[]", "TypeError"),
         ('{"format": 2}', "format 2, where this version reads 1"),
-        ('{"format": 1, "changes": [], "notes": []}', "at least one change"),
+        ('{"format": 1, "changes": [], "notes": [], "choices": {}}', "no step was run yet"),
         (
             json.dumps({"format": 1, "changes": [{"step": 0, "plan": {"step": "warp"}}]}),
             "There is no such plan",

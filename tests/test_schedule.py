@@ -293,15 +293,15 @@ def test_validation_every_some_seconds_counts_from_the_one_before():
 def test_what_was_just_validated_is_not_validated_again_when_its_epoch_turns_out_to_be_over():
     schedule = Schedule(None, until=Every(epochs=2), validate_every=Every(steps=4))
     place = Place(step=8, step_in_epoch=8, validated_step=8)
-    assert schedule.stop_at(place, epoch_ended=True) == ends_epoch(8)
+    assert schedule.stop_at(replace(place, epoch_ended=True)) == ends_epoch(8)
 
 
 def test_the_data_may_end_an_epoch_and_with_it_the_run():
     schedule = Schedule(None, until=Every(epochs=2), validate_every=Every(epochs=1))
     first, second = (Place(step=5, epoch=epoch, step_in_epoch=5) for epoch in (0, 1))
     assert schedule.stop_at(first) == Stop(5)
-    assert schedule.stop_at(first, epoch_ended=True) == ends_epoch(5, validate=True)
-    assert schedule.stop_at(second, epoch_ended=True) == ends_run(5, validate=True)
+    assert schedule.stop_at(replace(first, epoch_ended=True)) == ends_epoch(5, validate=True)
+    assert schedule.stop_at(replace(second, epoch_ended=True)) == ends_run(5, validate=True)
 
 
 def test_leaving_ends_epoch_and_run_and_validates():
@@ -312,14 +312,21 @@ def test_leaving_ends_epoch_and_run_and_validates():
 
 def test_moving_counts_in_the_run_and_in_the_epoch():
     place = Place(step=8, epoch=1, step_in_epoch=3, seconds=20.0, validated_step=5)
-    assert moved(place, steps=2, seconds=21.5) == Place(10, 1, 5, 21.5, validated_step=5)
+    here = Place(10, 1, 5, 21.5, validated_step=5, is_due=True)
+    assert moved(place, steps=2, seconds=21.5) == here
+    assert moved(place, steps=2, seconds=21.5, epoch_ended=True) == replace(here, epoch_ended=True)
 
 
 def test_after_a_stop_the_place_remembers_what_was_done_there():
     place = Place(10, epoch=1, step_in_epoch=5, seconds=20.0, validated_step=5)
-    assert after(Stop(10), place, seconds=21.0) == place
-    assert after(plain(10), place, seconds=21.0) == Place(10, 1, 5, 20.0, 10, 21.0)
-    assert after(ends_epoch(10), place, seconds=21.0) == Place(10, 2, 0, 20.0, 5)
+    done = replace(place, seconds=21.0, is_due=False, epoch_ended=False)
+    assert after(Stop(10), place, seconds=21.0) == done
+    validated = replace(done, validated_step=10, validated_seconds=21.0)
+    assert after(plain(10), place, seconds=21.0) == validated
+    next_epoch = replace(done, epoch=2, step_in_epoch=0, epoch_began_seconds=21.0)
+    assert after(ends_epoch(10), place, seconds=21.0) == next_epoch
+    assert after(ends_run(10), place, seconds=21.0) == replace(next_epoch, is_over=True)
+    assert after(Stop(10, save=True), place, seconds=21.0) == replace(done, saved_seconds=21.0)
 
 
 def test_an_interval_may_be_a_numpy_integer():

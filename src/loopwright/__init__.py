@@ -12,21 +12,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loopwright import testing as testing
     from loopwright.data import Arrays as Arrays
     from loopwright.data import Stream as Stream
+    from loopwright.errors import CheckpointError as CheckpointError
     from loopwright.errors import ConfigurationError as ConfigurationError
     from loopwright.errors import DataError as DataError
     from loopwright.errors import LoopwrightError as LoopwrightError
     from loopwright.errors import LoopwrightWarning as LoopwrightWarning
     from loopwright.errors import MissingStepError as MissingStepError
+    from loopwright.errors import NotFiniteError as NotFiniteError
     from loopwright.errors import RetraceWarning as RetraceWarning
     from loopwright.errors import StepError as StepError
     from loopwright.errors import StepWarning as StepWarning
+    from loopwright.events import BatchSkipped as BatchSkipped
     from loopwright.events import EpochEnded as EpochEnded
     from loopwright.events import EpochStarted as EpochStarted
     from loopwright.events import Event as Event
     from loopwright.events import Finished as Finished
     from loopwright.events import PlanChosen as PlanChosen
+    from loopwright.events import Saved as Saved
     from loopwright.events import Sink as Sink
     from loopwright.events import Started as Started
     from loopwright.events import Trained as Trained
@@ -34,8 +39,11 @@ if TYPE_CHECKING:
     from loopwright.history import History as History
     from loopwright.plan_history import PlanHistory as PlanHistory
     from loopwright.plans import Plan as Plan
+    from loopwright.retention import KeepBest as KeepBest
+    from loopwright.retention import KeepLatest as KeepLatest
     from loopwright.scalars import Mean as Mean
     from loopwright.schedule import Every as Every
+    from loopwright.signals import Preempted as Preempted
     from loopwright.supervised import Supervised as Supervised
     from loopwright.task import Task as Task
     from loopwright.trainer import Trainer as Trainer
@@ -45,21 +53,25 @@ __version__ = "0.1.0"
 _HOMES = {
     "data": ["Arrays", "Stream"],
     "errors": [
+        "CheckpointError",
         "ConfigurationError",
         "DataError",
         "LoopwrightError",
         "LoopwrightWarning",
         "MissingStepError",
+        "NotFiniteError",
         "RetraceWarning",
         "StepError",
         "StepWarning",
     ],
     "events": [
+        "BatchSkipped",
         "EpochEnded",
         "EpochStarted",
         "Event",
         "Finished",
         "PlanChosen",
+        "Saved",
         "Sink",
         "Started",
         "Trained",
@@ -68,18 +80,23 @@ _HOMES = {
     "history": ["History"],
     "plan_history": ["PlanHistory"],
     "plans": ["Plan"],
+    "retention": ["KeepBest", "KeepLatest"],
     "scalars": ["Mean"],
     "schedule": ["Every"],
+    "signals": ["Preempted"],
     "supervised": ["Supervised"],
     "task": ["Task"],
     "trainer": ["Trainer"],
 }
+_MODULES = ["testing"]
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*sorted([*_HOME_OF, *_MODULES])]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"loopwright.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'loopwright' has no attribute {name!r}")
     return getattr(importlib.import_module(f"loopwright.{_HOME_OF[name]}"), name)

@@ -5,13 +5,18 @@ and says what happens then.
 """
 
 import contextlib
+import dis
+import inspect
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 from tensorflow.python.client import device_lib
+from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import random_ops_util
 
 from loopwright.errors import LoopwrightError, StepError, message
@@ -296,3 +301,142 @@ def take_initial_epoch(model: keras.Model) -> int:
     if epoch:
         model._initial_epoch = None
     return epoch
+
+
+def is_bookkeeping(attribute: str) -> bool:
+    """Whether Keras keeps lists in this attribute, of what its objects hold in others as well.
+
+    If this moves: the names of some variables change, and checkpoints from before are refused.
+    """
+    return attribute in _BOOKKEEPING or attribute.startswith("_self_")
+
+
+_BOOKKEEPING = frozenset(
+    [
+        "_layers",
+        "_metrics",
+        "_variables",
+        "_trainable_variables",
+        "_non_trainable_variables",
+        "_seed_generators",
+        "_functional",
+        "_operations",
+        "_loss_tracker",
+        "_compile_metrics",
+        "_compile_loss",
+    ]
+)
+
+
+def captured_variables(graph: Any) -> list[Any]:
+    """The variables that a scratch graph and its functions use; bare handles if only written.
+
+    If this moves: nobody is told that a step uses variables which no checkpoint holds.
+    """
+    watched = [v for v in graph._watched_variables if isinstance(v, tf.Variable)]
+    by_handle = {
+        id(v.handle): v for v in watched if not isinstance(v, tf.distribute.DistributedValues)
+    }
+    handles = [tensor for tensor in graph.external_captures if tensor.dtype == tf.resource]
+    # Lookup tables and iterators are resources too, without a dtype and shape of their own.
+    handles = [handle for handle in handles if getattr(handle, "_handle_data", None) is not None]
+    return [by_handle.get(id(handle), handle) for handle in handles]
+
+
+def iterator_state(iterator: Any) -> Any:
+    """The place of a `tf.data` iterator, shuffle buffers included, as a tensor that can be saved.
+
+    Raises an error of TensorFlow if the pipeline holds state that it cannot save.
+    If this moves: streams have no place; `tf.train.Checkpoint` saves them too.
+    """
+    fails = 2  # tf.data.experimental.ExternalStatePolicy.FAIL
+    resource = iterator._iterator_resource
+    return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=fails)
+
+
+def restore_iterator(iterator: Any, state: Any) -> None:
+    """Puts an iterator over the same pipeline to where `iterator_state` was taken."""
+    with tf.device("CPU:0"):
+        tf.raw_ops.DeserializeIterator(
+            resource_handle=iterator._iterator_resource, serialized=state
+        )
+
+
+@dataclass(frozen=True)
+class PipelinePart:
+    """One dataset of a pipeline, by what it keeps to itself.
+
+    If this moves: pipelines that cannot be resumed are no longer refused (tested).
+    """
+
+    dataset: Any
+    kind: str
+    inputs: list[Any]
+    seeds: tuple[int, int] | None
+    """Both 0: TensorFlow draws others in every process."""
+    draws_each_pass: bool
+    is_ordered: bool
+    is_stateful: bool
+    stops_on_empty: bool
+    operations: set[str]
+    """The kinds of all that its functions do."""
+    tensors: list[Any]
+    file: str
+
+
+def pipeline_parts(dataset: tf.data.Dataset) -> list[PipelinePart]:
+    """The datasets that a pipeline is made of, each before what it reads from."""
+    seen, todo = list[Any](), [dataset]
+    while todo:
+        part = todo.pop()
+        if not any(part is other for other in seen):
+            seen.append(part)
+            todo += part._inputs()
+    return [_pipeline_part(part) for part in seen]
+
+
+def _pipeline_part(part: Any) -> PipelinePart:
+    kind = type(part).__name__.strip("_").removesuffix("Dataset")
+    seeds = (part._seed, part._seed2) if hasattr(part, "_seed2") else None
+    is_ordered = getattr(part, "_deterministic", "") != "false"
+    graphs = [function.function.graph.as_graph_def() for function in part._functions()]
+    if kind == "Variant" or "ParallelInterleave" in kind:  # these do not keep what they were told
+        variant = tf.data.experimental.to_variant(part)
+        text = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
+        graphs.append(tf.compat.v1.GraphDef.FromString(text.numpy()))
+    nodes = [node for graph in graphs for node in graph.node]
+    nodes += [n for graph in graphs for f in graph.library.function for n in f.node_def]
+    definitions = map(op_def_registry.get, {node.op for node in nodes})
+    return PipelinePart(
+        dataset=part,
+        kind=kind,
+        inputs=part._inputs(),
+        seeds=None if seeds is None else (int(seeds[0]), int(seeds[1])),
+        draws_each_pass=(kind == "Shuffle" and part._reshuffle_each_iteration is not False)
+        or (kind == "Random" and bool(part._rerandomize)),
+        is_ordered=is_ordered and all(node.attr["deterministic"].s != b"false" for node in nodes),
+        is_stateful=any(definition and definition.is_stateful for definition in definitions),
+        stops_on_empty=getattr(part, "_stop_on_empty_dataset", True),
+        operations={node.op for node in nodes},
+        tensors=getattr(part, "_tensors", []),
+        file=part._filename.numpy().decode() if kind == "Cache" else "",
+    )
+
+
+def was_left_on_purpose() -> bool:
+    """Whether a generator of ours is being closed because a loop over it was left by `break`.
+
+    An exception in the body of the loop closes it as well, and looks the same from inside: only
+    the instruction at which the loop is tells them apart.
+    If this moves: a run that was left by `break` is not taken for finished, and goes on when it is
+    started again (tested).
+    """
+    ours = os.path.dirname(__file__)
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(ours):
+        frame = frame.f_back
+    if frame is None:
+        return False
+    leaving = {"POP_TOP", "POP_ITER"}
+    codes = dis.get_instructions(frame.f_code)
+    return any(code.offset == frame.f_lasti and code.opname in leaving for code in codes)

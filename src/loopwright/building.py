@@ -6,7 +6,8 @@ value, and the guards see the graph.
 
 import contextlib
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -25,6 +26,8 @@ class Built:
     """The specs of what comes out of it."""
     operations: tuple[str, ...] = ()
     """The kinds of its operations, those inside its functions included, in their order."""
+    captured: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    """The variables that it reads or changes; a bare handle of one that it only writes."""
 
     @property
     def has_convolutions(self) -> bool:
@@ -46,18 +49,30 @@ def build(step: Step, batch_spec: Any) -> Built:
         if step.replicas > 1:
             with step.strategy.scope():
                 adaptations.build_compiled_model(step.task, batch_spec)
+        elif step.name == "train_step" and _makes_variables_of_tensors(step.task):
+            adaptations.build_compiled_model(step.task, batch_spec)
         with adaptations.scratch_graph() as graph:
             outputs = step.on_all_replicas(_placeholders(batch_spec))
         return _built(outputs, graph)
 
 
-def _built(outputs: Any, graph: Any) -> Built:
+def _makes_variables_of_tensors(task: Any) -> bool:
+    """Whether its optimizer is one that cannot be built inside a trace."""
+    optimizer = getattr(task.model, "optimizer", None)
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return isinstance(optimizer, keras.optimizers.Nadam) and not optimizer.built
+
+
+def _built(outputs: Any, graph: Any, more_captured: Iterable[Any] = ()) -> Built:
     definition = graph.as_graph_def()
     functions = [function.node_def for function in definition.library.function]
     # Names of functions count up in a process: neither they nor their order may matter.
     bodies = sorted([_kind(node) for node in nodes] for nodes in functions)
     kinds = [_kind(node) for node in definition.node] + [kind for body in bodies for kind in body]
-    return Built(tf.nest.map_structure(tf.TensorSpec.from_tensor, outputs), tuple(kinds))
+    # The variables, not the graph: what is kept here outlives it.
+    captured = (*adaptations.captured_variables(graph), *more_captured)
+    specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, outputs)
+    return Built(specs, tuple(kinds), captured)
 
 
 def _kind(node: Any) -> str:
@@ -96,7 +111,9 @@ def _build_task(step: Step, batch_spec: Any) -> Built:
     tensors = tf.nest.flatten(batch, expand_composites=True) if step.has_data else []
     guards.check_reads_batch(step.title, tensors)
     guards.check_operations(step.title, graph, tensors)
-    return _built(outputs, graph)
+    # With several replicas this trace has no updates in it.
+    owned = [v for optimizer, _ in met for v in state.variables(optimizer)] if several else []
+    return _built(outputs, graph, owned)
 
 
 def _make_variables(step: Step, batch_spec: Any) -> None:

@@ -3,24 +3,20 @@
 import atexit
 import functools
 import hashlib
-import os
-import platform
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, final
 
-import keras
 import tensorflow as tf
 
 from loopwright import state
 from loopwright.building import Built
 from loopwright.data import Feed
+from loopwright.environment import environment
 from loopwright.plans import Plan, Terms, objection, settled
 from loopwright.tuner import Candidate, first_line
 
 _SECONDS_TO_WAIT_AT_EXIT = 60.0
-_COMPILER_SETTINGS = ("XLA_FLAGS", "TF_XLA_FLAGS", "TF_ENABLE_ONEDNN_OPTS")
 
 
 def candidates(built: Built, feed: Feed | None, terms: Terms) -> list[Candidate]:
@@ -48,9 +44,7 @@ def identity(task: Any, built: Built, feed: Feed | None, terms: Terms) -> str:
         None if feed is None else str(feed.batch_spec),
         feed.resident.batch_size if feed is not None and feed.resident is not None else None,
         terms,
-        _machine(),
-        tf.__version__,
-        keras.__version__,
+        environment(),
     ]
     return hashlib.sha256(repr(known).encode()).hexdigest()
 
@@ -96,23 +90,3 @@ def _wait_at_exit() -> None:
             thread.join(_SECONDS_TO_WAIT_AT_EXIT)
 
     atexit.register(wait)
-
-
-def _machine() -> list[Any]:
-    """What makes one plan faster here and another one there."""
-    return [
-        _processor(),
-        os.cpu_count(),
-        [device.device_type for device in tf.config.list_physical_devices()],
-        tf.config.threading.get_intra_op_parallelism_threads(),
-        tf.config.threading.get_inter_op_parallelism_threads(),
-        [os.environ.get(name) for name in _COMPILER_SETTINGS],
-    ]
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line for line in lines if line.startswith("model name")), platform.machine())

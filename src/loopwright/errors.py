@@ -25,6 +25,18 @@ class MissingStepError(LoopwrightError, NotImplementedError):
     """The task lacks the step that was asked for."""
 
 
+class CheckpointError(LoopwrightError):
+    """A checkpoint cannot be written or deleted, or none can be read."""
+
+
+class NotFiniteError(LoopwrightError, FloatingPointError):
+    """A loss or a state is NaN or infinite; `step` is the first step where that was seen."""
+
+    def __init__(self, text: str, *, step: int) -> None:
+        super().__init__(text)
+        self.step = step
+
+
 class LoopwrightWarning(UserWarning):
     """The root of all warnings."""
 

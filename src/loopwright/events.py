@@ -6,7 +6,7 @@
 
 Order: `Started`, then for each epoch `EpochStarted`, `Trained` and `Validated` as often as
 there are stops, `EpochEnded`; and `Finished` once, last, whatever happened. `PlanChosen` comes
-after a `Trained`, at most once in a run.
+after a `Trained`, at most once in a run, `BatchSkipped` as well, `Saved` where a checkpoint is due.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,6 +25,8 @@ class Started:
     epochs: int | None
     steps_per_epoch: int | None
     total_steps: int | None
+    resumed_steps: int = 0
+    """How many of its steps were done before, by a process that was stopped."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,16 @@ class PlanChosen:
 
 
 @dataclass(frozen=True)
+class BatchSkipped:
+    """A batch that would have spoiled the run was left out, as `on_nan` asks for."""
+
+    step: int
+    batch: str
+    went_back_to_step: int | None = None
+    """The state that the run goes on from; None: nothing had been changed."""
+
+
+@dataclass(frozen=True)
 class Validated:
     """Every validation set was scored after `step` steps."""
 
@@ -84,13 +96,24 @@ class EpochEnded:
 
 
 @dataclass(frozen=True)
+class Saved:
+    """A checkpoint of the state after `step` steps is being written."""
+
+    step: int
+    seconds: float
+    """For how long training waited for it."""
+
+
+@dataclass(frozen=True)
 class Finished:
     """The last event of a run."""
 
     step: int
     seconds: float
-    reason: Literal["complete", "stopped", "left", "failed"]
-    """`stopped`: a callback asked for it. `left`: the caller broke out of `events`."""
+    reason: Literal["complete", "stopped", "left", "interrupted", "skipped", "failed"]
+    """`stopped`: a callback asked for it. `left`: the caller broke out of `events`.
+    `interrupted`: a signal came, and the run can be resumed. `skipped`: this leg of the run was
+    finished before."""
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     """Where the time went, in seconds: data wait, step, validation, checkpoint, tuning, compile,
     Python."""
@@ -98,7 +121,17 @@ class Finished:
     """What would make the next run faster, where that is plain to see."""
 
 
-Event = Started | EpochStarted | Trained | PlanChosen | Validated | EpochEnded | Finished
+Event = (
+    Started
+    | EpochStarted
+    | Trained
+    | PlanChosen
+    | BatchSkipped
+    | Validated
+    | EpochEnded
+    | Saved
+    | Finished
+)
 Sink = Callable[[Event], None]
 
 

@@ -41,6 +41,30 @@ class History:
             for name, value in event.metrics.items():
                 self._validation.setdefault(f"val_{name}", []).append(value)
 
+    def state(self) -> dict[str, Any]:
+        """Everything heard so far, for a checkpoint: copies, since it is written while more is."""
+        return {
+            "epoch": [*self.epoch],
+            "epoch_steps": [*self.epoch_steps],
+            "validation_steps": [*self.validation_steps],
+            "training": _as_lists(self._training),
+            "validation": _as_lists(self._validation),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state: `fit` returns the numbers of the whole leg."""
+        self.epoch, self.epoch_steps = list(state["epoch"]), list(state["epoch_steps"])
+        self.validation_steps = list(state["validation_steps"])
+        self._training, self._validation = dict(state["training"]), dict(state["validation"])
+
     def __repr__(self) -> str:
         last = {name: values[-1] for name, values in self.history.items()}
         return f"History({len(self.epoch)} epochs, last: {last})"
+
+
+def _as_lists(numbers: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """A metric may report an array, which JSON does not know."""
+    return {
+        name: [value.tolist() if hasattr(value, "tolist") else value for value in values]
+        for name, values in numbers.items()
+    }

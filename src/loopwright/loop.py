@@ -1,7 +1,6 @@
 """The training loop: everything a run does, in the order it does it."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from loopwright.events import (
     EpochEnded,
@@ -9,23 +8,28 @@ from loopwright.events import (
     Event,
     Finished,
     Metrics,
+    Saved,
     Started,
     Trained,
     Validated,
 )
 from loopwright.meter import Pace
-from loopwright.schedule import Place, Schedule, Stop, after, moved
+from loopwright.schedule import Place, Schedule, after, moved
 
 
 def train(
     *,
     schedule: Schedule,
+    place: Place,  # where to begin; further on if a run is resumed
+    scores: Metrics,  # of the last validation in this epoch
     run_steps: Callable[[int], int],  # runs that many steps; fewer mean that the epoch's data ended
     start_epoch: Callable[[], None],  # forgets the metrics of the epoch before
     report: Callable[[], Metrics],  # running values since the epoch began
     news: Callable[[], Iterable[Event]],  # what was found out about the run, to be told
-    validate: Callable[[], Metrics],
+    validate: Callable[[], Metrics | None],  # None: a signal came
+    save: Callable[[Place, Metrics], None],
     stop_requested: Callable[[], bool],
+    interrupted: Callable[[], bool],  # whether a signal came
     first_step: int,  # steps done before this call of fit
     pace: Pace,
     clock: Callable[[], float],
@@ -34,64 +38,68 @@ def train(
 
     To stop early, stop iterating: between two events only the caller's code runs.
     """
-    began = epoch_began = clock()
-    place, leaving = Place(), False
-    scores: Metrics = {}
-    stop = Stop(step=0, ends_epoch=True)  # as if an epoch had just ended
+    began, leaving = clock() - place.seconds, False
     yield Started(
-        step=first_step,
+        step=first_step + place.step,
         epochs=schedule.until.epochs,
         steps_per_epoch=schedule.steps_per_epoch,
         total_steps=schedule.total_steps,
+        resumed_steps=place.step,
     )
-    while not (leaving or stop.ends_run):
-        if stop.ends_epoch:
-            start_epoch()
-            scores = {}
-            epoch_began = clock()
-            yield EpochStarted(epoch=place.epoch, step=first_step + place.step)
-
-        asked = schedule.next_stop(place, at_most_steps=pace.at_most_steps).step - place.step
-        call_began = clock()
-        ran = run_steps(asked)
-        call_seconds = clock() - call_began
-        pace.add(steps=ran, seconds=call_seconds)
-        here = moved(place, steps=ran, seconds=clock() - began)
-        step, means = first_step + here.step, report()
-        if ran:
-            yield Trained(
-                step=step,
-                epoch=here.epoch,
-                step_in_epoch=here.step_in_epoch,
-                steps=ran,
-                seconds=call_seconds,
-                metrics=means,
-            )
-            yield from news()
+    while not place.is_over:
+        if not place.is_due:
+            if place.step_in_epoch == 0:
+                start_epoch()
+                scores = {}
+                yield EpochStarted(epoch=place.epoch, step=first_step + place.step)
+            asked = schedule.next_stop(place, at_most_steps=pace.at_most_steps).step - place.step
+            call_began = clock()
+            ran = run_steps(asked)
+            call_seconds = clock() - call_began
+            pace.add(steps=ran, seconds=call_seconds)
+            place = moved(place, steps=ran, seconds=clock() - began, epoch_ended=ran < asked)
+            if ran:
+                yield Trained(
+                    step=first_step + place.step,
+                    epoch=place.epoch,
+                    step_in_epoch=place.step_in_epoch,
+                    steps=ran,
+                    seconds=call_seconds,
+                    metrics=report(),
+                )
+                yield from news()
 
         leaving = stop_requested()
-        stop = schedule.stop_at(here, epoch_ended=ran < asked, leaving=leaving)
-        if stop.validate:
+        stop, step = schedule.stop_at(place, leaving=leaving), first_step + place.step
+        if stop.validate and not interrupted():
             validation_began = clock()
-            scores = validate()
-            seconds = clock() - validation_began
-            yield Validated(step=step, epoch=here.epoch, seconds=seconds, metrics=scores)
+            found = validate()
+            if found is not None:
+                scores = found
+                seconds = clock() - validation_began
+                yield Validated(step=step, epoch=place.epoch, seconds=seconds, metrics=scores)
             if stop_requested():  # perhaps because of these scores
-                leaving, stop = True, replace(stop, ends_epoch=True, ends_run=True)
+                leaving, stop = True, schedule.stop_at(place, leaving=True)
+        if interrupted():
+            break
         if stop.ends_epoch:
             yield EpochEnded(
-                epoch=here.epoch,
+                epoch=place.epoch,
                 step=step,
-                steps=here.step_in_epoch,
-                seconds=clock() - epoch_began,
-                metrics=means,
+                steps=place.step_in_epoch,
+                seconds=clock() - began - place.epoch_began_seconds,
+                metrics=report(),
                 validation=scores,
             )
-            leaving = leaving or stop_requested()  # a callback may ask at the end of an epoch
-        place = after(stop, here, seconds=clock() - began)
+            if stop_requested():  # a callback may ask at the end of an epoch
+                leaving, stop = True, schedule.stop_at(place, leaving=True)
+        place = after(stop, place, seconds=clock() - began)
+        if stop.save:
+            saving_began = clock()
+            save(place, scores)
+            yield Saved(step=step, seconds=clock() - saving_began)
 
-    yield Finished(
-        step=first_step + place.step,
-        seconds=clock() - began,
-        reason="stopped" if leaving else "complete",
-    )
+    if interrupted():
+        save(place, scores)
+    reason = "interrupted" if interrupted() else "stopped" if leaving else "complete"
+    yield Finished(step=first_step + place.step, seconds=clock() - began, reason=reason)

@@ -7,26 +7,30 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright import adaptations, runtime
+from loopwright.finite import Watch
 from loopwright.plans import Plan
 from loopwright.step import Step
 
 
 @final
 class Loops:
-    """The loops of one plan around one step; `outputs` are the specs of what the step gives."""
+    """The loops of one plan around one step; `outputs` are the specs of what the step gives.
 
-    def __init__(self, step: Step, outputs: Any, plan: Plan) -> None:
-        self._step, self._outputs, self._plan = step, outputs, plan
+    Beside the outputs they give the marks of `watch`: which steps were not finite.
+    """
+
+    def __init__(self, step: Step, outputs: Any, plan: Plan, watch: Watch) -> None:
+        self._step, self._outputs, self._plan, self._watch = step, outputs, plan, watch
         self._xla_step: Callable[..., Any] | None = None
 
-    def one(self, batch: Any) -> Any:
-        """One step, as it is."""
+    def one(self, batch: Any) -> tuple[Any, Any]:
+        """One step, as it is, and whether it was finite."""
         is_xla = self._plan.step == "xla"
         with adaptations.random_numbers_for_xla() if is_xla else contextlib.nullcontext():
-            outputs = self._step.on_all_replicas(batch)
+            outputs, is_finite = self._watch.around(lambda: self._step.on_all_replicas(batch))
         if self._step.name == "train_step":
             self._step.task.step_counter.assign_add(1)
-        return outputs
+        return outputs, is_finite
 
     def added(self, before: Any, outputs: Any) -> Any:
         """What counts after these outputs: sums, or the last ones."""
@@ -68,13 +72,13 @@ class Loops:
     def over_stream(self, end: str, batch_spec: Any) -> Callable[..., Any]:
         """A loop over an iterator; `end` says how its data shows that it has come to an end.
 
-        It returns how many steps it ran, their outputs, for how many seconds it waited, and the
-        smallest and largest number of examples in a batch, where the spec leaves that open.
+        It returns how many steps it ran, their outputs and marks, for how many seconds it waited,
+        and the smallest and largest number of examples in a batch, where the spec leaves that open.
         """
         is_open = runtime.known_example_count(batch_spec) is None
 
         def loop(iterator: Any, steps: Any) -> Any:
-            def body(done: Any, _: Any, before: Any, waited: Any, sizes: Any) -> Any:
+            def body(done: Any, _: Any, before: Any, marks: Any, waited: Any, sizes: Any) -> Any:
                 began = tf.timestamp()
                 with tf.control_dependencies([began]):
                     optional = next_optional(iterator, end)
@@ -85,22 +89,24 @@ class Loops:
                 def advanced() -> Any:
                     batch = optional.get_value()
                     seen = _with_size_of(batch, sizes) if is_open else sizes
-                    return done + 1, True, self.added(before, self._compiled(batch)), seen
+                    return True, *self._advanced(self._compiled, batch, done, before, marks), seen
 
-                done, more, outputs, sizes = tf.cond(
-                    has_batch, advanced, lambda: (done, False, before, sizes)
+                more, done, outputs, marks, sizes = tf.cond(
+                    has_batch, advanced, lambda: (False, done, before, marks, sizes)
                 )
-                return done, more, outputs, waited, sizes
+                return done, more, outputs, marks, waited, sizes
 
-            scalar = tf.TensorShape([])
-            done, _, outputs, waited, sizes = tf.while_loop(
+            scalar, no_marks = tf.TensorShape([]), self._watch.no_marks()
+            nothing, no_time = self._nothing(), tf.constant(0.0, tf.float64)
+            shapes = (self._shapes(), no_marks.shape)
+            done, _, outputs, marks, waited, sizes = tf.while_loop(
                 lambda done, more, *_: tf.logical_and(more, done < steps),
                 body,
-                (0, True, self._nothing(), tf.constant(0.0, tf.float64), (tf.int32.max, 0)),
-                shape_invariants=(scalar, scalar, self._shapes(), scalar, (scalar, scalar)),
+                (0, True, nothing, no_marks, no_time, (tf.int32.max, 0)),
+                shape_invariants=(scalar, scalar, *shapes, scalar, (scalar, scalar)),
                 parallel_iterations=1,
             )
-            return done, outputs, waited, sizes
+            return done, outputs, marks, waited, sizes
 
         return loop
 
@@ -108,15 +114,22 @@ class Loops:
         run = self.one if self._plan.loop == "fused" else self._compiled
         # A while on tensors: the bounds of a tf.range would be constants to XLA, and every new
         # number of steps would be compiled anew.
+        no_marks = self._watch.no_marks()
         return tf.while_loop(
-            lambda done, _: done < steps,
-            lambda done, before: (done + 1, self.added(before, run(batch(done)))),
-            (0, self._nothing()),
-            shape_invariants=(tf.TensorShape([]), self._shapes()),
+            lambda done, *_: done < steps,
+            lambda done, before, marks: self._advanced(run, batch(done), done, before, marks),
+            (0, self._nothing(), no_marks),
+            shape_invariants=(tf.TensorShape([]), self._shapes(), no_marks.shape),
             parallel_iterations=1,
         )
 
-    def _compiled(self, batch: Any) -> Any:
+    def _advanced(
+        self, run: Callable[[Any], Any], batch: Any, done: Any, before: Any, marks: Any
+    ) -> tuple[Any, Any, Any]:
+        outputs, is_finite = run(batch)
+        return done + 1, self.added(before, outputs), self._watch.marked(marks, done, is_finite)
+
+    def _compiled(self, batch: Any) -> tuple[Any, Any]:
         """One step inside a loop that is not compiled by XLA as a whole."""
         if self._plan.step != "xla":
             return self.one(batch)

@@ -31,6 +31,10 @@ class Meter:
         """Forgets everything."""
         self._totals.clear()
 
+    def state(self) -> dict[str, tuple[float, float]]:
+        """What `add` would have to be given to get here; floats survive JSON bit for bit."""
+        return dict(self._totals)
+
 
 @final
 class Pace:

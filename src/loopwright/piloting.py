@@ -2,18 +2,18 @@
 
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 from loopwright import adaptations, choosing, plan_cache
 from loopwright.data import Feed
 from loopwright.events import PlanChosen
-from loopwright.plan_history import PlanHistory, Recorded, load
+from loopwright.plan_history import Choice, Pilot, PlanHistory, Recorded, Replayed, load
 from loopwright.plans import WORDS, Plan, objection, plan_of, refuse, settled
 from loopwright.runners import Runners
 from loopwright.stopwatch import Stopwatch
-from loopwright.training import Pilot, Training
-from loopwright.tuner import Choice, Tuner
+from loopwright.training import Training
+from loopwright.tuner import Tuner
 
 
 def asked_for(plan: "Plan | PlanHistory | str | os.PathLike[str]") -> PlanHistory | None:
@@ -35,6 +35,8 @@ class Piloting:
         self._tuner: Tuner | None = None
         self._untold: Choice | None = None
         self._identity = ""
+        self._record: Callable[[PlanHistory], None] = lambda history: None
+        self._done_before: PlanHistory | None = None
         self.history = PlanHistory()
 
     @property
@@ -54,6 +56,19 @@ class Piloting:
         seconds: float | None,
     ) -> Pilot:
         """Who says by which plan the steps of this call of `fit` run."""
+        pilot = self._pilot(feed, training, watch, steps=steps, seconds=seconds)
+        before, self._done_before = self._done_before, None
+        return pilot if before is None else Replayed(before, pilot)
+
+    def _pilot(
+        self,
+        feed: Feed | None,
+        training: Training,
+        watch: Stopwatch,
+        *,
+        steps: int | None,
+        seconds: float | None,
+    ) -> Pilot:
         self._tuner = self._untold = None
         terms = self._runners.terms(feed)
         if self._asked is not None:
@@ -66,27 +81,51 @@ class Piloting:
         candidates = choosing.candidates(built, feed, terms)
         self._identity = choosing.identity(self._task, built, feed, terms)
         if self._identity not in self._tuners:
-            known = plan_cache.remembered(self._identity)
-            if known is not None and objection(known[0], terms) is None:
-                self._untold = Choice(known[0], f"measured before: {known[1]}")
-                return Recorded(PlanHistory().changed(0, known[0]))
+            known = self.history.choices.get(self._identity)
+            known = known or plan_cache.remembered(self._identity)
+            if known is not None and objection(known.plan, terms) is None:
+                self._untold = Choice(known.plan, f"measured before: {known.why}")
+                return Recorded(PlanHistory().changed(0, known.plan))
             self._tuners[self._identity] = Tuner(start, deque(candidates), self._note)
         self._tuner = self._tuners[self._identity]
         self._tuner.begin(training.prepare, watch, steps=steps, seconds=seconds)
         return self._tuner
+
+    def follow(self, plans: PlanHistory) -> None:
+        """Does from now on what was asked for."""
+        self._asked = plans
+
+    def resume(self, history: PlanHistory, step: int) -> None:
+        """A run goes on after `step` steps, of which `history` may tell more than was saved."""
+        self.history = history.until(step)
+        if self._asked is None:
+            self._done_before = history
+
+    def go_back(self, step: int) -> None:
+        """What was run after `step` steps is run anew."""
+        self.history = self.history.until(step)
+
+    def record(self, record: Callable[[PlanHistory], None]) -> None:
+        """Has every change written down before it is used."""
+        self._record = record
 
     def planned(self, step: int, plan: Plan) -> None:
         """The steps after `step` run by this plan."""
         note = adaptations.slow_random_numbers() if plan.step == "xla" else None
         if note is not None and note not in self.history.notes:
             self._note(note)
-        self.history = self.history.changed(step, plan)
+        changed = self.history.changed(step, plan)
+        if changed is not self.history:
+            self.history = changed
+            self._record(changed)
 
     def news(self, step: int) -> Iterable[PlanChosen]:
         """What has been chosen since this was last asked."""
         if self._tuner is not None and self._tuner.choice is not None:
             self._untold, self._tuner.choice = self._tuner.choice, None
-            plan_cache.remember(self._identity, self._untold.plan, self._untold.why)
+            plan_cache.remember(self._identity, self._untold)
+            self.history = self.history.chosen(self._identity, self._untold)
+            self._record(self.history)
         if self._untold is not None:
             chosen, self._untold = self._untold, None
             yield PlanChosen(step, chosen.plan.in_words, chosen.why, f"plan={chosen.plan!r}")

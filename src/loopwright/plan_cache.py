@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from loopwright.errors import ConfigurationError
+from loopwright.plan_history import Choice
 from loopwright.plans import Plan
 
 
@@ -24,21 +25,21 @@ def directory() -> Path | None:
     return Path(root) / "loopwright" / "plans"
 
 
-def remembered(identity: str) -> tuple[Plan, str] | None:
+def remembered(identity: str) -> Choice | None:
     """The plan that was chosen for this, and why; None if there is none, or it is unreadable."""
     try:
         place = directory()
         if place is None:
             return None
         content = json.loads((place / f"{identity}.json").read_text(encoding="utf-8"))
-        return Plan(**content["plan"]), str(content["why"])
+        return Choice(Plan(**content["plan"]), str(content["why"]))
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, ConfigurationError):
         return None
 
 
-def remember(identity: str, plan: Plan, why: str) -> None:
+def remember(identity: str, choice: Choice) -> None:
     """Keeps a choice; where nothing can be written, nothing is kept."""
-    content = json.dumps({"plan": asdict(plan), "why": why}, indent=2) + "\n"
+    content = json.dumps(asdict(choice), indent=2) + "\n"
     with contextlib.suppress(OSError, RuntimeError):  # a person may have no home directory
         place = directory()
         if place is None:

@@ -8,10 +8,10 @@ lw.Trainer(task_made_anew, plan="plan.json").fit(x, y, epochs=50)     # the same
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from loopwright.errors import ConfigurationError, message
 from loopwright.plans import Plan
@@ -27,6 +27,31 @@ class PlanChange:
     plan: Plan
 
 
+class Pilot(Protocol):
+    """Says by which plan the next steps run."""
+
+    def plan_after(self, step: int) -> Plan:
+        """The plan after `step` steps, as things stand."""
+        ...
+
+    def next(self, step: int, steps: int) -> tuple[Plan, int]:
+        """The plan after `step` steps, and how many of the next `steps` to run by it."""
+        ...
+
+    def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
+        """Hears how long it took."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class Choice:
+    """A plan that was decided on, and why, for people."""
+
+    plan: Plan
+    why: str
+
+
 @final
 @dataclass(frozen=True)
 class PlanHistory:
@@ -40,6 +65,8 @@ class PlanHistory:
     changes: tuple[PlanChange, ...] = ()
     notes: tuple[str, ...] = ()
     """What was measured, skipped and chosen, in words."""
+    choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
+    """What the tuner decided, by what it decided for: a run that is resumed does not ask again."""
 
     def changed(self, step: int, plan: Plan) -> "PlanHistory":
         """The history with a plan that runs the steps after `step`."""
@@ -60,6 +87,10 @@ class PlanHistory:
         """The history with one more note."""
         return replace(self, notes=(*self.notes, note))
 
+    def chosen(self, identity: str, choice: Choice) -> "PlanHistory":
+        """The history with what was decided on for `identity`."""
+        return replace(self, choices={**self.choices, identity: choice})
+
     def at(self, step: int) -> tuple[Plan, int | None]:
         """The plan after `step` steps, and for how many steps more; None: to the end."""
         known = [change for change in self.changes if change.step <= step]
@@ -67,11 +98,21 @@ class PlanHistory:
         later = [change.step for change in self.changes if change.step > step]
         return current.plan, (later[0] - step if later and known else None)
 
+    def until(self, step: int) -> "PlanHistory":
+        """The history of the first `step` steps."""
+        return replace(self, changes=tuple(c for c in self.changes if c.step < step))
+
+    def content(self) -> dict[str, Any]:
+        """The history as JSON knows it."""
+        changes = [{"step": change.step, "plan": asdict(change.plan)} for change in self.changes]
+        choices = {identity: asdict(choice) for identity, choice in self.choices.items()}
+        notes = list(self.notes)
+        return {"format": _FORMAT, "changes": changes, "notes": notes, "choices": choices}
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a file that `Trainer(plan=path)` runs again."""
-        changes = [{"step": change.step, "plan": asdict(change.plan)} for change in self.changes]
-        content = {"format": _FORMAT, "changes": changes, "notes": self.notes}
-        Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        text = json.dumps(self.content(), indent=2) + "\n"
+        Path(path).write_text(text, encoding="utf-8")
 
 
 @final
@@ -96,11 +137,45 @@ class Recorded:
         """Nothing to learn."""
 
 
+@final
+class Replayed:
+    """Runs the steps that a run had done before by the plans they had, and then by another pilot's.
+
+    What was done after the last checkpoint is done again just so.
+    """
+
+    def __init__(self, history: PlanHistory, then: Pilot) -> None:
+        self._history, self._then = history, then
+        self._until_step = history.changes[-1].step if history.changes else 0
+        self._is_replaying = False
+
+    def plan_after(self, step: int) -> Plan:
+        """The plan after `step` steps."""
+        if step < self._until_step:
+            return self._history.at(step)[0]
+        return self._then.plan_after(step)
+
+    def next(self, step: int, steps: int) -> tuple[Plan, int]:
+        """The plan after `step` steps, and how many of the next `steps` to run by it."""
+        self._is_replaying = step < self._until_step
+        if not self._is_replaying:
+            return self._then.next(step, steps)
+        plan, left = self._history.at(step)
+        return plan, steps if left is None else min(steps, left)
+
+    def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
+        """Told to the other pilot, if it was its plan."""
+        if not self._is_replaying:
+            self._then.ran(plan, steps, seconds, compile_seconds)
+
+
 def load(path: str | os.PathLike[str]) -> PlanHistory:
     """Reads what `PlanHistory.save` wrote."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        return _parsed(content)
+        found = parsed(json.loads(Path(path).read_text(encoding="utf-8")))
+        if not found.changes:
+            raise ValueError("no step was run yet")
+        return found
     except FileNotFoundError:
         reason = "there is no such file"
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -115,13 +190,18 @@ def load(path: str | os.PathLike[str]) -> PlanHistory:
     )
 
 
-def _parsed(content: Any) -> PlanHistory:
+def parsed(content: Any) -> PlanHistory:
+    """The history that `PlanHistory.content` gave."""
     if content["format"] != _FORMAT:
         raise ValueError(f"format {content['format']}, where this version reads {_FORMAT}")
     changes = tuple(
         PlanChange(int(change["step"]), Plan(**change["plan"])) for change in content["changes"]
     )
     steps = [change.step for change in changes]
-    if not changes or steps != sorted(set(steps)):
-        raise ValueError("there is at least one change, and their steps rise")
-    return PlanHistory(changes, tuple(map(str, content["notes"])))
+    if steps != sorted(set(steps)):
+        raise ValueError("the steps of the changes do not rise")
+    choices = {
+        str(identity): Choice(Plan(**choice["plan"]), str(choice["why"]))
+        for identity, choice in content["choices"].items()
+    }
+    return PlanHistory(changes, tuple(map(str, content["notes"])), choices)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from loopwright import state
 from loopwright.building import Built, build
 from loopwright.data import Feed, nests
+from loopwright.finite import OnNan, Watch
 from loopwright.plans import Plan, Terms
 from loopwright.running import StepRunner
 from loopwright.step import Step, StepName
@@ -17,8 +18,10 @@ from loopwright.task import Task
 class Runners:
     """Makes and keeps what runs the steps of one task."""
 
-    def __init__(self, task: Task, strategy: tf.distribute.Strategy) -> None:
-        self._task, self._strategy = task, strategy
+    def __init__(
+        self, task: Task, strategy: tf.distribute.Strategy, on_nan: OnNan = "raise"
+    ) -> None:
+        self._task, self._strategy, self._on_nan = task, strategy, on_nan
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
         self._runners: dict[Any, StepRunner] = {}
@@ -33,9 +36,9 @@ class Runners:
                 self._task, name, self._strategy, batch_spec is not None, converts=not is_eager
             )
             # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
-            needs_trace = not is_eager or step.replicas > 1
+            needs_trace = not is_eager or step.replicas > 1 or self._on_nan == "skip"
             built = self._build(step, batch_spec) if needs_trace else Built(None)
-            self._runners[kind] = StepRunner(step, built, plan)
+            self._runners[kind] = StepRunner(step, built, plan, self._watch(name, built))
         return self._runners[kind]
 
     def built(self, name: StepName, batch_spec: Any) -> Built:
@@ -67,6 +70,16 @@ class Runners:
             # Building creates what is made lazily, so the fingerprint is taken after it.
             self._fingerprint = state.fingerprint(self._task)
         return self._built[kind]
+
+    def _watch(self, name: StepName, built: Built) -> Watch:
+        if name != "train_step":
+            return Watch(looks=False)
+        if self._on_nan != "skip":
+            return Watch(looks=True)
+        named = state.named(self._task)
+        own = {name: variable for name, variable in named.items() if name != "step"}
+        used = {id(getattr(v, "handle", v)) for v in built.captured}
+        return Watch(looks=True, kept=tuple(v for v in own.values() if id(v.handle) in used))
 
     def _forget_if_changed(self) -> None:
         if self._fingerprint != state.fingerprint(self._task):

@@ -1,7 +1,8 @@
 """Running: many steps in one call, by a plan."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import tensorflow as tf
@@ -10,21 +11,42 @@ from loopwright import adaptations, chunks, runtime
 from loopwright.building import Built
 from loopwright.data import Feed
 from loopwright.errors import ConfigurationError, StepWarning, message
+from loopwright.finite import Watch
 from loopwright.loops import Loops, next_optional
 from loopwright.plans import Plan
 from loopwright.readers import Reader, ResidentReader, StreamReader
 from loopwright.step import Step
 from loopwright.stopwatch import Stopwatch
 
+_Called = tuple[int, Any, list[int], bool]
+"""How many steps, their outputs, which were not finite, whether more may be run."""
+
+
+@final
+@dataclass(frozen=True)
+class Ran:
+    """What became of some steps."""
+
+    steps: int
+    outputs: Any
+    """Their totals, or the last ones."""
+    not_finite: Sequence[int] = ()
+    """Which of them were not finite, counted from 0: those that were skipped, or else the first."""
+
 
 @final
 class StepRunner:
     """Runs one step of a task over batches of one spec, by one plan."""
 
-    def __init__(self, step: Step, built: Built, plan: Plan) -> None:
-        self._step, self._plan = step, plan
-        self._loops = Loops(step, built.outputs, plan)
+    def __init__(self, step: Step, built: Built, plan: Plan, watch: Watch) -> None:
+        self._step, self._plan, self._finite = step, plan, watch
+        self._loops = Loops(step, built.outputs, plan, watch)
         self._functions: dict[Any, Any] = {}
+
+    @property
+    def skips(self) -> bool:
+        """Whether steps that are not finite leave everything as it was."""
+        return bool(self._finite.kept)
 
     def open(self, feed: Feed | None) -> Reader:
         """A reader at the beginning of the feed, of the kind that the plan reads."""
@@ -34,15 +56,16 @@ class StepRunner:
             return ResidentReader(feed.resident)
         return StreamReader(feed)
 
-    def run(self, reader: Reader, steps: int, watch: Stopwatch) -> tuple[int, Any]:
-        """Runs up to `steps` steps; returns how many it ran, and their totals or last outputs."""
-        ran, total, more = 0, None, True
+    def run(self, reader: Reader, steps: int, watch: Stopwatch) -> Ran:
+        """Runs up to `steps` steps; fewer only if the data ended."""
+        ran, total, not_finite, more = 0, None, list[int](), True
         while ran < steps and more:
-            done, outputs, more = self._run(reader, steps - ran, watch)
+            done, outputs, found, more = self._run(reader, steps - ran, watch)
             if done:
                 outputs = tf.nest.map_structure(lambda output: output.numpy(), outputs)
+                not_finite += [ran + index for index in found]
                 ran, total = ran + done, self._loops.added(total, outputs)
-        return ran, total
+        return Ran(ran, total, not_finite)
 
     def prepare(self, reader: Reader) -> Callable[[], None]:
         """Traces at once; the function it returns compiles, and may do so beside the training.
@@ -59,8 +82,8 @@ class StepRunner:
 
     # -- by the plan's loop and feed -----------------------------------------------------------
 
-    def _run(self, reader: Reader, steps: int, watch: Stopwatch) -> tuple[int, Any, bool]:
-        """One call: how many steps it ran, their outputs, whether there may be more to run."""
+    def _run(self, reader: Reader, steps: int, watch: Stopwatch) -> _Called:
+        """One call of a function."""
         if isinstance(reader, ResidentReader):
             return self._run_resident(reader, steps, watch)
         if self._plan.loop == "python":
@@ -68,18 +91,16 @@ class StepRunner:
         if reader is None:
             # Tensors, not Python numbers: every new number would be traced anew.
             arguments = (tf.constant(steps),)
-            _, outputs = self._call("none", self._loops.without_data, arguments, watch)
-            return steps, outputs, True
+            _, outputs, marks = self._call("none", self._loops.without_data, arguments, watch)
+            return steps, outputs, self._finite.not_finite(marks, steps), True
         if self._plan.feed == "chunk":
             return self._run_chunk(reader, steps, watch)
         return self._run_stream(reader, steps, watch)
 
-    def _run_resident(
-        self, reader: ResidentReader, steps: int, watch: Stopwatch
-    ) -> tuple[int, Any, bool]:
+    def _run_resident(self, reader: ResidentReader, steps: int, watch: Stopwatch) -> _Called:
         resident, batches = reader.resident, min(steps, reader.batches_left)
         if not batches:
-            return 0, None, False
+            return 0, None, [], False
         size = resident.batch_size
         if self._plan.loop == "fused":
             whole = resident.examples // size - reader.index
@@ -87,33 +108,30 @@ class StepRunner:
         begin = tf.constant(reader.index * resident.batch_size)
         arguments = (resident.tensors, reader.order, begin, tf.constant(batches))
         loop = self._loops.over_resident(size)
-        _, outputs = self._call(("resident", size), loop, arguments, watch)
+        _, outputs, marks = self._call(("resident", size), loop, arguments, watch)
         reader.advance(batches)
-        return batches, outputs, True
+        return batches, outputs, self._finite.not_finite(marks, batches), True
 
-    def _run_stream(
-        self, reader: StreamReader, steps: int, watch: Stopwatch
-    ) -> tuple[int, Any, bool]:
+    def _run_stream(self, reader: StreamReader, steps: int, watch: Stopwatch) -> _Called:
         loop = self._loops.over_stream(reader.end, reader.batch_spec)
         compiling = watch.seconds["compile"]
         arguments = (reader.iterator, tf.constant(steps))
-        done, outputs, waited, sizes = self._call("stream", loop, arguments, watch)
+        done, outputs, marks, waited, sizes = self._call("stream", loop, arguments, watch)
         if watch.seconds["compile"] == compiling:
             watch.add("data wait", float(waited))
         reader.sizes |= {int(size) for size in sizes if 0 < size < tf.int32.max}
-        return int(done), outputs, int(done) == steps
+        done = int(done)
+        return done, outputs, self._finite.not_finite(marks, done), done == steps
 
-    def _run_chunk(
-        self, reader: StreamReader, steps: int, watch: Stopwatch
-    ) -> tuple[int, Any, bool]:
+    def _run_chunk(self, reader: StreamReader, steps: int, watch: Stopwatch) -> _Called:
         with watch.timing("data wait"):
             count, chunk, more = self._pulled(reader, steps)
         if not count:
-            return 0, None, more
+            return 0, None, [], more
         arguments = (chunk, tf.constant(count))
         size = tf.nest.flatten(chunk)[0].shape[1]
-        _, outputs = self._call(("chunk", size), self._loops.over_chunk, arguments, watch)
-        return count, outputs, more
+        _, outputs, marks = self._call(("chunk", size), self._loops.over_chunk, arguments, watch)
+        return count, outputs, self._finite.not_finite(marks, count), more
 
     def _pulled(self, reader: StreamReader, steps: int) -> tuple[int, Any, bool]:
         """How many batches of one size, at most `steps`; their chunk; whether more may come."""
@@ -139,20 +157,20 @@ class StepRunner:
         reader.held = other if rows > 0 else None
         return int(count), chunk, int(count) == limit or reader.held is not None
 
-    def _run_in_python(
-        self, reader: StreamReader | None, watch: Stopwatch
-    ) -> tuple[int, Any, bool]:
+    def _run_in_python(self, reader: StreamReader | None, watch: Stopwatch) -> _Called:
         """One call for one step."""
         batch = None
         if reader is not None:
             with watch.timing("data wait"):
                 optional = next_optional(reader.iterator, reader.end)
                 if not optional.has_value():
-                    return 0, None, False
+                    return 0, None, [], False
                 batch = optional.get_value()
         if self._plan.step == "eager":
-            return 1, self._loops.one(batch), True
-        return 1, self._call("python", self._loops.one, (batch,), watch), True
+            outputs, is_finite = self._loops.one(batch)
+        else:
+            outputs, is_finite = self._call("python", self._loops.one, (batch,), watch)
+        return 1, outputs, [] if bool(is_finite) else [0], True
 
     # -- compiling -----------------------------------------------------------------------------
 

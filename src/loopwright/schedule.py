@@ -83,8 +83,16 @@ class Place:
     epoch: int = 0
     step_in_epoch: int = 0
     seconds: float = 0.0
+    epoch_began_seconds: float = 0.0
     validated_step: int | None = None
     validated_seconds: float = 0.0
+    saved_seconds: float = 0.0
+    is_due: bool = False
+    """Whether steps were run to get here, and what is due at this stop is still to be done."""
+    epoch_ended: bool = False
+    """Whether the data has said that the epoch ends here."""
+    is_over: bool = False
+    """Whether this call of `fit` has nothing more to do."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,7 @@ class Stop:
 
     step: int
     validate: bool = False
+    save: bool = False
     ends_epoch: bool = False
     ends_run: bool = False
 
@@ -107,6 +116,7 @@ class Schedule:
     steps_per_epoch: int | None
     until: Every
     validate_every: Every | None = None
+    save_every: Every | None = None
     stop_every_steps: tuple[int, ...] = ()
     """Further stops, at every multiple of these: callbacks that count steps ask for them."""
 
@@ -122,21 +132,17 @@ class Schedule:
         bounds = [self.total_steps]
         if self.steps_per_epoch is not None:
             bounds.append(place.step - place.step_in_epoch + self.steps_per_epoch)
-        intervals = [*self.stop_every_steps]
-        if self.validate_every is not None and self.validate_every.steps is not None:
-            intervals.append(self.validate_every.steps)
+        asked = [every.steps for every in (self.validate_every, self.save_every) if every]
+        intervals = [*self.stop_every_steps, *filter(None, asked)]
         bounds += [(place.step // interval + 1) * interval for interval in intervals]
         if at_most_steps is not None:
             bounds.append(place.step + at_most_steps)
         step = min((b for b in bounds if b is not None), default=place.step + 1)
         return self.stop_at(moved(place, steps=step - place.step, seconds=place.seconds))
 
-    def stop_at(self, place: Place, *, epoch_ended: bool = False, leaving: bool = False) -> Stop:
-        """What is due at `place`.
-
-        `epoch_ended`: the data said so. `leaving`: somebody asked to stop here.
-        """
-        ends_epoch = epoch_ended or place.step_in_epoch == self.steps_per_epoch
+    def stop_at(self, place: Place, *, leaving: bool = False) -> Stop:
+        """What is due at `place`; `leaving`: somebody asked to stop here."""
+        ends_epoch = place.epoch_ended or place.step_in_epoch == self.steps_per_epoch
         ends_run = (
             leaving
             or place.step == self.total_steps
@@ -146,7 +152,8 @@ class Schedule:
         return Stop(
             step=place.step,
             validate=place.step != place.validated_step
-            and self._validation_is_due(place, ends_epoch, ends_run),
+            and _is_due(self.validate_every, place, place.validated_seconds, ends_epoch, ends_run),
+            save=_is_due(self.save_every, place, place.saved_seconds, ends_epoch, ends_run),
             ends_epoch=ends_epoch or ends_run,
             ends_run=ends_run,
         )
@@ -169,33 +176,41 @@ class Schedule:
             here = moved(place, steps=stop.step - place.step, seconds=0.0)
             place, over = after(stop, here, seconds=0.0), stop.ends_run
 
-    def _validation_is_due(self, place: Place, ends_epoch: bool, ends_run: bool) -> bool:
-        interval = self.validate_every
-        if interval is None:
-            return False
-        if ends_run:
-            return True
-        if interval.steps is not None:
-            return place.step % interval.steps == 0
-        if interval.epochs is not None:
-            return ends_epoch and (place.epoch + 1) % interval.epochs == 0
-        return place.seconds - place.validated_seconds >= (interval.seconds or 0.0)
+
+def _is_due(
+    interval: Every | None, place: Place, last_seconds: float, ends_epoch: bool, ends_run: bool
+) -> bool:
+    """Whether something done at this interval is due at `place`; always at the end of a run."""
+    if interval is None:
+        return False
+    if ends_run:
+        return True
+    if interval.steps is not None:
+        return place.step % interval.steps == 0
+    if interval.epochs is not None:
+        return ends_epoch and (place.epoch + 1) % interval.epochs == 0
+    return place.seconds - last_seconds >= (interval.seconds or 0.0)
 
 
-def moved(place: Place, *, steps: int, seconds: float) -> Place:
-    """The place `steps` further on, `seconds` after the run began."""
+def moved(place: Place, *, steps: int, seconds: float, epoch_ended: bool = False) -> Place:
+    """The place `steps` further on, `seconds` after the run began, with its stop still due."""
     return replace(
         place,
         step=place.step + steps,
         step_in_epoch=place.step_in_epoch + steps,
         seconds=seconds,
+        is_due=True,
+        epoch_ended=epoch_ended,
     )
 
 
 def after(stop: Stop, place: Place, *, seconds: float) -> Place:
     """The place once everything due at `stop` was done there, `seconds` after the run began."""
+    place = replace(place, seconds=seconds, is_due=False, epoch_ended=False, is_over=stop.ends_run)
     if stop.validate:
         place = replace(place, validated_step=place.step, validated_seconds=seconds)
+    if stop.save:
+        place = replace(place, saved_seconds=seconds)
     if stop.ends_epoch:
-        place = replace(place, epoch=place.epoch + 1, step_in_epoch=0)
+        place = replace(place, epoch=place.epoch + 1, step_in_epoch=0, epoch_began_seconds=seconds)
     return place

@@ -1,11 +1,14 @@
-"""The parts of a task: every model, optimizer, metric, seed and variable it holds."""
+"""The parts of a task: every model, optimizer, metric, seed and variable it holds, and its name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
+
+from loopwright import adaptations, repeatable
+from loopwright.errors import StepError
 
 T = TypeVar("T")
 
@@ -30,8 +33,7 @@ class Part:
 
 def parts(task: object) -> list[Part]:
     """Every part of a task, also inside lists, tuples, dicts and plain objects; each once."""
-    seen: set[int] = set()
-    return list(_walk(task, "", seen))
+    return list(_walk(task, "", {}))
 
 
 def of_kind(kind: type[T], task: object) -> list[T]:
@@ -83,6 +85,13 @@ def untrained_variables(task: object) -> list[Any]:
     return list(found.values())
 
 
+def metric_variables(task: object) -> list[Any]:
+    """The variables of metrics: NaN in them spoils a report, and not the training."""
+    models = [m for layer in of_kind(keras.Layer, task) for m in getattr(layer, "metrics", ())]
+    metrics = [*of_kind(keras.metrics.Metric, task), *models]
+    return [variable.value for metric in metrics for variable in metric.variables]
+
+
 def statistics(task: object) -> list[Any]:
     """The floating variables that layers update by themselves, like those of batch norm."""
     found = [v for layer in of_kind(keras.Layer, task) for v in layer.non_trainable_weights]
@@ -108,33 +117,183 @@ def fingerprint(task: object) -> tuple[Any, ...]:
     return parts_now, frozen, metrics, settings
 
 
+def named(task: object) -> dict[str, Any]:
+    """Every variable of a task by its path from the task: `generator.layers[0].kernel`.
+
+    The same code gives the same names in any process. What is shared has the first of its paths;
+    what an optimizer keeps for a variable is named after it: `optimizer.momentums[weight]`. A
+    variable whose replicas may differ appears once for each: `accuracy.total.replicas[1]`.
+
+    >>> class Task:
+    ...     def __init__(self):
+    ...         self.weight, self.seed = tf.Variable(1.0), keras.random.SeedGenerator(0)
+    >>> list(named(Task()))
+    ['weight', 'seed.state']
+    """
+    found: dict[str, Any] = {}
+    paths: dict[int, str] = {}
+    optimizers: list[Part] = []
+    seen: dict[int, Any] = {}
+
+    def take(part: Part, *, of_optimizer: bool) -> None:
+        variable = _variable_of(part.value)
+        if variable is not None and id(variable) not in paths:
+            name = "step" if part.path == "_step_counter" else part.path
+            while name in found:  # somebody's attribute may look like another's path
+                name += "'"
+            paths[id(variable)] = name
+            each = replicas(variable)
+            if len(each) > 1 and not of_optimizer and _may_differ(variable):
+                found.update({f"{name}.replicas[{i}]": own for i, own in enumerate(each)})
+            else:
+                found[name] = variable
+
+    for part in _walk(task, "", seen, deep=True):
+        take(part, of_optimizer=False)
+        if isinstance(part.value, keras.optimizers.Optimizer):
+            optimizers.append(part)
+    for optimizer in optimizers:
+        for part in _slots(optimizer, paths, seen):
+            take(part, of_optimizer=True)
+    return found
+
+
+def replicas(variable: Any) -> tuple[Any, ...]:
+    """The variables behind a variable, one for each replica of this process."""
+    if isinstance(variable, tf.distribute.DistributedValues):
+        return tuple(variable.distribute_strategy.experimental_local_results(variable))
+    return (variable,)
+
+
+def require_complete(named: Mapping[str, Any], captured: Iterable[Any], title: str) -> None:
+    """Raises if a step uses a variable without a name: no checkpoint would hold it.
+
+    `captured` are the variables that its trace met, as `building.Built` has them.
+    """
+    known = {id(own.handle) for variable in named.values() for own in replicas(variable)}
+    used = [own for variable in captured for own in replicas(variable)]
+    unheld = [own for own in used if id(getattr(own, "handle", own)) not in known]
+    if unheld:
+        raise StepError(repeatable.unheld(title, list(dict.fromkeys(map(_described, unheld)))))
+
+
+def table(named: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Names, dtypes and shapes, to be kept as JSON.
+
+    >>> table({"weight": tf.Variable([[1.0, 2.0]])})
+    [{'name': 'weight', 'dtype': 'float32', 'shape': [1, 2]}]
+    """
+    return [
+        {"name": name, "dtype": variable.dtype.name, "shape": repeatable.shape_list(variable.shape)}
+        for name, variable in named.items()
+    ]
+
+
 def _is_trained(part: Any) -> bool:
     return isinstance(part, tf.Variable | keras.Variable) and bool(part.trainable)
 
 
-def _walk(value: Any, path: str, seen: set[int]) -> Iterator[Part]:
+def _walk(value: Any, path: str, seen: dict[int, Any], *, deep: bool = False) -> Iterator[Part]:
+    """Every part below a value; `deep`: also those inside parts, but not inside optimizers."""
     if id(value) in seen:
         return
+    inner: Iterable[tuple[str, Any]] = ()
     if isinstance(value, _PARTS):
-        seen.add(id(value))
         yield Part(path, value)
+        if deep and not isinstance(value, keras.optimizers.Optimizer):
+            inner = _held(value)
     elif isinstance(value, Mapping):
-        seen.add(id(value))
-        for key, inner in value.items():
-            yield from _walk(inner, f"{path}[{key!r}]", seen)
+        inner = [(_key(key, index), item) for index, (key, item) in enumerate(value.items())]
     elif isinstance(value, list | tuple | set | frozenset):
-        seen.add(id(value))
-        for index, inner in enumerate(value):
-            yield from _walk(inner, f"{path}[{index}]", seen)
+        inner = [(f"[{index}]", item) for index, item in enumerate(value)]
     elif path == "" or _is_plain_object(value):
-        seen.add(id(value))
-        for name, inner in vars(value).items():
-            yield from _walk(inner, f"{path}.{name}" if path else name, seen)
+        own = [name for name in vars(value) if not name.startswith("_self_")]  # of tf.Module
+        inner = [(f".{name}" if path else name, vars(value)[name]) for name in own]
+    else:
+        return
+    seen[id(value)] = value  # held, so that nothing else gets its id
+    found = (part for name, item in inner for part in _walk(item, path + name, seen, deep=deep))
+    if deep and isinstance(value, set | frozenset):
+        found = list(found)
+        if found and len(value) > 1:
+            raise StepError(repeatable.unordered(path, len(value)))
+    yield from found
+
+
+def _held(part: Any) -> Iterator[tuple[str, Any]]:
+    """What a part holds: by attribute where it has one, else by its place in a list of Keras."""
+    if isinstance(part, tf.Variable | keras.Variable):
+        return
+    if isinstance(part, keras.random.SeedGenerator | tf.random.Generator):
+        yield ".state", part.state
+        return
+
+    def listed(name: str) -> Iterator[tuple[str, Any]]:
+        items = getattr(part, name, None)
+        if isinstance(items, list | tuple):
+            yield from ((f".{name}[{index}]", item) for index, item in enumerate(items))
+
+    if isinstance(part, keras.metrics.Metric):
+        yield from listed("metrics")
+    elif isinstance(part, keras.Sequential) or hasattr(part, "operations"):  # a graph of layers
+        yield from listed("layers")
+    attributes = dict(vars(part))
+    for name, item in attributes.items():
+        public = name.lstrip("_")
+        if not adaptations.is_bookkeeping(name):
+            yield f".{name if public in attributes else public}", item
+    for name in ("layers", "metrics", "variables"):
+        yield from listed(name)
+
+
+def _slots(optimizer: Part, paths: Mapping[int, str], seen: dict[int, Any]) -> Iterator[Part]:
+    """What an optimizer holds; lists with an item for each variable, by the variables' names.
+
+    By their places, freezing one of two layers of the same shape would go unnoticed.
+    """
+    trained = adaptations.trained_by(optimizer.value)
+    labels = [paths.get(id(_variable_of(v)), str(index)) for index, v in enumerate(trained)]
+    for name, item in _held(optimizer.value):
+        inner = {name: item}
+        is_slots = isinstance(item, list) and len(item) == len(labels)
+        if is_slots and all(v is None or _variable_of(v) is not None for v in item):
+            inner = {f"{name}[{label}]": v for label, v in zip(labels, item, strict=True)}
+        for path, value in inner.items():
+            for part in _walk(value, optimizer.path + path, seen, deep=True):
+                yield part
+                if isinstance(part.value, keras.optimizers.Optimizer):
+                    yield from _slots(part, paths, seen)
+
+
+def _key(key: Any, index: int) -> str:
+    # An address would be another one in the next process.
+    text = repr(key)
+    return f"[#{index}]" if " at 0x" in text else f"[{text}]"
+
+
+def _variable_of(value: Any) -> Any:
+    """The `tf.Variable` that a value is or stands for; None if there is none (yet)."""
+    inner = value.value if isinstance(value, keras.Variable) else value
+    return inner if isinstance(inner, tf.Variable) else None
+
+
+def _may_differ(variable: Any) -> bool:
+    """Whether replicas change a variable each for itself: metrics, seeds, batch norm."""
+    is_summed_up = variable.synchronization == tf.VariableSynchronization.ON_READ
+    is_own = variable.aggregation == tf.VariableAggregation.NONE and not variable.trainable
+    return is_summed_up or is_own
+
+
+def _described(variable: Any) -> str:
+    if not isinstance(variable, tf.Variable):
+        return "a variable that the step only writes"
+    shape = repeatable.shape_text(repeatable.shape_list(variable.shape))
+    return f"{variable.name.partition(':')[0]} ({variable.dtype.name} {shape})"
 
 
 def _is_plain_object(value: Any) -> bool:
     """An object of a person's own class; not a module, function, array or library object."""
-    if not hasattr(value, "__dict__") or isinstance(value, type) or callable(value):
+    if not hasattr(value, "__dict__") or isinstance(value, type):
         return False
     root = type(value).__module__.partition(".")[0]
     return root not in {"tensorflow", "keras", "numpy", "pandas", "builtins", "functools", "types"}

@@ -1,8 +1,10 @@
 """The numbers of an epoch so far: means of what the steps returned, and the task's metrics."""
 
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
+import tensorflow as tf
 
 from loopwright.compiled import CompiledModel, as_keras_reports
 from loopwright.meter import Meter
@@ -32,6 +34,18 @@ class Tally:
             pairs = {name: (float(t), float(w)) for name, (t, w) in outputs.items()}
             self._meter.add(pairs)
 
+    def state(self) -> dict[str, Any]:
+        """The epoch so far, for a checkpoint; the metrics are variables and not part of it."""
+        return {"totals": self._meter.state(), "last": tf.nest.map_structure(_plain, self._last)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state; the metrics are left as they are."""
+        self._meter.reset()
+        self._meter.add(
+            {name: (total, weight) for name, (total, weight) in state["totals"].items()}
+        )
+        self._last = dict(state["last"])
+
     def numbers(self) -> dict[str, Any]:
         """Every number by name; a metric wins over a scalar of the same name.
 
@@ -42,6 +56,10 @@ class Tally:
         else:
             found = self._meter.means() | results(self._task)
         return {name: _number(value) for name, value in found.items()}
+
+
+def _plain(value: Any) -> Any:
+    return np.asarray(value).tolist()
 
 
 def _number(value: Any) -> Any:

@@ -1,38 +1,36 @@
 """Trainer: the only place that wires parts together."""
 
-import contextlib
-import functools
 import inspect
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, final
 
 import keras
 import tensorflow as tf
 
-from loopwright import adaptations, loop, state
-from loopwright.compiled import CompiledModel, as_task
+from loopwright.compiled import as_task
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
-from loopwright.errors import ConfigurationError, LoopwrightWarning, message
-from loopwright.events import Event, Finished, Sink
+from loopwright.errors import ConfigurationError, message
+from loopwright.events import Event, Metrics, Sink
+from loopwright.finite import OnNan, require_policy
+from loopwright.fitting import Asked, Fitting, Lent, tolerated
 from loopwright.history import History
-from loopwright.meter import Pace
+from loopwright.initial_weights import start_from
 from loopwright.piloting import Piloting, asked_for
 from loopwright.plan_history import PlanHistory
 from loopwright.plans import Plan, nearest, settled
 from loopwright.prediction import predict
+from loopwright.restoring import Which, require_run, restore
+from loopwright.resuming import leg_events
+from loopwright.retention import KeepBest, KeepLatest, Rule
 from loopwright.runners import Runners
 from loopwright.running import StepRunner
-from loopwright.schedule import Every, Schedule, every
-from loopwright.stopwatch import Stopwatch, advice
-from loopwright.tally import Tally
+from loopwright.runs import Run
+from loopwright.schedule import Every, Place, every
+from loopwright.snapshots import Exact
 from loopwright.task import Task, require_step
-from loopwright.telemetry.callbacks import CallbackBridge
 from loopwright.telemetry.console import console
-from loopwright.training import Training
 from loopwright.validation import score
 
 Verbose = Literal["auto", 0, 1, 2]
@@ -59,19 +57,40 @@ class Trainer:
         self,
         task: Task | keras.Model | Callable[[], Task | keras.Model],
         *,
+        run_dir: "str | os.PathLike[str] | None" = None,
         plan: "Plan | PlanHistory | str | os.PathLike[str]" = "auto",
         strategy: tf.distribute.Strategy | None = None,
         seed: int = 0,
         sinks: Sequence[Sink] = (),
+        keep: Sequence[Rule] = (KeepLatest(3), KeepBest("val_loss")),
+        on_nan: OnNan = "raise",
+        exact: Exact = "warn",
+        init_from: "str | os.PathLike[str] | None" = None,
+        fresh: bool = False,
     ) -> None:
         _require_tensorflow_backend()
         self._strategy = strategy or tf.distribute.get_strategy()
+        require_policy(on_nan, run_dir, self._strategy.num_replicas_in_sync)
         self._task = as_task(task, self._strategy)
-        self._runners = Runners(self._task, self._strategy)
+        self._init_from = None if init_from is None else os.fspath(init_from)
+        self._runners = Runners(self._task, self._strategy, on_nan)
         self._piloting = Piloting(asked_for(plan), self._runners, self._task)
-        self._seed = seed
         self._sinks = list(sinks)
-        self._epochs_done = 0
+        self._epochs_done = self._legs = 0
+        self._run = None if run_dir is None else Run(run_dir, keep)
+        self._exact: Exact = exact
+        self._fresh = fresh
+        self._lent = Lent(
+            self._task,
+            self._strategy,
+            self._runners,
+            self._piloting,
+            self._score,
+            self._build_test,
+            seed,
+            on_nan,
+            self._start_from_given_weights,
+        )
         self.history = History()
 
     @property
@@ -88,6 +107,10 @@ class Trainer:
     def plan_history(self) -> PlanHistory:
         """Which plan ran which steps; `Trainer(..., plan=that)` runs a task anew like this one."""
         return self._piloting.history
+
+    def follow(self, plans: PlanHistory) -> None:
+        """Runs what comes by these plans, as if they had been given to the trainer."""
+        self._piloting.follow(plans)
 
     def fit(
         self,
@@ -106,6 +129,7 @@ class Trainer:
         validate_every: str | Every = "1 epoch",
         class_weight: Mapping[int, float] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
+        save_every: str | Every = "10 minutes",
         verbose: Verbose = "auto",
     ) -> History:
         """Trains, and returns the history. Called again, it trains on.
@@ -129,6 +153,7 @@ class Trainer:
             validate_every=validate_every,
             class_weight=class_weight,
             callbacks=callbacks,
+            save_every=save_every,
             verbose=verbose,
         )
         for _ in events:
@@ -152,10 +177,11 @@ class Trainer:
         validate_every: str | Every = "1 epoch",
         class_weight: Mapping[int, float] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
+        save_every: str | Every = "10 minutes",
         verbose: Verbose = 0,
     ) -> Iterator[Event]:
         """As `fit`, one event at a time: to stop, stop iterating."""
-        duration, interval = _duration(epochs, until), every(validate_every)
+        duration = _duration(epochs, until)
         _require_positive(steps_per_epoch=steps_per_epoch, validation_steps=validation_steps)
         data, held_out = training_data(
             x, y, sample_weight, batch_size, class_weight, validation_split, validation_data
@@ -163,62 +189,46 @@ class Trainer:
         require_step(self._task, "train_step")
         if held_out is not None:
             require_step(self._task, "test_step")
-        sets = validation_sets(held_out, batch_size)
-        if data is None:
-            feed, length = None, _length_without_data(self._task, steps_per_epoch, duration)
-        else:
-            feed = data.training(
-                seed=self._seed,
-                first_epoch=self._epochs_done,
-                shuffle=shuffle,
-                steps_per_epoch=steps_per_epoch,
-            )
-            length = feed.steps_per_epoch
-        bridge = CallbackBridge(callbacks, self._task)
-        self.history = History(bridge.added)
-        schedule = Schedule(
-            steps_per_epoch=length,
+        asked = Asked(
+            data=data,
+            sets=validation_sets(held_out, batch_size),
             until=duration,
-            validate_every=interval if sets else None,
-            stop_every_steps=bridge.stop_every_steps,
+            validate_every=every(validate_every),
+            save_every=every(save_every) if self._run is not None else None,
+            length=lambda: _length_without_data(self._task, steps_per_epoch, duration),
+            steps_per_epoch=steps_per_epoch,
+            validation_steps=validation_steps,
+            shuffle=shuffle,
+            callbacks=callbacks,
+            sinks=[console(verbose), *map(tolerated, self._sinks)],
         )
-        watch, piloting = Stopwatch(time.perf_counter), self._piloting
-        first_step = int(self._task.step_counter.read_value())
-        training = Training(
-            functools.partial(self._runners.runner, "train_step"),
-            feed,
-            Tally(self._task),
-            lambda feed, training: piloting.begin(
-                feed, training, watch, steps=schedule.total_steps, seconds=duration.seconds
-            ),
-            step=first_step,
-            watch=watch,
-            planned=piloting.planned,
+        if self._run is None:
+            fitting = Fitting(self._lent, asked, first_epoch=self._epochs_done)
+            self._start_from_given_weights()
+            self._began(fitting)
+            return self._counted(fitting.events(Place(), {}, _save_nothing))
+        if self._fresh:
+            self._run.move_aside()
+            self._fresh = False
+        return self._counted(
+            leg_events(
+                self._lent,
+                asked,
+                self._run,
+                self._legs,
+                first_epoch=self._epochs_done,
+                exact=self._exact,
+                begun=self._began,
+            )
         )
-        for held in sets.values():
-            # What is wrong with validation shows before an hour of training, not after it.
-            if held.can_be_read_again:
-                self._test_runner_for(held.one_pass(steps=validation_steps))
 
-        def validate() -> dict[str, Any]:
-            with watch.timing("validation"):
-                scores = {name: self._score(d, validation_steps) for name, d in sets.items()}
-            return {f"{name}{key}": v for name, s in scores.items() for key, v in s.items()}
+    def restore(self, which: Which) -> int:
+        """Gives the task the state of a checkpoint: "best", "last" or a step; which step that was.
 
-        events = loop.train(
-            schedule=schedule,
-            run_steps=bridge.before_steps(training.run_steps),
-            start_epoch=training.start_epoch,
-            report=training.report,
-            news=lambda: piloting.news(training.step),
-            validate=bridge.around_validation(validate),
-            stop_requested=bridge.stop_requested,
-            first_step=first_step,
-            pace=Pace(),
-            clock=watch.clock,
-        )
-        sinks = [bridge, self.history, console(verbose), *map(_tolerated, self._sinks)]
-        return self._heard(events, sinks, watch, first_step)
+        To score, predict or export; or, between two calls of `fit`, to train on from there. The
+        run's own count of steps stays.
+        """
+        return restore(self._task, self._runners, require_run(self._run), which)
 
     def evaluate(
         self,
@@ -232,52 +242,47 @@ class Trainer:
         """Scores a data set: `{"loss": ..., "accuracy": ...}`. Training is not disturbed."""
         require_step(self._task, "test_step")
         _require_positive(steps=steps)
-        return self._score(as_data(x, y, sample_weight, batch_size=batch_size), steps)
+        self._start_from_given_weights()
+        return self._score(as_data(x, y, sample_weight, batch_size=batch_size), steps) or {}
 
     def predict(self, x: Any, *, batch_size: int | None = None, steps: int | None = None) -> Any:
         """The predictions for a data set, as NumPy arrays."""
         require_step(self._task, "predict_step")
         _require_positive(steps=steps)
+        self._start_from_given_weights()
         data = as_data(x, batch_size=batch_size)
         return predict(self._task, data, steps=steps, strategy=self._strategy, plan=self.plan)
 
-    def _heard(
-        self, events: Iterator[Event], sinks: Sequence[Sink], watch: Stopwatch, first_step: int
-    ) -> Iterator[Event]:
-        """Tells every sink of every event; `Finished` reaches them whatever happens."""
-        began, finished, reason = watch.clock(), None, "failed"
-        try:
-            for event in events:
-                if isinstance(event, Finished):
-                    finished = event
-                    break
-                _tell(sinks, event)
-                yield event
-        except GeneratorExit:
-            reason = "left"
-            raise
-        finally:
-            self._piloting.end()
-            if finished is None:
-                seconds = watch.clock() - began
-                finished = Finished(int(self._task.step_counter.read_value()), seconds, reason)
-            spent = watch.whole(finished.seconds)
-            hint = advice(spent, finished.step - first_step)
-            finished = replace(finished, spent=spent, advice=hint or "")
-            self._epochs_done += len(self.history.epoch)
-            if finished.reason != "failed":
-                _finalize_averages(self._task)
-            _tell(sinks, finished)
-        yield finished
+    def _start_from_given_weights(self) -> None:
+        if self._init_from is not None:
+            source, self._init_from = self._init_from, None
+            start_from(self._task, source)
 
-    def _score(self, data: Data, steps: int | None) -> dict[str, Any]:
+    def _began(self, fitting: Fitting) -> None:
+        self.history = fitting.history
+
+    def _counted(self, events: Iterator[Event]) -> Iterator[Event]:
+        """The events of a leg; afterwards it counts."""
+        try:
+            yield from events
+        finally:
+            self._epochs_done += len(self.history.epoch)
+            self._legs += 1
+
+    def _score(
+        self, data: Data, steps: int | None, interrupted: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any] | None:
         return score(
             self._task,
             self._test_runner_for,
             data.one_pass(steps=steps),
             strategy=self._strategy,
             clock=time.perf_counter,
+            interrupted=interrupted,
         )
+
+    def _build_test(self, data: Data, steps: int | None) -> object:
+        return self._test_runner_for(data.one_pass(steps=steps))
 
     def _test_runner_for(self, feed: Feed) -> StepRunner:
         # Scores are wanted of any data, whatever plan the training runs by.
@@ -285,6 +290,10 @@ class Trainer:
         plan = Plan(self.plan.step, self.plan.loop)
         plan = settled(nearest(plan, terms), terms)
         return self._runners.runner("test_step", feed.batch_spec, plan)
+
+
+def _save_nothing(place: Place, scores: Metrics) -> None:
+    """Without a run directory nothing is written."""
 
 
 def _duration(epochs: int, until: str | Every | None) -> Every:
@@ -339,46 +348,6 @@ def _length_without_data(task: Task, length: int | None, duration: Every) -> int
             )
         )
     return duration.steps if length is None else length
-
-
-def _finalize_averages(task: Task) -> None:
-    """Puts the averaged weights of an optimizer with `use_ema` in place, as Keras does."""
-    optimizers = state.of_kind(keras.optimizers.Optimizer, task)
-    if isinstance(task, CompiledModel) and isinstance(
-        task.model.optimizer, keras.optimizers.Optimizer
-    ):
-        optimizers = [task.model.optimizer]
-    for optimizer in optimizers:
-        if optimizer.built:
-            optimizer.finalize_variable_values(adaptations.trained_by(optimizer))
-
-
-def _tell(sinks: Sequence[Sink], event: Event) -> None:
-    with contextlib.ExitStack() as every_sink:
-        # In their order, and each of them even if one before it raises.
-        for sink in reversed(sinks):
-            every_sink.callback(sink, event)
-
-
-def _tolerated(sink: Sink) -> Sink:
-    """A sink that fails warns once and never stops training."""
-    failed = False
-
-    def hear(event: Event) -> None:
-        nonlocal failed
-        if failed:
-            return
-        try:
-            sink(event)
-        except Exception as error:
-            failed = True
-            warnings.warn(
-                f"The sink {sink!r} failed and hears nothing more: {error!r}",
-                LoopwrightWarning,
-                stacklevel=2,
-            )
-
-    return hear
 
 
 def _require_tensorflow_backend() -> None:

@@ -1,33 +1,22 @@
 """Training: a step, its data and its numbers, run some steps at a time."""
 
 import warnings
-from collections.abc import Callable
-from typing import Any, Protocol, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, final
 
 from loopwright.choosing import BackgroundCompile
 from loopwright.data import Feed
-from loopwright.errors import DataError, RetraceWarning, message
+from loopwright.data.source import NOTHING_READ, Read
+from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
+from loopwright.events import BatchSkipped
+from loopwright.finite import MOST_SKIPPED
+from loopwright.plan_history import Pilot
 from loopwright.plans import Plan
-from loopwright.readers import Reader
+from loopwright.readers import Reader, StreamReader
 from loopwright.running import StepRunner
 from loopwright.stopwatch import Stopwatch
 from loopwright.tally import Tally
-
-
-class Pilot(Protocol):
-    """Says by which plan the next steps run."""
-
-    def plan_after(self, step: int) -> Plan:
-        """The plan after `step` steps, as things stand."""
-        ...
-
-    def next(self, step: int, steps: int) -> tuple[Plan, int]:
-        """The plan after `step` steps, and how many of the next `steps` to run by it."""
-        ...
-
-    def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
-        """Hears how long it took."""
-        ...
 
 
 @final
@@ -42,13 +31,22 @@ class Training:
         pilot_for: "Callable[[Feed | None, Training], Pilot]",
         *,
         step: int,
+        count_step: Callable[[], object],
         watch: Stopwatch,
         planned: Callable[[int, Plan], None],
     ) -> None:
         self._runner_for = runner_for
-        self._feed, self._tally = feed, tally
+        self._feed, self._tally, self._count_step = feed, tally, count_step
         self.step, self._watch, self._planned = step, watch, planned
         self._reader: Reader = None
+        self.read = NOTHING_READ
+        """Of its data, since the beginning of the leg; each step reads one batch."""
+        self.lets_nan_pass = False
+        """Whether somebody else looks at the losses: a callback that ends the run."""
+        self.passed_over: set[int] = set()
+        """Steps whose batch is read and not trained on, because it would spoil the run."""
+        self.skipped: list[BatchSkipped] = []
+        """What has not been told yet of the steps that were skipped."""
         self._steps_in_epoch = 0
         self._runners: dict[Plan, StepRunner] = {}
         self._pilot_for, self._pilot = pilot_for, pilot_for(feed, self)
@@ -66,15 +64,68 @@ class Training:
         """Runs `steps` steps; fewer only if the epoch's data ended."""
         ran = 0
         while ran < steps:
-            plan, asked = self._pilot.next(self.step, steps - ran)
+            if self.step + 1 in self.passed_over:
+                self._pass_over()
+                ran += 1
+                continue
+            ahead = [step - self.step - 1 for step in self.passed_over if step > self.step]
+            plan, asked = self._pilot.next(self.step, min([steps - ran, *ahead]))
             self._planned(self.step, plan)
             done = self._run(plan, asked)
             ran += done
             if done < asked and not self._reopened():
+                self.read = replace(self.read, ends=self.read.ends + 1)
                 break
         if self._feed is not None and self._steps_in_epoch == self._feed.steps_per_epoch:
             self._feed.epoch_ended()
         return ran
+
+    def position(self) -> tuple[Read, dict[str, Any]]:
+        """Where it is in its data: numbers, and the state of an iterator where there is one."""
+        feed, reader = self._feed, self._reader
+        if feed is None:
+            return self.read, {}
+        read = replace(self.read, last_digest=feed.last_digest())
+        if feed.position == "iterator" and isinstance(reader, StreamReader):
+            return read, reader.state()
+        return read, {}
+
+    def close(self) -> None:
+        """Lets go of the data and of whoever makes its batches."""
+        self._feed = self._reader = None
+
+    def read_from(self, feed: Feed | None) -> None:
+        """Reads from another feed of the same data from now on."""
+        self._feed, self._reader = feed, None
+
+    def resume(
+        self,
+        step: int,
+        read: Read,
+        step_in_epoch: int,
+        tensors: Mapping[str, Any],
+        *,
+        in_epoch: bool,
+    ) -> None:
+        """Goes on after what was read; `in_epoch`: there is more to come in this epoch."""
+        self.step, self.read, self._steps_in_epoch = step, read, step_in_epoch
+        feed = self._feed
+        if feed is None or (feed.end == "each epoch" and not in_epoch):
+            return
+        self._open(feed)
+        if feed.position == "iterator" and read.batches and isinstance(self._reader, StreamReader):
+            self._reader.restore(tensors)
+        if feed.position == "replay" and feed.last_digest() != read.last_digest:
+            raise DataError(_reads_otherwise(read.batches))
+
+    def batch_in_words(self, number: int) -> str:
+        """Names a batch, by how many were read before it."""
+        return "a step without data" if self._feed is None else self._feed.batch_in_words(number)
+
+    def news(self) -> Iterator[BatchSkipped]:
+        """What has been skipped since this was last asked."""
+        while self.skipped:
+            yield self.skipped.pop(0)
 
     def report(self) -> dict[str, Any]:
         """The numbers of the epoch so far."""
@@ -88,7 +139,7 @@ class Training:
         watch = self._watch
         began, before = watch.clock(), dict(watch.seconds)
         try:
-            done, outputs = self._runner(plan).run(self._reader, steps, watch)
+            ran = self._runner(plan).run(self._reader, steps, watch)
         except Exception:
             self._raise_failure_of_data()
             raise
@@ -96,11 +147,34 @@ class Training:
         compile_seconds = watch.seconds["compile"] - before["compile"]
         waited_seconds = watch.seconds["data wait"] - before["data wait"]
         watch.add("step", seconds - compile_seconds - waited_seconds)
+        done = ran.steps
         self._pilot.ran(plan, done, seconds, compile_seconds)
+        if ran.not_finite and not self.lets_nan_pass:
+            self._not_finite(plan, ran.not_finite)
         if done:
-            self._tally.add(outputs)
-        self.step, self._steps_in_epoch = self.step + done, self._steps_in_epoch + done
+            self._tally.add(ran.outputs)
+        self._count(done)
         return done
+
+    def _count(self, steps: int) -> None:
+        self.step, self._steps_in_epoch = self.step + steps, self._steps_in_epoch + steps
+        self.read = replace(self.read, batches=self.read.batches + steps)
+
+    def _pass_over(self) -> None:
+        if self._reader is not None:
+            self._reader.pass_over()
+        self._count_step()
+        self._count(1)
+
+    def _not_finite(self, plan: Plan, places: Sequence[int]) -> None:
+        """Raises for the first step that was not finite, or notes those that were skipped."""
+        batches = [self.batch_in_words(self.read.batches + place) for place in places]
+        steps = [self.step + place + 1 for place in places]
+        if not self._runner(plan).skips:
+            raise NotFiniteError(_not_finite(steps[0], batches[0]), step=steps[0])
+        if len(places) > MOST_SKIPPED:
+            raise NotFiniteError(_too_many(steps[0], batches[0]), step=steps[0])
+        self.skipped += map(BatchSkipped, steps, batches)
 
     def _runner(self, plan: Plan) -> StepRunner:
         if plan not in self._runners:
@@ -140,6 +214,35 @@ def _retraced(change: str) -> str:
         f"The step is traced again: {change}.",
         do="give all batches the same shape (pad or bucket them); each new shape costs a trace, "
         "after which that axis is left open",
+    )
+
+
+def _not_finite(step: int, batch: str) -> str:
+    return message(
+        f"The loss is NaN or infinite at step {step:,}.",
+        expected="finite losses",
+        received=batch,
+        do="look at these examples; lower the learning rate or clip gradients (the optimizer's "
+        'clipnorm=); Trainer(..., on_nan="rollback") or "skip" goes on without the batch',
+    )
+
+
+def _too_many(step: int, batch: str) -> str:
+    return message(
+        f"Since step {step:,} more than {MOST_SKIPPED} batches had to be skipped.",
+        expected="now and then a batch whose loss is NaN or infinite",
+        received=f"the first was {batch}",
+        do="lower the learning rate or clip gradients (the optimizer's clipnorm=): this is not "
+        "the fault of single examples",
+    )
+
+
+def _reads_otherwise(batches: int) -> str:
+    return message(
+        "The data gave other batches when it was read again.",
+        expected=f"the {batches} batches that this run has read before, as replay=True says",
+        received="another last batch than then",
+        do="make the pipeline repeatable (seeds, order of files), or start over with fresh=True",
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, final
 
+from loopwright.plan_history import Choice
 from loopwright.plans import Plan
 from loopwright.stopwatch import Stopwatch
 from loopwright.trial import Speed, Trial
@@ -38,14 +39,6 @@ class Candidate:
     plan: Plan
     saving: float
     """The part of the run's time that it can be hoped to save."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the tuner decided, for people."""
-
-    plan: Plan
-    why: str
 
 
 @final

@@ -39,8 +39,9 @@ def score(
     *,
     strategy: tf.distribute.Strategy,
     clock: Callable[[], float],
-) -> dict[str, Any]:
-    """Runs the test step over all of a feed; means are weighted by examples."""
+    interrupted: Callable[[], bool] = lambda: False,
+) -> dict[str, Any] | None:
+    """Runs the test step over all of a feed; means are weighted by examples. None: interrupted."""
     tally, pace, watch, scored, rest = Tally(task), Pace(), Stopwatch(clock), 0, feed
     with contextlib.ExitStack() as undoing:
         while rest is not None:
@@ -52,12 +53,15 @@ def score(
                 tally.start()
             asked, ran = 0, 0
             while ran == asked:
+                if interrupted():
+                    return None
                 began, asked = clock(), pace.at_most_steps
-                ran, outputs = runner.run(reader, asked, watch)
+                run = runner.run(reader, asked, watch)
+                ran = run.steps
                 pace.add(steps=ran, seconds=clock() - began)
                 scored += ran
                 if ran:
-                    tally.add(outputs)
+                    tally.add(run.outputs)
             rest = feed_after(feed, scored)
         return tally.numbers()
 

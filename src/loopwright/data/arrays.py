@@ -1,6 +1,7 @@
 """Arrays: data in memory, in an order that is a function of seed and epoch."""
 
 import copy
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -10,8 +11,9 @@ import tensorflow as tf
 from loopwright import runtime
 from loopwright.data import nests
 from loopwright.data.class_weights import check_labelled, weighted
+from loopwright.data.digests import sampled_digest
 from loopwright.data.mapping import ExampleMap, mapped, require_dense
-from loopwright.data.source import Data, Feed, Resident, ceil_div
+from loopwright.data.source import NOTHING_READ, Data, Feed, Read, Resident, ceil_div
 from loopwright.errors import DataError, message
 
 
@@ -104,10 +106,33 @@ class Arrays(Data):
         check_labelled(self._batch)
         return self._copy(_class_weight=class_weight)
 
+    def objection_to_resume(self) -> str | None:
+        """None: the order is a function of seed and epoch."""
+        return None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Counts, specs, and some of the bytes."""
+        leaves = tf.nest.flatten(self._batch, expand_composites=True)
+        return {
+            "examples": len(self),
+            "batch_size": self._batch_size,
+            "leaves": [f"{leaf.dtype.name}{tuple(leaf.shape)}" for leaf in leaves],
+            "bytes": sampled_digest(leaves),
+        }
+
     def training(
-        self, *, seed: int, first_epoch: int, shuffle: bool, steps_per_epoch: int | None
+        self,
+        *,
+        seed: int,
+        first_epoch: int,
+        shuffle: bool,
+        steps_per_epoch: int | None,
+        after: Read = NOTHING_READ,
     ) -> Feed:
         """All epochs to come, one after the other."""
+        own_length = ceil_div(len(self), self._batch_size)
+        epochs_read, first_index = divmod(after.batches, own_length)
+        leg_first_epoch, first_epoch = first_epoch, first_epoch + epochs_read
 
         def order(epoch: Any) -> Any:
             indices = tf.range(self._begin, self._end, dtype=tf.int64)
@@ -125,11 +150,16 @@ class Arrays(Data):
 
         def dataset() -> tf.data.Dataset:
             epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-            chosen = epochs.flat_map(batches)
+            chosen = epochs.flat_map(batches).skip(first_index)
             return self._gathered(chosen, seed, self._class_weight, failures)
 
-        resident = self._resident(order, self._class_weight, first_epoch=first_epoch)
-        own_length = ceil_div(len(self), self._batch_size)
+        def in_words(number: int) -> str:
+            epoch, index = divmod(number, own_length)
+            some = order(leg_first_epoch + epoch)[index * self._batch_size :][: self._batch_size]
+            return f"batch {index + 1} of epoch {epoch + 1}: {self._in_words(some.numpy())}"
+
+        begin = {"first_epoch": first_epoch, "first_index": first_index}
+        resident = self._resident(order, self._class_weight, **begin)
         return Feed(
             dataset,
             dataset().element_spec if resident is None else resident.batch_spec,
@@ -137,7 +167,23 @@ class Arrays(Data):
             steps_per_epoch or own_length,
             failure=lambda: failures[0] if failures else None,
             resident=resident,
+            batch_in_words=in_words,
         )
+
+    def _in_words(self, some: Any) -> str:
+        """Examples by their numbers, and those among them that hold NaN or infinity."""
+        listed = ", ".join(map(str, some[:8])) + (", ..." if len(some) > 8 else "")
+        bad: list[str] = []
+        names = ("x", "y", "sample_weight")
+        parts = self._batch if isinstance(self._batch, tuple) else (self._batch,)
+        named = [nests.leaves(part, name) for name, part in zip(names, parts, strict=False)]
+        for path, leaf in itertools.chain.from_iterable(named):
+            if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating:
+                rows = tf.math.is_finite(tf.gather(leaf, some))
+                whole = tf.reduce_all(tf.reshape(rows, [len(some), -1]), axis=1).numpy()
+                bad += [f"example {number} of {path}" for number in some[~whole]]
+        found = f"; NaN or infinity is in {', '.join(bad[:5])}" if bad else ""
+        return f"examples {listed}{found}"
 
     def one_pass(self, *, steps: int | None) -> Feed:
         """The examples in their own order, once."""
@@ -162,6 +208,7 @@ class Arrays(Data):
         class_weight: Mapping[int, float] | None,
         *,
         first_epoch: int = 0,
+        first_index: int = 0,
         batches: int | None = None,
     ) -> Resident | None:
         leaves = tf.nest.flatten(self._batch)
@@ -177,6 +224,7 @@ class Arrays(Data):
             order=order,
             examples=len(self),
             first_epoch=first_epoch,
+            first_index=first_index,
             batches=batches,
         )
 

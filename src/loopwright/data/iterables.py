@@ -5,18 +5,22 @@ import functools
 import itertools
 import warnings
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, final
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from loopwright.data import nests
 from loopwright.data.class_weights import weighted
-from loopwright.data.source import Data, Feed
+from loopwright.data.passes import (
+    as_epochs,
+    order_of,
+    read_ahead,
+    with_hooks,
+    written_by_person,
+)
+from loopwright.data.source import NOTHING_READ, Data, Feed, Read, cannot_go_on
 from loopwright.data.stream import STEPS, endless
 from loopwright.errors import DataError, LoopwrightWarning, message
 from loopwright.explanations import describe, shape_text
@@ -53,20 +57,51 @@ class Batches(Data):
         weighted._class_weight = class_weight
         return weighted
 
+    def objection_to_resume(self) -> str | None:
+        """What cannot be read again from any place."""
+        source = self._source
+        if not isinstance(source, keras.utils.PyDataset):
+            kind = f"a {type(source).__name__} (a generator or another iterable)"
+            return cannot_go_on(f"{kind} gives its batches one after the other, from the beginning")
+        own = [n for n in ("on_epoch_begin", "on_epoch_end") if n in written_by_person(source)]
+        if own and not getattr(source, "resumable", False):
+            return cannot_go_on(
+                f"{type(source).__name__}.{own[0]} may change what batches it gives (if it does "
+                "not, say so with the attribute resumable = True)"
+            )
+        return None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What it is, and how many batches it has."""
+        length = getattr(self._source, "num_batches", None)
+        return {"source": type(self._source).__name__, "length": length}
+
     def training(
-        self, *, seed: int, first_epoch: int, shuffle: bool, steps_per_epoch: int | None
+        self,
+        *,
+        seed: int,
+        first_epoch: int,
+        shuffle: bool,
+        steps_per_epoch: int | None,
+        after: Read = NOTHING_READ,
     ) -> Feed:
         """All epochs to come, one after the other."""
         numbers = itertools.count(first_epoch)
         source = self._source
         if not isinstance(source, keras.utils.PyDataset):
-            epochs = _epochs((self._again() for _ in numbers), steps_per_epoch)
-            return _Reader(map(self._converted, epochs), steps_per_epoch).feed()
+            epochs = as_epochs((self._again() for _ in numbers), steps_per_epoch)
+            return _Reader(map(self._converted, epochs), steps_per_epoch, position="none").feed()
         length = steps_per_epoch or source.num_batches
         if length is None:
             raise DataError(endless("This PyDataset (num_batches is None)", "steps_per_epoch"))
-        passes = (_read(source, _order(source, seed, number, shuffle)) for number in numbers)
-        epochs = map(self._converted, _begun(source, _epochs(passes, steps_per_epoch)))
+        count = source.num_batches
+        read_passes, first = divmod(after.batches, count) if count else (0, after.batches)
+        numbers = itertools.count(first_epoch + read_passes)
+        orders = (order_of(source, seed, number, shuffle) for number in numbers)
+        orders = itertools.chain([itertools.islice(next(orders), first, None)], orders)
+        passes = (read_ahead(source, order) for order in orders)
+        cut = as_epochs(passes, steps_per_epoch, after.batches % max(length, 1))
+        epochs = map(self._converted, with_hooks(source, cut))
         return _Reader(epochs, length, epoch_ended=source.on_epoch_end).feed()
 
     def one_pass(self, *, steps: int | None) -> Feed:
@@ -77,7 +112,7 @@ class Batches(Data):
             if steps is None and length is None:
                 raise DataError(endless("This PyDataset (num_batches is None)", STEPS))
             order = itertools.count() if length is None else range(length)
-            batches = functools.partial(_read, self._source, itertools.islice(order, steps))
+            batches = functools.partial(read_ahead, self._source, itertools.islice(order, steps))
         known = [count for count in (length, steps) if count is not None]
         epoch = self._converted(itertools.islice(batches(), steps))
         return _Reader(iter([epoch]), min(known, default=None)).feed()
@@ -112,8 +147,10 @@ class _Reader:
         epochs: Iterator[Iterator[Any]],
         steps_per_epoch: int | None,
         epoch_ended: Callable[[], None] = lambda: None,
+        position: Literal["index", "none"] = "index",
     ) -> None:
         self._epochs = epochs
+        self._position: Literal["index", "none"] = position
         self._steps_per_epoch = steps_per_epoch
         self._epoch_ended = epoch_ended
         self._begun: Iterator[Any] | None = None
@@ -165,6 +202,7 @@ class _Reader:
             epoch_ended=self._epoch_ended,
             failure=lambda: self._failure,
             reopened=self._reopened,
+            position=self._position,
         )
 
     def _fitting(self, spec: Any) -> Iterator[Any]:
@@ -239,59 +277,3 @@ def _widen(spec: Any, seen: Any) -> tuple[Any, str]:
 
 def _spec(batch: Any) -> Any:
     return tf.nest.map_structure(tf.type_spec_from_value, batch)
-
-
-def _order(source: keras.utils.PyDataset, seed: int, epoch: int, shuffle: bool) -> Iterable[int]:
-    count = source.num_batches
-    if count is None:
-        return itertools.count()
-    if not shuffle:
-        return range(count)
-    return np.random.default_rng([seed & 0xFFFFFFFFFFFFFFFF, epoch]).permutation(count).tolist()
-
-
-def _read(source: keras.utils.PyDataset, order: Iterable[int]) -> Iterator[Any]:
-    """The batches of a PyDataset in `order`, some of them made ahead by its workers."""
-    if source.workers <= 1:
-        yield from (source[index] for index in order)
-        return
-    pool, ahead = ThreadPoolExecutor(source.workers, "loopwright-data"), deque[Any]()
-    try:
-        for index in order:
-            ahead.append(pool.submit(source.__getitem__, index))
-            if len(ahead) > source.max_queue_size:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-    finally:
-        # Somebody who stops in the middle does not wait for batches that nobody will see.
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _begun(
-    source: keras.utils.PyDataset, epochs: Iterator[Iterator[Any]]
-) -> Iterator[Iterator[Any]]:
-    for epoch in epochs:
-        source.on_epoch_begin()
-        yield epoch
-
-
-def _epochs(
-    passes: Iterator[Iterator[Any]], steps_per_epoch: int | None
-) -> Iterator[Iterator[Any]]:
-    """Each pass as an epoch, or epochs of `steps_per_epoch` that go on where the last stopped."""
-    if steps_per_epoch is None:
-        return passes
-    batches = _chain(passes)
-    return (itertools.islice(batches, steps_per_epoch) for _ in itertools.count())
-
-
-def _chain(passes: Iterator[Iterator[Any]]) -> Iterator[Any]:
-    for batches in passes:
-        first = True
-        for batch in batches:
-            first = False
-            yield batch
-        if first:
-            # A generator that was read to its end gives nothing, however often it is asked.
-            return

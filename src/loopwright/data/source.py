@@ -2,11 +2,13 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import tensorflow as tf
+
+from loopwright.errors import message
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Resident:
     """The indices of all examples in the order of an epoch."""
     examples: int
     first_epoch: int = 0
+    first_index: int = 0
+    """The batch of that epoch to begin with."""
     batches: int | None = None
     """How many batches there are in all; None: epochs follow each other without end."""
 
@@ -57,6 +61,41 @@ class Feed:
     """The same batches for loops that gather by themselves, where the data allows it."""
     reopened: Callable[[], "tuple[Feed, str] | None"] = field(default=lambda: None)
     """If the batches ran out because their shape changed: how it goes on, and what changed."""
+    batch_in_words: Callable[[int], str] = field(default=lambda number: f"batch {number + 1}")
+    """Names a batch, by how many were read before it since `fit` began."""
+    position: Literal["index", "iterator", "replay", "none"] = "index"
+    """What a run has to know to go on: how many batches it has read; the state of its reader; how
+    many it has read, which are then read again; or it cannot."""
+    skip: int = 0
+    """How many elements to read and throw away before the first."""
+    reseeded: "Reseeded | None" = None
+    last_digest: Callable[[], str | None] = field(default=lambda: None)
+    """Of the batch that was read last, where it has to be compared after a replay."""
+
+
+@dataclass(frozen=True)
+class Reseeded:
+    """The parts of a pipeline that draw other seeds for each pass."""
+
+    parts: Sequence[tf.data.Dataset]
+    passes: int
+    """How many passes there were before."""
+    structure: str
+    """Of what kinds of parts the whole pipeline is made."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a call of `fit` has read of its data."""
+
+    batches: int = 0
+    ends: int = 0
+    """How often the data has said that an epoch of unknown length was over."""
+    last_digest: str | None = None
+    """Of the last batch, of data that is read again when a run goes on."""
+
+
+NOTHING_READ = Read()
 
 
 class Data(ABC):
@@ -69,9 +108,26 @@ class Data(ABC):
 
     @abstractmethod
     def training(
-        self, *, seed: int, first_epoch: int, shuffle: bool, steps_per_epoch: int | None
+        self,
+        *,
+        seed: int,
+        first_epoch: int,
+        shuffle: bool,
+        steps_per_epoch: int | None,
+        after: Read = NOTHING_READ,
     ) -> Feed:
-        """Batches of all epochs to come; order = f(seed, epoch) where Loopwright decides it."""
+        """Batches of all epochs to come; order = f(seed, epoch) where Loopwright decides it.
+
+        They begin as if those in `after` had been read.
+        """
+
+    @abstractmethod
+    def objection_to_resume(self) -> str | None:
+        """Why a run with this data could not go on where it was, as a message; None if it can."""
+
+    @abstractmethod
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells this data from other data, cheaply, as JSON knows it."""
 
     @abstractmethod
     def one_pass(self, *, steps: int | None) -> Feed:
@@ -98,3 +154,24 @@ def mark_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
 def _unstar(batch: tuple[Any, ...], spec: Any) -> Any:
     # tf.data spreads a tuple, but no namedtuple, over the arguments of a mapped function.
     return batch if type(spec) is tuple else batch[0]
+
+
+def changed_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What is different between two fingerprints; empty if they are the same.
+
+    >>> changed_data({"examples": 64, "batch_size": 8}, {"examples": 60, "batch_size": 8})
+    'examples: 64 then, 60 now'
+    """
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return "; ".join(f"{name}: {before.get(name)} then, {now.get(name)} now" for name in names)
+
+
+def cannot_go_on(what: str) -> str:
+    """The message for data whose place could not be found again."""
+    return message(
+        "A run with this data could not be resumed exactly.",
+        expected="data that gives the same batches again, whatever was read of it before",
+        received=what,
+        do="give arrays or a PyDataset; or change the pipeline; or, if reading it again gives the "
+        "same batches, say so with lw.Stream(dataset, replay=True); or train without run_dir",
+    )

@@ -5,8 +5,10 @@ from typing import Any, final
 
 import tensorflow as tf
 
+from loopwright.data import pipelines
 from loopwright.data.class_weights import check_labelled, weighted
-from loopwright.data.source import Data, Feed, mark_epochs
+from loopwright.data.digests import batch_digest, sampled_digest
+from loopwright.data.source import NOTHING_READ, Data, Feed, Read, cannot_go_on, mark_epochs
 from loopwright.errors import DataError, message
 from loopwright.explanations import describe
 
@@ -17,12 +19,15 @@ STEPS = "validation_steps (in evaluate and predict: steps)"
 class Stream(Data):
     """A batched `tf.data.Dataset`: finite, of unknown length, or endless.
 
+    `replay=True`: a run that goes on reads it again up to its place, because its iterator cannot
+    be saved; it has to give the same batches again, which is checked.
+
     >>> stream = Stream(tf.data.Dataset.range(10).batch(4))
     >>> stream.training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None).steps_per_epoch
     3
     """
 
-    def __init__(self, dataset: tf.data.Dataset) -> None:
+    def __init__(self, dataset: tf.data.Dataset, *, replay: bool = False) -> None:
         _check_is_batched(dataset.element_spec)
         if dataset.cardinality() == 0:
             raise DataError(
@@ -34,6 +39,7 @@ class Stream(Data):
                 )
             )
         self._dataset = dataset
+        self._replay = replay
 
     @property
     def can_be_read_again(self) -> bool:
@@ -43,21 +49,66 @@ class Stream(Data):
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Stream":
         """The data with sample weights that follow from the class of each label."""
         check_labelled(self._dataset.element_spec)
-        return Stream(self._dataset.map(lambda x, y: weighted((x, y), class_weight)))
+        labelled = self._dataset.map(lambda x, y: weighted((x, y), class_weight))
+        return Stream(labelled, replay=self._replay)
+
+    def objection_to_resume(self) -> str | None:
+        """What in the pipeline would give other batches the next time."""
+        look = pipelines.unrepeatable if self._replay else pipelines.unresumable
+        found = look(self._dataset)
+        return None if found is None else cannot_go_on(found)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What the batches are like, how many there are, and what they are made from."""
+        spec, length = self._dataset.element_spec, int(self._dataset.cardinality())
+        return {
+            "batches": describe(spec, "batch"),
+            "length": length,
+            "seeds": pipelines.seeds(self._dataset),
+            "bytes": sampled_digest(pipelines.held_tensors(self._dataset)),
+        }
 
     def training(
-        self, *, seed: int, first_epoch: int, shuffle: bool, steps_per_epoch: int | None
+        self,
+        *,
+        seed: int,
+        first_epoch: int,
+        shuffle: bool,
+        steps_per_epoch: int | None,
+        after: Read = NOTHING_READ,
     ) -> Feed:
-        """The dataset over and over; its own order is left as it is."""
+        """The dataset over and over; its own order is left as it is.
+
+        What was read before is read again and thrown away where it is declared `replay`;
+        elsewhere the reader has a state to go back to.
+        """
         spec, length = self._dataset.element_spec, int(self._dataset.cardinality())
-        if steps_per_epoch is not None:
-            # A stream goes on where it stopped: epochs cut it, they do not restart it.
-            return Feed(self._dataset.repeat, spec, "exhausted", steps_per_epoch)
-        if length == tf.data.INFINITE_CARDINALITY:
+        if steps_per_epoch is None and length == tf.data.INFINITE_CARDINALITY:
             raise DataError(endless("This dataset", "steps_per_epoch"))
-        if length == tf.data.UNKNOWN_CARDINALITY:
-            return Feed(lambda: mark_epochs(self._dataset), spec, "marked")
-        return Feed(self._dataset.repeat, spec, "exhausted", length)
+        # With steps_per_epoch a stream goes on where it stopped: epochs cut it, they do not
+        # restart it.
+        is_marked = steps_per_epoch is None and length == tf.data.UNKNOWN_CARDINALITY
+        dataset, last = (self._dataset, list[Any]())
+        if self._replay:
+            dataset = pipelines.watched(dataset, last)
+
+        def repeated() -> tf.data.Dataset:
+            whole = mark_epochs(dataset) if is_marked else dataset.repeat()
+            return pipelines.with_exact_state(whole)
+
+        position = "replay" if self._replay else "iterator"
+        if position == "iterator" and pipelines.unresumable(self._dataset) is not None:
+            position = "none"
+        return Feed(
+            repeated,
+            spec,
+            "marked" if is_marked else "exhausted",
+            steps_per_epoch or (None if is_marked else length),
+            position=position,
+            skip=after.batches + after.ends * is_marked if self._replay else 0,
+            reseeded=pipelines.reseeded(self._dataset, first_epoch),
+            last_digest=lambda: batch_digest(last) if last else None,
+        )
 
     def one_pass(self, *, steps: int | None) -> Feed:
         """The dataset once."""

@@ -59,12 +59,24 @@ def make_task() -> lw.Task:
     )
 
 
-def main(epochs: int = 15) -> dict[str, Any]:
-    """Trains, and prints the scores on the test images."""
+def main(
+    run_dir: str | None = "runs/digits",
+    *,
+    plan: str = "auto",
+    quick: bool = False,
+    save_every: str = "1 epoch",
+) -> dict[str, Any]:
+    """Trains, and prints the scores on the test images. Called again, it goes on."""
     keras.utils.set_random_seed(0)
     data = load()
-    trainer = lw.Trainer(make_task())
-    trainer.fit(*data["train"], validation_data=data["validation"], epochs=epochs, batch_size=64)
+    trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
+    trainer.fit(
+        *data["train"],
+        validation_data=data["validation"],
+        epochs=3 if quick else 15,
+        batch_size=64,
+        save_every=save_every,
+    )
     scores = trainer.evaluate(*data["test"])
     images, labels = data["test"]
     wrong = int(np.sum(np.argmax(trainer.predict(images), -1) != labels))

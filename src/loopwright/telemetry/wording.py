@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, final
 from rich.cells import cell_len
 
 from loopwright.events import (
+    BatchSkipped,
     EpochEnded,
     Finished,
     Metrics,
@@ -33,6 +34,8 @@ _ENDINGS = {
     "stopped": "stopped by a callback after",
     "left": "left after",
     "failed": "failed after",
+    "interrupted": "interrupted and saved after",
+    "skipped": "finished before and skipped:",
 }
 NEEDED = 2  # for these the bar gives way
 _SPARE = 80  # for these the gaps get no tighter
@@ -53,7 +56,7 @@ def running(run: Started, event: Trained, rate: float | None) -> list[Part]:
 def progress(run: Started, event: Trained) -> tuple[int, int | None]:
     """Steps done and steps in all: of the run if it has no epochs to count, else of the epoch."""
     if run.epochs is None and run.total_steps is not None:
-        return event.step - run.step, run.total_steps
+        return event.step - run.step + run.resumed_steps, run.total_steps
     return event.step_in_epoch, run.steps_per_epoch
 
 
@@ -79,7 +82,7 @@ def validated(event: Validated) -> list[Part]:
 
 def last(run: Started, event: Finished) -> Part:
     """How the run ended."""
-    steps = event.step - run.step
+    steps = event.step - run.step + run.resumed_steps
     unit = "step" if steps == 1 else "steps"
     return Part(f"{_ENDINGS[event.reason]} {steps:,} {unit} in {_seconds(event.seconds)}")
 
@@ -91,6 +94,18 @@ def chosen(event: PlanChosen) -> list[Part]:
         Part(event.why, 1, "dim"),
         Part(f"again with {event.repeat}", 2, "dim"),
     ]
+
+
+def goes_on(run: Started) -> list[Part]:
+    """That a run goes on where it was saved."""
+    return [Part(f"goes on after step {run.step:,}", style="bold")]
+
+
+def skipped(event: BatchSkipped) -> list[Part]:
+    """Which batch was left out."""
+    back = event.went_back_to_step
+    gone_back = "" if back is None else f", and went back to step {back:,}"
+    return [Part(f"left out step {event.step:,}{gone_back}", style="yellow"), Part(event.batch, 1)]
 
 
 def spent(event: Finished) -> list[Part]:

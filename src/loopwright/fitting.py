@@ -1,0 +1,298 @@
+"""Fitting: one call of `fit`, put together from its parts, begun, resumed or skipped."""
+
+import contextlib
+import functools
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from loopwright import adaptations, loop, state
+from loopwright.compiled import CompiledModel
+from loopwright.data import Data, Feed
+from loopwright.data.source import NOTHING_READ, Read
+from loopwright.errors import LoopwrightWarning, NotFiniteError
+from loopwright.events import Event, Finished, Metrics, Sink, Started
+from loopwright.finite import OnNan
+from loopwright.history import History
+from loopwright.meter import Pace
+from loopwright.piloting import Piloting
+from loopwright.runners import Runners
+from loopwright.runs import Snapshot
+from loopwright.schedule import Every, Place, Schedule
+from loopwright.stopwatch import Stopwatch, advice
+from loopwright.tally import Tally
+from loopwright.task import Task
+from loopwright.telemetry.callbacks import CallbackBridge
+from loopwright.training import Training
+
+
+@dataclass(frozen=True)
+class Lent:
+    """What a trainer lends to each call of `fit`."""
+
+    task: Task
+    strategy: tf.distribute.Strategy
+    runners: Runners
+    piloting: Piloting
+    score: Callable[[Data, int | None, Callable[[], bool]], dict[str, Any] | None]
+    build_test: Callable[[Data, int | None], object]
+    seed: int
+    on_nan: OnNan
+    start_from_given_weights: Callable[[], None]
+    """Once, if the trainer was given any."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `fit` was asked for."""
+
+    data: Data | None
+    sets: Mapping[str, Data]
+    until: Every
+    validate_every: Every
+    save_every: Every | None
+    length: Callable[[], int | None]
+    """The steps of an epoch without data."""
+    steps_per_epoch: int | None
+    validation_steps: int | None
+    shuffle: bool
+    callbacks: Sequence[keras.callbacks.Callback]
+    sinks: Sequence[Sink]
+
+
+@final
+class Fitting:
+    """One call of `fit`: its data, its loop and its numbers."""
+
+    def __init__(
+        self,
+        lent: Lent,
+        asked: Asked,
+        *,
+        first_epoch: int,
+        snapshot: "Snapshot | None" = None,
+        is_interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.lent, self.asked, self._is_interrupted = lent, asked, is_interrupted
+        self.first_epoch = first_epoch if snapshot is None else snapshot.first_epoch
+        self.watch = Stopwatch(time.perf_counter)
+        self.bridge = CallbackBridge(asked.callbacks, lent.task)
+        self.history = History(self.bridge.added)
+        self.feed, length = self._feed(NOTHING_READ if snapshot is None else snapshot.read)
+        self.schedule = Schedule(
+            steps_per_epoch=length,
+            until=asked.until,
+            validate_every=asked.validate_every if asked.sets else None,
+            save_every=asked.save_every,
+            stop_every_steps=self.bridge.stop_every_steps,
+        )
+        counted = int(lent.task.step_counter.read_value())
+        self.first_step = counted if snapshot is None else snapshot.first_step
+        self.tally = Tally(lent.task)
+        self.training = Training(
+            functools.partial(lent.runners.runner, "train_step"),
+            self.feed,
+            self.tally,
+            self._pilot,
+            step=counted if snapshot is None else snapshot.step,
+            count_step=lambda: lent.task.step_counter.assign_add(1),
+            watch=self.watch,
+            planned=lent.piloting.planned,
+        )
+        self.training.lets_nan_pass = self.bridge.looks_for_nan
+        for held in asked.sets.values():
+            # What is wrong with validation shows before an hour of training, not after it.
+            if held.can_be_read_again:
+                lent.build_test(held, asked.validation_steps)
+
+    def events(
+        self,
+        place: Place,
+        scores: Metrics,
+        save: Callable[[Place, Metrics], None],
+        recover: Callable[[NotFiniteError], tuple[Place, Metrics, Event]] | None = None,
+        left: Callable[[], None] = lambda: None,
+    ) -> Iterator[Event]:
+        """Trains, and tells every sink of every event; `Finished` reaches them whatever happens.
+
+        `recover` says where to go on after a step that was not finite, and what to tell of it.
+        `left` is called if the caller leaves, with everything as it is at that moment.
+        """
+        events = self._looped(place, scores, save, recover)
+        return self._heard(events, [self.bridge, self.history, *self.asked.sinks], left)
+
+    def read_again(self, after: Read) -> None:
+        """Begins anew in the data, as if what is in `after` had been read."""
+        self.feed, _ = self._feed(after)
+        self.training.read_from(self.feed)
+
+    def replay(self, place: Place, steps: int) -> bool:
+        """Runs `steps` steps from `place` without telling anybody; whether all were finite."""
+        until = Every(steps=place.step + steps)
+        schedule = Schedule(steps_per_epoch=self.schedule.steps_per_epoch, until=until)
+        try:
+            for _ in self._trained(schedule, place):
+                pass
+        except NotFiniteError:
+            return False
+        return True
+
+    def _looped(
+        self,
+        place: Place,
+        scores: Metrics,
+        save: Callable[[Place, Metrics], None],
+        recover: Callable[[NotFiniteError], tuple[Place, Metrics, Event]] | None,
+    ) -> Iterator[Event]:
+        bridge, training, piloting = self.bridge, self.training, self.lent.piloting
+        is_begun = False
+        while True:
+            events = self._trained(
+                self.schedule,
+                place,
+                scores=scores,
+                run_steps=bridge.before_steps(training.run_steps),
+                news=lambda: [*piloting.news(training.step), *training.news()],
+                validate=bridge.around_validation(self._validate),
+                save=save,
+                stop_requested=bridge.stop_requested,
+            )
+            try:
+                for event in events:
+                    if not (is_begun and isinstance(event, Started)):
+                        yield event
+                return
+            except NotFiniteError as error:
+                if recover is None:
+                    raise
+                place, scores, told = recover(error)
+                is_begun = True
+            yield told
+
+    def _trained(self, schedule: Schedule, place: Place, **parts: Any) -> Iterator[Event]:
+        """The loop over this data; what is not given in `parts` does nothing."""
+        quiet = {
+            "scores": {},
+            "run_steps": self.training.run_steps,
+            "news": tuple[Event, ...],
+            "validate": dict[str, Any],
+            "save": lambda place, scores: None,
+            "stop_requested": lambda: False,
+        }
+        return loop.train(
+            schedule=schedule,
+            place=place,
+            start_epoch=self.training.start_epoch,
+            report=self.training.report,
+            interrupted=self._is_interrupted,
+            first_step=self.first_step,
+            pace=Pace(),
+            clock=self.watch.clock,
+            **(quiet | parts),
+        )
+
+    def _feed(self, after: Read) -> tuple[Feed | None, int | None]:
+        asked = self.asked
+        if asked.data is None:
+            return None, asked.length()
+        feed = asked.data.training(
+            seed=self.lent.seed,
+            first_epoch=self.first_epoch,
+            shuffle=asked.shuffle,
+            steps_per_epoch=asked.steps_per_epoch,
+            after=after,
+        )
+        return feed, feed.steps_per_epoch
+
+    def _pilot(self, feed: Feed | None, training: Training) -> Any:
+        until = self.asked.until
+        return self.lent.piloting.begin(
+            feed, training, self.watch, steps=self.schedule.total_steps, seconds=until.seconds
+        )
+
+    def _validate(self) -> dict[str, Any] | None:
+        found: dict[str, Any] = {}
+        with self.watch.timing("validation"):
+            for name, data in self.asked.sets.items():
+                steps = self.asked.validation_steps
+                scores = self.lent.score(data, steps, self._is_interrupted)
+                if scores is None:
+                    return None
+                found |= {f"{name}{key}": value for key, value in scores.items()}
+        return found
+
+    def _heard(
+        self, events: Iterator[Event], sinks: Sequence[Sink], left: Callable[[], None]
+    ) -> Iterator[Event]:
+        began, finished, reason = self.watch.clock(), None, "failed"
+        try:
+            for event in events:
+                if isinstance(event, Finished):
+                    finished = event
+                    break
+                tell(sinks, event)
+                yield event
+        except GeneratorExit:
+            reason = "left"
+            left()
+            raise
+        finally:
+            self.lent.piloting.end()
+            if finished is None:
+                seconds = self.watch.clock() - began
+                finished = Finished(self.training.step, seconds, reason)
+            spent = self.watch.whole(finished.seconds)
+            hint = advice(spent, finished.step - self.first_step)
+            finished = replace(finished, spent=spent, advice=hint or "")
+            if finished.reason in ("complete", "stopped", "left"):
+                finalize_averages(self.lent.task)
+            tell(sinks, finished)
+            self.feed = None
+            self.training.close()
+        yield finished
+
+
+def finalize_averages(task: Task) -> None:
+    """Puts the averaged weights of an optimizer with `use_ema` in place, as Keras does."""
+    optimizers = state.of_kind(keras.optimizers.Optimizer, task)
+    if isinstance(task, CompiledModel) and isinstance(
+        task.model.optimizer, keras.optimizers.Optimizer
+    ):
+        optimizers = [task.model.optimizer]
+    for optimizer in optimizers:
+        if optimizer.built:
+            optimizer.finalize_variable_values(adaptations.trained_by(optimizer))
+
+
+def tell(sinks: Sequence[Sink], event: Event) -> None:
+    """Tells every sink of an event."""
+    with contextlib.ExitStack() as every_sink:
+        # In their order, and each of them even if one before it raises.
+        for sink in reversed(sinks):
+            every_sink.callback(sink, event)
+
+
+def tolerated(sink: Sink) -> Sink:
+    """A sink that fails warns once and never stops training."""
+    failed = False
+
+    def hear(event: Event) -> None:
+        nonlocal failed
+        if failed:
+            return
+        try:
+            sink(event)
+        except Exception as error:
+            failed = True
+            warnings.warn(
+                f"The sink {sink!r} failed and hears nothing more: {error!r}",
+                LoopwrightWarning,
+                stacklevel=2,
+            )
+
+    return hear

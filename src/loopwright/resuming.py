@@ -1,0 +1,235 @@
+"""Resuming: a call of `fit` in a run directory goes on where the run was saved."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, final
+
+from loopwright import adaptations, signals, state, tensors
+from loopwright.errors import ConfigurationError, DataError, NotFiniteError
+from loopwright.events import (
+    BatchSkipped,
+    EpochEnded,
+    EpochStarted,
+    Event,
+    Finished,
+    Metrics,
+    Trained,
+    Validated,
+)
+from loopwright.fitting import Asked, Fitting, Lent, finalize_averages, tell, tolerated
+from loopwright.legs import entry
+from loopwright.manifest import Checkpoint
+from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
+from loopwright.runs import Run, Snapshot
+from loopwright.schedule import Place, moved
+from loopwright.snapshots import Exact, put_back, require_resumable, taken
+from loopwright.telemetry.journal import JOURNAL, Journal, opened
+
+Found = tuple[Checkpoint, Snapshot]
+
+
+def leg_events(
+    lent: Lent,
+    asked: Asked,
+    run: Run,
+    leg: int,
+    *,
+    first_epoch: int,
+    exact: Exact,
+    begun: Callable[[Fitting], None],
+) -> Iterator[Event]:
+    """The events of one call of `fit`, number `leg` of its run: begun, resumed or skipped."""
+    refuse_data(asked)
+    with run.opened(), signals.watched() as heard:
+        found = run.newest()
+        what = entry(leg, asked.until, None if found is None else found[1].reached)
+        if what == "skip":
+            found = run.end_of(leg)
+        elif found is not None:
+            run.go_on_from(found[0])
+        snapshot = None if what == "begin" or found is None else found[1]
+        if snapshot is not None:
+            lent.piloting.resume(run.plans(snapshot), snapshot.step)
+        with contextlib.ExitStack() as stack:
+            journal = None
+            if what != "skip":
+                after_bytes = 0 if found is None else found[1].lengths[JOURNAL]
+                path = run.directory / JOURNAL
+                new = what == "begin"
+                journal = stack.enter_context(opened(path, after_bytes, time.time, is_new_leg=new))
+                asked = replace(asked, sinks=[*asked.sinks, tolerated(journal)])
+            fitting = Fitting(
+                lent,
+                asked,
+                first_epoch=first_epoch,
+                snapshot=snapshot,
+                is_interrupted=heard.received,
+            )
+            begun(fitting)
+            resumed = None if snapshot is None else found
+            if journal is None:
+                yield _skipped(fitting, resumed, exact)
+            else:
+                yield from _Leg(fitting, run, leg, journal, resumed, exact, heard).events()
+    heard.raise_received()
+
+
+def _skipped(fitting: Fitting, found: Found | None, exact: Exact) -> Finished:
+    if found is not None:
+        put_back(fitting, require_resumable(fitting), *found, exact)
+    finalize_averages(fitting.lent.task)
+    skipped = Finished(fitting.training.step, 0.0, "skipped")
+    tell(fitting.asked.sinks, skipped)
+    return skipped
+
+
+@final
+class _Leg:
+    """A leg that is trained: from where it was saved, or from its beginning."""
+
+    def __init__(
+        self,
+        fitting: Fitting,
+        run: Run,
+        leg: int,
+        journal: Journal,
+        found: Found | None,
+        exact: Exact,
+        heard: signals.Signals,
+    ) -> None:
+        self._heard = heard
+        self._fitting, self._run, self._leg, self._journal = fitting, run, leg, journal
+        self._exact: Exact = exact
+        self._rollbacks = 0
+        self._named = require_resumable(fitting)
+        self._exact_until: int | None = None
+        self._place: Place = Place()
+        self._scores: Metrics = {}
+        if found is not None:
+            self._go_back(found)
+        else:
+            fitting.lent.start_from_given_weights()
+        # A person may keep infinity in a variable on purpose, as the best score so far.
+        metrics = {id(v) for v in state.metric_variables(fitting.lent.task)}
+        self._required = [n for n, v in self._named.items() if id(v) not in metrics]
+        infinite = tensors.non_finite(self._required_values())
+        self._required = [name for name in self._required if name not in infinite]
+        fitting.lent.piloting.record(run.write_plans)
+
+    def events(self) -> Iterator[Event]:
+        """Trains; `break` ends the leg."""
+        fitting, place, scores = self._fitting, self._place, self._scores
+        recover = None
+        if fitting.lent.on_nan == "rollback":
+            recover = self._recover
+            if place.step == 0:
+                self._save(place, {})
+        try:
+            for event in fitting.events(place, scores, self._save, recover, self._left):
+                self._place = _after(self._place, event, fitting.first_step)
+                if isinstance(event, Validated | EpochStarted):
+                    self._scores = event.metrics if isinstance(event, Validated) else {}
+                yield event
+        except DataError:
+            self._save_what_was_trained()
+            raise
+
+    def _left(self) -> None:
+        """A leg that was left by `break` is over; an exception of the caller's does not end it."""
+        is_over = adaptations.was_left_on_purpose()
+        self._save(replace(self._place, is_over=is_over), self._scores)
+
+    def _save_what_was_trained(self) -> None:
+        """Data that fails does not cost what was trained before it."""
+        training, place = self._fitting.training, self._place
+        if int(self._fitting.lent.task.step_counter.read_value()) != training.step:
+            return  # it failed inside a compiled loop, whose totals are lost with it
+        steps = training.step - self._fitting.first_step - place.step
+        self._save(
+            moved(place, steps=steps, seconds=place.seconds) if steps else place, self._scores
+        )
+
+    def _save(self, place: Place, scores: Metrics) -> None:
+        fitting = self._fitting
+        with fitting.watch.timing("checkpoint"):
+            read, position = fitting.training.position()
+            values = tensors.snapshot(self._named)
+            held = values | fitting.bridge.tensors() | position
+            journaled = self._journal.bytes()
+            moment = taken(
+                fitting,
+                self._leg,
+                place,
+                scores,
+                read,
+                self._named,
+                self._exact_until,
+                journaled,
+            )
+            required = {name: values[name] for name in self._required}
+            self._run.save(moment, held, required, self._journal.sync)
+            if place.is_over:
+                self._run.wait()  # whoever hears of the end can rely on it
+
+    def _go_back(self, found: Found) -> None:
+        """Puts the leg to where a checkpoint was written."""
+        checkpoint, snapshot = found
+        self._exact_until = put_back(self._fitting, self._named, checkpoint, snapshot, self._exact)
+        self._fitting.lent.piloting.go_back(snapshot.step)
+        self._place = replace(snapshot.place, is_over=False)
+        self._scores = snapshot.scores
+
+    def _recover(self, error: NotFiniteError) -> tuple[Place, Metrics, Event]:
+        """After a step that was not finite: the last good state, without the batch that did it."""
+        run, training = self._run, self._fitting.training
+        with contextlib.suppress(NotFiniteError):
+            run.wait()
+        found = run.newest()
+        if found is None or self._rollbacks == MOST_ROLLBACKS:
+            raise error
+        self._rollbacks += 1
+        saved = found[1]
+
+        def go_back() -> None:
+            self._fitting.read_again(saved.read)
+            self._go_back(found)
+
+        def goes_wrong(steps: int) -> bool:
+            go_back()
+            is_finite = self._fitting.replay(self._place, steps)
+            self._heard.raise_received()  # what is on disk is the state to go on from
+            return not is_finite or bool(tensors.non_finite(self._required_values()))
+
+        first = first_bad_step(goes_wrong, error.step - saved.step)
+        training.passed_over.add(saved.step + first)
+        go_back()
+        self._journal.cut(saved.lengths[JOURNAL])
+        batch = training.batch_in_words(saved.read.batches + first - 1)
+        return self._place, self._scores, BatchSkipped(saved.step + first, batch, saved.step)
+
+    def _required_values(self) -> dict[str, Any]:
+        return tensors.snapshot({name: self._named[name] for name in self._required})
+
+
+def refuse_data(asked: Asked) -> None:
+    """Raises in words if the data has no place that could be found again."""
+    objection = None if asked.data is None else asked.data.objection_to_resume()
+    if objection is not None:
+        raise ConfigurationError(objection)
+
+
+def _after(place: Place, event: Event, first_step: int) -> Place:
+    """Where a run is after an event, for somebody who leaves it there."""
+    match event:
+        case Trained():
+            step = event.step - first_step
+            at = moved(place, steps=step - place.step, seconds=place.seconds + event.seconds)
+            return replace(at, epoch=event.epoch, step_in_epoch=event.step_in_epoch)
+        case Validated():
+            return replace(place, validated_step=place.step, validated_seconds=place.seconds)
+        case EpochEnded():
+            return replace(place, epoch=event.epoch + 1, step_in_epoch=0, is_due=False)
+        case _:
+            return place

@@ -1,0 +1,144 @@
+"""One process at a time in a run directory: a lock that the kernel releases with the process.
+
+    with run_lock.held(run_dir / "lock"):
+        ...
+
+The file stays when the lock is released; only the lock on it counts, so a killed process leaves
+nothing that has to be cleaned up.
+"""
+
+import contextlib
+import errno
+import fcntl
+import functools
+import json
+import os
+import socket
+import stat
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from loopwright.errors import ConfigurationError, LoopwrightWarning, message
+
+_NO_LOCKS_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
+_handles: set[int] = set()
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Holds the lock of a run directory; refuses if anybody else does."""
+    handle = _opened(path)
+    _close_in_forked_processes()
+    _handles.add(handle)
+    try:
+        _lock(handle, path)
+        yield
+    finally:
+        if handle in _handles:  # not in a forked process, which has closed it
+            _handles.discard(handle)
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)
+            os.close(handle)
+
+
+def _opened(path: Path) -> int:
+    # Without O_NONBLOCK a named pipe in place of the file would block forever.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        handle = os.open(path, flags, 0o600)
+    except OSError as error:
+        symlink = error.errno == errno.ELOOP
+        raise _unusable(path, "a symlink" if symlink else str(error.strerror)) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _unusable(path, "not a regular file")
+    return handle
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _refusal(path, os.pread(handle, 1000, 0)) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS_HERE:
+            raise _unusable(path, str(error.strerror)) from error
+        warnings.warn(
+            message(
+                f"{path} cannot be locked: {error.strerror}.",
+                do="never start two processes in this run directory; nothing prevents it here",
+            ),
+            LoopwrightWarning,
+            stacklevel=4,
+        )
+    with contextlib.suppress(OSError):  # a full disk is no reason: the lock is held
+        written = os.pwrite(handle, _this_process(), 0)
+        os.ftruncate(handle, written)
+
+
+def _this_process() -> bytes:
+    return json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode() + b"\n"
+
+
+def _refusal(path: Path, content: bytes) -> ConfigurationError:
+    try:
+        holder = json.loads(content)
+        pid, host = int(holder["pid"]), str(holder["host"])
+    except (ValueError, TypeError, KeyError, RecursionError):  # it has not written it yet
+        pid, host = 0, ""
+    do = "wait until it ends, end it, or choose another run_dir"
+    if pid <= 0:
+        received = "another process holds it"
+    elif host != socket.gethostname():
+        received = f"process {pid} on {host!a} holds it"
+    elif pid == os.getpid():
+        received = f"this process ({pid}) holds it"
+        do = "let the other fit in this run directory end first, or choose another run_dir"
+    elif _is_running(pid):
+        received = f"process {pid} holds it"
+        do = f"wait until it ends, end it (kill {pid}), or choose another run_dir"
+    else:
+        received = f"process {pid} held it and is gone; a process that it started still does"
+        do = f"end that process (fuser {path} names it), or choose another run_dir"
+    return ConfigurationError(
+        message(
+            f"The run directory {path.parent} is in use.",
+            expected="one process at a time",
+            received=received,
+            do=do,
+        )
+    )
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _unusable(path: Path, reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        message(
+            f"The run directory {path.parent} cannot be locked.",
+            expected=f"a file {path.name} that this process may write, or none",
+            received=f"{path}: {reason}",
+            do="make the directory writable and move what is in the way, or choose another run_dir",
+        )
+    )
+
+
+@functools.cache
+def _close_in_forked_processes() -> None:
+    # A forked data worker that outlives a killed run would hold the lock for it.
+    os.register_at_fork(after_in_child=_close_all)
+
+
+def _close_all() -> None:
+    for handle in _handles:
+        os.close(handle)
+    _handles.clear()

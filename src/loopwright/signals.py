@@ -1,0 +1,73 @@
+"""Signals while a run can be saved: noted at once, obeyed at the next stop.
+
+SIGTERM and SIGUSR1 mean that the machine is about to go: save, and leave with exit code 143.
+SIGINT (Ctrl-C) means that a person wants to stop: save, and raise `KeyboardInterrupt`; a second one
+leaves at once, without saving.
+"""
+
+import contextlib
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any, final
+
+from loopwright.errors import LoopwrightWarning
+
+_PREEMPTING = (signal.SIGTERM, signal.SIGUSR1)
+
+
+@final
+class Preempted(SystemExit):
+    """The machine asked the run to leave; its state is saved, and the same command resumes it."""
+
+    def __init__(self) -> None:
+        super().__init__(143)
+
+
+@final
+class Signals:
+    """Which signal has come, if any."""
+
+    def __init__(self) -> None:
+        self._received: int | None = None
+
+    def received(self) -> bool:
+        """Whether it is time to save and leave."""
+        return self._received is not None
+
+    def raise_received(self) -> None:
+        """Ends the run as the signal asked for; nothing if none came."""
+        if self._received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._received is not None:
+            raise Preempted
+
+    def note(self, number: int, _: Any) -> None:
+        """A handler: the first signal is noted, a second Ctrl-C leaves at once."""
+        if number == signal.SIGINT and self._received == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._received = number
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Signals]:
+    """Notes signals while it is open, and puts back the handlers that were there before."""
+    signals = Signals()
+    if threading.current_thread() is not threading.main_thread():
+        warnings.warn(
+            "Signals cannot be heard outside the main thread: this run is saved at its intervals "
+            "only, and not when it is asked to leave.",
+            LoopwrightWarning,
+            stacklevel=2,
+        )
+        yield signals
+        return
+    handled = (signal.SIGINT, *_PREEMPTING)
+    before = {number: signal.signal(number, signals.note) for number in handled}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            # None: a handler that was not set from Python, and cannot be put back from it.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

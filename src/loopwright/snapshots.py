@@ -1,0 +1,137 @@
+"""Snapshots: the moment of a run, taken from its parts, and put back into them."""
+
+import warnings
+from typing import Any, Literal
+
+from loopwright import environment, repeatable, state, tensors
+from loopwright.data import specs
+from loopwright.data.source import Read, changed_data
+from loopwright.errors import ConfigurationError, LoopwrightWarning, StepError, message
+from loopwright.events import Metrics
+from loopwright.fitting import Fitting
+from loopwright.manifest import Checkpoint
+from loopwright.runs import Snapshot
+from loopwright.schedule import Place
+from loopwright.telemetry.journal import JOURNAL
+
+Exact = Literal["warn", "require"]
+
+
+def require_resumable(fitting: Fitting) -> dict[str, Any]:
+    """Every variable of the task by name; raises if the step uses what could not be saved."""
+    lent = fitting.lent
+    spec = None if fitting.feed is None else fitting.feed.batch_spec
+    built = lent.runners.built("train_step", spec)
+    named = state.named(lent.task)
+    title = f"{type(lent.task).__name__}.train_step"
+    state.require_complete(named, built.captured, title)
+    drawn = repeatable.unrepeatable(built.operations)
+    if drawn:
+        raise StepError(
+            message(
+                f"{title} draws random numbers that cannot be repeated when it is resumed.",
+                expected="random numbers from a state that is saved with the run",
+                received=", ".join(drawn),
+                do="hold a keras.random.SeedGenerator or a tf.random.Generator in the task and "
+                "draw from it; or train without run_dir",
+            )
+        )
+    return named
+
+
+def taken(
+    fitting: Fitting,
+    leg: int,
+    place: Place,
+    scores: Metrics,
+    read: Read,
+    named: dict[str, Any],
+    exact_until: int | None,
+    journal_bytes: int,
+) -> Snapshot:
+    """The moment as it is now; the tensors are taken beside it."""
+    asked = fitting.asked
+    return Snapshot(
+        leg=leg,
+        until=str(asked.until),
+        place=place,
+        scores=dict(scores),
+        first_step=fitting.first_step,
+        first_epoch=fitting.first_epoch,
+        read=read,
+        data={} if asked.data is None else asked.data.fingerprint(),
+        batch=None if fitting.feed is None else specs.encoded(fitting.feed.batch_spec),
+        has_data=asked.data is not None,
+        lengths={JOURNAL: journal_bytes},
+        passed_over=sorted(fitting.training.passed_over),
+        tally=fitting.tally.state(),
+        history=fitting.history.state(),
+        callbacks=fitting.bridge.state(),
+        plans=fitting.lent.piloting.history.content(),
+        variables=state.table(named),
+        environment=environment.environment(),
+        exact_until_step=exact_until,
+    )
+
+
+def put_back(
+    fitting: Fitting,
+    named: dict[str, Any],
+    checkpoint: Checkpoint,
+    snapshot: Snapshot,
+    exact: Exact,
+) -> int | None:
+    """Puts everything back; nothing is touched before everything was read and compared.
+
+    Returns since which step the bits may differ from those of a run without interruption.
+    """
+    changed = repeatable.difference(snapshot.variables, state.table(named))
+    if changed is not None:
+        raise ConfigurationError(changed)
+    data = fitting.asked.data
+    other = "" if data is None else changed_data(snapshot.data, data.fingerprint())
+    if other:
+        raise ConfigurationError(
+            message(
+                "This run was saved with other data.",
+                expected="the data that the run began with",
+                received=other,
+                do="pass the same data and batch_size, or start over with fresh=True",
+            )
+        )
+    exact_until = _still_exact(snapshot, exact)
+    read = tensors.read(checkpoint.path / "state")
+    tensors.assign(named, read)
+    fitting.tally.restore(snapshot.tally)
+    fitting.history.restore(snapshot.history)
+    fitting.bridge.restore(snapshot.callbacks, read)
+    fitting.training.passed_over |= set(snapshot.passed_over)
+    place, length = snapshot.place, fitting.schedule.steps_per_epoch
+    in_epoch = 0 < place.step_in_epoch != length and not place.epoch_ended
+    fitting.training.resume(
+        snapshot.step, snapshot.read, place.step_in_epoch, read, in_epoch=in_epoch
+    )
+    return exact_until
+
+
+def _still_exact(snapshot: Snapshot, exact: Exact) -> int | None:
+    changes = environment.changes(snapshot.environment, environment.environment())
+    if not changes:
+        return snapshot.exact_until_step
+    if exact == "require":
+        raise ConfigurationError(
+            message(
+                "This run cannot be resumed bit for bit: its environment has changed.",
+                expected="the environment that the checkpoint was written in",
+                received="; ".join(changes),
+                do='resume there, or pass exact="warn" to go on all the same',
+            )
+        )
+    until = snapshot.step if snapshot.exact_until_step is None else snapshot.exact_until_step
+    warnings.warn(
+        f"The environment has changed ({'; '.join(changes)}): this run goes on, and is bit-exact "
+        f"until step {until}.",
+        LoopwrightWarning,
+        stacklevel=2,
+    )
+    return until

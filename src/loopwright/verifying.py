@@ -1,0 +1,109 @@
+"""Verifying: a recipe is trained, killed at random moments, started again, and compared.
+
+Everything happens in processes of their own, in a directory that is thrown away.
+"""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from loopwright.checkpoint import Store
+from loopwright.errors import LoopwrightError, message
+
+_TRAIN = """
+import sys
+from loopwright.recipes import {recipe} as recipe
+recipe.main(run_dir=sys.argv[1], plan=sys.argv[2], quick=True, save_every="5 steps")
+"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a training that was killed compares with one that was not."""
+
+    kills: int
+    steps: int
+    files: int
+    differing: list[str]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every byte is the same."""
+        return not self.differing
+
+    def __str__(self) -> str:
+        what = f"{self.steps} steps, killed {self.kills} times and started again"
+        if self.is_exact:
+            return f"exact: {what}: the same bits in the end"
+        return f"NOT EXACT: {what}: other bits in {', '.join(self.differing)}"
+
+
+def verify(recipe: str, *, kills: int, seed: int, say: Callable[[str], None]) -> Verdict:
+    """Trains a recipe twice, once undisturbed and once killed `kills` times."""
+    moments = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="loopwright-verify-") as directory:
+        whole, killed = Path(directory) / "whole", Path(directory) / "killed"
+        say(f"training {recipe} undisturbed")
+        began = time.monotonic()
+        _finish(_start(recipe, whole, "auto"))
+        seconds = time.monotonic() - began
+        # What is measured differs from time to time: the second training follows the first.
+        plan = str(whole / "plan.json")
+        for number in range(kills):
+            process = _start(recipe, killed, plan)
+            _wait_for_checkpoint(killed, process)
+            time.sleep(moments.uniform(0.0, seconds / 8))
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            found = Store(killed / "checkpoints").newest()
+            at = "before its first checkpoint" if found is None else f"saved at step {found.step}"
+            say(f"killed, {number + 1} of {kills}: {at}")
+        say("starting it again, to the end")
+        _finish(_start(recipe, killed, plan))
+        return _compared(whole, killed, kills)
+
+
+def _start(recipe: str, run_dir: Path, plan: str) -> "subprocess.Popen[str]":
+    program = _TRAIN.format(recipe=recipe)
+    command = [sys.executable, "-c", program, str(run_dir), plan]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def _finish(process: "subprocess.Popen[str]") -> None:
+    _, errors = process.communicate()
+    if process.returncode:
+        raise LoopwrightError(
+            message(
+                "The training failed by itself.",
+                expected="exit code 0",
+                received=f"exit code {process.returncode}:\n{errors[-2000:]}",
+                do="train the recipe alone first",
+            )
+        )
+
+
+def _wait_for_checkpoint(run_dir: Path, process: "subprocess.Popen[str]") -> None:
+    store = run_dir / "checkpoints"
+    while process.poll() is None and not any(store.glob("step-????????")):
+        time.sleep(0.02)
+
+
+def _compared(whole: Path, killed: Path, kills: int) -> Verdict:
+    one, other = (Store(place / "checkpoints").newest() for place in (whole, killed))
+    if one is None or other is None or one.step != other.step:
+        at = [None if found is None else found.step for found in (one, other)]
+        return Verdict(kills, at[0] or 0, 0, [f"the last step: {at[0]} and {at[1]}"])
+    names = sorted({path.name for found in (one, other) for path in found.path.iterdir()})
+    names = [name for name in names if name.startswith("state.")]
+    differing = [n for n in names if (one.path / n).read_bytes() != (other.path / n).read_bytes()]
+    histories = [json.dumps(found.content["history"]["epoch_steps"]) for found in (one, other)]
+    if histories[0] != histories[1]:
+        differing.append("the history")
+    return Verdict(kills, one.step, len(names), differing)

@@ -1,0 +1,139 @@
+"""A small training in a process of its own, to be killed: `python program.py RUN KIND PLAN`."""
+
+import hashlib
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import loopwright as lw
+from loopwright import state
+
+LAYERS = keras.layers
+STEPS_PER_EPOCH, EPOCHS = 13, 5
+
+
+class Noisy(lw.Task):
+    """Everything that has to survive: dropout, batch norm, a generator, metrics, an average."""
+
+    def __init__(self):
+        super().__init__()
+        keras.utils.set_random_seed(3)
+        self.model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                LAYERS.Dense(8, "relu"),
+                LAYERS.BatchNormalization(),
+                LAYERS.Dropout(0.2, seed=5),
+                LAYERS.Dense(1),
+            ]
+        )
+        self.optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9)
+        self.generator = tf.random.Generator.from_seed(11)
+        self.error = keras.metrics.MeanAbsoluteError(name="error")
+
+    def train_step(self, batch):
+        x, y = batch
+        x += 0.01 * self.generator.normal(tf.shape(x))
+        with tf.GradientTape() as tape:
+            predictions = self.model(x, training=True)
+            loss = tf.reduce_mean((predictions - y) ** 2)
+        self.minimize(loss, self.model, self.optimizer, tape)
+        self.error.update_state(y, predictions)
+        return {"loss": loss}
+
+    def test_step(self, batch):
+        x, y = batch
+        return {"loss": tf.reduce_mean((self.model(x, training=False) - y) ** 2)}
+
+
+def arrays(rows=STEPS_PER_EPOCH * 8 - 3):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 4)).astype("float32")
+    return x, x[:, :1] * 3
+
+
+class Sequence(keras.utils.PyDataset):
+    def __len__(self):
+        return STEPS_PER_EPOCH
+
+    def __getitem__(self, index):
+        x, y = arrays()
+        return x[8 * index : 8 * index + 8], y[8 * index : 8 * index + 8]
+
+
+def stream(*, unknown=False):
+    dataset = tf.data.Dataset.from_tensor_slices(arrays()).shuffle(40, seed=7).batch(8)
+    return dataset.filter(lambda *_: True) if unknown else dataset
+
+
+def _noise(example, seed):
+    x, y = example
+    return x + np.random.default_rng(seed).normal(size=x.shape).astype("float32") * 0.01, y
+
+
+DATA = {
+    "arrays": arrays,
+    "mapped": lambda: (lw.Arrays(*arrays(), map=_noise).in_batches_of(8),),
+    "stream": lambda: (stream(),),
+    "unknown": lambda: (stream(unknown=True),),
+    "pydataset": lambda: (Sequence(),),
+}
+
+
+def digest(task) -> str:
+    """One number for every bit of a task's state."""
+    parts = hashlib.sha256()
+    for name, variable in sorted(state.named(task).items()):
+        value = variable.numpy()
+        parts.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())
+    return parts.hexdigest()
+
+
+def train(run_dir, kind, plan, *, callbacks=(), save_every="5 steps", epochs=EPOCHS, **options):
+    """Trains as far as it gets; returns the trainer and what `fit` returned."""
+    trainer = lw.Trainer(Noisy(), run_dir=run_dir, plan=plan, **options)
+    batch_size = 8 if kind == "arrays" else None
+    history = trainer.fit(
+        *DATA[kind](),
+        batch_size=batch_size,
+        epochs=epochs,
+        validation_data=arrays(20),
+        validate_every="9 steps",
+        save_every=save_every,
+        callbacks=callbacks,
+        verbose=0,
+    )
+    return trainer, history
+
+
+class Slowly(keras.callbacks.Callback):
+    """Makes every step a stop, and a run long enough to be killed in the middle."""
+
+    needs_every_step = True
+
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.005)
+
+
+class RunsOutOfMemory(Slowly):
+    """From step 20 on, the process gets no more memory."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        if int(self.model.optimizer.iterations) == 20 and "LOOPWRIGHT_NO_MEMORY" in os.environ:
+            held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (held, held))
+            self.held = bytearray(2**30)
+
+
+if __name__ == "__main__":
+    where, given, how = sys.argv[1:]
+    print("begins", flush=True)
+    trained, told = train(where, given, how, callbacks=[RunsOutOfMemory()])
+    print("end", digest(trained.task), told.history["loss"][-1], len(told.epoch), flush=True)

@@ -1,0 +1,314 @@
+"""Checkpoints that somebody made to do harm: rejected, quickly, and nothing outside is touched."""
+
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loopwright.checkpoint import Store
+from loopwright.errors import CheckpointError
+from loopwright.manifest import MOST_MANIFEST_BYTES
+
+MOST_SECONDS = 10
+STATE = b"the state of a model"
+STATE_ENTRY: dict[str, Any] = {"bytes": len(STATE), "sha256": hashlib.sha256(STATE).hexdigest()}
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Path:
+    """The directory of a whole checkpoint, the only one of its run; beside it sits a canary."""
+    store = Store(tmp_path / "run" / "checkpoints")
+    path = store.write(1, {}, lambda directory: _write(directory / "state", STATE))
+    (tmp_path / "canary").write_bytes(STATE)
+    (tmp_path / "canaries").mkdir()
+    (tmp_path / "canaries" / "state").write_bytes(STATE)
+    assert store.newest() is not None
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _nothing_happens_outside(tmp_path: Path) -> Iterator[None]:
+    yield
+    assert (tmp_path / "canary").read_bytes() == STATE
+    assert {path.name: path.read_bytes() for path in (tmp_path / "canaries").iterdir()} == {
+        "state": STATE
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "canary", "canaries"}
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def sign(manifest: dict[str, Any]) -> bytes:
+    """A manifest with its own checksum: written here anew, so that only its content is wrong."""
+    text = json.dumps(manifest, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f'{text[:-1]},"sha256":"{digest}"}}'.encode()
+
+
+def manifest(**changes: Any) -> dict[str, Any]:
+    return {"format": 1, "step": 1, "files": {"state": STATE_ENTRY}, "content": {}, **changes}
+
+
+def rejected(step: Path, reason: str = "", *, only_by_reading: bool = False) -> None:
+    """Asserts that nothing of it is used, in a short time, and that it can be deleted safely."""
+    start = time.monotonic()
+    store = Store(step.parent)
+    with pytest.raises(CheckpointError) as refused:
+        store.newest()
+    assert reason in str(refused.value)
+    assert len(str(refused.value)) < 2000
+    with pytest.raises(CheckpointError, match="step 1 cannot be used"):
+        store.at(1)
+    (listed,) = store.all()
+    assert listed.damage or only_by_reading
+    assert listed.content == {}
+    store.clean()
+    store.remove(1)
+    assert os.listdir(step.parent) == []
+    assert time.monotonic() - start < MOST_SECONDS
+
+
+def test_the_corpus_is_rejected_for_what_is_wrong_and_not_for_its_form(step: Path):
+    (step / "manifest.json").write_bytes(sign(manifest()))
+    assert Store(step.parent).newest() is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../canary",
+        "../../../canaries/state",
+        "../x",
+        "..",
+        ".",
+        "",
+        "/etc/passwd",
+        "a/b",
+        "state/",
+        "./state",
+        "state\0",
+        "manifest.json",
+        "\ud800",
+        "x" * 100_000,
+    ],
+)
+def test_a_name_that_leads_elsewhere_is_rejected(step: Path, name: str):
+    files = {"state": STATE_ENTRY, name: STATE_ENTRY}
+    (step / "manifest.json").write_bytes(sign(manifest(files=files)))
+    (step / "a").mkdir()
+    (step / "a" / "b").write_bytes(STATE)
+    rejected(step)
+
+
+@pytest.mark.parametrize("name", ["../../../canary", "/dev/zero", "a/b"])
+def test_a_name_that_leads_elsewhere_is_named(step: Path, name: str):
+    (step / "manifest.json").write_bytes(sign(manifest(files={name: STATE_ENTRY})))
+    rejected(step, f"'{name}' is not the name of a file in this directory")
+
+
+@pytest.mark.parametrize("target", ["../../../canary", "/dev/zero", "/dev/stdin", "state", "none"])
+def test_a_symlink_in_place_of_a_file_is_rejected(step: Path, target: str):
+    (step / "state").unlink()
+    (step / "state").symlink_to(target)
+    rejected(step, "a symlink")
+
+
+def test_a_symlink_in_place_of_the_manifest_is_rejected(step: Path):
+    (step / "manifest.json").rename(step / "state2")
+    (step / "manifest.json").symlink_to("state2")
+    rejected(step, "manifest.json: a symlink")
+
+
+def test_a_symlink_in_place_of_the_step_is_rejected(step: Path, tmp_path: Path):
+    (step / "manifest.json").unlink()
+    (step / "state").unlink()
+    step.rmdir()
+    step.symlink_to(tmp_path / "canaries")
+    rejected(step, "a symlink")
+
+
+def test_a_symlink_to_a_directory_in_it_is_rejected(step: Path, tmp_path: Path):
+    (step / "more").symlink_to(tmp_path / "canaries")
+    rejected(step, "not in the manifest: 'more'")
+
+
+@pytest.mark.parametrize("name", ["state", "manifest.json"])
+@pytest.mark.parametrize("kind", ["pipe", "socket", "directory"])
+def test_what_is_no_file_is_rejected_without_waiting(
+    step: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    (step / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(step / name)
+    elif kind == "directory":
+        (step / name).mkdir()
+    else:
+        monkeypatch.chdir(step)  # the path of a socket has to be short
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(name)
+    rejected(step, f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {**STATE_ENTRY, "bytes": 2**62},
+        {**STATE_ENTRY, "bytes": 10**400},
+        {**STATE_ENTRY, "bytes": -1},
+        {**STATE_ENTRY, "bytes": 20.0},
+        {**STATE_ENTRY, "bytes": float("nan")},
+        {**STATE_ENTRY, "bytes": True},
+        {**STATE_ENTRY, "bytes": "20"},
+        {**STATE_ENTRY, "sha256": None},
+        {**STATE_ENTRY, "path": "/etc/passwd"},
+        {"bytes": len(STATE)},
+        {},
+        [],
+        None,
+    ],
+    ids=repr,
+)
+def test_a_file_described_wrongly_is_rejected(step: Path, entry: Any):
+    (step / "manifest.json").write_bytes(sign(manifest(files={"state": entry})))
+    rejected(step)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": 0},
+        {"format": -1},
+        {"format": True},
+        {"format": 1.0},
+        {"format": "1"},
+        {"format": float("nan")},
+        {"format": None},
+        {"step": 2},
+        {"step": -1},
+        {"step": True},
+        {"step": 1.0},
+        {"step": "1"},
+        {"step": float("nan")},
+        {"step": [1]},
+        {"files": None},
+        {"files": []},
+        {"files": [["state", 20]]},
+        {"files": {}},
+        {"content": None},
+        {"content": []},
+        {"content": "text"},
+        {"more": 1},
+    ],
+    ids=repr,
+)
+def test_a_manifest_with_a_wrong_value_is_rejected(step: Path, changes: dict[str, Any]):
+    (step / "manifest.json").write_bytes(sign(manifest(**changes)))
+    rejected(step)
+
+
+@pytest.mark.parametrize("digest", ["", "0" * 64, STATE_ENTRY["sha256"].upper(), "x" * 10**6])
+def test_a_checksum_of_something_else_is_rejected(step: Path, digest: str):
+    files = {"state": {**STATE_ENTRY, "sha256": digest}}
+    (step / "manifest.json").write_bytes(sign(manifest(files=files)))
+    rejected(step, "its checksum is another one", only_by_reading=True)
+
+
+def test_a_step_of_many_digits_is_rejected_in_few_words(step: Path):
+    (step / "manifest.json").write_bytes(sign(manifest(step=10**4000)))
+    rejected(step, "it belongs to step 1000000000")
+
+
+@pytest.mark.parametrize("key", ["format", "step", "files", "content"])
+def test_a_manifest_that_lacks_a_value_is_rejected(step: Path, key: str):
+    lacking = manifest()
+    del lacking[key]
+    (step / "manifest.json").write_bytes(sign(lacking))
+    rejected(step)
+
+
+def _twice(key: str) -> bytes:
+    """A signed manifest in which a key stands twice, the second time with the right value."""
+    return sign(manifest()).replace(f'"{key}":'.encode(), f'"{key}":7,"{key}":'.encode(), 1)
+
+
+GARBAGE: dict[str, Callable[[], bytes]] = {
+    "nothing": lambda: b"",
+    "zeros": lambda: bytes(1000),
+    "binary": lambda: os.urandom(100_000),
+    "pickle": lambda: b"cos\nsystem\n(S'touch canary2'\ntR.",
+    "null": lambda: b"null",
+    "number": lambda: b"1",
+    "list": lambda: b"[]",
+    "object": lambda: b"{}",
+    "NaN": lambda: b"NaN",
+    "half": lambda: sign(manifest())[:-20],
+    "unsigned": lambda: json.dumps(manifest()).encode(),
+    "signed wrongly": lambda: sign(manifest()).replace(b'"step":1', b'"step":2'),
+    "signed with an object": lambda: sign(manifest()).replace(b'"sha256":"', b'"sha256":["', 1),
+    "another spelling": lambda: sign(manifest()).replace(b":1", b": 1"),
+    "a line more": lambda: sign(manifest()) + b"\n",
+    "a second value": lambda: sign(manifest()) + b"{}",
+    "utf-8": lambda: sign(manifest()).replace(b'"content":{}', '"content":{"ü":1}'.encode()),
+    "utf-16": lambda: sign(manifest()).decode().encode("utf-16"),
+    "utf-8 with mark": lambda: sign(manifest()).decode().encode("utf-8-sig"),
+    "format twice": lambda: _twice("format"),
+    "step twice": lambda: _twice("step"),
+    "files twice": lambda: _twice("files"),
+    "deep lists": lambda: b"[" * 1_000_000,
+    "deep lists that end": lambda: b"[" * 100_000 + b"]" * 100_000,
+    "deep objects": lambda: b'{"a":' * 500_000 + b"1" + b"}" * 500_000,
+    "deep content": lambda: (
+        b'{"format":1,"step":1,"files":{},"content":' + b'{"a":' * 900 + b"1" + b"}" * 901
+    ),
+    "a number of a million digits": lambda: b'{"format":' + b"9" * 1_000_000 + b"}",
+    "a number beyond floats": lambda: b'{"format":1e999999999}',
+    "many keys": lambda: json.dumps({str(n): n for n in range(300_000)}).encode(),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_a_manifest_that_is_garbage_is_rejected(step: Path, garbage: str):
+    (step / "manifest.json").write_bytes(GARBAGE[garbage]())
+    rejected(step, "manifest.json: ")
+
+
+def test_a_format_of_many_digits_is_refused_in_few_words(step: Path):
+    (step / "manifest.json").write_bytes(sign(manifest(format=10**4000)))
+    with pytest.raises(CheckpointError, match="made by a newer Loopwright") as refused:
+        Store(step.parent).newest()
+    assert len(str(refused.value)) < 2000
+
+
+def test_a_manifest_that_is_too_large_is_not_even_parsed(step: Path):
+    os.truncate(step / "manifest.json", MOST_MANIFEST_BYTES + 1)
+    rejected(step, f"more than {MOST_MANIFEST_BYTES:,} bytes")
+
+
+def test_a_huge_file_is_rejected_by_its_size(step: Path):
+    os.truncate(step / "state", 2**40)  # sparse: it takes no room, and hours to read
+    rejected(step, "1,099,511,627,776 bytes instead of 20")
+
+
+def test_a_huge_first_file_is_not_read_if_a_later_one_has_the_wrong_size(step: Path):
+    (step / "a").touch()
+    os.truncate(step / "a", 2**40)
+    files = {"a": {**STATE_ENTRY, "bytes": 2**40}, "state": {**STATE_ENTRY, "bytes": 21}}
+    (step / "manifest.json").write_bytes(sign(manifest(files=files)))
+    rejected(step, "20 bytes instead of 21")
+
+
+@pytest.mark.parametrize("name", ["state", "line\nbreak", "\x1b[31mred", "\u202eright to left"])
+def test_what_is_said_about_it_holds_nothing_that_changes_a_terminal(step: Path, name: str):
+    (step / (name + "2")).write_bytes(b"")
+    with pytest.raises(CheckpointError) as refused:
+        Store(step.parent).newest()
+    assert all(line.isprintable() for line in str(refused.value).splitlines())
+    assert len(str(refused.value).splitlines()) == 4

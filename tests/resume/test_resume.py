@@ -1,0 +1,363 @@
+"""A run that was stopped goes on where it was, and ends with the same bits."""
+
+import json
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tests.resume.program import DATA, EPOCHS, STEPS_PER_EPOCH, Noisy, arrays, digest, train
+
+import loopwright as lw
+
+
+class FailsAt(keras.callbacks.Callback):
+    """Ends a run in the middle, as if the machine had failed."""
+
+    needs_every_step = True
+
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            raise RuntimeError("the machine failed")
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        """Every start fails anew."""
+
+
+NEVER = 10**9
+
+
+def failing(run_dir, kind, plan, *steps, **options):
+    """Fails after so many steps, is started again, fails again ...; at last it ends."""
+    for step in steps:
+        with pytest.raises(RuntimeError, match="the machine failed"):
+            train(run_dir, kind, plan, callbacks=[FailsAt(step)], **options)
+    return train(run_dir, kind, plan, callbacks=[FailsAt(NEVER)], **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "plan"),
+    [*((kind, "graph") for kind in DATA), ("arrays", "fused"), ("stream", "fused")],
+)
+def test_a_run_that_failed_and_went_on_ends_with_the_same_bits(kind, plan, tmp_path):
+    whole, undisturbed = train(None, kind, plan)
+    resumed, history = failing(tmp_path / "run", kind, plan, 3, 20, 1)
+    assert digest(resumed.task) == digest(whole.task)
+    assert history.epoch == undisturbed.epoch
+    assert history.epoch_steps == undisturbed.epoch_steps
+    assert history.validation_steps == undisturbed.validation_steps
+    for name, values in undisturbed.history.items():
+        np.testing.assert_allclose(history.history[name], values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["stream", "unknown", "pydataset"])
+def test_the_end_of_an_epoch_is_a_place_to_go_on_from(kind, tmp_path):
+    whole, undisturbed = train(None, kind, "graph", epochs=3)
+    for step in range(STEPS_PER_EPOCH - 1, STEPS_PER_EPOCH + 2):
+        run_dir = tmp_path / str(step)
+        resumed, history = failing(run_dir, kind, "graph", step, save_every="1 step", epochs=3)
+        assert digest(resumed.task) == digest(whole.task), step
+        assert history.epoch_steps == undisturbed.epoch_steps
+
+
+def test_a_finished_run_is_skipped_and_returns_what_it_returned(tmp_path):
+    first, history = train(tmp_path / "run", "arrays", "graph")
+    told = []
+    second, again = train(tmp_path / "run", "arrays", "graph", sinks=[told.append])
+    assert digest(second.task) == digest(first.task)
+    assert again.history == history.history
+    assert [event.reason for event in told] == ["skipped"]
+
+
+def test_more_epochs_continue_a_run_that_was_finished(tmp_path):
+    whole, undisturbed = train(None, "arrays", "graph", epochs=5)
+    train(tmp_path / "run", "arrays", "graph", epochs=2)
+    resumed, history = train(tmp_path / "run", "arrays", "graph", epochs=5)
+    assert history.epoch == undisturbed.epoch == [0, 1, 2, 3, 4]
+    assert digest(resumed.task) == digest(whole.task)
+
+
+def two_legs(run_dir, fail_in=None, at=4):
+    """A script of two phases: the second with the first layer frozen and another rate."""
+    trainer = lw.Trainer(Noisy(), run_dir=run_dir, plan="graph")
+    histories = []
+    for leg in range(2):
+        if leg == 1:
+            trainer.task.model.layers[0].trainable = False
+            trainer.task.optimizer.learning_rate = 0.001
+        history = trainer.fit(
+            *arrays(),
+            batch_size=8,
+            epochs=2,
+            save_every="3 steps",
+            callbacks=[FailsAt(at if leg == fail_in else NEVER)],
+            verbose=0,
+        )
+        histories.append(history.history)
+    return trainer, histories
+
+
+@pytest.mark.parametrize("leg", [0, 1])
+def test_a_script_of_two_legs_goes_on_in_the_right_one(leg, tmp_path):
+    whole, undisturbed = two_legs(None)
+    with pytest.raises(RuntimeError):
+        two_legs(tmp_path / "run", fail_in=leg)
+    resumed, histories = two_legs(tmp_path / "run")
+    assert digest(resumed.task) == digest(whole.task)
+    for ours, theirs in zip(histories, undisturbed, strict=True):
+        np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-6)
+
+
+def test_breaking_out_of_the_events_finishes_a_leg(tmp_path):
+    def run():
+        trainer = lw.Trainer(Noisy(), run_dir=tmp_path / "run", plan="graph")
+        seen = []
+        for event in trainer.events(*arrays(), batch_size=8, epochs=4):
+            seen.append(event)
+            if isinstance(event, lw.EpochEnded) and event.epoch == 1:
+                break
+        return trainer, seen
+
+    first, _ = run()
+    second, seen = run()
+    assert [event.reason for event in seen] == ["skipped"]
+    assert digest(second.task) == digest(first.task)
+
+
+def test_an_exception_in_the_body_of_the_loop_does_not_finish_a_leg(tmp_path):
+    def run(fails):
+        trainer = lw.Trainer(Noisy(), run_dir=tmp_path / "run", plan="graph")
+        for event in trainer.events(*arrays(), batch_size=8, epochs=2):
+            if fails and isinstance(event, lw.EpochEnded):
+                raise RuntimeError("of the person's own")
+        return trainer
+
+    with pytest.raises(RuntimeError, match="of the person's own"):
+        run(fails=True)
+    whole, _ = train(None, "arrays", "graph", epochs=2)
+    assert digest(run(fails=False).task) == digest(whole.task)
+
+
+def test_early_stopping_goes_on_with_its_patience_and_its_best_weights(tmp_path):
+    def run(run_dir, fails_at=NEVER):
+        stopping = keras.callbacks.EarlyStopping("loss", patience=2, restore_best_weights=True)
+        task = Noisy()
+        task.optimizer.learning_rate = 0.3
+        trainer = lw.Trainer(task, run_dir=run_dir, plan="graph")
+        history = trainer.fit(
+            *arrays(),
+            batch_size=8,
+            epochs=30,
+            save_every="1 epoch",
+            callbacks=[stopping, FailsAt(fails_at)],
+            verbose=0,
+        )
+        return trainer, history
+
+    whole, undisturbed = run(None)
+    assert 3 < len(undisturbed.epoch) < 30
+    for epochs in (2, len(undisturbed.epoch) - 1):
+        where = tmp_path / str(epochs)
+        with pytest.raises(RuntimeError):
+            run(where, fails_at=epochs * STEPS_PER_EPOCH + 3)
+        resumed, history = run(where)
+        assert history.epoch == undisturbed.epoch
+        assert digest(resumed.task) == digest(whole.task)
+
+
+def test_a_compiled_keras_model_is_resumed_like_a_task(tmp_path):
+    def run(run_dir, fails_at=NEVER):
+        keras.utils.set_random_seed(3)
+        layers = [keras.Input((4,)), keras.layers.Dropout(0.3), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile("adam", "mse", metrics=["mae"])
+        trainer = lw.Trainer(model, run_dir=run_dir, plan="graph")
+        history = trainer.fit(
+            *arrays(),
+            batch_size=8,
+            epochs=3,
+            save_every="4 steps",
+            callbacks=[FailsAt(fails_at)],
+            verbose=0,
+        )
+        return trainer, history
+
+    whole, undisturbed = run(None)
+    with pytest.raises(RuntimeError):
+        run(tmp_path / "run", fails_at=18)
+    resumed, history = run(tmp_path / "run")
+    assert digest(resumed.task) == digest(whole.task)
+    assert history.history.keys() == undisturbed.history.keys()
+    for name, values in undisturbed.history.items():
+        np.testing.assert_allclose(history.history[name], values, rtol=1e-6)
+
+
+def test_starting_over_is_asked_for_and_moves_the_old_run_aside(tmp_path):
+    first, _ = train(tmp_path / "run", "arrays", "graph")
+    with pytest.warns(lw.LoopwrightWarning, match="The run before lies in"):
+        second, history = train(tmp_path / "run", "arrays", "graph", fresh=True)
+    assert digest(second.task) == digest(first.task)
+    assert history.epoch == [*range(EPOCHS)]
+    assert len([path for path in tmp_path.iterdir() if ".old-" in path.name]) == 1
+
+
+def test_another_model_other_data_and_other_callbacks_are_refused_in_words(tmp_path):
+    with pytest.raises(RuntimeError):
+        train(tmp_path / "run", "arrays", "graph", callbacks=[FailsAt(20)])
+
+    def fit(task, *data, batch_size=8):
+        trainer = lw.Trainer(task, run_dir=tmp_path / "run")
+        trainer.fit(*data, batch_size=batch_size, epochs=EPOCHS, verbose=0)
+
+    narrow = Noisy()
+    narrow.model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    with pytest.raises(lw.ConfigurationError, match="fresh=True"):
+        fit(narrow, *arrays())
+    with pytest.raises(lw.ConfigurationError, match="other data"):
+        fit(Noisy(), *arrays(64))
+    with pytest.raises(lw.ConfigurationError, match="other data"):
+        fit(Noisy(), *arrays(), batch_size=16)
+    with pytest.raises(lw.ConfigurationError, match="other callbacks"):
+        fit(Noisy(), *arrays())
+
+
+def test_what_could_not_be_resumed_is_refused_before_anything_is_written(tmp_path):
+    run_dir = tmp_path / "run"
+
+    def refused(task, *data):
+        with pytest.raises(lw.LoopwrightError) as refusal:
+            lw.Trainer(task, run_dir=run_dir).fit(*data, verbose=0)
+        return str(refusal.value)
+
+    assert "generator" in refused(Noisy(), iter([arrays()]))
+    tf.random.set_seed(None)  # the task has set one
+    unseeded = tf.data.Dataset.from_tensor_slices(arrays()).shuffle(40).batch(8)
+    assert "shuffle" in refused(Noisy(), unseeded)
+
+    class Drawing(Noisy):
+        def train_step(self, batch):
+            x, y = batch
+            return super().train_step((x + tf.random.normal(tf.shape(x)), y))
+
+    assert "cannot be repeated" in refused(Drawing(), *arrays())
+    forgotten = tf.Variable(1.0)
+
+    class Elsewhere(Noisy):
+        def train_step(self, batch):
+            forgotten.assign_add(1.0)
+            return super().train_step(batch)
+
+    assert "attribute" in refused(Elsewhere(), *arrays())
+    assert not list(run_dir.glob("checkpoints/*"))
+
+
+def test_the_plans_of_a_run_are_written_down_and_give_the_same_bits_again(tmp_path):
+    resumed, _ = failing(tmp_path / "run", "arrays", "auto", 20)
+    whole, _ = train(None, "arrays", str(tmp_path / "run" / "plan.json"))
+    assert digest(whole.task) == digest(resumed.task)
+
+
+def test_a_changed_environment_goes_on_with_a_warning_or_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(RuntimeError):
+        train(tmp_path / "run", "arrays", "graph", callbacks=[FailsAt(22)])
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    again: Any = {"callbacks": [FailsAt(NEVER)]}
+    with pytest.raises(lw.ConfigurationError, match="TF_ENABLE_ONEDNN_OPTS: None then, 0 now"):
+        train(tmp_path / "run", "arrays", "graph", **again, exact="require")
+    with pytest.warns(lw.LoopwrightWarning, match="bit-exact until step 20"):
+        train(tmp_path / "run", "arrays", "graph", **again)
+
+
+def test_a_state_that_is_not_finite_never_becomes_a_checkpoint(tmp_path):
+    x, y = arrays()
+    y[60] = np.nan
+    trainer = lw.Trainer(Noisy(), run_dir=tmp_path / "run", plan="graph")
+    with pytest.raises(lw.NotFiniteError, match="The loss is NaN or infinite at step 8"):
+        trainer.fit(x, y, batch_size=8, epochs=3, shuffle=False, save_every="2 steps", verbose=0)
+    steps = sorted(int(path.name[5:]) for path in (tmp_path / "run/checkpoints").glob("step-*"))
+    assert steps
+    assert steps[-1] <= 7
+
+
+def test_nothing_is_written_without_a_run_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train(None, "arrays", "graph")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_that_fails_costs_nothing_that_was_trained_before_it(tmp_path):
+    class Failing(keras.utils.PyDataset):
+        fails = True
+
+        def __len__(self):
+            return STEPS_PER_EPOCH
+
+        def __getitem__(self, index):
+            if self.fails and index == 7:
+                raise OSError("the file is gone")
+            x, y = arrays()
+            return x[8 * index : 8 * index + 8], y[8 * index : 8 * index + 8]
+
+    def fit(data, run_dir):
+        trainer = lw.Trainer(Noisy(), run_dir=run_dir, plan="graph")
+        trainer.fit(data, epochs=2, shuffle=False, save_every="1 epoch", verbose=0)
+        return trainer
+
+    with pytest.raises(lw.DataError, match="Batch 8 could not be made"):
+        fit(Failing(), tmp_path / "run")
+    assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == ["step-00000007"]
+    Failing.fails = False
+    assert digest(fit(Failing(), tmp_path / "run").task) == digest(fit(Failing(), None).task)
+
+
+def test_the_journal_and_the_history_tell_of_one_continuous_run(tmp_path):
+    _, undisturbed = train(tmp_path / "whole", "arrays", "graph", callbacks=[FailsAt(NEVER)])
+    _, history = failing(tmp_path / "run", "arrays", "graph", 18, 4)
+    assert history.history.keys() == undisturbed.history.keys()
+
+    def told(run_dir):
+        lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+        kinds = ("epoch_ended", "validated", "finished")
+        return [(line["event"], line["step"]) for line in lines if line["event"] in kinds]
+
+    assert told(tmp_path / "run") == told(tmp_path / "whole")
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert sum(line["event"] == "finished" for line in lines) == 1
+
+
+def test_a_stream_that_is_read_again_is_compared(tmp_path):
+    def fit(run_dir, shift=0.0, fails_at=NEVER):
+        def batches():
+            x, y = arrays()
+            for index in range(0, len(x), 8):
+                yield x[index : index + 8] + shift * (index > 0), y[index : index + 8]
+
+        signature = (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1]))
+        dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+        trainer = lw.Trainer(Noisy(), run_dir=run_dir, plan="graph")
+        data = lw.Stream(dataset, replay=True)
+        trainer.fit(data, epochs=2, save_every="5 steps", callbacks=[FailsAt(fails_at)], verbose=0)
+        return trainer
+
+    with pytest.raises(RuntimeError):
+        fit(tmp_path / "run", fails_at=18)
+    with pytest.raises(lw.DataError, match="other batches when it was read again"):
+        fit(tmp_path / "run", shift=1.0)
+    assert digest(fit(tmp_path / "run").task) == digest(fit(None).task)
+
+
+def test_the_place_in_a_stream_is_reported_when_it_is_large(tmp_path, monkeypatch):
+    monkeypatch.setattr("loopwright.runs._MOST_POSITION_BYTES", 1000)
+    with pytest.warns(lw.LoopwrightWarning, match=r"The place in the data takes 0 MB of each"):
+        train(tmp_path / "run", "stream", "graph", epochs=1)

@@ -1,0 +1,307 @@
+"""What is done about a loss that is NaN: named, skipped, or gone back from."""
+
+import json
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tests.resume.program import digest
+
+import loopwright as lw
+
+PLANS = ["graph", "xla", "fused", lw.Plan("graph", "python"), "eager"]
+ROWS, BATCH = 80, 8
+BAD = 45
+"""The example that spoils batch 6 of an epoch without shuffling."""
+
+
+class Normalised(lw.Task):
+    """Batch norm, dropout, momentum, a metric and a generator: all that a bad batch would spoil."""
+
+    def __init__(self):
+        super().__init__()
+        keras.utils.set_random_seed(1)
+        layers = [
+            keras.Input((3,)),
+            keras.layers.Dense(4),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.1, seed=2),
+            keras.layers.Dense(1),
+        ]
+        self.model = keras.Sequential(layers)
+        self.optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+        self.error = keras.metrics.MeanAbsoluteError(name="error")
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            predictions = self.model(x, training=True)
+            loss = tf.reduce_mean((predictions - y) ** 2)
+        self.minimize(loss, self.model, self.optimizer, tape)
+        self.error.update_state(y, predictions)
+        return {"loss": loss, "ratio": tf.constant(float("inf"))}
+
+
+def arrays(bad: int | None = BAD, rows: int = ROWS) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 3)).astype("float32")
+    y = x[:, :1].copy()
+    if bad is not None:
+        x[bad, 1] = np.nan
+    return x, y
+
+
+def fit(trainer: lw.Trainer, data: Any, **options: Any) -> Any:
+    given = {"batch_size": BATCH} if isinstance(data, tuple) else {}
+    data = data if isinstance(data, tuple) else (data,)
+    return trainer.fit(*data, **given, **{"shuffle": False, "verbose": 0, **options})
+
+
+class FailsAfter(keras.callbacks.Callback):
+    """Ends a run in the middle, as if the machine had failed."""
+
+    needs_every_step = True
+
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        if int(self.model.optimizer.iterations) >= self.step:
+            raise RuntimeError("the machine failed")
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        """Every start fails anew."""
+
+
+def stream(data: Any) -> Any:
+    return tf.data.Dataset.from_tensor_slices(data).batch(BATCH)
+
+
+# --- raise ---
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_the_step_and_the_examples_are_named(plan: Any):
+    with pytest.raises(lw.NotFiniteError) as error:
+        fit(lw.Trainer(Normalised(), plan=plan), arrays(), epochs=2)
+    assert error.value.step == 6
+    text = str(error.value)
+    assert text.startswith("The loss is NaN or infinite at step 6.\n")
+    assert "batch 6 of epoch 1: examples 40, 41, 42, 43, 44, 45, 46, 47" in text
+    assert "NaN or infinity is in example 45 of x" in text
+    assert 'on_nan="rollback"' in text
+
+
+@pytest.mark.parametrize("plan", ["graph", lw.Plan("xla", "fused", "chunk")], ids=str)
+def test_of_a_stream_the_batch_is_named(plan: Any):
+    with pytest.raises(lw.NotFiniteError, match="at step 6") as error:
+        fit(lw.Trainer(Normalised(), plan=plan), stream(arrays()), epochs=2)
+    assert "received: batch 6" in str(error.value)
+
+
+def test_in_another_order_and_epoch_the_example_is_still_found():
+    class Late(Normalised):
+        def train_step(self, batch):
+            x, y = batch
+            good = tf.where(self.step < 14, tf.zeros_like(x), x)
+            return super().train_step((good, y))
+
+    with pytest.raises(lw.NotFiniteError, match="example 45 of x") as error:
+        fit(lw.Trainer(Late()), arrays(), epochs=3, shuffle=True)
+    assert error.value.step > 14
+
+
+def test_only_losses_are_looked_at_where_there_are_any():
+    history = fit(lw.Trainer(Normalised()), arrays(bad=None), epochs=1)
+    assert np.isinf(history.history["ratio"]).all()
+
+
+def test_a_step_that_calls_nothing_a_loss_is_looked_at_as_a_whole():
+    class Energy(Normalised):
+        def train_step(self, batch):
+            return {"energy": super().train_step(batch)["loss"]}
+
+    with pytest.raises(lw.NotFiniteError, match="step 6"):
+        fit(lw.Trainer(Energy()), arrays())
+
+
+def test_a_compiled_model_is_looked_at_too():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(lw.NotFiniteError, match="step 6"):
+        fit(lw.Trainer(model), arrays())
+
+
+def test_an_overflow_of_the_loss_scale_is_no_such_event():
+    class Scaled(Normalised):
+        def __init__(self):
+            super().__init__()
+            inner = keras.optimizers.SGD(0.01)
+            self.optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**126)
+
+    history = fit(lw.Trainer(Scaled()), arrays(bad=None), epochs=2)
+    assert np.isfinite(history.history["loss"]).all()
+
+
+# --- skip ---
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("of", [arrays, lambda bad=BAD: stream(arrays(bad))], ids=["rows", "data"])
+def test_a_skipped_step_leaves_everything_as_it_was(plan: Any, of: Any):
+    if plan in ("fused", "xla") and not isinstance(of(), tuple):
+        plan = lw.Plan("xla", "fused" if plan == "fused" else "graph", "chunk")
+    told: list[Any] = []
+    skipping = lw.Trainer(Normalised(), plan=plan, on_nan="skip", sinks=[told.append])
+    history = fit(skipping, of(), epochs=1)
+
+    without = lw.Trainer(Normalised(), plan=plan, on_nan="skip")
+    x, y = arrays(bad=None)
+    fit(without, (np.delete(x, range(40, 48), 0), np.delete(y, range(40, 48), 0)), epochs=1)
+    without.task.step_counter.assign_add(1)
+
+    assert digest(skipping.task) == digest(without.task)
+    skipped = [event for event in told if isinstance(event, lw.BatchSkipped)]
+    assert [event.step for event in skipped] == [6]
+    assert "batch 6" in skipped[0].batch
+    assert np.isfinite(history.history["loss"]).all()
+
+
+def test_an_update_that_would_spoil_the_weights_is_skipped_though_its_loss_is_finite():
+    class Root(Normalised):
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                predictions = self.model(x, training=True)
+                loss = tf.reduce_mean(tf.sqrt(tf.abs(y)) + 0.0 * predictions)  # d sqrt(0) = inf
+                loss += tf.reduce_mean(tf.sqrt(tf.square(predictions * y)))
+            self.minimize(loss, self.model, self.optimizer, tape)
+            return {"loss": loss}
+
+    x, y = arrays(bad=None)
+    y[40:48] = 0.0
+    told: list[Any] = []
+    trainer = lw.Trainer(Root(), on_nan="skip", sinks=[told.append])
+    fit(trainer, (x, y), epochs=1)
+    assert [event.step for event in told if isinstance(event, lw.BatchSkipped)] == [6]
+    assert all(np.isfinite(w).all() for w in trainer.task.model.get_weights())
+
+
+def test_a_training_that_only_skips_is_ended_in_words():
+    x, y = arrays(bad=None, rows=50 * BATCH)
+    with pytest.raises(lw.NotFiniteError, match="more than 32 batches had to be skipped"):
+        fit(lw.Trainer(Normalised(), on_nan="skip"), (x * np.nan, y), epochs=3)
+
+
+# --- rollback ---
+
+
+@pytest.mark.parametrize("plan", ["graph", "fused"])
+def test_going_back_leaves_the_batch_out_and_nothing_else(plan: str, tmp_path: Any):
+    told: list[Any] = []
+    back = lw.Trainer(
+        Normalised(), run_dir=tmp_path, plan=plan, on_nan="rollback", sinks=[told.append]
+    )
+    history = fit(back, arrays(), epochs=2, save_every="4 steps")
+
+    x, y = arrays(bad=None)
+    x, y = np.delete(x, range(40, 48), 0), np.delete(y, range(40, 48), 0)
+    without = lw.Trainer(Normalised(), plan=plan)
+    fit(without, (x, y), epochs=2)
+    without.task.step_counter.assign_add(2)
+
+    assert digest(back.task) == digest(without.task)
+    skipped = [event for event in told if isinstance(event, lw.BatchSkipped)]
+    assert [(e.step, e.went_back_to_step) for e in skipped] == [(6, 4), (16, 12)]
+    assert "example 45 of x" in skipped[0].batch
+    assert history.epoch == [0, 1]
+    assert sum(isinstance(event, lw.Started) for event in told) == 1
+
+
+def test_a_run_that_went_back_and_was_stopped_goes_on_with_the_same_bits(tmp_path: Any):
+    def trainer(where: Any) -> lw.Trainer:
+        return lw.Trainer(Normalised(), run_dir=where, plan="graph", on_nan="rollback")
+
+    whole = trainer(tmp_path / "whole")
+    fit(whole, arrays(), epochs=3, save_every="4 steps")
+    first = trainer(tmp_path / "twice")
+    with pytest.raises(RuntimeError, match="the machine failed"):
+        fit(first, arrays(), epochs=3, save_every="4 steps", callbacks=[FailsAfter(18)])
+    second = trainer(tmp_path / "twice")
+    fit(second, arrays(), epochs=3, save_every="4 steps", callbacks=[FailsAfter(10**9)])
+    assert digest(second.task) == digest(whole.task)
+
+
+def test_statistics_that_no_loss_shows_are_found_when_they_are_saved(tmp_path: Any):
+    class Unseen(Normalised):
+        def train_step(self, batch):
+            x, y = batch
+            logs = super().train_step((tf.zeros_like(x), y))
+            self.model.layers[1].moving_mean.assign_add(tf.reduce_sum(x) * tf.ones(4))
+            return logs
+
+    told: list[Any] = []
+    trainer = lw.Trainer(
+        Unseen(), run_dir=tmp_path, plan="graph", on_nan="rollback", sinks=[told.append]
+    )
+    fit(trainer, arrays(), epochs=1, save_every="4 steps")
+    assert [event.step for event in told if isinstance(event, lw.BatchSkipped)] == [6]
+    assert np.isfinite(trainer.task.model.layers[1].moving_mean).all()
+
+
+def test_the_journal_tells_of_a_rollback_and_of_no_epoch_twice(tmp_path: Any):
+    trainer = lw.Trainer(Normalised(), run_dir=tmp_path, plan="graph", on_nan="rollback")
+    fit(trainer, arrays(), epochs=2, save_every="4 steps")
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if line["event"] == "epoch_ended"] == [0, 1]
+    assert [line["step"] for line in lines if line["event"] == "batch_skipped"] == [6, 16]
+
+
+def test_a_run_that_goes_back_again_and_again_is_ended(tmp_path: Any):
+    x, y = arrays(bad=None)
+    trainer = lw.Trainer(Normalised(), run_dir=tmp_path, plan="graph", on_nan="rollback")
+    with pytest.raises(lw.NotFiniteError):
+        fit(trainer, (x * np.nan, y), epochs=2, save_every="4 steps")
+
+
+@pytest.mark.parametrize("policy", ["raise", "rollback"])
+def test_no_state_that_is_not_finite_was_ever_saved(policy: Any, tmp_path: Any):
+    trainer = lw.Trainer(Normalised(), run_dir=tmp_path, plan="graph", on_nan=policy)
+    if policy == "raise":
+        with pytest.raises(lw.NotFiniteError):
+            fit(trainer, arrays(), save_every="1 step")
+    else:
+        fit(trainer, arrays(), save_every="1 step")
+    for step in (tmp_path / "checkpoints").glob("step-????????"):
+        reader = tf.train.load_checkpoint(str(step / "state"))
+        for name in reader.get_variable_to_shape_map():
+            if not name.startswith("data."):
+                assert np.isfinite(reader.get_tensor(name)).all(), (step, name)
+
+
+def test_infinity_that_was_there_from_the_beginning_is_meant(tmp_path: Any):
+    class Best(Normalised):
+        def __init__(self):
+            super().__init__()
+            self.best = tf.Variable(float("inf"), trainable=False)
+
+    fit(lw.Trainer(Best(), run_dir=tmp_path), arrays(bad=None), epochs=1)
+    assert list(tmp_path.glob("checkpoints/step-*"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("ignore", "There is no such way to deal with NaN."),
+        ("rollback", "Going back needs a state to go back to."),
+    ],
+)
+def test_a_policy_that_cannot_be_kept_is_refused(policy: Any, words: str):
+    with pytest.raises(lw.ConfigurationError, match=words):
+        lw.Trainer(Normalised(), on_nan=policy)

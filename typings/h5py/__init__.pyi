@@ -1,0 +1,4 @@
+# h5py ships no types; see [tool.pyright] in pyproject.toml.
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...
