@@ -57,6 +57,7 @@ PUBLIC = [
     "Preempted",
     "RetraceWarning",
     "Saved",
+    "Scheduled",
     "Sink",
     "Started",
     "StepError",
@@ -67,6 +68,7 @@ PUBLIC = [
     "Trained",
     "Trainer",
     "Validated",
+    "check_gradients",
 ]
 
 MOST_LINES = 300

@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loopwright import components as components
     from loopwright import testing as testing
     from loopwright.data import Arrays as Arrays
     from loopwright.data import Stream as Stream
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from loopwright.events import Started as Started
     from loopwright.events import Trained as Trained
     from loopwright.events import Validated as Validated
+    from loopwright.gradient_check import check_gradients as check_gradients
     from loopwright.history import History as History
     from loopwright.plan_history import PlanHistory as PlanHistory
     from loopwright.plans import Plan as Plan
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from loopwright.retention import KeepLatest as KeepLatest
     from loopwright.scalars import Mean as Mean
     from loopwright.schedule import Every as Every
+    from loopwright.scheduled import Scheduled as Scheduled
     from loopwright.signals import Preempted as Preempted
     from loopwright.supervised import Supervised as Supervised
     from loopwright.task import Task as Task
@@ -77,12 +80,14 @@ _HOMES = {
         "Trained",
         "Validated",
     ],
+    "gradient_check": ["check_gradients"],
     "history": ["History"],
     "plan_history": ["PlanHistory"],
     "plans": ["Plan"],
     "retention": ["KeepBest", "KeepLatest"],
     "scalars": ["Mean"],
     "schedule": ["Every"],
+    "scheduled": ["Scheduled"],
     "signals": ["Preempted"],
     "supervised": ["Supervised"],
     "task": ["Task"],
@@ -94,8 +99,8 @@ __all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604  # pyright: ignore[reportUnsuppor
 
 
 def __getattr__(name: str) -> Any:
-    if name == "testing":
-        return importlib.import_module("loopwright.testing")
+    if name in ("components", "testing"):
+        return importlib.import_module(f"loopwright.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'loopwright' has no attribute {name!r}")
     return getattr(importlib.import_module(f"loopwright.{_HOME_OF[name]}"), name)

@@ -11,9 +11,7 @@ import tensorflow as tf
 
 from loopwright import adaptations, guards
 from loopwright.errors import ConfigurationError, StepError, message
-
-Transform = Callable[[list[Any], list[Any]], Sequence[Any]]
-"""(gradients, variables) -> gradients, after the reduction over replicas."""
+from loopwright.transforms import Transforms, as_list, transformed
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ def minimize(
     tape: tf.GradientTape,
     *,
     when: Any = True,
-    transform: Transform | None = None,
+    transform: Transforms = None,
 ) -> Any:
     """One optimizer update that lowers `loss`; returns the norm of its gradient."""
     variables = guards.trainable(model_or_variables)
@@ -73,7 +71,7 @@ def apply(
     optimizer: keras.optimizers.Optimizer,
     *,
     when: Any = True,
-    transform: Transform | None = None,
+    transform: Transforms = None,
 ) -> Any:
     """One optimizer update from gradients of one's own; returns their norm."""
     gradients, variables = list(gradients), list(variables)
@@ -137,15 +135,15 @@ def _update(
     optimizer: keras.optimizers.Optimizer,
     scale: Any,
     when: Any,
-    transform: Transform | None,
+    transform: Transforms,
 ) -> Any:
     scope = _scope()
     if scope.fraction is not None:
         gradients = _reduce(gradients, scope.fraction)
     unscaled = gradients if scale is None else [_times(g, 1.0 / scale) for g in gradients]
     norm = tf.linalg.global_norm([_rows_once(gradient) for gradient in unscaled])
-    if transform is not None:
-        gradients = _transformed(transform, unscaled, variables)
+    if as_list(transform):
+        gradients, variables = transformed(transform, unscaled, variables)
         if scale is not None:
             gradients = [_times(gradient, scale) for gradient in gradients]
 
@@ -161,21 +159,6 @@ def _update(
             lambda: _nothing(None),
         )
     return norm
-
-
-def _transformed(transform: Transform, gradients: list[Any], variables: list[Any]) -> list[Any]:
-    result = transform(list(gradients), list(variables))
-    if not isinstance(result, list | tuple) or len(result) != len(gradients):
-        raise StepError(
-            message(
-                "A gradient transform has to return as many gradients as it was given.",
-                expected=f"a list of {len(gradients)} gradients",
-                received=f"{type(result).__name__}"
-                + (f" of {len(result)}" if isinstance(result, list | tuple) else ""),
-                do="write it as `def transform(gradients, variables): return [...]`",
-            )
-        )
-    return list(result)
 
 
 def _reduce(gradients: list[Any], fraction: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright import state
+from loopwright import scheduled, state
 from loopwright.building import Built, build
 from loopwright.data import Feed, nests
 from loopwright.finite import OnNan, Watch
@@ -66,7 +66,7 @@ class Runners:
             spec = None if batch_spec is None else nests.spec_in_floatx(batch_spec)
             self._built[kind] = build(step, spec)
             # Building creates what is made lazily, so the fingerprint is taken after it.
-            self._fingerprint = state.fingerprint(self._task)
+            self._fingerprint = self._task_now()
         return self._built[kind]
 
     def _watch(self, name: StepName, built: Built) -> Watch:
@@ -81,7 +81,10 @@ class Runners:
         return Watch(looks=True, kept=tuple(kept))
 
     def _forget_if_changed(self) -> None:
-        if self._fingerprint != state.fingerprint(self._task):
+        if self._fingerprint != self._task_now():
             self._built.clear()
             self._runners.clear()
-            self._fingerprint = state.fingerprint(self._task)
+            self._fingerprint = self._task_now()
+
+    def _task_now(self) -> Any:
+        return state.fingerprint(self._task), scheduled.held(self._task)

@@ -42,6 +42,12 @@ def of_kind(kind: type[T], task: object) -> list[T]:
     return [part.value for part in parts(task) if isinstance(part.value, kind)]
 
 
+def parts_of(kind: type[T], task: object) -> list[Part]:
+    """Every object of a kind that is no part itself, where parts are found; not inside of parts."""
+    found = _walk(task, "", {}, kinds=(*_PARTS, kind))
+    return [part for part in found if isinstance(part.value, kind)]
+
+
 def variables(part: Any) -> list[Any]:
     """The `tf.Variable`s of one part."""
     match part:
@@ -199,12 +205,14 @@ def _is_trained(part: Any) -> bool:
     return isinstance(part, tf.Variable | keras.Variable) and bool(part.trainable)
 
 
-def _walk(value: Any, path: str, seen: dict[int, Any], *, deep: bool = False) -> Iterator[Part]:
+def _walk(
+    value: Any, path: str, seen: dict[int, Any], *, deep: bool = False, kinds: Any = _PARTS
+) -> Iterator[Part]:
     """Every part below a value; `deep`: also those inside parts, but not inside optimizers."""
     if id(value) in seen:
         return
     inner: Iterable[tuple[str, Any]] = ()
-    if isinstance(value, _PARTS):
+    if isinstance(value, kinds):
         yield Part(path, value)
         if deep and not isinstance(value, keras.optimizers.Optimizer):
             inner = _held(value)
@@ -218,7 +226,7 @@ def _walk(value: Any, path: str, seen: dict[int, Any], *, deep: bool = False) ->
     else:
         return
     seen[id(value)] = value  # held, so that nothing else gets its id
-    found = (part for name, item in inner for part in _walk(item, path + name, seen, deep=deep))
+    found = (p for name, i in inner for p in _walk(i, path + name, seen, deep=deep, kinds=kinds))
     if deep and isinstance(value, set | frozenset):
         found = list(found)
         if found and len(value) > 1:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from loopwright import adaptations, runtime, scalars, state
+from loopwright import adaptations, runtime, scalars, scheduled, state
 from loopwright.data import nests
 from loopwright.gradients import StepScope, step_scope
 from loopwright.task import Task
@@ -64,7 +64,11 @@ class Step:
         step = getattr(step, "python_function", step)
         if self.converts and not self.reports_last:
             step = adaptations.autograph(step)
-        return step(batch) if self.has_data else step()
+        with scheduled.following(self.task.step_counter):
+            outputs = step(batch) if self.has_data else step()
+            if self.name == "train_step" and not self.reports_last:
+                outputs = scheduled.reported(self.task, outputs)
+        return outputs
 
     def folded(self, outputs: Any, examples: Any) -> Any:
         """What is kept of a step's outputs; refuses what is not a dict of scalars."""

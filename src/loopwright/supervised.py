@@ -1,6 +1,6 @@
 """Supervised: inputs, labels, a loss. The whole case, written once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import keras
@@ -10,6 +10,7 @@ from loopwright import guards
 from loopwright.errors import StepError, message
 from loopwright.scalars import Scalars
 from loopwright.task import Task
+from loopwright.transforms import Transform
 
 
 @final
@@ -18,6 +19,7 @@ class Supervised(Task):
 
     Loss, optimizer and metrics are what Keras' `compile` takes: names, objects, plain functions,
     and lists or dicts of them for several outputs. The model's own losses are always added.
+    `gradients` are functions that change the gradients, in this order, as `minimize` takes them.
 
     >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     >>> task = Supervised(model, "mse", "sgd", metrics=["mae"])
@@ -32,9 +34,11 @@ class Supervised(Task):
         *,
         weighted_metrics: Any = (),
         loss_weights: Any = None,
+        gradients: Sequence[Transform] = (),
     ) -> None:
         self.model = model
         self.optimizer = _optimizer_for(model, optimizer)
+        self.gradients = list(gradients)
         self._loss = loss
         self._objective = _Objective(model)
         self._objective.compile(
@@ -58,7 +62,8 @@ class Supervised(Task):
         with tf.GradientTape() as tape:
             predictions = self.model(x, training=True)
             scalars = self._losses(y, predictions, sample_weight)
-        self.minimize(scalars["loss"], self.model, self.optimizer, tape)
+        loss = scalars["loss"]
+        self.minimize(loss, self.model, self.optimizer, tape, transform=self.gradients)
         self._objective.compute_metrics(x, y, predictions, sample_weight)
         return scalars
 

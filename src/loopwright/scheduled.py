@@ -1,0 +1,123 @@
+"""Scheduled: a number that follows a schedule while the step runs, wherever the step runs.
+
+class Translator(lw.Task):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.optimizer = model, keras.optimizers.Adam()
+        self.teacher_forcing = lw.Scheduled(keras.optimizers.schedules.CosineDecay(1.0, 10_000))
+
+    def train_step(self, batch):
+        ...  # self.teacher_forcing is a number here, and is reported by this name
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from loopwright import state
+from loopwright.errors import StepError, message
+
+_current = threading.local()  # replicas are traced in threads of their own
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Scheduled:
+    """A number inside a step: a loss weight, a teacher-forcing rate, a temperature.
+
+    `schedule` is a Keras `LearningRateSchedule`, or any function of the number of steps done. The
+    number follows `task.step`, so it is resumed with it. What the task holds is also reported.
+
+    >>> weight = Scheduled(keras.optimizers.schedules.PolynomialDecay(0.0, 10, 1.0))
+    >>> float(weight.at(5))
+    0.5
+    """
+
+    schedule: Callable[[Any], Any]
+
+    @property
+    def value(self) -> tf.Tensor:
+        """The number at the step that is being run, as a tensor."""
+        counter = getattr(_current, "counter", None)
+        if counter is None:
+            raise StepError(
+                message(
+                    "A Scheduled has a value only inside a step: it follows the step counter.",
+                    expected="to be read in train_step, test_step or predict_step, by a Trainer",
+                    received="a read outside of any step",
+                    do="write scheduled.at(task.step)",
+                )
+            )
+        return self.at(counter.read_value())
+
+    def at(self, step: Any) -> tf.Tensor:
+        """The number after so many steps."""
+        return tf.cast(self.schedule(tf.cast(step, tf.int64)), keras.config.floatx())
+
+    # With a tensor on the other side TensorFlow converts by itself; these are for plain numbers.
+
+    def __add__(self, other: Any) -> Any:
+        return self.value + other
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self.value
+
+    def __sub__(self, other: Any) -> Any:
+        return self.value - other
+
+    def __rsub__(self, other: Any) -> Any:
+        return other - self.value
+
+    def __mul__(self, other: Any) -> Any:
+        return self.value * other
+
+    def __rmul__(self, other: Any) -> Any:
+        return other * self.value
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.value / other
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / self.value
+
+
+@contextlib.contextmanager
+def following(counter: tf.Variable) -> Iterator[None]:
+    """Lets every `Scheduled` that is read in this thread follow `counter`."""
+    before = getattr(_current, "counter", None)
+    _current.counter = counter
+    try:
+        yield
+    finally:
+        _current.counter = before
+
+
+def held(task: object) -> dict[str, Scheduled]:
+    """Every `Scheduled` that a task holds, by its path: `kl_weight`, `weights[0]`.
+
+    >>> class Task:
+    ...     def __init__(self):
+    ...         self.rates = [Scheduled(lambda step: 0.5)]
+    >>> list(held(Task()))
+    ['rates[0]']
+    """
+    return {part.path: part.value for part in state.parts_of(Scheduled, task)}
+
+
+def reported(task: object, outputs: Any) -> Any:
+    """The outputs of a step, and beside them the scheduled numbers it ran with."""
+    if not isinstance(outputs, Mapping):
+        return outputs
+    return {name: scheduled.value for name, scheduled in held(task).items()} | dict(outputs)
+
+
+def _as_tensor(value: Scheduled, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:
+    return value.value if dtype is None else tf.cast(value.value, dtype)
+
+
+tf.register_tensor_conversion_function(Scheduled, _as_tensor)
