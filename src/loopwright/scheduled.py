@@ -113,7 +113,8 @@ def reported(task: object, outputs: Any) -> Any:
     """The outputs of a step, and beside them the scheduled numbers it ran with."""
     if not isinstance(outputs, Mapping):
         return outputs
-    return {name: scheduled.value for name, scheduled in held(task).items()} | dict(outputs)
+    numbers = {name: number for name, number in held(task).items() if name not in outputs}
+    return {**outputs, **{name: number.value for name, number in numbers.items()}}
 
 
 def _as_tensor(value: Scheduled, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:

@@ -53,8 +53,10 @@ class Supervised(Task):
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        """The metrics asked for, one per output where there are several, named as in Keras."""
-        return [metric for metric in self._objective.metrics if metric.name != "loss"]
+        """The metrics asked for, named as in Keras, and those that layers of the model hold."""
+        asked = [metric for metric in self._objective.metrics if metric.name != "loss"]
+        # As a layer's: `model.metrics` would add those of a `compile` that is not ours.
+        return list(dict.fromkeys([*asked, *keras.Layer.metrics.fget(self.model)]))
 
     def train_step(self, batch: Any) -> Scalars:
         """Predicts, scores, updates."""
