@@ -116,10 +116,9 @@ class _Point:
         output = self.fn() if self.read else self.fn(*tensors)
         return tf.convert_to_tensor(output), list(map(_tensor_or_variable, self.read)) or tensors
 
-    def number(self, values: Sequence[np.ndarray]) -> float:
-        """What `fn` gives, as one number."""
-        output = np.asarray(self.output(values)[0], np.float64)
-        return float(np.sum(output * _weights(output.shape)))
+    def array(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """What `fn` gives, for differences."""
+        return np.asarray(self.output(values)[0], np.float64)
 
 
 def _checked(
@@ -151,15 +150,17 @@ def _derivatives(
     # The step at which rounding and curvature spoil a central difference least.
     step = float(np.finfo(dtype).eps) ** (1 / 3)
 
-    def moved(place: int, by: float) -> tuple[float, float]:
+    def moved(place: int, by: float) -> tuple[np.ndarray, float]:
         other = value.copy()
         other.flat[place] = dtype(value.flat[place] + by * max(1.0, abs(value.flat[place])))
-        number = point.number([*start[:index], other, *start[index + 1 :]])
-        return number, float(other.flat[place])
+        output = point.array([*start[:index], other, *start[index + 1 :]])
+        return output, float(other.flat[place])
 
     def slope(place: int) -> float:
         (above, right), (below, left) = moved(place, step), moved(place, -step)
-        return (above - below) / (right - left)
+        # Differences first: those of sums would drown in the rounding of large sums.
+        with np.errstate(invalid="ignore"):  # what is not a number is told by the report
+            return float(np.sum(_weights(above.shape) * (above - below))) / (right - left)
 
     numeric = np.array([slope(place) for place in places])
     if gradient is None:
@@ -174,13 +175,13 @@ def _weights(shape: Any) -> np.ndarray:
 
 
 def _require_repeatable(point: _Point, start: list[np.ndarray]) -> None:
-    first, again = point.number(start), point.number(start)
-    if first != again and not (np.isnan(first) and np.isnan(again)):
+    first, again = point.array(start), point.array(start)
+    if not np.array_equal(first, again, equal_nan=True):
         raise StepError(
             message(
                 "The function gives another value when it is called again.",
                 expected="a function of its variables and nothing else",
-                received=f"{first!r}, then {again!r}",
+                received=f"a difference of {np.max(np.abs(first - again)):.2g}",
                 do="leave out what is random or counts: call layers with training=False",
             )
         )

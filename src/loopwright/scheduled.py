@@ -106,7 +106,8 @@ def held(task: object) -> dict[str, Scheduled]:
     >>> list(held(Task()))
     ['rates[0]']
     """
-    return {part.path: part.value for part in state.parts_of(Scheduled, task)}
+    found = state.parts(task, Scheduled)
+    return {part.path: part.value for part in found if isinstance(part.value, Scheduled)}
 
 
 def reported(task: object, outputs: Any) -> Any:

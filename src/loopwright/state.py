@@ -1,6 +1,6 @@
 """The parts of a task: every model, optimizer, metric, seed and variable it holds, and its name."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from loopwright import adaptations, repeatable
 from loopwright.errors import StepError
-from loopwright.repeatable import Row
 
 T = TypeVar("T")
 
@@ -32,20 +31,14 @@ class Part:
     value: Any
 
 
-def parts(task: object) -> list[Part]:
+def parts(task: object, *also: type) -> list[Part]:
     """Every part of a task, also inside lists, tuples, dicts and plain objects; each once."""
-    return list(_walk(task, "", {}))
+    return list(_walk(task, "", {}, kinds=(*_PARTS, *also)))
 
 
 def of_kind(kind: type[T], task: object) -> list[T]:
     """The parts of one kind, in the order of their attributes."""
     return [part.value for part in parts(task) if isinstance(part.value, kind)]
-
-
-def parts_of(kind: type[T], task: object) -> list[Part]:
-    """Every object of a kind that is no part itself, where parts are found; not inside of parts."""
-    found = _walk(task, "", {}, kinds=(*_PARTS, kind))
-    return [part for part in found if isinstance(part.value, kind)]
 
 
 def variables(part: Any) -> list[Any]:
@@ -116,11 +109,8 @@ def fingerprint(task: object) -> tuple[Any, ...]:
     layers = of_kind(keras.Layer, task)
     frozen = tuple(variable.trainable for layer in layers for variable in layer.variables)
     metrics = tuple(id(m) for layer in layers for m in layer.metrics)
-    settings = tuple(
-        (name, value)
-        for name, value in vars(task).items()
-        if isinstance(value, bool | int | float | str | None)
-    )
+    plain = bool | int | float | str | None
+    settings = tuple((name, v) for name, v in vars(task).items() if isinstance(v, plain))
     return parts_now, frozen, metrics, settings
 
 
@@ -194,11 +184,6 @@ def table(named: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"name": name, "dtype": variable.dtype.name, "shape": repeatable.shape_list(variable.shape)}
         for name, variable in named.items()
     ]
-
-
-def compare(saved: Sequence[Row], current: Sequence[Row]) -> str | None:
-    """What is different between two tables, for a person to read; None if nothing is."""
-    return repeatable.difference(saved, current)
 
 
 def _is_trained(part: Any) -> bool:

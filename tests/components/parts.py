@@ -14,7 +14,7 @@ def arrays(rows: int = 64) -> tuple[Any, Any]:
     return x, x[:, :1] - 0.5 * x[:, 1:2]
 
 
-def of_layers(policy: str = "float32", noise: float = 0.0) -> keras.Model:
+def of_layers(policy: str = "float32") -> keras.Model:
     """Every layer of the shelf, and everything that is done to weights."""
     own = {"dtype": policy}
     inputs = keras.Input((3,))
@@ -26,7 +26,7 @@ def of_layers(policy: str = "float32", noise: float = 0.0) -> keras.Model:
         kernel_constraint=components.NonNegative(),
         **own,
     )
-    a = wide(components.TrainingNoise(noise, seed=3, **own)(inputs))
+    a = wide(components.TrainingNoise(0.0, seed=3, **own)(inputs))
     b = components.Dense(6, components.softplus, components.GlorotNormal(seed=2), **own)(inputs)
     # b may be near zero: the quotient is of a and 1 + b.
     one = keras.layers.Rescaling(1.0, offset=1.0, **own)
@@ -48,23 +48,13 @@ def of_models(policy: str = "float32") -> keras.Model:
 MODELS = {"layers": of_layers, "models": of_models}
 
 
-def task() -> lw.Supervised:
-    """Every kind of part at once; all that is random has a seed."""
-    keras.utils.set_random_seed(3)
-    return _trained(of_layers(noise=0.1))
-
-
-def small_task() -> lw.Supervised:
-    """The parts that draw or count, around one dense layer."""
+def drawing_task() -> lw.Supervised:
+    """Every part that draws or counts, around one dense layer; all that is random has a seed."""
     keras.utils.set_random_seed(3)
     noise = components.TrainingNoise(0.1, seed=3)
-    return _trained(keras.Sequential([keras.Input((3,)), noise, components.Dense(1)]))
-
-
-def _trained(model: keras.Model) -> lw.Supervised:
     rate = components.Warmup(components.Cyclic(0.001, 0.01, half_cycle_steps=5), steps=4)
     return lw.Supervised(
-        model,
+        keras.Sequential([keras.Input((3,)), noise, components.Dense(1)]),
         components.HuberLoss(2.0),
         components.Tiger(rate),
         metrics=[components.HuberMetric(0.5)],

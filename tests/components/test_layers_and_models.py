@@ -83,22 +83,18 @@ def test_the_reconstruction_is_a_loss_and_a_metric_in_keras_own_fit():
     assert scores["loss"] == pytest.approx(error + 0.5 * scores["reconstruction_loss"], rel=1e-5)
 
 
-def make_supervised(model: Any) -> lw.Task:
-    return lw.Supervised(model, "mse", "nadam", metrics=["mse"])
-
-
 def make_compiled(model: Any) -> Any:
     model.compile("adam", "mse", metrics=["mse"])
     return model
 
 
-def make_both(model: Any) -> lw.Task:
+def make_supervised(model: Any) -> lw.Task:
     # Compiled for something else as well: those metrics are not this task's.
     model.compile("sgd", "mae", metrics=["mae"])
-    return make_supervised(model)
+    return lw.Supervised(model, "mse", "nadam", metrics=["mse"])
 
 
-@pytest.mark.parametrize("make", [make_supervised, make_compiled, make_both])
+@pytest.mark.parametrize("make", [make_supervised, make_compiled])
 def test_the_reconstruction_is_a_loss_and_a_metric_in_a_trainer(make: Any):
     x, y = arrays(60)
     keras.utils.set_random_seed(0)
@@ -114,9 +110,8 @@ def test_the_reconstruction_is_a_loss_and_a_metric_in_a_trainer(make: Any):
 
 
 def test_without_a_weight_there_is_neither_loss_nor_metric_nor_layer():
-    x, y = arrays()
     model = components.ReconstructionRegressor(1, reconstruction_weight=0.0)
-    model.compile("nadam", "mse")
-    assert set(model.fit(x, y, verbose=0).history) == {"loss"}
+    model(arrays()[0])
     assert model.losses == []
+    assert model.metrics == []
     assert len(model.trainable_variables) == 12

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from tests.components.parts import MODELS, arrays, small_task, task
+from tests.components.parts import MODELS, arrays, drawing_task
 
 import loopwright as lw
 from loopwright import components
@@ -29,15 +29,14 @@ def test_a_model_learns_the_same_by_every_plan_and_in_half_precision(name: str):
     in_graph = losses(name, "float32", "graph")
     assert in_graph[-1] < 0.8 * in_graph[0]
     # A sign that flips at a rounding moves a weight by the whole learning rate.
-    assert losses(name, "float32", "xla") == pytest.approx(in_graph, rel=0.02)
     assert losses(name, "float32", "fused") == pytest.approx(in_graph, rel=0.02)
-    assert losses(name, "mixed_float16", "fused") == pytest.approx(in_graph, rel=0.1)
+    assert losses(name, "mixed_float16", "xla") == pytest.approx(in_graph, rel=0.1)
 
 
-@pytest.mark.parametrize(("plan", "make"), [("graph", task), ("fused", small_task)])
-def test_every_part_that_draws_or_counts_resumes_exactly(plan: str, make: Any):
+@pytest.mark.parametrize("plan", ["graph", "fused"])
+def test_every_part_that_draws_or_counts_resumes_exactly(plan: str):
     lw.testing.assert_resumes_exactly(
-        lambda run_dir: lw.Trainer(make(), run_dir=run_dir, plan=plan),
+        lambda run_dir: lw.Trainer(drawing_task(), run_dir=run_dir, plan=plan),
         *arrays(),
         break_at=[7],
         epochs=4,

@@ -92,7 +92,7 @@ def test_an_optimizer_follows_a_schedule_through_every_step_of_the_compiled_loop
             rate = components.Warmup(components.Cyclic(0.5, 1.0, 2, "halved"), steps=4)
             self.optimizer = keras.optimizers.SGD(rate)
 
-        def train_step(self):
+        def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
             self.apply([tf.ones(())], [self.weight], self.optimizer)
             return {"weight": tf.convert_to_tensor(self.weight)}
 
