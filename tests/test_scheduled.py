@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
+from loopwright import scheduled
 
 PLANS = ("eager", "graph", "xla", "fused")
 
@@ -180,6 +181,36 @@ def test_with_several_replicas_all_read_the_same():
     trainer = lw.Trainer(Shared, plan="graph", strategy=strategy)
     history = trainer.fit(np.ones((12, 1), "float32"), batch_size=4, epochs=2, verbose=0).history
     assert history["rate"] == history["mean"] == [1.0, 4.0]
+
+
+HALF = {"half": tf.float16, "single": tf.float32, "double": tf.float64}
+WRITTEN: dict[str, Any] = {
+    "2 - r": lambda r: (2 - r, 1.5),
+    "r - 2": lambda r: (r - 2, -1.5),
+    "2 / r": lambda r: (2 / r, 4.0),
+    "r / 2": lambda r: (r / 2, 0.25),
+    "r + r": lambda r: (r + r, 1.0),
+    "r * r": lambda r: (r * r, 0.25),
+    "r > 0.25": lambda r: (tf.cast(r > 0.25, tf.float32), 1.0),
+    "r >= 0.75": lambda r: (tf.cast(r >= 0.75, tf.float32), 0.0),
+    "r < 0.75": lambda r: (tf.cast(r < 0.75, tf.float32), 1.0),
+    "array * r": lambda r: (tf.reduce_sum(np.ones(3, "float32") * r), 1.5),
+    "r * array": lambda r: (tf.reduce_sum(r * np.ones(3, "float32")), 1.5),
+    "variable": lambda r: (keras.Variable(3.0) * r, 1.5),
+    "keras.ops": lambda r: (keras.ops.multiply(r, tf.constant(3.0)), 1.5),
+    **{f"r * {name}": lambda r, d=d: (r * tf.constant(3.0, d), 1.5) for name, d in HALF.items()},
+    **{f"{name} * r": lambda r, d=d: (tf.constant(3.0, d) * r, 1.5) for name, d in HALF.items()},
+}
+
+
+@pytest.mark.parametrize("way", list(WRITTEN))
+def test_it_is_written_like_a_number(way: str):
+    rate = lw.Scheduled(lambda step: 0.5)
+    with scheduled.following(tf.Variable(0, dtype=tf.int64)):
+        value, expected = WRITTEN[way](rate)
+    assert float(value) == expected
+    if way in {"r * half", "half * r"}:
+        assert value.dtype == tf.float16
 
 
 def test_outside_a_step_it_has_no_value_and_says_what_to_do():

@@ -59,31 +59,50 @@ class Scheduled:
         """The number after so many steps."""
         return tf.cast(self.schedule(tf.cast(step, tf.int64)), keras.config.floatx())
 
-    # With a tensor on the other side TensorFlow converts by itself; these are for plain numbers.
+    # On the right of a tensor TensorFlow converts it by itself; these are for the other places.
+
+    __array_priority__ = 100  # NumPy would multiply element by element
 
     def __add__(self, other: Any) -> Any:
-        return self.value + other
+        return self._like(other) + other
 
     def __radd__(self, other: Any) -> Any:
-        return other + self.value
+        return other + self._like(other)
 
     def __sub__(self, other: Any) -> Any:
-        return self.value - other
+        return self._like(other) - other
 
     def __rsub__(self, other: Any) -> Any:
-        return other - self.value
+        return other - self._like(other)
 
     def __mul__(self, other: Any) -> Any:
-        return self.value * other
+        return self._like(other) * other
 
     def __rmul__(self, other: Any) -> Any:
-        return other * self.value
+        return other * self._like(other)
 
     def __truediv__(self, other: Any) -> Any:
-        return self.value / other
+        return self._like(other) / other
 
     def __rtruediv__(self, other: Any) -> Any:
-        return other / self.value
+        return other / self._like(other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._like(other) < other
+
+    def __le__(self, other: Any) -> Any:
+        return self._like(other) <= other
+
+    def __gt__(self, other: Any) -> Any:
+        return self._like(other) > other
+
+    def __ge__(self, other: Any) -> Any:
+        return self._like(other) >= other
+
+    def _like(self, other: Any) -> tf.Tensor:
+        """The value in the precision of what it meets."""
+        dtype = tf.as_dtype(getattr(other, "dtype", keras.config.floatx()))
+        return tf.cast(self.value, dtype) if dtype.is_floating else self.value
 
 
 @contextlib.contextmanager
