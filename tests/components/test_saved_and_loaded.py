@@ -14,6 +14,7 @@ import pytest
 from tests.components.parts import arrays, of_layers
 
 from loopwright import components
+from loopwright.components import losses
 
 LOADER = Path(__file__).with_name("loader.py")
 ROOT = Path(__file__).parents[2]
@@ -128,39 +129,68 @@ def test_a_mixed_precision_model_keeps_its_policy(saved_and_loaded: Any):
     assert policy == "mixed_float16"
 
 
-PARTS: dict[str, Any] = {
-    "HuberFunction": lambda: components.huber_with(3.0),
-    "HuberLoss": lambda: components.HuberLoss(3.0, reduction="sum", name="mine"),
-    "HuberMetric": lambda: components.HuberMetric(3.0, name="mine"),
-    "GlorotNormal": lambda: components.GlorotNormal(seed=3),
-    "L1": lambda: components.L1(0.5),
-    "NonNegative": components.NonNegative,
-    "Exponential": components.Exponential,
-    "Dense": lambda: components.Dense(3, components.softplus, components.GlorotNormal(4)),
-    "SumProductQuotient": components.SumProductQuotient,
-    "TrainingNoise": lambda: components.TrainingNoise(0.3, seed=4),
-    "ResidualBlock": lambda: components.ResidualBlock(3, 7, "tanh"),
-    "ResidualRegressor": lambda: components.ResidualRegressor(2, units=5),
-    "ReconstructionRegressor": lambda: components.ReconstructionRegressor(2, 0.3, units=5),
-    "Cyclic": lambda: components.Cyclic(0.1, 0.2, 3, "decayed", 0.9),
-    "OneCycle": lambda: components.OneCycle(0.1, 9, 0.4, 10.0, 100.0),
-    "Warmup": lambda: components.Warmup(components.Cyclic(0.1, 0.2, 3), 5, 0.01),
-    "Tiger": lambda: components.Tiger(0.1, beta=0.5, weight_decay=0.01, clipnorm=2.0),
+CYCLIC: Any = {
+    "lowest": 0.1,
+    "highest": 0.2,
+    "half_cycle_steps": 3,
+    "kind": "decayed",
+    "decay": 0.9,
 }
+ONE_CYCLE: Any = {"highest": 0.1, "total_steps": 9, "rise": 0.4, "start_divisor": 10.0}
+TIGER: Any = {"learning_rate": 0.25, "beta": 0.5, "weight_decay": 0.01, "clipnorm": 2.0}
+NESTED: dict[str, Any] = {
+    "Dense": lambda: {
+        "activation": components.softplus,
+        "kernel_initializer": components.GlorotNormal(4),
+    },
+    "Warmup": lambda: {"schedule": components.Cyclic(**CYCLIC)},
+}
+PARTS: list[tuple[Any, dict[str, Any]]] = [
+    (losses.HuberFunction, {"threshold": 3.0}),
+    (components.HuberLoss, {"threshold": 3.0, "reduction": "sum", "name": "mine"}),
+    (components.HuberMetric, {"threshold": 3.0, "name": "mine"}),
+    (components.GlorotNormal, {"seed": 3}),
+    (components.L1, {"factor": 0.5}),
+    (components.NonNegative, {}),
+    (components.Exponential, {"name": "mine"}),
+    (components.Dense, {"units": 3}),
+    (components.SumProductQuotient, {"name": "mine"}),
+    (components.TrainingNoise, {"stddev": 0.3, "seed": 4}),
+    (components.ResidualBlock, {"depth": 3, "units": 7, "activation": "tanh"}),
+    (components.ResidualRegressor, {"output_dim": 2, "units": 5}),
+    (
+        components.ReconstructionRegressor,
+        {"output_dim": 2, "reconstruction_weight": 0.3, "units": 5},
+    ),
+    (components.Cyclic, CYCLIC),
+    (components.OneCycle, {**ONE_CYCLE, "end_divisor": 100.0}),
+    (components.Warmup, {"steps": 5, "start": 0.01}),
+    (components.Tiger, TIGER),
+]
+each_part = pytest.mark.parametrize(
+    ("kind", "arguments"), PARTS, ids=[kind.__name__ for kind, _ in PARTS]
+)
 
 
-@pytest.mark.parametrize("name", list(PARTS))
-def test_a_part_is_the_same_after_its_config(name: str):
-    part = PARTS[name]()
-    config = part.get_config()
-    again = type(part).from_config(json.loads(json.dumps(config)))
-    assert type(part).__name__ == name
+def made(kind: Any, arguments: dict[str, Any]) -> Any:
+    return kind(**arguments, **NESTED.get(kind.__name__, dict)())
+
+
+@each_part
+def test_a_part_is_the_same_after_its_config(kind: Any, arguments: dict[str, Any]):
+    config = made(kind, arguments).get_config()
+    assert {name: config[name] for name in arguments} == pytest.approx(arguments)
+    again = kind.from_config(json.loads(json.dumps(config)))
     assert again.get_config() == config
-    assert keras.saving.get_registered_name(type(part)) == f"loopwright>{name}"
+    assert keras.saving.get_registered_name(kind) == f"loopwright>{kind.__name__}"
 
 
-@pytest.mark.parametrize("name", list(PARTS))
-def test_every_argument_of_a_part_is_in_its_config(name: str):
-    part = PARTS[name]()
-    own = set(inspect.signature(type(part)).parameters) - {"args", "kwargs", "options"}
-    assert own <= set(part.get_config())
+@each_part
+def test_every_argument_of_a_part_is_in_its_config(kind: Any, arguments: dict[str, Any]):
+    own = set(inspect.signature(kind).parameters) - {"args", "kwargs", "options"}
+    assert own <= set(made(kind, arguments).get_config())
+
+
+def test_every_class_of_the_shelf_is_among_these():
+    kinds = {kind for kind, _ in PARTS} - {losses.HuberFunction}
+    assert kinds == {part for part in vars(components).values() if isinstance(part, type)}
