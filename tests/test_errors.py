@@ -12,7 +12,10 @@ RAISED = [
     (errors.StepError, ValueError),
     (errors.ConfigurationError, ValueError),
     (errors.MissingStepError, NotImplementedError),
+    (errors.CheckpointError, Exception),
+    (errors.NotFiniteError, FloatingPointError),
 ]
+WITH = {errors.NotFiniteError: {"step": 3}}
 WARNED = [errors.StepWarning, errors.RetraceWarning]
 
 
@@ -52,7 +55,7 @@ def test_an_error_is_caught_as_ours_and_as_the_builtin(
 ):
     for caught in (errors.LoopwrightError, builtin):
         with pytest.raises(caught, match=r"^it says this$"):
-            raise error("it says this")
+            raise error("it says this", **WITH.get(error, {}))
 
 
 @pytest.mark.parametrize("warning", WARNED)

@@ -282,10 +282,10 @@ def test_a_runner_says_how_many_steps_it_ran_before_the_data_ended(plan):
     chosen = settled(plan_of(plan), runners.terms(feed))
     runner = runners.runner("train_step", feed.batch_spec, chosen)
     reader = runner.open(feed)
-    ran, totals = runner.run(reader, 8, watch)
-    assert (ran, totals["loss"][1]) == (8, 80)
-    ran, totals = runner.run(reader, 100, watch)
-    assert (ran, totals["loss"][1]) == (3, 23)
+    ran = runner.run(reader, 8, watch)
+    assert (ran.steps, ran.outputs["loss"][1]) == (8, 80)
+    ran = runner.run(reader, 100, watch)
+    assert (ran.steps, ran.outputs["loss"][1]) == (3, 23)
     assert int(task.step) == 11
 
 

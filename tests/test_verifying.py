@@ -21,7 +21,11 @@ def test_other_bits_are_named(tmp_path: Path):
     for name, content in (("whole", b"one"), ("killed", b"two")):
         store = Store(tmp_path / name / "checkpoints")
         history = {"history": {"epoch_steps": [5]}}
-        store.write(5, history, lambda into, c=content: (into / "state.index").write_bytes(c))
+
+        def write(into: Path, content: bytes = content) -> None:
+            (into / "state.index").write_bytes(content)
+
+        store.write(5, history, write)
     verdict = verifying._compared(tmp_path / "whole", tmp_path / "killed", 1)
     assert verdict.differing == ["state.index"]
     assert "NOT EXACT" in str(verdict)

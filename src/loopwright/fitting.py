@@ -104,6 +104,7 @@ class Fitting:
             watch=self.watch,
             planned=lent.piloting.planned,
         )
+        self.training.lets_nan_pass = self.bridge.looks_for_nan
         for held in asked.sets.values():
             # What is wrong with validation shows before an hour of training, not after it.
             if held.can_be_read_again:
@@ -251,6 +252,8 @@ class Fitting:
             if finished.reason in ("complete", "stopped", "left"):
                 finalize_averages(self.lent.task)
             tell(sinks, finished)
+            self.feed = None
+            self.training.close()
         yield finished
 
 

@@ -25,7 +25,7 @@ from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.runs import Run, Snapshot
 from loopwright.schedule import Place, moved
 from loopwright.snapshots import Exact, put_back, require_resumable, taken
-from loopwright.telemetry.journal import Journal, opened
+from loopwright.telemetry.journal import JOURNAL, Journal, opened
 
 Found = tuple[Checkpoint, Snapshot]
 
@@ -55,8 +55,8 @@ def leg_events(
         with contextlib.ExitStack() as stack:
             journal = None
             if what != "skip":
-                after_bytes = 0 if found is None else found[1].journal_bytes
-                path = run.directory / "metrics.jsonl"
+                after_bytes = 0 if found is None else found[1].lengths[JOURNAL]
+                path = run.directory / JOURNAL
                 new = what == "begin"
                 journal = stack.enter_context(opened(path, after_bytes, time.time, is_new_leg=new))
                 asked = replace(asked, sinks=[*asked.sinks, tolerated(journal)])
@@ -101,7 +101,8 @@ class _Leg:
     ) -> None:
         self._heard = heard
         self._fitting, self._run, self._leg, self._journal = fitting, run, leg, journal
-        self._exact, self._rollbacks = exact, 0
+        self._exact: Exact = exact
+        self._rollbacks = 0
         self._named = require_resumable(fitting)
         self._exact_until: int | None = None
         self._place: Place = Place()
@@ -204,7 +205,7 @@ class _Leg:
         first = first_bad_step(goes_wrong, error.step - saved.step)
         training.passed_over.add(saved.step + first)
         go_back()
-        self._journal.cut(saved.journal_bytes)
+        self._journal.cut(saved.lengths[JOURNAL])
         batch = training.batch_in_words(saved.read.batches + first - 1)
         return self._place, self._scores, BatchSkipped(saved.step + first, batch, saved.step)
 

@@ -18,7 +18,9 @@ from loopwright.task import Task
 class Runners:
     """Makes and keeps what runs the steps of one task."""
 
-    def __init__(self, task: Task, strategy: tf.distribute.Strategy, on_nan: OnNan) -> None:
+    def __init__(
+        self, task: Task, strategy: tf.distribute.Strategy, on_nan: OnNan = "raise"
+    ) -> None:
         self._task, self._strategy, self._on_nan = task, strategy, on_nan
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}

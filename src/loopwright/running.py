@@ -57,7 +57,7 @@ class StepRunner:
         return StreamReader(feed)
 
     def run(self, reader: Reader, steps: int, watch: Stopwatch) -> Ran:
-        """Runs up to `steps` steps; it ends early at one that is not finite and is not skipped."""
+        """Runs up to `steps` steps; fewer only if the data ended."""
         ran, total, not_finite, more = 0, None, list[int](), True
         while ran < steps and more:
             done, outputs, found, more = self._run(reader, steps - ran, watch)
@@ -65,7 +65,6 @@ class StepRunner:
                 outputs = tf.nest.map_structure(lambda output: output.numpy(), outputs)
                 not_finite += [ran + index for index in found]
                 ran, total = ran + done, self._loops.added(total, outputs)
-                more = more and (not found or self.skips)
         return Ran(ran, total, not_finite)
 
     def prepare(self, reader: Reader) -> Callable[[], None]:

@@ -43,8 +43,8 @@ class Snapshot:
     batch: Any
     """What batches are like; None without data, or if that cannot be written down."""
     has_data: bool
-    journal_bytes: int
-    """How long `metrics.jsonl` was."""
+    lengths: Mapping[str, int]
+    """How many bytes the files had that grow with the run, like `metrics.jsonl`."""
     passed_over: Sequence[int]
     """Steps whose batch was left out."""
     tally: Mapping[str, Any]

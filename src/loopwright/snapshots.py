@@ -12,6 +12,7 @@ from loopwright.fitting import Fitting
 from loopwright.manifest import Checkpoint
 from loopwright.runs import Snapshot
 from loopwright.schedule import Place
+from loopwright.telemetry.journal import JOURNAL
 
 Exact = Literal["warn", "require"]
 
@@ -61,7 +62,7 @@ def taken(
         data={} if asked.data is None else asked.data.fingerprint(),
         batch=None if fitting.feed is None else specs.encoded(fitting.feed.batch_spec),
         has_data=asked.data is not None,
-        journal_bytes=journal_bytes,
+        lengths={JOURNAL: journal_bytes},
         passed_over=sorted(fitting.training.passed_over),
         tally=fitting.tally.state(),
         history=fitting.history.state(),

@@ -41,6 +41,8 @@ class Training:
         self._reader: Reader = None
         self.read = NOTHING_READ
         """Of its data, since the beginning of the leg; each step reads one batch."""
+        self.lets_nan_pass = False
+        """Whether somebody else looks at the losses: a callback that ends the run."""
         self.passed_over: set[int] = set()
         """Steps whose batch is read and not trained on, because it would spoil the run."""
         self.skipped: list[BatchSkipped] = []
@@ -83,9 +85,14 @@ class Training:
         feed, reader = self._feed, self._reader
         if feed is None:
             return self.read, {}
-        is_saved = feed.position == "iterator" and isinstance(reader, StreamReader)
         read = replace(self.read, last_digest=feed.last_digest())
-        return read, reader.state() if is_saved else {}
+        if feed.position == "iterator" and isinstance(reader, StreamReader):
+            return read, reader.state()
+        return read, {}
+
+    def close(self) -> None:
+        """Lets go of the data and of whoever makes its batches."""
+        self._feed = self._reader = None
 
     def read_from(self, feed: Feed | None) -> None:
         """Reads from another feed of the same data from now on."""
@@ -142,7 +149,7 @@ class Training:
         watch.add("step", seconds - compile_seconds - waited_seconds)
         done = ran.steps
         self._pilot.ran(plan, done, seconds, compile_seconds)
-        if ran.not_finite:
+        if ran.not_finite and not self.lets_nan_pass:
             self._not_finite(plan, ran.not_finite)
         if done:
             self._tally.add(ran.outputs)

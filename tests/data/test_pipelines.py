@@ -262,6 +262,13 @@ GOES_ON_OTHERWISE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Dataset.zip(numbers(), Dataset.random()).batch(4),
         "Dataset.random(), sample_from_datasets() or similar has no seed",
     ),
+    "made in a function": (made_in_a_function, "a shuffle in it was made inside a tf.function"),
+    "the clock": (
+        lambda: numbers().map(lambda _: tf.timestamp()).batch(4),
+        "it looks at the clock (tf.timestamp)",
+    ),
+}
+HAS_NO_ORDER: dict[str, tuple[Callable[[], Any], str]] = {
     "shuffled, then cached": (
         lambda: shuffled().cache().batch(4),
         "cache() keeps the order of a shuffle before it: put it first",
@@ -270,13 +277,6 @@ GOES_ON_OTHERWISE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: numbers().apply(tf.data.experimental.shuffle_and_repeat(6, 1, seed=3)).batch(4),
         "shuffle_and_repeat() loses its place between two epochs",
     ),
-    "made in a function": (made_in_a_function, "a shuffle in it was made inside a tf.function"),
-    "the clock": (
-        lambda: numbers().map(lambda _: tf.timestamp()).batch(4),
-        "it looks at the clock (tf.timestamp)",
-    ),
-}
-HAS_NO_ORDER: dict[str, tuple[Callable[[], Any], str]] = {
     "map": (lambda: numbers().map(lambda n: n, 2, deterministic=False).batch(4), f"map() {ORDER}"),
     "batch": (
         lambda: numbers().batch(4, num_parallel_calls=2, deterministic=False),

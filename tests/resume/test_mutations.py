@@ -49,7 +49,7 @@ def test_without_some_of_the_variables_a_run_ends_otherwise(
 def test_without_the_place_in_arrays_a_run_ends_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    training = Arrays.training
+    training: Any = Arrays.training
     monkeypatch.setattr(
         Arrays, "training", lambda self, **given: training(self, **given | {"after": NOTHING_READ})
     )

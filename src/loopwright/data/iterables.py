@@ -100,7 +100,7 @@ class Batches(Data):
         orders = (order_of(source, seed, number, shuffle) for number in numbers)
         orders = itertools.chain([itertools.islice(next(orders), first, None)], orders)
         passes = (read_ahead(source, order) for order in orders)
-        cut = as_epochs(passes, steps_per_epoch, after.batches % length)
+        cut = as_epochs(passes, steps_per_epoch, after.batches % max(length, 1))
         epochs = map(self._converted, with_hooks(source, cut))
         return _Reader(epochs, length, epoch_ended=source.on_epoch_end).feed()
 

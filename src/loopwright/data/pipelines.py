@@ -71,8 +71,9 @@ def unresumable(dataset: tf.data.Dataset) -> str | None:
 def unrepeatable(dataset: tf.data.Dataset) -> str | None:
     """What makes a pipeline give other batches when it is read again; None: nothing known.
 
-    >>> unrepeatable(tf.data.Dataset.range(10).shuffle(10).batch(2))
-    'shuffle() has no seed: pass seed=1'
+    >>> numbers = tf.data.Dataset.range(10)
+    >>> unrepeatable(numbers.map(lambda n: n, 2, deterministic=False).batch(2))
+    'map() has deterministic=False: what is ready first comes first'
     """
     if dataset.options().deterministic is False:
         return "its options say deterministic=False: what is ready first comes first"

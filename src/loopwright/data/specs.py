@@ -38,15 +38,16 @@ def decoded(content: Any) -> Any:
 
 
 def _encoded(spec: Any) -> dict[str, Any]:
-    if type(spec) is dict and all(isinstance(key, str) for key in spec):
+    kind: Any = type(spec)
+    if kind is dict and all(isinstance(key, str) for key in spec):
         return {"dict": {key: _encoded(item) for key, item in spec.items()}}
-    if type(spec) in (tuple, list):
-        return {type(spec).__name__: [_encoded(item) for item in spec]}
+    if kind in (tuple, list):
+        return {kind.__name__: [_encoded(item) for item in spec]}
     kinds = {tf.TensorSpec: "tensor", tf.SparseTensorSpec: "sparse", tf.RaggedTensorSpec: "ragged"}
-    if type(spec) not in kinds:
-        raise TypeError(type(spec).__name__)
+    if kind not in kinds:
+        raise TypeError(kind.__name__)
     shape = None if spec.shape.rank is None else spec.shape.as_list()
     content: dict[str, Any] = {"shape": shape, "dtype": spec.dtype.name}
-    if isinstance(spec, tf.RaggedTensorSpec):
+    if kind is tf.RaggedTensorSpec:
         content |= {"ragged_rank": spec.ragged_rank, "row_splits": spec.row_splits_dtype.name}
-    return {kinds[type(spec)]: content}
+    return {kinds[kind]: content}

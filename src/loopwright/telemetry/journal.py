@@ -19,6 +19,7 @@ from typing import Any, final
 from loopwright.errors import LoopwrightWarning
 from loopwright.events import Event, Saved, Trained
 
+JOURNAL = "metrics.jsonl"
 _SECONDS_BETWEEN_TRAINED = 1.0
 
 
