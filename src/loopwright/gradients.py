@@ -32,6 +32,17 @@ _current = threading.local()  # replicas are traced in threads of their own
 
 
 @contextlib.contextmanager
+def norms_recorded() -> Iterator[dict[int, tuple[Any, Any]]]:
+    """Collects each variable that is updated in this thread, and the norm of its gradient."""
+    before, recorded = getattr(_current, "norms", None), dict[int, tuple[Any, Any]]()
+    _current.norms = recorded
+    try:
+        yield recorded
+    finally:
+        _current.norms = before
+
+
+@contextlib.contextmanager
 def step_scope(scope: StepScope) -> Iterator[None]:
     """Makes `scope` the current one for this thread."""
     before = getattr(_current, "scope", None)
@@ -114,6 +125,8 @@ def _is_dry_run(optimizer: Any, variables: list[Any]) -> bool:
     scope = _scope()
     if scope.met is not None:
         scope.met.append((optimizer, variables))
+    if not scope.updates:
+        _record(variables, [tf.zeros(()) for _ in variables])
     return not scope.updates
 
 
@@ -141,7 +154,10 @@ def _update(
     if scope.fraction is not None:
         gradients = _reduce(gradients, scope.fraction)
     unscaled = gradients if scale is None else [_times(g, 1.0 / scale) for g in gradients]
-    norm = tf.linalg.global_norm([_rows_once(gradient) for gradient in unscaled])
+    rows = [_rows_once(gradient) for gradient in unscaled]
+    norm = tf.linalg.global_norm(rows)
+    if _is_recorded():
+        _record(variables, [tf.norm(tf.cast(each, norm.dtype)) for each in rows])
     if as_list(transform):
         gradients, variables = transformed(transform, unscaled, variables)
         if scale is not None:
@@ -159,6 +175,15 @@ def _update(
             lambda: _nothing(None),
         )
     return norm
+
+
+def _is_recorded() -> bool:
+    return getattr(_current, "norms", None) is not None
+
+
+def _record(variables: list[Any], norms: list[Any]) -> None:
+    if _is_recorded():
+        _current.norms |= {id(v): (v, norm) for v, norm in zip(variables, norms, strict=True)}
 
 
 def _reduce(gradients: list[Any], fraction: Any) -> list[Any]:

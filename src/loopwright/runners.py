@@ -19,9 +19,15 @@ class Runners:
     """Makes and keeps what runs the steps of one task."""
 
     def __init__(
-        self, task: Task, strategy: tf.distribute.Strategy, on_nan: OnNan = "raise"
+        self,
+        task: Task,
+        strategy: tf.distribute.Strategy,
+        on_nan: OnNan = "raise",
+        *,
+        watches_gradients: bool = False,
     ) -> None:
         self._task, self._strategy, self._on_nan = task, strategy, on_nan
+        self._watches_gradients = watches_gradients
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
         self._runners: dict[Any, StepRunner] = {}
@@ -32,9 +38,7 @@ class Runners:
         kind = (name, str(batch_spec), plan)
         if kind not in self._runners:
             is_eager = plan.step == "eager"
-            step = Step(
-                self._task, name, self._strategy, batch_spec is not None, converts=not is_eager
-            )
+            step = self._step(name, batch_spec, converts=not is_eager)
             # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
             needs_trace = not is_eager or step.replicas > 1 or self._on_nan == "skip"
             built = self._build(step, batch_spec) if needs_trace else Built(None)
@@ -44,9 +48,7 @@ class Runners:
     def built(self, name: StepName, batch_spec: Any) -> Built:
         """What the trace of this step has told."""
         self._forget_if_changed()
-        has_data = batch_spec is not None
-        step = Step(self._task, name, self._strategy, has_data, converts=True)
-        return self._build(step, batch_spec)
+        return self._build(self._step(name, batch_spec, converts=True), batch_spec)
 
     def terms(self, feed: Feed | None) -> Terms:
         """What a plan has to serve."""
@@ -59,6 +61,16 @@ class Runners:
             batches="memory" if feed.resident is not None else streamed,
             plain=all(isinstance(s, tf.TensorSpec) and s.dtype != tf.string for s in leaves),
             replicas=replicas,
+        )
+
+    def _step(self, name: StepName, batch_spec: Any, *, converts: bool) -> Step:
+        return Step(
+            self._task,
+            name,
+            self._strategy,
+            batch_spec is not None,
+            converts=converts,
+            watches_gradients=self._watches_gradients and name == "train_step",
         )
 
     def _build(self, step: Step, batch_spec: Any) -> Built:
