@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loopwright import components as components
     from loopwright import testing as testing
     from loopwright.data import Arrays as Arrays
     from loopwright.data import Stream as Stream
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from loopwright.events import Started as Started
     from loopwright.events import Trained as Trained
     from loopwright.events import Validated as Validated
+    from loopwright.gradient_check import check_gradients as check_gradients
     from loopwright.history import History as History
     from loopwright.plan_history import PlanHistory as PlanHistory
     from loopwright.plans import Plan as Plan
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from loopwright.retention import KeepLatest as KeepLatest
     from loopwright.scalars import Mean as Mean
     from loopwright.schedule import Every as Every
+    from loopwright.scheduled import Scheduled as Scheduled
     from loopwright.signals import Preempted as Preempted
     from loopwright.supervised import Supervised as Supervised
     from loopwright.task import Task as Task
@@ -77,18 +80,20 @@ _HOMES = {
         "Trained",
         "Validated",
     ],
+    "gradient_check": ["check_gradients"],
     "history": ["History"],
     "plan_history": ["PlanHistory"],
     "plans": ["Plan"],
     "retention": ["KeepBest", "KeepLatest"],
     "scalars": ["Mean"],
     "schedule": ["Every"],
+    "scheduled": ["Scheduled"],
     "signals": ["Preempted"],
     "supervised": ["Supervised"],
     "task": ["Task"],
     "trainer": ["Trainer"],
 }
-_MODULES = ["testing"]
+_MODULES = ["components", "testing"]
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [*sorted([*_HOME_OF, *_MODULES])]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]

@@ -11,9 +11,7 @@ import tensorflow as tf
 
 from loopwright import adaptations, guards
 from loopwright.errors import ConfigurationError, StepError, message
-
-Transform = Callable[[list[Any], list[Any]], Sequence[Any]]
-"""(gradients, variables) -> gradients, after the reduction over replicas."""
+from loopwright.transforms import Transforms, as_list, transformed
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,17 @@ _current = threading.local()  # replicas are traced in threads of their own
 
 
 @contextlib.contextmanager
+def norms_recorded() -> Iterator[dict[int, tuple[Any, Any]]]:
+    """Collects each variable that is updated in this thread, and the norm of its gradient."""
+    before, recorded = getattr(_current, "norms", None), dict[int, tuple[Any, Any]]()
+    _current.norms = recorded
+    try:
+        yield recorded
+    finally:
+        _current.norms = before
+
+
+@contextlib.contextmanager
 def step_scope(scope: StepScope) -> Iterator[None]:
     """Makes `scope` the current one for this thread."""
     before = getattr(_current, "scope", None)
@@ -51,7 +60,7 @@ def minimize(
     tape: tf.GradientTape,
     *,
     when: Any = True,
-    transform: Transform | None = None,
+    transform: Transforms = None,
 ) -> Any:
     """One optimizer update that lowers `loss`; returns the norm of its gradient."""
     variables = guards.trainable(model_or_variables)
@@ -73,7 +82,7 @@ def apply(
     optimizer: keras.optimizers.Optimizer,
     *,
     when: Any = True,
-    transform: Transform | None = None,
+    transform: Transforms = None,
 ) -> Any:
     """One optimizer update from gradients of one's own; returns their norm."""
     gradients, variables = list(gradients), list(variables)
@@ -116,6 +125,8 @@ def _is_dry_run(optimizer: Any, variables: list[Any]) -> bool:
     scope = _scope()
     if scope.met is not None:
         scope.met.append((optimizer, variables))
+    if not scope.updates:
+        _record(variables, [tf.zeros(()) for _ in variables])
     return not scope.updates
 
 
@@ -137,15 +148,18 @@ def _update(
     optimizer: keras.optimizers.Optimizer,
     scale: Any,
     when: Any,
-    transform: Transform | None,
+    transform: Transforms,
 ) -> Any:
     scope = _scope()
     if scope.fraction is not None:
         gradients = _reduce(gradients, scope.fraction)
     unscaled = gradients if scale is None else [_times(g, 1.0 / scale) for g in gradients]
-    norm = tf.linalg.global_norm([_rows_once(gradient) for gradient in unscaled])
-    if transform is not None:
-        gradients = _transformed(transform, unscaled, variables)
+    rows = [_rows_once(gradient) for gradient in unscaled]
+    norm = tf.linalg.global_norm(rows)
+    if _is_recorded():
+        _record(variables, [tf.norm(tf.cast(each, norm.dtype)) for each in rows])
+    if as_list(transform):
+        gradients, variables = transformed(transform, unscaled, variables)
         if scale is not None:
             gradients = [_times(gradient, scale) for gradient in gradients]
 
@@ -163,19 +177,13 @@ def _update(
     return norm
 
 
-def _transformed(transform: Transform, gradients: list[Any], variables: list[Any]) -> list[Any]:
-    result = transform(list(gradients), list(variables))
-    if not isinstance(result, list | tuple) or len(result) != len(gradients):
-        raise StepError(
-            message(
-                "A gradient transform has to return as many gradients as it was given.",
-                expected=f"a list of {len(gradients)} gradients",
-                received=f"{type(result).__name__}"
-                + (f" of {len(result)}" if isinstance(result, list | tuple) else ""),
-                do="write it as `def transform(gradients, variables): return [...]`",
-            )
-        )
-    return list(result)
+def _is_recorded() -> bool:
+    return getattr(_current, "norms", None) is not None
+
+
+def _record(variables: list[Any], norms: list[Any]) -> None:
+    if _is_recorded():
+        _current.norms |= {id(v): (v, norm) for v, norm in zip(variables, norms, strict=True)}
 
 
 def _reduce(gradients: list[Any], fraction: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from loopwright import adaptations, explanations, runtime
+from loopwright import adaptations, explanations, runtime, scheduled
 from loopwright.data import Data, Feed, nests
 from loopwright.data.source import Resident
 from loopwright.errors import DataError, message
@@ -26,9 +26,13 @@ def predict(
 ) -> Any:
     """The predictions for all of a data set, as NumPy arrays in the nest the step returns."""
     is_eager = plan.step == "eager"
-    step = _on_all_replicas(
-        task.predict_step if is_eager else adaptations.autograph(task.predict_step), strategy
-    )
+    own = task.predict_step if is_eager else adaptations.autograph(task.predict_step)
+
+    def on_replica(batch: Any) -> Any:
+        with scheduled.following(task.step_counter):
+            return own(batch)
+
+    step = _on_all_replicas(on_replica, strategy)
     parts: list[Any] = []
     feed: Feed | None = data.one_pass(steps=steps)
     while feed is not None:

@@ -4,7 +4,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright import state
+from loopwright import scheduled, state
 from loopwright.building import Built, build
 from loopwright.data import Feed, nests
 from loopwright.finite import OnNan, Watch
@@ -19,9 +19,15 @@ class Runners:
     """Makes and keeps what runs the steps of one task."""
 
     def __init__(
-        self, task: Task, strategy: tf.distribute.Strategy, on_nan: OnNan = "raise"
+        self,
+        task: Task,
+        strategy: tf.distribute.Strategy,
+        on_nan: OnNan = "raise",
+        *,
+        watches_gradients: bool = False,
     ) -> None:
         self._task, self._strategy, self._on_nan = task, strategy, on_nan
+        self._watches_gradients = watches_gradients
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
         self._runners: dict[Any, StepRunner] = {}
@@ -32,9 +38,7 @@ class Runners:
         kind = (name, str(batch_spec), plan)
         if kind not in self._runners:
             is_eager = plan.step == "eager"
-            step = Step(
-                self._task, name, self._strategy, batch_spec is not None, converts=not is_eager
-            )
+            step = self._step(name, batch_spec, converts=not is_eager)
             # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
             needs_trace = not is_eager or step.replicas > 1 or self._on_nan == "skip"
             built = self._build(step, batch_spec) if needs_trace else Built(None)
@@ -44,9 +48,7 @@ class Runners:
     def built(self, name: StepName, batch_spec: Any) -> Built:
         """What the trace of this step has told."""
         self._forget_if_changed()
-        has_data = batch_spec is not None
-        step = Step(self._task, name, self._strategy, has_data, converts=True)
-        return self._build(step, batch_spec)
+        return self._build(self._step(name, batch_spec, converts=True), batch_spec)
 
     def terms(self, feed: Feed | None) -> Terms:
         """What a plan has to serve."""
@@ -61,6 +63,16 @@ class Runners:
             replicas=replicas,
         )
 
+    def _step(self, name: StepName, batch_spec: Any, *, converts: bool) -> Step:
+        return Step(
+            self._task,
+            name,
+            self._strategy,
+            batch_spec is not None,
+            converts=converts,
+            watches_gradients=self._watches_gradients and name == "train_step",
+        )
+
     def _build(self, step: Step, batch_spec: Any) -> Built:
         kind = (step.name, str(batch_spec))
         if kind not in self._built:
@@ -68,7 +80,7 @@ class Runners:
             spec = None if batch_spec is None else nests.spec_in_floatx(batch_spec)
             self._built[kind] = build(step, spec)
             # Building creates what is made lazily, so the fingerprint is taken after it.
-            self._fingerprint = state.fingerprint(self._task)
+            self._fingerprint = self._task_now()
         return self._built[kind]
 
     def _watch(self, name: StepName, built: Built) -> Watch:
@@ -82,7 +94,10 @@ class Runners:
         return Watch(looks=True, kept=tuple(v for v in own.values() if id(v.handle) in used))
 
     def _forget_if_changed(self) -> None:
-        if self._fingerprint != state.fingerprint(self._task):
+        if self._fingerprint != self._task_now():
             self._built.clear()
             self._runners.clear()
-            self._fingerprint = state.fingerprint(self._task)
+            self._fingerprint = self._task_now()
+
+    def _task_now(self) -> Any:
+        return state.fingerprint(self._task), scheduled.held(self._task)

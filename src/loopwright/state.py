@@ -31,9 +31,9 @@ class Part:
     value: Any
 
 
-def parts(task: object) -> list[Part]:
+def parts(task: object, *also: type) -> list[Part]:
     """Every part of a task, also inside lists, tuples, dicts and plain objects; each once."""
-    return list(_walk(task, "", {}))
+    return list(_walk(task, "", {}, kinds=(*_PARTS, *also)))
 
 
 def of_kind(kind: type[T], task: object) -> list[T]:
@@ -109,11 +109,8 @@ def fingerprint(task: object) -> tuple[Any, ...]:
     layers = of_kind(keras.Layer, task)
     frozen = tuple(variable.trainable for layer in layers for variable in layer.variables)
     metrics = tuple(id(m) for layer in layers for m in layer.metrics)
-    settings = tuple(
-        (name, value)
-        for name, value in vars(task).items()
-        if isinstance(value, bool | int | float | str | None)
-    )
+    plain = bool | int | float | str | None
+    settings = tuple((name, v) for name, v in vars(task).items() if isinstance(v, plain))
     return parts_now, frozen, metrics, settings
 
 
@@ -193,12 +190,14 @@ def _is_trained(part: Any) -> bool:
     return isinstance(part, tf.Variable | keras.Variable) and bool(part.trainable)
 
 
-def _walk(value: Any, path: str, seen: dict[int, Any], *, deep: bool = False) -> Iterator[Part]:
+def _walk(
+    value: Any, path: str, seen: dict[int, Any], *, deep: bool = False, kinds: Any = _PARTS
+) -> Iterator[Part]:
     """Every part below a value; `deep`: also those inside parts, but not inside optimizers."""
     if id(value) in seen:
         return
     inner: Iterable[tuple[str, Any]] = ()
-    if isinstance(value, _PARTS):
+    if isinstance(value, kinds):
         yield Part(path, value)
         if deep and not isinstance(value, keras.optimizers.Optimizer):
             inner = _held(value)
@@ -212,7 +211,7 @@ def _walk(value: Any, path: str, seen: dict[int, Any], *, deep: bool = False) ->
     else:
         return
     seen[id(value)] = value  # held, so that nothing else gets its id
-    found = (part for name, item in inner for part in _walk(item, path + name, seen, deep=deep))
+    found = (p for name, i in inner for p in _walk(i, path + name, seen, deep=deep, kinds=kinds))
     if deep and isinstance(value, set | frozenset):
         found = list(found)
         if found and len(value) > 1:

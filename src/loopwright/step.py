@@ -1,15 +1,15 @@
 """One step: the train or test step of a task, on one global batch, on all replicas."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import tensorflow as tf
 
-from loopwright import adaptations, runtime, scalars, state
+from loopwright import adaptations, runtime, scalars, scheduled, state
 from loopwright.data import nests
-from loopwright.gradients import StepScope, step_scope
+from loopwright.gradients import StepScope, norms_recorded, step_scope
 from loopwright.task import Task
 
 StepName = Literal["train_step", "test_step"]
@@ -25,6 +25,8 @@ class Step:
     has_data: bool
     converts: bool
     """Whether `if` and `while` on tensors become graph operations; not while debugging eagerly."""
+    watches_gradients: bool = False
+    """Whether the norm of each variable's gradient is reported as well."""
 
     @property
     def title(self) -> str:
@@ -64,7 +66,18 @@ class Step:
         step = getattr(step, "python_function", step)
         if self.converts and not self.reports_last:
             step = adaptations.autograph(step)
-        return step(batch) if self.has_data else step()
+        recorded = norms_recorded() if self.watches_gradients else contextlib.nullcontext({})
+        with scheduled.following(self.task.step_counter), recorded as norms:
+            outputs = step(batch) if self.has_data else step()
+            if self.name == "train_step" and not self.reports_last:
+                outputs = scheduled.reported(self.task, outputs)
+        return {**outputs, **self._named_norms(norms)} if norms else outputs
+
+    def _named_norms(self, norms: Mapping[int, tuple[Any, Any]]) -> dict[str, Any]:
+        """`gradient_norm/model.layers[0].kernel` and so on."""
+        paths = {id(variable): path for path, variable in state.named(self.task).items()}
+        named = {paths.get(id(getattr(v, "value", v)), v.name): n for v, n in norms.values()}
+        return {f"gradient_norm/{path}": norm for path, norm in named.items()}
 
     def folded(self, outputs: Any, examples: Any) -> Any:
         """What is kept of a step's outputs; refuses what is not a dict of scalars."""

@@ -1,6 +1,6 @@
 """Supervised: inputs, labels, a loss. The whole case, written once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import keras
@@ -10,6 +10,7 @@ from loopwright import guards
 from loopwright.errors import StepError, message
 from loopwright.scalars import Scalars
 from loopwright.task import Task
+from loopwright.transforms import Transform
 
 
 @final
@@ -18,6 +19,7 @@ class Supervised(Task):
 
     Loss, optimizer and metrics are what Keras' `compile` takes: names, objects, plain functions,
     and lists or dicts of them for several outputs. The model's own losses are always added.
+    `gradients` are functions that change the gradients, in this order, as `minimize` takes them.
 
     >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     >>> task = Supervised(model, "mse", "sgd", metrics=["mae"])
@@ -32,9 +34,11 @@ class Supervised(Task):
         *,
         weighted_metrics: Any = (),
         loss_weights: Any = None,
+        gradients: Sequence[Transform] = (),
     ) -> None:
         self.model = model
         self.optimizer = _optimizer_for(model, optimizer)
+        self.gradients = list(gradients)
         self._loss = loss
         self._objective = _Objective(model)
         self._objective.compile(
@@ -49,8 +53,10 @@ class Supervised(Task):
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        """The metrics asked for, one per output where there are several, named as in Keras."""
-        return [metric for metric in self._objective.metrics if metric.name != "loss"]
+        """The metrics asked for, named as in Keras, and those that layers of the model hold."""
+        asked = [metric for metric in self._objective.metrics if metric.name != "loss"]
+        # As a layer's: `model.metrics` would add those of a `compile` that is not ours.
+        return list(dict.fromkeys([*asked, *keras.Layer.metrics.fget(self.model)]))
 
     def train_step(self, batch: Any) -> Scalars:
         """Predicts, scores, updates."""
@@ -58,7 +64,8 @@ class Supervised(Task):
         with tf.GradientTape() as tape:
             predictions = self.model(x, training=True)
             scalars = self._losses(y, predictions, sample_weight)
-        self.minimize(scalars["loss"], self.model, self.optimizer, tape)
+        loss = scalars["loss"]
+        self.minimize(loss, self.model, self.optimizer, tape, transform=self.gradients)
         self._objective.compute_metrics(x, y, predictions, sample_weight)
         return scalars
 

@@ -21,10 +21,10 @@ import tensorflow as tf
 
 from loopwright import state
 from loopwright.errors import MissingStepError, message
-from loopwright.gradients import Transform
 from loopwright.gradients import apply as apply_gradients
 from loopwright.gradients import minimize as minimize_loss
 from loopwright.scalars import Scalars
+from loopwright.transforms import Transforms
 
 
 class Task:
@@ -79,12 +79,13 @@ class Task:
         tape: tf.GradientTape,
         *,
         when: Any = True,
-        transform: Transform | None = None,
+        transform: Transforms = None,
     ) -> Any:
         """Updates a model, or a list of variables, so that `loss` falls; returns the gradient norm.
 
         `when` is a condition on the device: `when=self.step % 5 == 0`. `transform(gradients,
-        variables)` changes the gradients, after they were averaged over replicas.
+        variables)`, or a list of such functions, changes the gradients, after they were averaged
+        over replicas; `loopwright.components.gradients` has some.
         """
         return minimize_loss(
             loss, model_or_variables, optimizer, tape, when=when, transform=transform
@@ -97,7 +98,7 @@ class Task:
         optimizer: keras.optimizers.Optimizer,
         *,
         when: Any = True,
-        transform: Transform | None = None,
+        transform: Transforms = None,
     ) -> Any:
         """As `minimize`, for gradients of one's own."""
         return apply_gradients(gradients, variables, optimizer, when=when, transform=transform)

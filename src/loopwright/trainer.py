@@ -65,6 +65,7 @@ class Trainer:
         keep: Sequence[Rule] = (KeepLatest(3), KeepBest("val_loss")),
         on_nan: OnNan = "raise",
         exact: Exact = "warn",
+        watch: Literal["gradients"] | None = None,
         init_from: "str | os.PathLike[str] | None" = None,
         fresh: bool = False,
     ) -> None:
@@ -73,7 +74,10 @@ class Trainer:
         require_policy(on_nan, run_dir, self._strategy.num_replicas_in_sync)
         self._task = as_task(task, self._strategy)
         self._init_from = None if init_from is None else os.fspath(init_from)
-        self._runners = Runners(self._task, self._strategy, on_nan)
+        _require_watchable(watch, self._task)
+        self._runners = Runners(
+            self._task, self._strategy, on_nan, watches_gradients=watch is not None
+        )
         self._piloting = Piloting(asked_for(plan), self._runners, self._task)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
@@ -290,6 +294,18 @@ class Trainer:
         plan = Plan(self.plan.step, self.plan.loop)
         plan = settled(nearest(plan, terms), terms)
         return self._runners.runner("test_step", feed.batch_spec, plan)
+
+
+def _require_watchable(watch: Any, task: Task) -> None:
+    if watch not in (None, "gradients") or (watch and task.reported == "last"):
+        raise ConfigurationError(
+            message(
+                "This cannot be watched.",
+                expected='watch="gradients", with a task whose step calls minimize or apply',
+                received=f"watch={watch!r}, {type(task).__name__}",
+                do="leave watch out; of a compiled Keras model, make a task: lw.Supervised(...)",
+            )
+        )
 
 
 def _save_nothing(place: Place, scores: Metrics) -> None:

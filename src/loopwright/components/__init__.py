@@ -1,0 +1,31 @@
+"""Parts to take, or to read before writing one's own: each is registered with Keras and saved.
+
+    from loopwright import components
+
+    model.compile("nadam", components.HuberLoss(threshold=2.0))
+
+Importing this package registers everything in it: that is all a process needs before it loads a
+`.keras` file which names these parts. Gradient transforms are in `components.gradients`.
+"""
+
+# Not on first use as in `loopwright` itself: Keras finds only what is registered by then.
+from loopwright.components import gradients as gradients
+from loopwright.components.activations import softplus as softplus
+from loopwright.components.layers import Dense as Dense
+from loopwright.components.layers import Exponential as Exponential
+from loopwright.components.layers import ResidualBlock as ResidualBlock
+from loopwright.components.layers import SumProductQuotient as SumProductQuotient
+from loopwright.components.layers import TrainingNoise as TrainingNoise
+from loopwright.components.losses import HuberLoss as HuberLoss
+from loopwright.components.losses import huber as huber
+from loopwright.components.losses import huber_with as huber_with
+from loopwright.components.metrics import HuberMetric as HuberMetric
+from loopwright.components.models import ReconstructionRegressor as ReconstructionRegressor
+from loopwright.components.models import ResidualRegressor as ResidualRegressor
+from loopwright.components.optimizers import Tiger as Tiger
+from loopwright.components.schedules import Cyclic as Cyclic
+from loopwright.components.schedules import OneCycle as OneCycle
+from loopwright.components.schedules import Warmup as Warmup
+from loopwright.components.weights import L1 as L1
+from loopwright.components.weights import GlorotNormal as GlorotNormal
+from loopwright.components.weights import NonNegative as NonNegative

@@ -1,0 +1,168 @@
+"""Gradient transforms: each makes a function `(gradients, variables) -> gradients`.
+
+    lw.Supervised(model, "mse", "adam", gradients=[clip_by_global_norm(1.0), centralize()])
+    self.minimize(loss, model, optimizer, tape, transform=[self.noise])
+
+They see gradients that are averaged over replicas and free of a loss scale, in the order they are
+given; the optimizer's own accumulation and clipping come after them. A limit, a stddev or a factor
+may be an `lw.Scheduled`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from loopwright.errors import StepError, message
+from loopwright.explanations import variable_name
+from loopwright.transforms import Transform
+
+
+def clip_by_global_norm(limit: Any) -> Transform:
+    """Shortens all gradients together, so that their common norm is at most `limit`.
+
+    >>> [gradient] = clip_by_global_norm(2.5)([tf.constant([3.0, 4.0])], ["w"])
+    >>> gradient.numpy().tolist()
+    [1.5, 2.0]
+    """
+    return _ClipByGlobalNorm(limit)
+
+
+def add_noise(stddev: Any, seed: int) -> Transform:
+    """Adds normal noise, after Neelakantan et al., 2015 (arXiv:1511.06807).
+
+    Its state is saved with a task that holds it: in `Supervised(gradients=[...])`, or as an
+    attribute that is made in `__init__`. The gradient of an embedding becomes a whole table.
+
+    >>> noise = add_noise(0.01, seed=0)
+    """
+    return _Noise(stddev, seed)
+
+
+def centralize() -> Transform:
+    """Takes from each output's gradient its mean over the inputs, after Yong et al., 2020.
+
+    >>> [kernel] = centralize()([tf.constant([[1.0, 4.0], [3.0, 4.0]])], ["kernel"])
+    >>> kernel.numpy().tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
+    """
+    return _centralized
+
+
+def freeze(pattern: str) -> Transform:
+    """Leaves the variables whose name matches as they are, weight decay included.
+
+    The pattern is a regular expression, looked for in names such as `encoder/dense/kernel`.
+
+    >>> weights = [keras.Variable(1.0, name="encoder"), keras.Variable(1.0, name="head")]
+    >>> freeze("encoder")([tf.constant(5.0), tf.constant(6.0)], weights)[0] is None
+    True
+    """
+
+    def transform(gradients: list[Any], variables: list[Any]) -> list[Any]:
+        _require_match([pattern], variables)
+        return [
+            None if re.search(pattern, _name(variable)) else gradient
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+
+    return transform
+
+
+def scale(factors: Mapping[str, Any]) -> Transform:
+    """Multiplies the gradients of variables by the factor of the first pattern that matches.
+
+    >>> weights = [keras.Variable(1.0, name="encoder"), keras.Variable(1.0, name="head")]
+    >>> scaled = scale({"encoder": 0.5})([tf.constant(4.0), tf.constant(4.0)], weights)
+    >>> [float(gradient) for gradient in scaled]
+    [2.0, 4.0]
+    """
+    return _Scale(factors)
+
+
+# Those with something to hold are objects: a task is searched for its state, a closure cannot be.
+
+
+@final
+class _ClipByGlobalNorm:
+    def __init__(self, limit: Any) -> None:
+        self.limit = limit
+
+    def __call__(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        # Rows of an embedding may come twice: their sum counts, which is what the whole table has.
+        norm = tf.linalg.global_norm([_dense(gradient) for gradient in gradients])
+        limit = tf.cast(tf.convert_to_tensor(self.limit), norm.dtype)
+        return [_times(gradient, limit / tf.maximum(norm, limit)) for gradient in gradients]
+
+
+@final
+class _Noise:
+    def __init__(self, stddev: Any, seed: int) -> None:
+        self.stddev, self.seed = stddev, keras.random.SeedGenerator(seed)
+
+    def __call__(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        return [_dense(gradient) + self._like(_dense(gradient)) for gradient in gradients]
+
+    def _like(self, gradient: Any) -> Any:
+        noise = keras.random.normal(tf.shape(gradient), dtype=gradient.dtype.name, seed=self.seed)
+        return noise * tf.cast(tf.convert_to_tensor(self.stddev), gradient.dtype)
+
+
+@final
+class _Scale:
+    def __init__(self, factors: Mapping[str, Any]) -> None:
+        self.factors = dict(factors)
+
+    def __call__(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        _require_match(list(self.factors), variables)
+        pairs = zip(gradients, variables, strict=True)
+        return [self._scaled(gradient, _name(variable)) for gradient, variable in pairs]
+
+    def _scaled(self, gradient: Any, name: str) -> Any:
+        for pattern, factor in self.factors.items():
+            if re.search(pattern, name):
+                return _times(gradient, factor)
+        return gradient
+
+
+def _centralized(gradients: list[Any], variables: list[Any]) -> list[Any]:
+    def centred(gradient: Any) -> Any:
+        rank = gradient.shape.rank
+        if rank is None or rank < 2:
+            return gradient
+        whole = _dense(gradient)
+        return whole - tf.reduce_mean(whole, axis=list(range(rank - 1)), keepdims=True)
+
+    return [centred(gradient) for gradient in gradients]
+
+
+def _require_match(patterns: list[str], variables: list[Any]) -> None:
+    names = [_name(variable) for variable in variables]
+    for pattern in patterns:
+        if not any(re.search(pattern, name) for name in names):
+            raise StepError(
+                message(
+                    f"No variable matches the pattern {pattern!r}.",
+                    expected="a regular expression that is found in the name of a variable",
+                    received="variables " + ", ".join(names),
+                    do="correct the pattern; give layers names of their own to tell them apart",
+                )
+            )
+
+
+def _name(variable: Any) -> str:
+    return variable_name(variable)
+
+
+def _dense(gradient: Any) -> Any:
+    return tf.convert_to_tensor(gradient)
+
+
+def _times(gradient: Any, factor: Any) -> Any:
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    scaled = values * tf.cast(tf.convert_to_tensor(factor), values.dtype)
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(scaled, gradient.indices, gradient.dense_shape)
+    return scaled

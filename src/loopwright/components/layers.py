@@ -1,0 +1,192 @@
+"""Layers, from one without weights to one made of others."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import keras
+
+from loopwright.components.registration import registered
+from loopwright.errors import ConfigurationError, message
+
+
+@final
+@registered
+class Exponential(keras.layers.Layer):
+    """exp(x): a layer without weights, for targets that are positive and span magnitudes.
+
+    >>> Exponential()(keras.ops.array([0.0])).numpy().tolist()
+    [1.0]
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """exp(x)."""
+        return keras.ops.exp(inputs)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """As it came."""
+        return input_shape
+
+
+@final
+@registered
+class Dense(keras.layers.Layer):
+    """x @ kernel + bias: a layer with weights, made when the width of its input is known.
+
+    >>> Dense(3, activation="relu")(keras.ops.ones((2, 5))).shape
+    TensorShape([2, 3])
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = None,
+        kernel_initializer: Any = "glorot_normal",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.units = units
+        self.activation = keras.activations.get(activation)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.kernel: Any = None
+        self.bias: Any = None
+
+    def build(self, input_shape: Any) -> None:
+        """Makes kernel and bias."""
+        shape = (input_shape[-1], self.units)
+        self.kernel = self.add_weight(
+            shape=shape, initializer=self.kernel_initializer, name="kernel"
+        )
+        self.bias = self.add_weight(shape=(self.units,), initializer="zeros", name="bias")
+
+    def call(self, inputs: Any) -> Any:
+        """The affine map, activated."""
+        return self.activation(keras.ops.matmul(inputs, self.kernel) + self.bias)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The last axis becomes `units`."""
+        return (*input_shape[:-1], self.units)
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "activation": keras.activations.serialize(self.activation),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+
+@final
+@registered
+class SumProductQuotient(keras.layers.Layer):
+    """Two inputs in, three outputs out: a + b, a * b, a / b.
+
+    >>> two = keras.ops.array([6.0]), keras.ops.array([2.0])
+    >>> [float(output[0]) for output in SumProductQuotient()(two)]
+    [8.0, 12.0, 3.0]
+    """
+
+    def call(self, inputs: Sequence[Any]) -> list[Any]:
+        """Sum, product, quotient."""
+        a, b = inputs
+        return [a + b, a * b, a / b]
+
+    def compute_output_shape(self, input_shape: Any) -> list[Any]:
+        """Three times the shape of the first."""
+        return [tuple(input_shape[0])] * 3
+
+
+@final
+@registered
+class TrainingNoise(keras.layers.Layer):
+    """Adds normal noise while training, and nothing otherwise.
+
+    The noise comes from a generator whose state is saved: a training that was interrupted goes on
+    with the noise it would have had. With `tf.random.normal` it would begin from the start.
+
+    >>> layer = TrainingNoise(0.1, seed=3)
+    >>> layer(keras.ops.ones((1, 2))).numpy().tolist()
+    [[1.0, 1.0]]
+    """
+
+    def __init__(self, stddev: float = 1.0, seed: int | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.stddev, self.seed = float(stddev), seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        """With noise or as it is."""
+        if not training:
+            return inputs
+        shape = keras.ops.shape(inputs)
+        return inputs + keras.random.normal(
+            shape, stddev=self.stddev, dtype=self.compute_dtype, seed=self.seed_generator
+        )
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """As it came."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs."""
+        return {**super().get_config(), "stddev": self.stddev, "seed": self.seed}
+
+
+@final
+@registered
+class ResidualBlock(keras.layers.Layer):
+    """Some dense layers and a way around them: x + layers(x).
+
+    >>> ResidualBlock(depth=2, units=30)(keras.ops.ones((4, 30))).shape
+    TensorShape([4, 30])
+    """
+
+    def __init__(
+        self, depth: int = 2, units: int = 30, activation: Any = "elu", **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.depth, self.units = depth, units
+        self.activation = keras.activations.get(activation)
+        self.hidden = [
+            keras.layers.Dense(
+                units,
+                activation=self.activation,
+                kernel_initializer="he_normal",
+                dtype=self.dtype_policy,
+            )
+            for _ in range(depth)
+        ]
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the weights of all layers: a block that is loaded has to have them at once."""
+        if input_shape[-1] != self.units:
+            raise ConfigurationError(
+                message(
+                    "A residual block adds its input to its output: both need the same width.",
+                    expected=f"inputs of width {self.units}, as units says",
+                    received=f"inputs of width {input_shape[-1]}",
+                    do=f"put Dense({self.units}) before it, or set units={input_shape[-1]}",
+                )
+            )
+        for layer in self.hidden:
+            layer.build(input_shape)
+
+    def call(self, inputs: Any) -> Any:
+        """What the layers make of it, added to it."""
+        z = inputs
+        for layer in self.hidden:
+            z = layer(z)
+        return inputs + z
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """As it came."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs."""
+        return {
+            **super().get_config(),
+            "depth": self.depth,
+            "units": self.units,
+            "activation": keras.activations.serialize(self.activation),
+        }
