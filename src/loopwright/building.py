@@ -58,7 +58,7 @@ def build(step: Step, batch_spec: Any) -> Built:
 
 def _makes_variables_of_tensors(task: Any) -> bool:
     """Whether its optimizer is one that cannot be built inside a trace."""
-    optimizer = getattr(task.model, "optimizer", None)
+    optimizer: Any = getattr(task.model, "optimizer", None)
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     return isinstance(optimizer, keras.optimizers.Nadam) and not optimizer.built
 
