@@ -1,0 +1,14 @@
+"""Where the recipes' figures go. Figures are made without pyplot: no window, no global state."""
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+
+def save(figure: Figure, run_dir: str | None, name: str) -> None:
+    """Writes `run_dir/figures/name.png`; without a run directory, nothing."""
+    if run_dir is None:
+        return
+    directory = Path(run_dir) / "figures"
+    directory.mkdir(parents=True, exist_ok=True)
+    figure.savefig(directory / f"{name}.png", dpi=100)
