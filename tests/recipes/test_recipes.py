@@ -61,4 +61,4 @@ def test_the_data_is_small_and_says_where_it_comes_from():
     files = {entry.name: len(entry.read_bytes()) for entry in data.iterdir()}
     assert sum(files.values()) < 1_000_000
     described = (data / "README.md").read_text()
-    assert all(name in described for name in files)
+    assert all(name in described for name in files if name != "README.md")

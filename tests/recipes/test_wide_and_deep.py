@@ -25,6 +25,7 @@ def test_two_optimizers_on_one_model_resume_exactly():
         x,
         y[:320],
         epochs=1,
+        break_at=[4],
     )
 
 

@@ -111,7 +111,8 @@ def draw_errors(history: dict[str, list[float]], at_start: float) -> Figure:
     axes.plot(epochs, history["mae"], label="training batches")
     axes.plot(epochs, history["val_mae"], label="held-out data")
     axes.axhline(0.05 * at_start, color="grey", linestyle=":", label="5 % of the start")
-    axes.set(title="The error falls", xlabel="epoch", ylabel="mean absolute error", yscale="log")
+    axes.set(title="The error falls", ylabel="mean absolute error", yscale="log")
+    _figures.count_epochs(axes)
     axes.legend()
     return figure
 

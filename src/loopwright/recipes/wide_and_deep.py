@@ -111,9 +111,9 @@ def draw(history: dict[str, list[float]], persistence: float) -> Figure:
         errors = history[f"val_{name}"]
         axes.plot(np.arange(1, len(errors) + 1), errors, label=title)
     axes.axhline(persistence, color="grey", linestyle=":", label="as warm as now")
-    axes.set(title=f"The temperature in {AHEAD_HOURS} hours, on test days", xlabel="epoch")
+    axes.set(title=f"The temperature in {AHEAD_HOURS} hours, on test days")
     axes.set(ylabel="mean absolute error (°C)", ylim=(0, None))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    _figures.count_epochs(axes)
     axes.legend()
     return figure
 
