@@ -129,15 +129,13 @@ def main(
     """Trains, and prints the scores on the test strips. Called again, it goes on."""
     data = load()
     if quick:
-        data = {
-            **data,
-            **{n: tuple(part[::3, 5:9] for part in data[n]) for n in ("train", "validation")},
-        }
+        few = {"train": np.s_[::3, 4:12], "validation": np.s_[::2, 4:8], "test": np.s_[:, 4:8]}
+        data = {name: tuple(part[few[name]] for part in tiles) for name, tiles in data.items()}
     trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
     trainer.fit(
         pipeline(data["train"], training=True),
         validation_data=pipeline(data["validation"], training=False),
-        epochs=4 if quick else 40,
+        epochs=6 if quick else 40,
         save_every=save_every,
     )
     test = pipeline(data["test"], training=False)
