@@ -208,7 +208,7 @@ def test_a_notebook_gets_a_bar_only_with_ipywidgets(
     spec = object() if is_installed else None
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     notebook = Console(file=io.StringIO(), force_jupyter=True)
-    assert ("_Bar" in _display_of(console(output=notebook))) == is_installed
+    assert ("Bar" in _display_of(console(output=notebook))) == is_installed
 
 
 def _display_of(sink: Sink) -> str:
@@ -745,3 +745,16 @@ def test_an_event_that_is_not_drawn_costs_next_to_nothing() -> None:
     send(sink, Started(0, 1, 10**6, 10**6), EpochStarted(0, 0))
     event = Trained(1, 0, 1, 1, 0.001, {"loss": 0.5})
     assert best_of(5, lambda: send(sink, *[event] * 1000)) / 1000 < 20e-6
+
+
+def test_of_very_short_epochs_some_are_shown_and_always_the_last(clock: Clock) -> None:
+    output = terminal()
+    sink = console(1, output=output, clock=clock)
+    send(sink, Started(0, 30, 10, 300))
+    for epoch in range(30):
+        clock.now += 0.012
+        send(sink, EpochEnded(epoch, 10 * epoch + 10, 10, 0.012, {"loss": 0.5}))
+    send(sink, Finished(300, 0.4, "complete"))
+    shown = [line for line in left_on_screen(output) if "loss" in line]
+    assert 3 <= len(shown) <= 6
+    assert "epoch 30/30" in shown[-1]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import loopwright as lw
-from loopwright.events import EpochEnded, Trained
+from loopwright.events import EpochEnded, Finished, Saved, Trained
 from loopwright.telemetry.journal import opened
 
 
@@ -57,6 +57,21 @@ def test_who_goes_on_forgets_what_came_after(tmp_path: Path):
     with opened(tmp_path / "m", seen, lambda: 0.0) as journal:
         journal(ended(loss=3.0))
     assert [line["metrics"]["loss"] for line in lines(tmp_path / "m")] == [1.0, 3.0]
+
+
+def test_a_new_leg_leaves_the_end_of_the_one_before_and_nothing_of_its_own_first_try(
+    tmp_path: Path,
+):
+    with opened(tmp_path / "m", 0, lambda: 0.0) as journal:
+        journal(ended())
+        seen = journal.bytes()
+        journal(Saved(step=3, seconds=0.1))
+        journal(Finished(step=3, seconds=1.0, reason="complete"))
+        journal(ended())  # of a second leg that was killed before it was saved
+    with opened(tmp_path / "m", seen, lambda: 0.0, is_new_leg=True) as journal:
+        journal(ended())
+    events = [line["event"] for line in lines(tmp_path / "m")]
+    assert events == ["epoch_ended", "finished", "epoch_ended"]
 
 
 def test_a_journal_that_lost_its_end_is_told_of_and_goes_on(tmp_path: Path):

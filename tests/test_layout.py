@@ -67,11 +67,12 @@ PUBLIC = [
     "Trained",
     "Trainer",
     "Validated",
+    "testing",
 ]
 
 MOST_LINES = 300
 LONGER = {
-    "adaptations.py": (420, "one module for everything that touches internals, by rule"),
+    "adaptations.py": (460, "one module for everything that touches internals, by rule"),
     "trainer.py": (420, "the assembly: two public signatures of twenty arguments each"),
 }
 
@@ -133,6 +134,7 @@ def test_what_type_checkers_see_is_what_is_public():
         for alias in statement.names
     ]
     homes = {name: f"loopwright.{home}" for home, names in lw._HOMES.items() for name in names}
+    homes |= dict.fromkeys(lw._MODULES, "loopwright")
     assert sorted(declared) == sorted((home, name, name) for name, home in homes.items())
 
 
@@ -263,7 +265,7 @@ def test_every_public_name_leads_to_something(imported: dict[str, Any]):
     assert sorted(imported["public"]) == PUBLIC
     for name, (found, home) in imported["public"].items():
         assert found, name
-        if name not in {"Event", "Sink"}:  # unions and callables have no home of ours
+        if name not in {"Event", "Sink", "testing"}:  # unions, callables, modules have no home
             assert home.startswith("loopwright."), name
 
 

@@ -258,7 +258,7 @@ def test_statistics_that_no_loss_shows_are_found_when_they_are_saved(tmp_path: A
 def test_the_journal_tells_of_a_rollback_and_of_no_epoch_twice(tmp_path: Any):
     trainer = lw.Trainer(Normalised(), run_dir=tmp_path, plan="graph", on_nan="rollback")
     fit(trainer, arrays(), epochs=2, save_every="4 steps")
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if line["event"] == "epoch_ended"] == [0, 1]
     assert [line["step"] for line in lines if line["event"] == "batch_skipped"] == [6, 16]
 

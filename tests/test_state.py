@@ -19,7 +19,7 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
-from loopwright import adaptations, state
+from loopwright import adaptations, repeatable, state
 from loopwright.building import Built
 from loopwright.compiled import CompiledModel, as_task
 from loopwright.errors import StepError
@@ -642,12 +642,12 @@ def test_a_table_survives_json():
         {"name": "rows", "dtype": "float32", "shape": [None, 1]},
         {"name": "any", "dtype": "float32", "shape": None},
     ]
-    assert state.compare(json.loads(json.dumps(table)), table) is None
+    assert repeatable.difference(json.loads(json.dumps(table)), table) is None
 
 
 def test_the_order_of_a_table_does_not_matter():
     table = state.table(state.named(everything()))
     shuffled = random.Random(0).sample(table, len(table))
     assert shuffled != table
-    assert state.compare(shuffled, table) is None
-    assert state.compare(shuffled[1:], table) is not None
+    assert repeatable.difference(shuffled, table) is None
+    assert repeatable.difference(shuffled[1:], table) is not None

@@ -88,14 +88,15 @@ _HOMES = {
     "task": ["Task"],
     "trainer": ["Trainer"],
 }
+_MODULES = ["testing"]
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*sorted([*_HOME_OF, *_MODULES])]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "testing":
-        return importlib.import_module("loopwright.testing")
+    if name in _MODULES:
+        return importlib.import_module(f"loopwright.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'loopwright' has no attribute {name!r}")
     return getattr(importlib.import_module(f"loopwright.{_HOME_OF[name]}"), name)

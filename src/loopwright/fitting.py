@@ -115,13 +115,20 @@ class Fitting:
         scores: Metrics,
         save: Callable[[Place, Metrics], None],
         recover: Callable[[NotFiniteError], tuple[Place, Metrics, Event]] | None = None,
+        left: Callable[[], None] = lambda: None,
     ) -> Iterator[Event]:
         """Trains, and tells every sink of every event; `Finished` reaches them whatever happens.
 
         `recover` says where to go on after a step that was not finite, and what to tell of it.
+        `left` is called if the caller leaves, with everything as it is at that moment.
         """
         events = self._looped(place, scores, save, recover)
-        return self._heard(events, [self.bridge, self.history, *self.asked.sinks])
+        return self._heard(events, [self.bridge, self.history, *self.asked.sinks], left)
+
+    def read_again(self, after: Read) -> None:
+        """Begins anew in the data, as if what is in `after` had been read."""
+        self.feed, _ = self._feed(after)
+        self.training.read_from(self.feed)
 
     def replay(self, place: Place, steps: int) -> bool:
         """Runs `steps` steps from `place` without telling anybody; whether all were finite."""
@@ -218,7 +225,9 @@ class Fitting:
                 found |= {f"{name}{key}": value for key, value in scores.items()}
         return found
 
-    def _heard(self, events: Iterator[Event], sinks: Sequence[Sink]) -> Iterator[Event]:
+    def _heard(
+        self, events: Iterator[Event], sinks: Sequence[Sink], left: Callable[[], None]
+    ) -> Iterator[Event]:
         began, finished, reason = self.watch.clock(), None, "failed"
         try:
             for event in events:
@@ -229,6 +238,7 @@ class Fitting:
                 yield event
         except GeneratorExit:
             reason = "left"
+            left()
             raise
         finally:
             self.lent.piloting.end()

@@ -1,9 +1,10 @@
 """Initial weights: a task starts from those of another run, or of a file, matched by name."""
 
+import contextlib
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from loopwright.manifest import DamagedError, verified
 
 Shapes = Mapping[str, tuple[int, ...]]
 KINDS = "a run directory or a checkpoint in it, a .weights.h5 file, a tf.train.Checkpoint prefix"
+
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,11 @@ def _from_run(task: Any, source: Path) -> tuple[Match, Callable[[], object]]:
     prefix = found.path / "state"
     table = {row["name"]: row for row in found.content["variables"]}
     shapes = {name: tuple(row["shape"]) for name, row in table.items()}
-    match = _matched({n: tuple(v.shape) for n, v in own.items()}, shapes)
-    # Slots of optimizers and the like are not what anybody looks for here.
-    match = Match(match.matched, match.missing, [n for n in match.unused if "layers[" in n])
+    match = _matched(_shapes(own), shapes)
+    # What optimizers, metrics and seeds hold is not what anybody looks for here.
+    slots = {name for name in table if any(f"[{other}]" in name for other in table)}
+    unused = [name for name in match.unused if "layers[" in name and name not in slots]
+    match = Match(match.matched, match.missing, unused)
 
     def load() -> None:
         wanted = [table[name] for name in match.matched]
@@ -106,46 +111,69 @@ def _from_run(task: Any, source: Path) -> tuple[Match, Callable[[], object]]:
 
 def _from_h5(task: Any, source: Path) -> tuple[Match, Callable[[], object]]:
     model = _one_model(task, source)
-    with tempfile.TemporaryDirectory(prefix="loopwright-") as directory:
+    with tempfile.TemporaryDirectory(prefix="loopwright-") as directory, _quiet():
         own = os.path.join(directory, "own.weights.h5")
         model.save_weights(own)
         match = _matched(_h5_shapes(Path(own)), _h5_shapes(source))
 
     def load() -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what does not fit is told by us, by name
+        with _quiet():
             model.load_weights(os.fspath(source), skip_mismatch=bool(match.missing))
 
     return match, load
 
 
 def _from_tensorflow(task: Any, source: Path) -> tuple[Match, Callable[[], object]]:
-    found = _bundle_shapes(source)
-    attributes = {p.path: p.value for p in state.parts(task) if isinstance(p.value, keras.Layer)}
-    attributes = {name: layer for name, layer in attributes.items() if name.isidentifier()}
-    # Saved as Checkpoint(model=...), or a model alone.
-    roots = [tf.train.Checkpoint(**attributes)]
-    roots += [tf.train.Checkpoint(root=layer) for layer in attributes.values()]
-    tried = [(_matched(_own_bundle_shapes(root), found), root) for root in roots]
-    match, root = max(tried, key=lambda pair: len(pair[0].matched))
-    return match, lambda: root.read(os.fspath(source)).expect_partial()
-
-
-def _own_bundle_shapes(root: Any) -> Shapes:
-    with tempfile.TemporaryDirectory(prefix="loopwright-") as directory:
-        return _bundle_shapes(Path(root.write(os.path.join(directory, "own"))))
-
-
-def _bundle_shapes(prefix: Path) -> Shapes:
     try:
-        shapes = tf.train.load_checkpoint(os.fspath(prefix)).get_variable_to_shape_map()
+        reader = tf.train.load_checkpoint(os.fspath(source))
     except Exception as error:  # damaged files raise many kinds
-        raise ConfigurationError(_unreadable(prefix, str(error))) from None
-    return {
-        name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): tuple(shape)
+        raise ConfigurationError(_unreadable(source, str(error))) from None
+    shapes = reader.get_variable_to_shape_map()
+    found = {
+        name.removesuffix(_VALUE): tuple(shape)
         for name, shape in shapes.items()
-        if name.endswith("/.ATTRIBUTES/VARIABLE_VALUE") and "save_counter" not in name
+        if name.endswith(_VALUE) and not name.startswith("save_counter")
     }
+    layers = {p.path: p.value for p in state.parts(task) if isinstance(p.value, keras.Layer)}
+    layers = {name: layer for name, layer in layers.items() if name.isidentifier()}
+    # Saved as Checkpoint(model=...), or a model alone.
+    roots = [tf.train.Checkpoint(**layers), *layers.values()]
+    tried = [(own := _trackable(root), _matched(_shapes(own), found)) for root in roots]
+    own, match = max(tried, key=lambda pair: len(pair[1].matched))
+
+    def load() -> None:
+        for name in match.matched:
+            own[name].assign(reader.get_tensor(name + _VALUE))
+
+    return match, load
+
+
+def _trackable(root: Any) -> dict[str, Any]:
+    """The variables below an object, under the names that `tf.train.Checkpoint` gives them."""
+    view, found = tf.train.TrackableView(root), dict[str, Any]()
+    todo, seen = [("", root)], {id(root)}
+    while todo:
+        path, parent = todo.pop(0)
+        for name, child in view.children(parent).items():
+            if id(child) not in seen:
+                seen.add(id(child))
+                here = f"{path}/{name}" if path else name
+                if isinstance(child, tf.Variable | keras.Variable):
+                    found[here] = child
+                todo.append((here, child))
+    return found
+
+
+def _shapes(named: Mapping[str, Any]) -> Shapes:
+    return {name: tuple(variable.shape) for name, variable in named.items()}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keras warns of what does not fit, and NumPy of Keras; here it is told by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _h5_shapes(path: Path) -> Shapes:

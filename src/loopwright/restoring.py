@@ -2,9 +2,10 @@
 
 from typing import Any, Literal
 
-from loopwright import state, tensors
+from loopwright import repeatable, state, tensors
 from loopwright.data import specs
 from loopwright.errors import ConfigurationError, message
+from loopwright.fitting import finalize_averages
 from loopwright.runners import Runners
 from loopwright.runs import Run
 
@@ -22,11 +23,13 @@ def restore(task: Any, runners: Runners, run: Run, which: Which) -> int:
         spec = None if snapshot.batch is None else specs.decoded(snapshot.batch)
         runners.built("train_step", spec)
     named = state.named(task)
-    changed = state.compare(snapshot.variables, state.table(named))
+    changed = repeatable.difference(snapshot.variables, state.table(named))
     if changed is not None:
         raise ConfigurationError(changed)
     found = tensors.read(checkpoint.path / "state", snapshot.variables)
     tensors.assign({name: v for name, v in named.items() if name != "step"}, found)
+    if snapshot.place.is_over:
+        finalize_averages(task)  # as at the end of `fit`
     return snapshot.step
 
 

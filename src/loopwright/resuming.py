@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, final
 
-from loopwright import signals, state, tensors
+from loopwright import adaptations, signals, state, tensors
 from loopwright.errors import ConfigurationError, DataError, NotFiniteError
 from loopwright.events import (
     BatchSkipped,
@@ -57,7 +57,8 @@ def leg_events(
             if what != "skip":
                 after_bytes = 0 if found is None else found[1].journal_bytes
                 path = run.directory / "metrics.jsonl"
-                journal = stack.enter_context(opened(path, after_bytes, time.time))
+                new = what == "begin"
+                journal = stack.enter_context(opened(path, after_bytes, time.time, is_new_leg=new))
                 asked = replace(asked, sinks=[*asked.sinks, tolerated(journal)])
             fitting = Fitting(
                 lent,
@@ -103,7 +104,8 @@ class _Leg:
         self._exact, self._rollbacks = exact, 0
         self._named = require_resumable(fitting)
         self._exact_until: int | None = None
-        self._place, self._scores = Place(), dict[str, Any]()
+        self._place: Place = Place()
+        self._scores: Metrics = {}
         if found is not None:
             self._go_back(found)
         else:
@@ -117,31 +119,36 @@ class _Leg:
 
     def events(self) -> Iterator[Event]:
         """Trains; `break` ends the leg."""
-        fitting, last = self._fitting, self._place
-        if fitting.lent.on_nan == "rollback" and last.step == 0:
-            self._save(last, {})
-        recover = self._recover if fitting.lent.on_nan == "rollback" else None
-        scores: Metrics = self._scores
+        fitting, place, scores = self._fitting, self._place, self._scores
+        recover = None
+        if fitting.lent.on_nan == "rollback":
+            recover = self._recover
+            if place.step == 0:
+                self._save(place, {})
         try:
-            for event in fitting.events(last, scores, self._save, recover):
-                last = _after(last, event, fitting.first_step)
+            for event in fitting.events(place, scores, self._save, recover, self._left):
+                self._place = _after(self._place, event, fitting.first_step)
                 if isinstance(event, Validated | EpochStarted):
-                    scores = event.metrics if isinstance(event, Validated) else {}
+                    self._scores = event.metrics if isinstance(event, Validated) else {}
                 yield event
-        except GeneratorExit:
-            self._save(replace(last, is_over=True), scores)
-            raise
         except DataError:
-            self._save_what_was_trained(last, scores)
+            self._save_what_was_trained()
             raise
 
-    def _save_what_was_trained(self, last: Place, scores: Metrics) -> None:
+    def _left(self) -> None:
+        """A leg that was left by `break` is over; an exception of the caller's does not end it."""
+        is_over = adaptations.was_left_on_purpose()
+        self._save(replace(self._place, is_over=is_over), self._scores)
+
+    def _save_what_was_trained(self) -> None:
         """Data that fails does not cost what was trained before it."""
-        training = self._fitting.training
+        training, place = self._fitting.training, self._place
         if int(self._fitting.lent.task.step_counter.read_value()) != training.step:
             return  # it failed inside a compiled loop, whose totals are lost with it
-        steps = training.step - self._fitting.first_step - last.step
-        self._save(moved(last, steps=steps, seconds=last.seconds) if steps else last, scores)
+        steps = training.step - self._fitting.first_step - place.step
+        self._save(
+            moved(place, steps=steps, seconds=place.seconds) if steps else place, self._scores
+        )
 
     def _save(self, place: Place, scores: Metrics) -> None:
         fitting = self._fitting
@@ -171,7 +178,7 @@ class _Leg:
         self._exact_until = put_back(self._fitting, self._named, checkpoint, snapshot, self._exact)
         self._fitting.lent.piloting.go_back(snapshot.step)
         self._place = replace(snapshot.place, is_over=False)
-        self._scores = dict(snapshot.scores)
+        self._scores = snapshot.scores
 
     def _recover(self, error: NotFiniteError) -> tuple[Place, Metrics, Event]:
         """After a step that was not finite: the last good state, without the batch that did it."""
@@ -184,15 +191,19 @@ class _Leg:
         self._rollbacks += 1
         saved = found[1]
 
-        def goes_wrong(steps: int) -> bool:
+        def go_back() -> None:
+            self._fitting.read_again(saved.read)
             self._go_back(found)
+
+        def goes_wrong(steps: int) -> bool:
+            go_back()
             is_finite = self._fitting.replay(self._place, steps)
             self._heard.raise_received()  # what is on disk is the state to go on from
             return not is_finite or bool(tensors.non_finite(self._required_values()))
 
         first = first_bad_step(goes_wrong, error.step - saved.step)
         training.passed_over.add(saved.step + first)
-        self._go_back(found)
+        go_back()
         self._journal.cut(saved.journal_bytes)
         batch = training.batch_in_words(saved.read.batches + first - 1)
         return self._place, self._scores, BatchSkipped(saved.step + first, batch, saved.step)
@@ -210,9 +221,14 @@ def refuse_data(asked: Asked) -> None:
 
 def _after(place: Place, event: Event, first_step: int) -> Place:
     """Where a run is after an event, for somebody who leaves it there."""
-    if isinstance(event, Trained):
-        step = event.step - first_step
-        return replace(place, step=step, epoch=event.epoch, step_in_epoch=event.step_in_epoch)
-    if isinstance(event, EpochEnded):
-        return replace(place, epoch=event.epoch + 1, step_in_epoch=0)
-    return place
+    match event:
+        case Trained():
+            step = event.step - first_step
+            at = moved(place, steps=step - place.step, seconds=place.seconds + event.seconds)
+            return replace(at, epoch=event.epoch, step_in_epoch=event.step_in_epoch)
+        case Validated():
+            return replace(place, validated_step=place.step, validated_seconds=place.seconds)
+        case EpochEnded():
+            return replace(place, epoch=event.epoch + 1, step_in_epoch=0, is_due=False)
+        case _:
+            return place

@@ -34,7 +34,7 @@ class Runners:
                 self._task, name, self._strategy, batch_spec is not None, converts=not is_eager
             )
             # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
-            needs_trace = not is_eager or step.replicas > 1
+            needs_trace = not is_eager or step.replicas > 1 or self._on_nan == "skip"
             built = self._build(step, batch_spec) if needs_trace else Built(None)
             self._runners[kind] = StepRunner(step, built, plan, self._watch(name, built))
         return self._runners[kind]
@@ -76,9 +76,8 @@ class Runners:
             return Watch(looks=True)
         named = state.named(self._task)
         own = {name: variable for name, variable in named.items() if name != "step"}
-        used = {id(getattr(v, "handle", v)) for v in built.captured} if built.captured else None
-        kept = [v for v in own.values() if used is None or id(v.handle) in used]
-        return Watch(looks=True, kept=tuple(kept))
+        used = {id(getattr(v, "handle", v)) for v in built.captured}
+        return Watch(looks=True, kept=tuple(v for v in own.values() if id(v.handle) in used))
 
     def _forget_if_changed(self) -> None:
         if self._fingerprint != state.fingerprint(self._task):

@@ -84,7 +84,7 @@ def put_back(
 
     Returns since which step the bits may differ from those of a run without interruption.
     """
-    changed = state.compare(snapshot.variables, state.table(named))
+    changed = repeatable.difference(snapshot.variables, state.table(named))
     if changed is not None:
         raise ConfigurationError(changed)
     data = fitting.asked.data
@@ -107,7 +107,9 @@ def put_back(
     fitting.training.passed_over |= set(snapshot.passed_over)
     place, length = snapshot.place, fitting.schedule.steps_per_epoch
     in_epoch = 0 < place.step_in_epoch != length and not place.epoch_ended
-    fitting.training.resume(snapshot.read, place.step_in_epoch, read, in_epoch=in_epoch)
+    fitting.training.resume(
+        snapshot.step, snapshot.read, place.step_in_epoch, read, in_epoch=in_epoch
+    )
     return exact_until
 
 

@@ -1,6 +1,6 @@
 """The parts of a task: every model, optimizer, metric, seed and variable it holds, and its name."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from loopwright import adaptations, repeatable
 from loopwright.errors import StepError
-from loopwright.repeatable import Row
 
 T = TypeVar("T")
 
@@ -188,11 +187,6 @@ def table(named: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"name": name, "dtype": variable.dtype.name, "shape": repeatable.shape_list(variable.shape)}
         for name, variable in named.items()
     ]
-
-
-def compare(saved: Sequence[Row], current: Sequence[Row]) -> str | None:
-    """What is different between two tables, for a person to read; None if nothing is."""
-    return repeatable.difference(saved, current)
 
 
 def _is_trained(part: Any) -> bool:

@@ -87,11 +87,21 @@ class Training:
         read = replace(self.read, last_digest=feed.last_digest())
         return read, reader.state() if is_saved else {}
 
+    def read_from(self, feed: Feed | None) -> None:
+        """Reads from another feed of the same data from now on."""
+        self._feed, self._reader = feed, None
+
     def resume(
-        self, read: Read, step_in_epoch: int, tensors: Mapping[str, Any], *, in_epoch: bool
+        self,
+        step: int,
+        read: Read,
+        step_in_epoch: int,
+        tensors: Mapping[str, Any],
+        *,
+        in_epoch: bool,
     ) -> None:
         """Goes on after what was read; `in_epoch`: there is more to come in this epoch."""
-        self.read, self._steps_in_epoch = read, step_in_epoch
+        self.step, self.read, self._steps_in_epoch = step, read, step_in_epoch
         feed = self._feed
         if feed is None or (feed.end == "each epoch" and not in_epoch):
             return

@@ -21,6 +21,12 @@ SAVED = 9
 """Batches of four epochs; places in the first three of them, their ends among these."""
 
 
+@pytest.fixture(autouse=True)
+def _no_seed_for_all() -> None:
+    """Other tests set one, and then no shuffle is without."""
+    tf.random.set_seed(None)
+
+
 def numbers(count: int = 10) -> Any:
     return Dataset.range(count)
 

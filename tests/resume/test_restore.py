@@ -22,6 +22,9 @@ class Unbuilt(Noisy):
         super().__init__()
         self.model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)])
 
+    def predict_step(self, batch):
+        return self.model(batch, training=False)
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: Any) -> tuple[Path, lw.Trainer]:

@@ -121,7 +121,9 @@ def watched(dataset: tf.data.Dataset, last: list[Any]) -> tf.data.Dataset:
         return whole
 
     options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False  # it would read ahead
+    # A map that TensorFlow makes parallel, or a prefetch that it adds, would read ahead.
+    options.experimental_optimization.apply_default_optimizations = False
+    options.experimental_optimization.inject_prefetch = False
     return dataset.map(watch).with_options(options)
 
 

@@ -38,12 +38,8 @@ def callback_tensors(callbacks: Sequence[Any]) -> dict[str, tf.Tensor]:
     }
 
 
-def restore_callbacks(
-    callbacks: Sequence[Any],
-    states: Sequence[Mapping[str, Any]],
-    tensors: Mapping[str, tf.Tensor],
-) -> None:
-    """Puts back what callbacks remembered; they must be the same ones in the same order."""
+def require_same(callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]) -> None:
+    """Raises unless these are states of such callbacks, in the same order."""
     names, before = [type(c).__name__ for c in callbacks], [state["class"] for state in states]
     if names != before:
         raise ConfigurationError(
@@ -54,6 +50,14 @@ def restore_callbacks(
                 do="pass the same callbacks in the same order, or start over with fresh=True",
             )
         )
+
+
+def restore_callbacks(
+    callbacks: Sequence[Any],
+    states: Sequence[Mapping[str, Any]],
+    tensors: Mapping[str, tf.Tensor],
+) -> None:
+    """Puts back what callbacks remembered."""
     for number, (callback, kept) in enumerate(zip(callbacks, states, strict=True)):
         if hasattr(callback, "set_state"):
             callback.set_state(kept["state"])

@@ -24,6 +24,7 @@ from loopwright.telemetry.callback_state import (
     as_begun,
     callback_states,
     callback_tensors,
+    require_same,
     restore_callbacks,
 )
 
@@ -72,6 +73,7 @@ class CallbackBridge:
 
     def restore(self, states: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any]) -> None:
         """Puts back what the callbacks remembered, once they have begun: beginning wipes it."""
+        require_same(self._callbacks, states)
         self._restore = lambda: restore_callbacks(self._callbacks, states, tensors)
         if self._calls is not None:
             self._restore()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, final
 
 from loopwright.errors import LoopwrightWarning
-from loopwright.events import Event, Trained
+from loopwright.events import Event, Saved, Trained
 
 _SECONDS_BETWEEN_TRAINED = 1.0
 
@@ -32,6 +32,8 @@ class Journal:
 
     def __call__(self, event: Event) -> None:
         """Hears an event."""
+        if isinstance(event, Saved):
+            return  # it comes after the checkpoint, which could not have seen it
         now = self._clock()
         if isinstance(event, Trained):
             if now - self._last_trained < _SECONDS_BETWEEN_TRAINED:
@@ -56,10 +58,19 @@ class Journal:
 
 
 @contextlib.contextmanager
-def opened(path: Path, after_bytes: int, clock: Callable[[], float]) -> Iterator[Journal]:
-    """The journal of a run that goes on after the first `after_bytes` bytes of it."""
+def opened(
+    path: Path, after_bytes: int, clock: Callable[[], float], *, is_new_leg: bool = False
+) -> Iterator[Journal]:
+    """The journal of a run that goes on after the first `after_bytes` bytes of it.
+
+    The line that says how a leg ended comes after its last checkpoint; a new leg leaves it there.
+    """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with open(handle, "r+b", buffering=0) as file:
+        if is_new_leg:
+            file.seek(after_bytes)
+            last = file.readline()
+            after_bytes += len(last) if last.startswith(b'{"event": "finished"') else 0
         length = file.seek(0, os.SEEK_END)
         if length < after_bytes:
             warnings.warn(

@@ -1,0 +1,83 @@
+"""Progress in a log: one line per epoch, plus what a reader of a log would miss."""
+
+from collections.abc import Callable, Iterable
+from typing import final
+
+from rich.console import Console
+
+from loopwright.events import (
+    BatchSkipped,
+    EpochEnded,
+    EpochStarted,
+    Event,
+    Finished,
+    PlanChosen,
+    Started,
+    Trained,
+    Validated,
+)
+from loopwright.telemetry import wording
+
+_SECONDS_BETWEEN_LINES = 60.0
+
+
+@final
+class Lines:
+    """One line per epoch, plus what a reader of a log would miss."""
+
+    def __init__(self, output: Console, clock: Callable[[], float]) -> None:
+        self._output, self._clock = output, clock
+        self._run = Started(0, None, None, None)
+        self._said_at = self._epoch_began = clock()
+        self._unsaid: Validated | None = None
+        self._unfinished: Trained | None = None
+
+    def show(self, event: Event) -> None:
+        """Hears an event."""
+        if isinstance(event, Trained):
+            self._say_unsaid()
+            self._unfinished = event
+            now = self._clock()
+            if now - self._said_at > _SECONDS_BETWEEN_LINES:
+                rate = event.step_in_epoch / max(now - self._epoch_began, 1e-9)
+                self._say(wording.running(self._run, event, rate))
+        elif isinstance(event, PlanChosen):
+            self._say(wording.chosen(event))
+        elif isinstance(event, BatchSkipped):
+            self._say(wording.skipped(event))
+        elif isinstance(event, Validated):
+            self._say_unsaid()
+            self._unsaid = event  # only the next event tells whether this was the epoch's end
+        elif isinstance(event, EpochEnded):
+            self._unsaid = self._unfinished = None
+            self._say(wording.ended(self._run, event))
+        elif isinstance(event, EpochStarted):
+            self._epoch_began = self._clock()
+        elif isinstance(event, Started):
+            self._run, self._said_at = event, self._clock()
+            self._unsaid = self._unfinished = None
+            if event.resumed_steps:
+                self._say(wording.goes_on(event))
+        elif isinstance(event, Finished):
+            if self._unfinished is not None:
+                self._say(wording.running(self._run, self._unfinished, None))
+            self._say_unsaid()
+            self._say([wording.last(self._run, event), *wording.spent(event)])
+            if event.advice:
+                self._say([wording.Part(event.advice)])
+
+    def close(self) -> None:
+        """Nothing to put back."""
+
+    def _say_unsaid(self) -> None:
+        if self._unsaid is not None:
+            self._say(wording.validated(self._unsaid))
+            self._unsaid = None
+
+    def _say(self, parts: Iterable[wording.Part]) -> None:
+        line = wording.GAP.join(part.text for part in parts)
+        if not self._output.encoding.startswith("utf"):
+            line = line.replace(wording.GAP, " - ")
+            line = line.encode(self._output.encoding, "replace").decode(self._output.encoding)
+        self._output.out(line, highlight=False)
+        self._said_at = self._clock()
