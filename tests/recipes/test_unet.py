@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import keras
-import numpy as np
 
 import loopwright as lw
 from loopwright import testing
@@ -39,7 +38,7 @@ def small_task() -> lw.Task:
     return lw.Supervised(model, "mse", "sgd")
 
 
-def test_picture_and_water_are_mirrored_together_and_differently_each_time():
+def test_tiles_come_in_another_order_each_time_mirrored_together_with_their_water():
     tiles = tuple(part[:2, 6:8] for part in unet.load()["train"])
     batches = [next(iter(unet.pipeline(tiles, training=True).repeat().skip(n))) for n in range(4)]
     plain = {tile.tobytes() for tile in tiles[1].reshape(-1, 64, 64)}
@@ -52,7 +51,9 @@ def test_picture_and_water_are_mirrored_together_and_differently_each_time():
     found = [water.numpy().astype("uint8").reshape(-1, 64, 64) for _, water in batches]
     assert {tile.tobytes() for group in found for tile in group} <= mirrored
     assert not {tile.tobytes() for group in found for tile in group} <= plain
-    assert not np.array_equal(found[0], found[1])
+    # A tile has as much water however it is mirrored: another order shows in the sums.
+    orders = {tuple(tile.sum() for tile in group) for group in found}
+    assert len(orders) > 1
 
 
 def test_no_longitude_is_in_two_sets():

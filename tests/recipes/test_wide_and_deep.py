@@ -44,7 +44,7 @@ def test_each_path_is_moved_by_its_own_optimizer():
         np.testing.assert_array_equal(variable.numpy(), before)
 
 
-def test_no_training_hour_looks_into_a_test_day():
+def test_means_and_deviations_come_from_training_days_only():
     data = wide_and_deep.load()
     assert len(data["train"][1]) > 15_000
     assert len(data["test"][1]) > 5_000
