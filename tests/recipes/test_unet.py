@@ -20,7 +20,7 @@ def test_water_is_found_on_unseen_longitudes_and_a_second_call_says_the_same(tmp
 
 
 def test_a_shuffled_and_mirrored_pipeline_resumes_exactly():
-    few = (part[:4, 6:8] for part in unet.load()["train"])
+    few = (part[9:13, 3:5] for part in unet.load()["train"])
     image, water = (part[..., :16, :16, :] for part in few)
     data = unet.pipeline((image, water), training=True).unbatch().batch(2)
 
@@ -39,7 +39,7 @@ def small_task() -> lw.Task:
 
 
 def test_tiles_come_in_another_order_each_time_mirrored_together_with_their_water():
-    tiles = tuple(part[:2, 6:8] for part in unet.load()["train"])
+    tiles = tuple(part[9:11, 3:5] for part in unet.load()["train"])
     batches = [next(iter(unet.pipeline(tiles, training=True).repeat().skip(n))) for n in range(4)]
     plain = {tile.tobytes() for tile in tiles[1].reshape(-1, 64, 64)}
     mirrored = {
