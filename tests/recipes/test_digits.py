@@ -22,4 +22,5 @@ def test_its_training_resumes_exactly():
         images[:256],
         labels[:256],
         epochs=2,
+        break_at=[9],
     )

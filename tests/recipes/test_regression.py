@@ -22,6 +22,7 @@ def test_a_step_that_draws_its_own_batches_resumes_exactly():
     testing.assert_resumes_exactly(
         lambda run_dir: lw.Trainer(regression.make_task(), run_dir=run_dir, plan="graph"),
         until="30 steps",
+        break_at=[17],
     )
 
 

@@ -11,10 +11,9 @@ from loopwright.recipes import unet
 
 def test_water_is_found_on_unseen_longitudes_and_a_second_call_says_the_same(tmp_path: Path):
     run_dir = str(tmp_path / "run")
-    untrained = lw.Trainer(unet.make_task(), plan="graph")
-    at_start = untrained.evaluate(unet.pipeline(unet.load()["test"], training=False), steps=2)
     scores = unet.main(run_dir, plan="graph", quick=True)
-    assert scores["mean_iou"] > at_start["mean_iou"] + 0.2
+    all_is_water = unet.load()["test"][1][:, 4:8].mean() / 2
+    assert scores["mean_iou"] > all_is_water + 0.2
     assert unet.main(run_dir, plan="graph", quick=True) == scores
     assert (tmp_path / "run" / "figures" / "overlay.png").is_file()
 
