@@ -122,7 +122,8 @@ class Dates(lw.Task):
     def __init__(self, model: Writer, *, forced_steps: int, cycle_steps: int) -> None:
         super().__init__()
         self.model, self._forced_steps = model, forced_steps
-        self.optimizer = keras.optimizers.Adam(Cyclic(5e-4, 4e-3, cycle_steps), clipnorm=1.0)
+        self.learning_rate = Cyclic(5e-4, 4e-3, cycle_steps)
+        self.optimizer = keras.optimizers.Adam(self.learning_rate, clipnorm=1.0)
         self.seed = keras.random.SeedGenerator(0)
 
     def train_step(self, batch: Any) -> dict[str, Any]:
@@ -168,8 +169,7 @@ def draw(history: dict[str, list[float]], task: Dates, steps: int) -> Figure:
     above.set(title='"March 3rd, 1997" to "1997-03-03"', ylabel="share", ylim=(-0.03, 1.03))
     _figures.count_epochs(above)
     above.legend(loc="center right")
-    rate = task.optimizer._learning_rate
-    below.plot(np.arange(steps), rate(np.arange(steps)), color="tab:green")
+    below.plot(np.arange(steps), task.learning_rate(np.arange(steps)), color="tab:green")
     below.set(title="The learning rate goes in cycles", xlabel="step", ylabel="learning rate")
     return figure
 
