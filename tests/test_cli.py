@@ -30,10 +30,6 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
     assert "verify" in done.stdout
 
 
-def test_every_recipe_is_known_by_its_name():
-    assert "digits" in cli.recipes()
-
-
 def test_an_unknown_recipe_is_refused_in_words_without_a_stack():
     done = loopwright("verify", "digitz")
     assert done.returncode == 2

@@ -1,12 +1,11 @@
 """The command line: `loopwright --help`. TensorFlow is imported by what trains, and only there."""
 
-import pkgutil
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from loopwright.errors import ConfigurationError, LoopwrightError, message
+from loopwright import recipes
+from loopwright.errors import ConfigurationError, LoopwrightError
 
 app = typer.Typer(
     help="You write the training step; Loopwright owns everything around it.",
@@ -30,30 +29,11 @@ def verify(
     """Trains a recipe, kills it at random moments, starts it again, and compares every bit."""
     from loopwright.verifying import verify as verify_recipe
 
-    require_recipe(recipe)
+    recipes.require(recipe)
     verdict = verify_recipe(recipe, kills=kills, seed=seed, say=typer.echo)
     typer.echo(str(verdict))
     if not verdict.is_exact:
         raise typer.Exit(1)
-
-
-def recipes() -> list[str]:
-    """The names of all recipes, without importing one."""
-    place = Path(__file__).with_name("recipes")
-    return sorted(module.name for module in pkgutil.iter_modules([str(place)]))
-
-
-def require_recipe(name: str) -> None:
-    """Raises in words if there is no such recipe."""
-    if name not in recipes():
-        raise ConfigurationError(
-            message(
-                "There is no such recipe.",
-                expected=f"one of {', '.join(recipes())}",
-                received=repr(name),
-                do="choose one of these",
-            )
-        )
 
 
 def main() -> None:

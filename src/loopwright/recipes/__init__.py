@@ -1,1 +1,41 @@
-"""Runnable examples that ship with the package."""
+"""Runnable examples that ship with the package.
+
+from loopwright import recipes
+
+recipes.run("digits", quick=True)
+"""
+
+import importlib
+import pkgutil
+from typing import Any
+
+from loopwright.errors import ConfigurationError, message
+
+
+def names() -> list[str]:
+    """The names of all recipes, without importing one.
+
+    >>> "digits" in names()
+    True
+    """
+    found = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name for name in found if not name.startswith("_"))
+
+
+def require(name: str) -> None:
+    """Raises in words if there is no such recipe."""
+    if name not in names():
+        raise ConfigurationError(
+            message(
+                "There is no such recipe.",
+                expected=f"one of {', '.join(names())}",
+                received=repr(name),
+                do="choose one of these",
+            )
+        )
+
+
+def run(name: str, **options: Any) -> dict[str, float]:
+    """Runs a recipe and returns its scores; options are those of its `main`."""
+    require(name)
+    return importlib.import_module(f"{__name__}.{name}").main(**options)

@@ -10,10 +10,12 @@ from typing import Any
 
 import keras
 import numpy as np
+from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import loopwright as lw
+from loopwright.recipes import _figures
 
 
 def load() -> dict[str, Any]:
@@ -51,6 +53,7 @@ def make_model() -> keras.Model:
 
 def make_task() -> lw.Task:
     """Cross-entropy on logits, Adam, accuracy."""
+    keras.utils.set_random_seed(0)
     return lw.Supervised(
         make_model(),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -59,15 +62,28 @@ def make_task() -> lw.Task:
     )
 
 
+def draw_readings(images: Any, labels: Any, read: Any) -> Figure:
+    """Test images and how they were read, the wrong ones first."""
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    figure.suptitle("Test images and how they were read, the wrong ones first")
+    order = np.argsort(read == labels, kind="stable")
+    for axes, index in zip(figure.subplots(3, 8).flat, order, strict=False):
+        is_right = read[index] == labels[index]
+        axes.imshow(images[index, ..., 0], cmap="gray_r", vmin=0, vmax=1)
+        title = f"{read[index]}" if is_right else f"{read[index]}, is {labels[index]}"
+        axes.set_title(title, fontsize=9, color="black" if is_right else "crimson")
+        axes.set_axis_off()
+    return figure
+
+
 def main(
     run_dir: str | None = "runs/digits",
     *,
     plan: str = "auto",
     quick: bool = False,
     save_every: str = "1 epoch",
-) -> dict[str, Any]:
+) -> dict[str, float]:
     """Trains, and prints the scores on the test images. Called again, it goes on."""
-    keras.utils.set_random_seed(0)
     data = load()
     trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
     trainer.fit(
@@ -79,7 +95,9 @@ def main(
     )
     scores = trainer.evaluate(*data["test"])
     images, labels = data["test"]
-    wrong = int(np.sum(np.argmax(trainer.predict(images), -1) != labels))
+    read = np.argmax(trainer.predict(images), -1)
+    wrong = int(np.sum(read != labels))
+    _figures.save(draw_readings(images, labels, read), run_dir, "readings")
     print("test: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
     print(f"{wrong} of {len(labels)} test images were read wrong")
     return scores

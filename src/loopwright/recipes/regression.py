@@ -1,0 +1,147 @@
+"""A hand-written step on random batches: five numbers in, one out, a mean absolute error and L2.
+
+    python -m loopwright.recipes.regression
+
+What to look at: the step draws its own batches, with replacement, from a seed that the task owns,
+so `fit` gets no data and the run can still be resumed to the bit. The error on held-out data falls
+below 5 % of what it was. It would stay flat if the labels had the shape (32,) instead of (32, 1):
+their difference to the predictions would be a (32, 32) matrix. Loopwright refuses that where labels
+come with the batch; here the step fetches them itself, and `load` gives them their second axis.
+"""
+
+from typing import Any, final
+
+import keras
+import numpy as np
+import tensorflow as tf
+from matplotlib.figure import Figure
+from sklearn.datasets import make_regression
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
+
+import loopwright as lw
+from loopwright.recipes import _figures
+
+BATCH_SIZE = 32
+
+
+def load() -> dict[str, Any]:
+    """1,500 examples to train on and 500 to test; the scaler has seen the training data only."""
+    x, y = make_regression(
+        n_samples=2000, n_features=5, n_informative=5, n_targets=1, noise=0, random_state=0
+    )
+    y = y.astype("float32")[:, None]
+    x_train, x_test, y_train, y_test = train_test_split(x, y, random_state=0)
+    scaler = StandardScaler().fit(x_train)
+    return {
+        "train": (scaler.transform(x_train).astype("float32"), y_train),
+        "test": (scaler.transform(x_test).astype("float32"), y_test),
+    }
+
+
+def make_model() -> keras.Model:
+    """One hidden layer; both layers pay for large weights."""
+    l2 = keras.regularizers.L2(0.05)
+    hidden = keras.layers.Dense(
+        30, activation="elu", kernel_initializer="he_normal", kernel_regularizer=l2
+    )
+    return keras.Sequential(
+        [keras.Input((5,)), hidden, keras.layers.Dense(1, kernel_regularizer=l2)]
+    )
+
+
+@final
+class Regression(lw.Task):
+    """The step takes no batch: it draws one."""
+
+    def __init__(self, model: keras.Model, x: Any, y: Any) -> None:
+        super().__init__()
+        self.model, self.optimizer = model, keras.optimizers.Nadam(0.01)
+        self.mae = keras.metrics.MeanAbsoluteError(name="mae")
+        self.seed = keras.random.SeedGenerator(0)
+        self._x, self._y = tf.constant(x), tf.constant(y)
+
+    def train_step(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Draws, predicts, adds the layers' own losses, updates."""
+        rows = keras.random.randint((BATCH_SIZE,), 0, len(self._x), seed=self.seed)
+        x, y = tf.gather(self._x, rows), tf.gather(self._y, rows)
+        with tf.GradientTape() as tape:
+            predictions = self.model(x, training=True)
+            error = tf.reduce_mean(tf.abs(y - predictions))
+            l2 = tf.add_n(self.model.losses)
+            loss = error + l2
+        self.minimize(loss, self.model, self.optimizer, tape)
+        self.mae.update_state(y, predictions)
+        return {"loss": loss, "l2": l2}
+
+    def test_step(self, batch: Any) -> dict[str, Any]:
+        """The error is what counts: L2 is a means of training."""
+        x, y = batch
+        self.mae.update_state(y, self.model(x, training=False))
+        return {}
+
+
+def make_task() -> Regression:
+    """The task around its training data."""
+    keras.utils.set_random_seed(0)
+    return Regression(make_model(), *load()["train"])
+
+
+def draw_data(x: Any, y: Any) -> Figure:
+    """Five columns on a plane: PCA, then t-SNE, coloured by the label."""
+    reduced = PCA(n_components=0.95, random_state=0).fit_transform(x)
+    # Few points are faster without the approximation, whose threads wait for each other.
+    method = "exact" if len(x) < 500 else "barnes_hut"
+    plane = TSNE(n_components=2, random_state=0, method=method).fit_transform(reduced)
+    figure = Figure(figsize=(6.4, 5), layout="constrained")
+    axes = figure.subplots()
+    points = axes.scatter(*plane.T, c=y[:, 0], s=14)
+    axes.set(title="The training data: PCA, then t-SNE", xlabel="$z_1$", ylabel="$z_2$")
+    figure.colorbar(points, label="label y")
+    return figure
+
+
+def draw_errors(history: dict[str, list[float]], at_start: float) -> Figure:
+    """The error of each epoch, on training and on held-out data."""
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    axes = figure.subplots()
+    epochs = np.arange(1, len(history["mae"]) + 1)
+    axes.plot(epochs, history["mae"], label="training batches")
+    axes.plot(epochs, history["val_mae"], label="held-out data")
+    axes.axhline(0.05 * at_start, color="grey", linestyle=":", label="5 % of the start")
+    axes.set(title="The error falls", ylabel="mean absolute error", yscale="log")
+    _figures.count_epochs(axes)
+    axes.legend()
+    return figure
+
+
+def main(
+    run_dir: str | None = "runs/regression",
+    *,
+    plan: str = "auto",
+    quick: bool = False,
+    save_every: str = "1 epoch",
+) -> dict[str, float]:
+    """Trains, and prints how far the error fell. Called again, it goes on."""
+    data = load()
+    trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
+    at_start = trainer.evaluate(*data["test"])["mae"]
+    history = trainer.fit(
+        validation_data=data["test"],
+        steps_per_epoch=len(data["train"][0]) // BATCH_SIZE,
+        epochs=10 if quick else 60,
+        save_every=save_every,
+    )
+    mae = trainer.evaluate(*data["test"])["mae"]
+    x, y = data["train"]
+    _figures.save(draw_errors(history.history, at_start), run_dir, "errors")
+    if run_dir is not None:
+        _figures.save(draw_data(*((x[:150], y[:150]) if quick else (x, y))), run_dir, "data")
+    print(f"test: mae {mae:.3f}, {mae / at_start:.1%} of the {at_start:.1f} at the start")
+    return {"mae": mae, "mae_at_start": at_start}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Written dates to ISO: "March 3rd, 1997" becomes "1997-03-03", character by character.
+
+    python -m loopwright.recipes.seq2seq
+
+The decoder is told the true characters so far, or has to go on from its own. Which of the two is
+drawn for each character, and the rate of being told falls from 1 to 0 as the steps go on. The
+learning rate goes up and down in cycles.
+
+What to look at: the share of dates that are right in all ten characters, on days that are in no
+training example. Rate and cycles are functions of the step, inside the compiled loop: a run that
+goes on takes them up where they were.
+"""
+
+from datetime import date, timedelta
+from typing import Any, final
+
+import keras
+import numpy as np
+import tensorflow as tf
+from matplotlib.figure import Figure
+
+import loopwright as lw
+from loopwright.recipes import _figures
+
+OUTPUT = "0123456789-"
+BEGIN = len(OUTPUT)
+LENGTH = len("1997-03-03")
+MOST_CHARACTERS = len("30th of September 1997")
+INPUT = " ,0123456789ADFJMNOSabcdefghilmnoprstuvy"
+BATCH_SIZE = 64
+
+
+def written(day: date, form: int) -> str:
+    """A date as people write it, in one of four forms.
+
+    >>> [written(date(1997, 3, 3), form) for form in range(4)]
+    ['March 3rd, 1997', '3 March 1997', 'Mar 3, 1997', '3rd of March 1997']
+    """
+    ending = (
+        "th" if day.day in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
+    )
+    month = day.strftime("%B")
+    return [
+        f"{month} {day.day}{ending}, {day.year}",
+        f"{day.day} {month} {day.year}",
+        f"{month[:3]} {day.day}, {day.year}",
+        f"{day.day}{ending} of {month} {day.year}",
+    ][form]
+
+
+def encoded(texts: list[str]) -> Any:
+    """Numbers of characters, 0 behind the end."""
+    rows = [[INPUT.index(character) + 1 for character in text] for text in texts]
+    return np.array([row + [0] * (MOST_CHARACTERS - len(row)) for row in rows], "int32")
+
+
+def load() -> dict[str, Any]:
+    """8,000 days of 1900 to 2099 to train on, 1,000 for validation, 2,000 others for the test."""
+    random = np.random.default_rng(0)
+    first = date(1900, 1, 1)
+    days = [first + timedelta(int(n)) for n in random.permutation(73_049)[:11_000]]
+    texts = [written(day, int(random.integers(4))) for day in days]
+    x = encoded(texts)
+    y = np.array([[OUTPUT.index(c) for c in day.isoformat()] for day in days], "int32")
+    parts = {"train": slice(8000), "validation": slice(8000, 9000), "test": slice(9000, None)}
+    return {"texts": texts[9000:], **{name: (x[part], y[part]) for name, part in parts.items()}}
+
+
+@final
+class Cyclic(keras.optimizers.schedules.LearningRateSchedule):
+    """Up and down in straight lines, between two rates."""
+
+    def __init__(self, low: float, high: float, cycle_steps: int) -> None:
+        super().__init__()
+        self._low, self._high, self._cycle_steps = low, high, cycle_steps
+
+    def __call__(self, step: Any) -> Any:
+        """The rate at a step."""
+        place = tf.cast(step, tf.float32) / self._cycle_steps % 1.0
+        return self._low + (self._high - self._low) * (1.0 - tf.abs(2.0 * place - 1.0))
+
+    def get_config(self) -> dict[str, Any]:
+        """What makes it again."""
+        return {"low": self._low, "high": self._high, "cycle_steps": self._cycle_steps}
+
+
+@final
+class Writer(keras.Model):
+    """Reads all of the text, then writes ten characters, looking back at the text for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = keras.layers
+        self.embed_input = layers.Embedding(len(INPUT) + 1, 32)
+        self.read = layers.Bidirectional(layers.GRU(64, return_sequences=True))
+        self.embed_output = layers.Embedding(len(OUTPUT) + 1, 32)
+        self.cell = layers.GRUCell(128)
+        self.look = layers.Dense(128)
+        self.score = layers.Dense(len(OUTPUT))
+
+    def call(self, texts: Any, answers: Any = None, is_told: Any = None) -> Any:
+        """The logits of ten characters; `is_told` says where the true one before is given."""
+        memory = self.read(self.embed_input(texts))
+        state = tf.zeros((tf.shape(texts)[0], 128))
+        previous = tf.fill((tf.shape(texts)[0],), BEGIN)
+        logits = []
+        for place in range(LENGTH):
+            attention = tf.nn.softmax(tf.einsum("nd,ntd->nt", self.look(state), memory))
+            seen = tf.einsum("nt,ntd->nd", attention, memory)
+            state, _ = self.cell(tf.concat([self.embed_output(previous), seen], -1), [state])
+            logits.append(self.score(tf.concat([state, seen], -1)))
+            previous = tf.argmax(logits[-1], -1, tf.int32)
+            if answers is not None:
+                previous = tf.where(is_told[:, place], answers[:, place], previous)
+        return tf.stack(logits, 1)
+
+
+@final
+class Dates(lw.Task):
+    """Teacher forcing at a rate that falls to 0 over `forced_steps`."""
+
+    def __init__(self, model: Writer, *, forced_steps: int, cycle_steps: int) -> None:
+        super().__init__()
+        self.model, self._forced_steps = model, forced_steps
+        self.learning_rate = Cyclic(5e-4, 4e-3, cycle_steps)
+        self.optimizer = keras.optimizers.Adam(self.learning_rate, clipnorm=1.0)
+        self.seed = keras.random.SeedGenerator(0)
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        """Draws which characters are told, writes, updates."""
+        texts, answers = batch
+        rate = tf.maximum(0.0, 1.0 - tf.cast(self.step, tf.float32) / self._forced_steps)
+        is_told = keras.random.uniform(tf.shape(answers), seed=self.seed) < rate
+        with tf.GradientTape() as tape:
+            loss = _cross_entropy(answers, self.model(texts, answers, is_told, training=True))
+        self.minimize(loss, self.model, self.optimizer, tape)
+        return {"loss": loss, "told": rate}
+
+    def test_step(self, batch: Any) -> dict[str, Any]:
+        """The share of dates that are right in every character, with nothing told."""
+        texts, answers = batch
+        logits = self.model(texts)
+        is_right = tf.reduce_all(tf.argmax(logits, -1, tf.int32) == answers, -1)
+        exact = tf.reduce_mean(tf.cast(is_right, tf.float32))
+        return {"loss": _cross_entropy(answers, logits), "exact": exact}
+
+    def predict_step(self, batch: Any) -> Any:
+        """The numbers of ten characters."""
+        return tf.argmax(self.model(batch), -1, tf.int32)
+
+
+def _cross_entropy(answers: Any, logits: Any) -> Any:
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(answers, logits))
+
+
+def make_task(*, forced_steps: int = 750, cycle_steps: int = 250) -> Dates:
+    """The task, from a fixed seed."""
+    keras.utils.set_random_seed(0)
+    return Dates(Writer(), forced_steps=forced_steps, cycle_steps=cycle_steps)
+
+
+def draw(history: dict[str, list[float]], task: Dates, steps: int) -> Figure:
+    """What was reached above, what was scheduled below."""
+    figure = Figure(figsize=(6.4, 6), layout="constrained")
+    above, below = figure.subplots(2, 1)
+    epochs = np.arange(1, len(history["told"]) + 1)
+    above.plot(epochs, history["val_exact"], label="dates exactly right, on validation days")
+    above.plot(epochs, history["told"], linestyle="--", label="rate of characters told")
+    above.set(title='"March 3rd, 1997" to "1997-03-03"', ylabel="share", ylim=(-0.03, 1.03))
+    _figures.count_epochs(above)
+    above.legend(loc="center right")
+    below.plot(np.arange(steps), task.learning_rate(np.arange(steps)), color="tab:green")
+    below.set(title="The learning rate goes in cycles", xlabel="step", ylabel="learning rate")
+    return figure
+
+
+def main(
+    run_dir: str | None = "runs/seq2seq",
+    *,
+    plan: str = "auto",
+    quick: bool = False,
+    save_every: str = "1 epoch",
+) -> dict[str, float]:
+    """Trains, and prints how many dates were right. Called again, it goes on."""
+    data = load()
+    scored = slice(300 if quick else None)
+    validation, test = ([p[scored] for p in data[name]] for name in ("validation", "test"))
+    task = make_task()
+    trainer = lw.Trainer(task, run_dir=run_dir, plan=plan)
+    history = trainer.fit(
+        *data["train"],
+        validation_data=tuple(validation),
+        batch_size=BATCH_SIZE,
+        epochs=1 if quick else 8,
+        save_every=save_every,
+    )
+    scores = trainer.evaluate(*test)
+    steps = int(task.step_counter.numpy())
+    _figures.save(draw(history.history, task, steps), run_dir, "learning")
+    print(f"test: {scores['exact']:.2%} of {len(test[0])} dates are exactly right")
+    for text, row in zip(data["texts"][:5], trainer.predict(test[0][:5]), strict=True):
+        print(f"  {text:22} {''.join(OUTPUT[number] for number in row)}")
+    return scores
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""The swiss roll, with and without a reconstruction loss: a model that adds a loss of its own.
+
+    python -m loopwright.recipes.swissroll
+
+Where along the roll does a point in space lie? A deep, narrow regressor learns it from 3,000
+points. The second one has a further layer that has to rebuild the point from the last hidden layer;
+how far off that is, the model adds to the loss by itself, and reports it as a metric.
+
+What to look at: the four panels. Both models are trained in the same step on the same batches, so
+the curves differ by nothing but the added loss.
+"""
+
+from typing import Any, final
+
+import keras
+import numpy as np
+import tensorflow as tf
+from matplotlib.figure import Figure
+from sklearn.datasets import make_swiss_roll
+
+import loopwright as lw
+from loopwright.recipes import _figures
+
+TITLES = {"plain": "without reconstruction loss", "rebuilding": "with reconstruction loss"}
+
+
+def load() -> tuple[Any, Any]:
+    """3,000 points, and where along the roll they lie."""
+    points, along = make_swiss_roll(3000, noise=0.3, random_state=0)
+    return points.astype("float32"), along.astype("float32")[:, None]
+
+
+@final
+class ReconstructionRegressor(keras.Model):
+    """Five narrow layers and an output; with a weight, also a reconstruction of the input."""
+
+    def __init__(self, reconstruction_weight: float) -> None:
+        super().__init__()
+        self.hidden = [keras.layers.Dense(10, "relu") for _ in range(5)]
+        self.out = keras.layers.Dense(1)
+        self._weight = reconstruction_weight
+        if reconstruction_weight:
+            self.rebuild = keras.layers.Dense(3)
+            self.rebuilding_error = keras.metrics.Mean(name="rebuilding_error")
+
+    def call(self, points: Any) -> Any:
+        """Where along the roll; the model's own loss goes to `self.losses`."""
+        z = points
+        for layer in self.hidden:
+            z = layer(z)
+        if self._weight:
+            error = tf.reduce_mean(tf.square(self.rebuild(z) - points))
+            self.add_loss(self._weight * error)
+            self.rebuilding_error.update_state(error)
+        return self.out(z)
+
+
+@final
+class Comparison(lw.Task):
+    """Both regressors, on the same batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.models = {
+            "plain": ReconstructionRegressor(0.0),
+            "rebuilding": ReconstructionRegressor(0.05),
+        }
+        self.optimizers = {name: keras.optimizers.Nadam() for name in self.models}
+        # An attribute of the task is reset at each epoch and reported; one of a model is not.
+        self.rebuilding_error = self.models["rebuilding"].rebuilding_error
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        """One loss, one update for each."""
+        x, y = batch
+        losses = {}
+        for name, model in self.models.items():
+            with tf.GradientTape() as tape:
+                losses[name] = tf.reduce_mean(tf.square(y - model(x, training=True)))
+                losses[name] += sum(model.losses)
+            self.minimize(losses[name], model, self.optimizers[name], tape)
+        return losses
+
+    def test_step(self, batch: Any) -> dict[str, Any]:
+        """The same losses, and the squared error alone, which can be compared."""
+        x, y = batch
+        errors = {name: tf.reduce_mean(tf.square(y - m(x))) for name, m in self.models.items()}
+        losses = {name: errors[name] + sum(m.losses) for name, m in self.models.items()}
+        return losses | {f"{name}_mse": error for name, error in errors.items()}
+
+    def predict_step(self, batch: Any) -> Any:
+        """What each says."""
+        return {name: model(batch) for name, model in self.models.items()}
+
+
+def make_task() -> Comparison:
+    """Both models, from a fixed seed."""
+    keras.utils.set_random_seed(0)
+    return Comparison()
+
+
+def draw_data(points: Any, along: Any) -> Figure:
+    """The roll, coloured by what is to be learned."""
+    figure = Figure(figsize=(6, 5.2), layout="constrained")
+    _roll(figure.add_subplot(projection="3d"), points, along, "The swiss roll")
+    return figure
+
+
+def draw_panels(history: dict[str, list[float]], points: Any, predicted: Any) -> Figure:
+    """Learning curves above, predictions below; without and with the reconstruction loss."""
+    figure = Figure(figsize=(9, 8), layout="constrained")
+    for number, (name, title) in enumerate(TITLES.items(), 1):
+        axes = figure.add_subplot(2, 2, number)
+        epochs = np.arange(1, len(history[name]) + 1)
+        axes.plot(epochs, history[name], "b-", label="training")
+        axes.plot(epochs, history[f"val_{name}"], "r-", label="validation")
+        axes.set(title=title.capitalize(), ylabel="loss", yscale="log", ylim=(0.1, 120))
+        _figures.count_epochs(axes)
+        axes.legend()
+        below = figure.add_subplot(2, 2, number + 2, projection="3d")
+        _roll(below, points, predicted[name], f"Prediction {title}")
+    return figure
+
+
+def _roll(axes: Any, points: Any, colours: Any, title: str) -> None:
+    axes.view_init(7, -80)
+    axes.set_box_aspect(None, zoom=1.0)
+    axes.set_yticks([0, 20])
+    axes.scatter(*points.T, c=colours[:, 0], s=5, vmin=4.7, vmax=14.2)
+    axes.set(title=title, xlabel="$x_1$", ylabel="$x_2$", zlabel="$x_3$")
+
+
+def main(
+    run_dir: str | None = "runs/swissroll",
+    *,
+    plan: str = "auto",
+    quick: bool = False,
+    save_every: str = "1 epoch",
+) -> dict[str, float]:
+    """Trains both, and prints their errors on held-out points. Called again, it goes on."""
+    points, along = load()
+    trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
+    history = trainer.fit(
+        points,
+        along,
+        validation_split=0.2,
+        epochs=6 if quick else 20,
+        save_every=save_every,
+    ).history
+    held_out = slice(len(points) * 4 // 5, None)
+    scores = trainer.evaluate(points[held_out], along[held_out])
+    predicted = trainer.predict(points)
+    _figures.save(draw_data(points, along), run_dir, "data")
+    _figures.save(draw_panels(history, points, predicted), run_dir, "panels")
+    for name, title in TITLES.items():
+        print(f"held-out points, {title}: mean squared error {scores[f'{name}_mse']:.3f}")
+    print(f"all labels have a variance of {np.var(along):.3f}")
+    return scores
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Water from space: a U-Net on a `tf.data` pipeline, on NASA's picture of the whole Earth.
+
+    python -m loopwright.recipes.unet
+
+What to look at: tiles are split by longitude, so that no coast is in two sets; the score comes from
+two strips of the Earth that were never seen. The pipeline shuffles and mirrors with seeds of its
+own, so a run that goes on reads the tiles that it would have read.
+"""
+
+from importlib import resources
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from matplotlib.figure import Figure
+
+import loopwright as lw
+from loopwright.recipes import _figures
+
+TILE = 64
+TEST_STRIPS = {"90 to 135° west": (4, 8), "45 to 90° east": (20, 24)}
+VALIDATION_COLUMNS = {12, 13, 28, 29}
+
+
+def load() -> dict[str, Any]:
+    """Tiles of 64x64 pixels and their water, as uint8: `(columns, rows, 64, 64, channels)`."""
+    data = resources.files("loopwright.recipes") / "data"
+    earth = tf.io.decode_jpeg((data / "earth.jpg").read_bytes()).numpy()
+    water = tf.io.decode_png((data / "earth_water.png").read_bytes(), channels=1).numpy() // 255
+    earth, water = _tiles(earth), _tiles(water)
+    test = [column for begin, end in TEST_STRIPS.values() for column in range(begin, end)]
+    validation = sorted(VALIDATION_COLUMNS)
+    train = sorted({*range(len(earth))} - {*test} - {*validation})
+    split = {"train": train, "validation": validation, "test": test}
+    return {name: (earth[columns], water[columns]) for name, columns in split.items()}
+
+
+def _tiles(image: Any) -> Any:
+    height, width, channels = image.shape
+    tiles = image.reshape(height // TILE, TILE, width // TILE, TILE, channels)
+    return tiles.transpose(2, 0, 1, 3, 4)
+
+
+def pipeline(tiles: tuple[Any, Any], *, training: bool) -> tf.data.Dataset:
+    """Batches of 16; for training in another order and mirrored at random, from seeds."""
+    dataset = tf.data.Dataset.from_tensor_slices(
+        tuple(part.reshape(-1, *part.shape[2:]) for part in tiles)
+    )
+    if training:
+        coins = tf.data.Dataset.random(seed=1, rerandomize_each_iteration=True).batch(2)
+        dataset = tf.data.Dataset.zip(dataset.shuffle(1024, seed=0), coins).map(_mirrored)
+    scaled = dataset.map(lambda x, y: (tf.cast(x, tf.float32) / 255, tf.cast(y, tf.float32)))
+    return scaled.batch(16).prefetch(2)
+
+
+def _mirrored(tile: Any, coins: Any) -> tuple[Any, Any]:
+    image, water = tile
+    both = tf.concat([image, water], -1)
+    both = tf.image.stateless_random_flip_left_right(both, coins)
+    both = tf.image.stateless_random_flip_up_down(both, coins + 1)
+    return both[..., :3], both[..., 3:]
+
+
+def make_model() -> keras.Model:
+    """Down twice, up twice; what was seen on the way down is put beside what comes up."""
+    layers = keras.layers
+
+    def convolved(x: Any, filters: int) -> Any:
+        for _ in range(2):
+            x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
+            x = layers.Activation("relu")(layers.BatchNormalization(momentum=0.9)(x))
+        return x
+
+    inputs = x = keras.Input((TILE, TILE, 3))
+    passed = []
+    for filters in (16, 32):
+        passed.append(convolved(x, filters))
+        x = layers.MaxPooling2D()(passed[-1])
+    x = convolved(x, 64)
+    for filters, beside in zip((32, 16), reversed(passed), strict=True):
+        x = layers.Conv2DTranspose(filters, 2, strides=2)(x)
+        x = convolved(layers.Concatenate()([x, beside]), filters)
+    return keras.Model(inputs, layers.Conv2D(1, 1)(x))
+
+
+def make_task() -> lw.Task:
+    """Cross-entropy of every pixel; the mean IoU of water and land."""
+    keras.utils.set_random_seed(0)
+    return lw.Supervised(
+        make_model(),
+        loss=keras.losses.BinaryCrossentropy(from_logits=True),
+        optimizer=keras.optimizers.Adam(2e-3),
+        metrics=[keras.metrics.BinaryIoU([0, 1], threshold=0.0, name="mean_iou")],
+    )
+
+
+def draw(tiles: tuple[Any, Any], logits: Any) -> Figure:
+    """Each test strip: the picture, and where the model was right and wrong."""
+    earth, water = tiles
+    found = logits.reshape(water.shape) > 0
+    figure = Figure(figsize=(6.4, 7), layout="constrained")
+    figure.suptitle("Strips of the Earth that were never seen\nblue: water found, red: wrong")
+    panels = figure.subplots(1, 2 * len(TEST_STRIPS))
+    for number, (title, (begin, end)) in enumerate(TEST_STRIPS.items()):
+        columns = slice(number * (end - begin), (number + 1) * (end - begin))
+        picture, is_water, is_found = (_stitched(part[columns]) for part in (earth, water, found))
+        overlay = picture * 0.5 + np.where(is_found, [0, 60, 120], [90, 90, 40])
+        overlay = np.where(is_found != is_water, [230, 0, 0], overlay)
+        for axes, image in zip(panels[2 * number :], (picture, overlay), strict=False):
+            axes.imshow(image.astype("uint8"))
+            axes.set(xticks=[], yticks=[], title=title)
+            axes.title.set_fontsize(9)
+    return figure
+
+
+def _stitched(tiles: Any) -> Any:
+    columns, rows, _, _, channels = tiles.shape
+    return tiles.transpose(1, 2, 0, 3, 4).reshape(rows * TILE, columns * TILE, channels)
+
+
+def main(
+    run_dir: str | None = "runs/unet",
+    *,
+    plan: str = "auto",
+    quick: bool = False,
+    save_every: str = "1 epoch",
+) -> dict[str, float]:
+    """Trains, and prints the scores on the test strips. Called again, it goes on."""
+    data = load()
+    if quick:
+        few = {"train": np.s_[::3, 4:12], "validation": np.s_[::2, 4:8], "test": np.s_[:, 4:8]}
+        data = {name: tuple(part[few[name]] for part in tiles) for name, tiles in data.items()}
+    trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
+    trainer.fit(
+        pipeline(data["train"], training=True),
+        validation_data=pipeline(data["validation"], training=False),
+        epochs=6 if quick else 40,
+        save_every=save_every,
+    )
+    test = pipeline(data["test"], training=False)
+    scores = trainer.evaluate(test)
+    _figures.save(draw(data["test"], trainer.predict(test)), run_dir, "overlay")
+    print("test: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+    return scores
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Wide and deep: one model of two paths, one optimizer for each, on real weather.
+
+    python -m loopwright.recipes.wide_and_deep
+
+The temperature in twelve hours, at three New York airports. The wide path is one weight for every
+combination of airport, month and hour: it remembers what is usual. The deep path is a small network
+on the weather of this hour: it knows what is unusual about today. Both are added up.
+
+What to look at: FTRL trains the wide path and Adam the deep one, on one loss. Either path alone is
+trained beside it, in the same step and on the same batches, and does worse.
+"""
+
+from typing import Any, final
+
+import keras
+import numpy as np
+import tensorflow as tf
+from matplotlib.figure import Figure
+
+import loopwright as lw
+from loopwright.recipes import _figures, _weather
+
+AHEAD_HOURS = 12
+MONTHS, HOURS = 12, 24
+NAMES = {"both": "wide and deep", "wide": "wide alone", "deep": "deep alone"}
+
+
+def load() -> dict[str, Any]:
+    """Inputs and labels, split by date: the days from the 24th of each month are the test."""
+    hours, values = _weather.read()
+    now, later = values[:, :-AHEAD_HOURS, :4], values[:, AHEAD_HOURS:, :1]
+    times = hours[:-AHEAD_HOURS]
+    month = times.astype("datetime64[M]").astype(int) % MONTHS
+    hour = times.astype(int) % HOURS
+    airport = np.arange(len(_weather.AIRPORTS))[:, None]
+    combination = ((airport * MONTHS + month) * HOURS + hour).astype("int32")
+    day = (times.astype("datetime64[D]") - times.astype("datetime64[M]")).astype(int) + 1
+    is_whole = ~np.isnan(now).any(-1) & ~np.isnan(later).any(-1)
+    # Nothing is trained on that looks into a test day, nor the other way round.
+    train, test = is_whole & (day >= 2) & (day < 23), is_whole & (day >= 24)
+    mean, deviation = now[train].mean(0), now[train].std(0)
+    standard = (now - mean) / deviation
+
+    def part(mask: Any) -> tuple[dict[str, Any], Any]:
+        return {"wide": combination[mask], "deep": standard[mask]}, later[mask]
+
+    return {"train": part(train), "test": part(test), "now": now[test][:, :1]}
+
+
+@final
+class WideAndDeep(keras.Model):
+    """Two paths to one number, added up; either may be left out."""
+
+    def __init__(self, *, wide: bool = True, deep: bool = True) -> None:
+        super().__init__()
+        combinations = len(_weather.AIRPORTS) * MONTHS * HOURS
+        self.wide = keras.layers.Embedding(combinations, 1, "zeros") if wide else None
+        hidden = [keras.layers.Dense(64, "relu"), keras.layers.Dense(64, "relu")]
+        self.deep = keras.Sequential([*hidden, keras.layers.Dense(1)]) if deep else None
+
+    def call(self, x: Any) -> Any:
+        """The temperature in °C."""
+        paths = [path(x[name]) for name in ("wide", "deep") if (path := getattr(self, name))]
+        return tf.add_n(paths)
+
+
+@final
+class Comparison(lw.Task):
+    """The whole model and either path alone, on the same batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.models = {
+            "both": WideAndDeep(),
+            "wide": WideAndDeep(deep=False),
+            "deep": WideAndDeep(wide=False),
+        }
+        self.wide_optimizers = {name: keras.optimizers.Ftrl(3.0) for name in ("both", "wide")}
+        self.deep_optimizers = {name: keras.optimizers.Adam(1e-3) for name in ("both", "deep")}
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        """One loss per model; one update per path."""
+        x, y = batch
+        losses = {}
+        for name, model in self.models.items():
+            with tf.GradientTape(persistent=True) as tape:
+                losses[name] = tf.reduce_mean(tf.square(y - model(x, training=True)))
+            if model.wide:
+                self.minimize(losses[name], model.wide, self.wide_optimizers[name], tape)
+            if model.deep:
+                self.minimize(losses[name], model.deep, self.deep_optimizers[name], tape)
+        return losses
+
+    def test_step(self, batch: Any) -> dict[str, Any]:
+        """The mean absolute error of each model in °C."""
+        x, y = batch
+        return {name: tf.reduce_mean(tf.abs(y - m(x))) for name, m in self.models.items()}
+
+
+def make_task() -> Comparison:
+    """The comparison, from a fixed seed."""
+    keras.utils.set_random_seed(0)
+    return Comparison()
+
+
+def draw(history: dict[str, list[float]], persistence: float) -> Figure:
+    """The error of the three models on the test days, epoch by epoch."""
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, title in NAMES.items():
+        errors = history[f"val_{name}"]
+        axes.plot(np.arange(1, len(errors) + 1), errors, label=title)
+    axes.axhline(persistence, color="grey", linestyle=":", label="as warm as now")
+    axes.set(title=f"The temperature in {AHEAD_HOURS} hours, on test days")
+    axes.set(ylabel="mean absolute error (°C)", ylim=(0, None))
+    _figures.count_epochs(axes)
+    axes.legend()
+    return figure
+
+
+def main(
+    run_dir: str | None = "runs/wide_and_deep",
+    *,
+    plan: str = "auto",
+    quick: bool = False,
+    save_every: str = "1 epoch",
+) -> dict[str, float]:
+    """Trains the three models, and prints their errors. Called again, it goes on."""
+    data = load()
+    trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
+    history = trainer.fit(
+        *data["train"],
+        validation_data=data["test"],
+        batch_size=64,
+        epochs=3 if quick else 20,
+        save_every=save_every,
+    )
+    errors = trainer.evaluate(*data["test"])
+    persistence = float(np.mean(np.abs(data["test"][1] - data["now"])))
+    _figures.save(draw(history.history, persistence), run_dir, "errors")
+    for name, error in {**errors, "as warm as now": persistence}.items():
+        print(f"test: {NAMES.get(name, name):14} {error:.2f} °C")
+    return errors
+
+
+if __name__ == "__main__":
+    main()
