@@ -20,7 +20,7 @@ from loopwright.initial_weights import start_from
 from loopwright.piloting import Piloting, asked_for
 from loopwright.plan_history import PlanHistory
 from loopwright.plans import Plan, nearest, settled
-from loopwright.prediction import predict
+from loopwright.prediction import Predictor
 from loopwright.restoring import Which, require_run, restore
 from loopwright.resuming import leg_events
 from loopwright.retention import KeepBest, KeepLatest, Rule
@@ -79,6 +79,7 @@ class Trainer:
             self._task, self._strategy, on_nan, watches_gradients=watch is not None
         )
         self._piloting = Piloting(asked_for(plan), self._runners, self._task)
+        self._predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
         self._run = None if run_dir is None else Run(run_dir, keep)
@@ -255,7 +256,7 @@ class Trainer:
         _require_positive(steps=steps)
         self._start_from_given_weights()
         data = as_data(x, batch_size=batch_size)
-        return predict(self._task, data, steps=steps, strategy=self._strategy, plan=self.plan)
+        return self._predictor.predict(data, steps=steps, plan=self.plan)
 
     def _start_from_given_weights(self) -> None:
         if self._init_from is not None:

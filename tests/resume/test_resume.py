@@ -50,7 +50,8 @@ def failing(run_dir, kind, plan, *steps, **options):
 )
 def test_a_run_that_failed_and_went_on_ends_with_the_same_bits(kind, plan, tmp_path):
     whole, undisturbed = train(None, kind, plan)
-    resumed, history = failing(tmp_path / "run", kind, plan, 3, 20, 1)
+    fails_at = [3, 20, 1] if plan == "graph" else [18]
+    resumed, history = failing(tmp_path / "run", kind, plan, *fails_at)
     assert digest(resumed.task) == digest(whole.task)
     assert history.epoch == undisturbed.epoch
     assert history.epoch_steps == undisturbed.epoch_steps
