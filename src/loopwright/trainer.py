@@ -14,7 +14,7 @@ from loopwright.data import Data, Feed, as_data, training_data, validation_sets
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event, Metrics, Sink
 from loopwright.finite import OnNan, require_policy
-from loopwright.fitting import Asked, Fitting, Lent, tolerated
+from loopwright.fitting import Asked, Fitting, Lent
 from loopwright.history import History
 from loopwright.initial_weights import start_from
 from loopwright.piloting import Piloting, asked_for
@@ -31,6 +31,7 @@ from loopwright.schedule import Every, Place, every
 from loopwright.snapshots import Exact
 from loopwright.task import Task, require_step
 from loopwright.telemetry.console import console
+from loopwright.telemetry.tolerance import tolerated
 from loopwright.validation import score
 
 Verbose = Literal["auto", 0, 1, 2]
