@@ -268,6 +268,19 @@ def finalize_averages(task: Task) -> None:
             optimizer.finalize_variable_values(adaptations.trained_by(optimizer))
 
 
+@contextlib.contextmanager
+def averages_in_place(task: Task) -> Iterator[None]:
+    """The averaged weights of optimizers with `use_ema`, until it is left."""
+    weights = [w.value for layer in state.of_kind(keras.Layer, task) for w in layer.weights]
+    before = [weight.read_value() for weight in weights]
+    finalize_averages(task)
+    try:
+        yield
+    finally:
+        for weight, value in zip(weights, before, strict=True):
+            weight.assign(value)
+
+
 def tell(sinks: Sequence[Sink], event: Event) -> None:
     """Tells every sink of an event."""
     with contextlib.ExitStack() as every_sink:

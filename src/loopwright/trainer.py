@@ -1,9 +1,11 @@
 """Trainer: the only place that wires parts together."""
 
+import contextlib
 import inspect
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, final
 
 import keras
@@ -13,8 +15,9 @@ from loopwright.compiled import as_task
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event, Metrics, Sink
+from loopwright.exporting import Exported, Format, export
 from loopwright.finite import OnNan, require_policy
-from loopwright.fitting import Asked, Fitting, Lent
+from loopwright.fitting import Asked, Fitting, Lent, averages_in_place
 from loopwright.history import History
 from loopwright.initial_weights import start_from
 from loopwright.piloting import Piloting, asked_for
@@ -258,6 +261,25 @@ class Trainer:
         self._start_from_given_weights()
         data = as_data(x, batch_size=batch_size)
         return self._predictor.predict(data, steps=steps, plan=self.plan)
+
+    def export(
+        self,
+        path: "str | os.PathLike[str] | None" = None,
+        *,
+        format: Format | None = None,
+        examples: Mapping[str, Any] | None = None,
+        averaged: bool = False,
+    ) -> Exported:
+        """Writes the task's models for serving, loads them in a new process, and compares.
+
+        A directory gets versions (`export/1`, `export/2`), a path that ends in `.keras` is one
+        file; by default it is `export` in the run directory. `averaged` takes the averages of
+        optimizers with `use_ema`. `Task.exports` says which models, and under which names.
+        """
+        if path is None:
+            path = require_run(self._run).directory / "export"
+        with averages_in_place(self._task) if averaged else contextlib.nullcontext():
+            return export(self._task.exports(), Path(path), examples, format=format)
 
     def _start_from_given_weights(self) -> None:
         if self._init_from is not None:
