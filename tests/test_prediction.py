@@ -7,10 +7,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.mirrored import mirrored
 
 import loopwright as lw
 from loopwright import adaptations
-from test_strategies import mirrored
 
 
 class Predicting(lw.Task):

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.mirrored import mirrored
 
 import loopwright as lw
 from loopwright import scheduled
@@ -168,7 +169,7 @@ def test_it_is_resumed_with_the_steps():
 
 
 def test_with_several_replicas_all_read_the_same():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = mirrored()
 
     class Shared(lw.Task):
         def __init__(self):

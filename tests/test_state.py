@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.mirrored import mirrored
 
 import loopwright as lw
 from loopwright import adaptations, repeatable, state
@@ -584,7 +585,7 @@ def test_what_is_kept_of_a_trace_does_not_hold_its_graph(monkeypatch: pytest.Mon
 
 
 def two_replicas() -> tf.distribute.Strategy:
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    return mirrored()
 
 
 def test_a_variable_is_named_for_each_replica_where_replicas_may_differ():

@@ -1,21 +1,15 @@
 """Two replicas on two virtual CPU devices train as one device does."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.mirrored import mirrored
 
 import loopwright as lw
 from loopwright.errors import ConfigurationError, StepError
 
 ROWS = 101  # batches of 20: the last one has a single example, and one replica none
-
-
-@functools.cache  # TensorFlow numbers the collectives of each new strategy from the start again
-def mirrored():
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
 def data():

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.mirrored import mirrored
 
 import loopwright as lw
 from loopwright import adaptations, state, tensors
@@ -53,7 +54,7 @@ def embedding_task() -> lw.Supervised:
 
 
 def two_replicas() -> tf.distribute.Strategy:
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    return mirrored()
 
 
 def run_python(script: str, *arguments: str) -> list[str]:

@@ -28,8 +28,8 @@ def restore(task: Any, runners: Runners, run: Run, which: Which) -> int:
         raise ConfigurationError(changed)
     found = tensors.read(checkpoint.path / "state", snapshot.variables)
     tensors.assign({name: v for name, v in named.items() if name != "step"}, found)
-    if snapshot.place.is_over:
-        finalize_averages(task)  # as at the end of `fit`
+    if which == "last" and snapshot.place.is_over:
+        finalize_averages(task)  # as at the end of `fit`; the best score was one without them
     return snapshot.step
 
 

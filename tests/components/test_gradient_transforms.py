@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tests.components.parts import arrays
+from tests.mirrored import mirrored
 
 import loopwright as lw
 from loopwright import components, state
@@ -224,9 +225,7 @@ def test_with_several_replicas_transforms_see_the_mean_and_leave_replicas_equal(
     options: Any = {"epochs": 2, "batch_size": 16, "shuffle": False, "verbose": 0}
     alone = lw.Trainer(make(), plan="graph")
     alone.fit(x, y, **options)
-    several = lw.Trainer(
-        make, plan="graph", strategy=tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    )
+    several = lw.Trainer(make, plan="graph", strategy=mirrored())
     several.fit(x, y, **options)
     pairs = zip(
         alone.task.model.trainable_variables, several.task.model.trainable_variables, strict=True

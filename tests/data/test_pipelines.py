@@ -121,9 +121,6 @@ EXACT: dict[str, Callable[[], Any]] = {
     "symbolic checkpoints": lambda: with_options(
         shuffled().batch(4), experimental_symbolic_checkpoint=True
     ),
-    "warm start": lambda: with_options(
-        shuffled().map(lambda n: n, 2).batch(4), experimental_warm_start=True
-    ),
 }
 
 
@@ -289,6 +286,10 @@ HAS_NO_ORDER: dict[str, tuple[Callable[[], Any], str]] = {
     "within a function": (
         lambda: numbers(3).flat_map(lambda _: interleaved(deterministic=False)).batch(4),
         ORDER,
+    ),
+    "warm start": (
+        lambda: with_options(shuffled().map(lambda n: n, 2).batch(4), experimental_warm_start=True),
+        "its options say experimental_warm_start: it reads before it is asked",
     ),
     "its options": (
         lambda: with_options(numbers().map(lambda n: n, 2).batch(4), deterministic=False),

@@ -56,10 +56,11 @@ def test_a_step_is_restored_bit_by_bit_into_a_task_that_has_seen_no_data(trained
 
 
 def test_the_last_and_the_best_are_restored_by_name(trained: Any):
-    run_dir, _ = trained
+    run_dir, trainer = trained
     fresh = lw.Trainer(Noisy(), run_dir=run_dir, keep=[lw.KeepBest("val_loss")])
     assert fresh.restore("last") == max(steps(run_dir))
-    assert_holds(fresh, run_dir, max(steps(run_dir)))
+    after_fit = trainer.task.model.get_weights()  # with the averages in place, as Keras has it
+    assert all(map(np.array_equal, fresh.task.model.get_weights(), after_fit))
     scores: dict[int, float] = {}
     for step in steps(run_dir):
         manifest = run_dir / "checkpoints" / f"step-{step:08d}" / "manifest.json"

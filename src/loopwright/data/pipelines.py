@@ -43,6 +43,8 @@ def unresumable(dataset: tf.data.Dataset) -> str | None:
     found = unrepeatable(dataset)
     if found is not None:
         return found
+    if dataset.options().experimental_warm_start:
+        return "its options say experimental_warm_start: it reads before it is asked"
     parts = adaptations.pipeline_parts(dataset)
     for part in parts:
         if part.kind == "CopyToDevice":
