@@ -1,6 +1,7 @@
 """What lies in a run directory beside its checkpoints."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.resume.program import Noisy, arrays, train
 from tests.resume.test_resume import NEVER, FailsAt, failing
 
 import loopwright as lw
+from loopwright.disk import write_whole
 
 
 def scalars(run_dir: Path, part: str) -> dict[str, list[tuple[int, float]]]:
@@ -117,3 +119,22 @@ def test_files_that_cannot_be_written_cost_no_training(tmp_path: Path):
     with pytest.warns(lw.LoopwrightWarning, match="failed and hears nothing more"):
         history = trainer.fit(*arrays(), batch_size=8, verbose=0)
     assert history.epoch == [0]
+
+
+def test_what_a_run_wrote_that_was_killed_before_its_first_checkpoint_is_forgotten(
+    whole: Any, tmp_path: Path
+):
+    shutil.copytree(whole[0] / "tensorboard", tmp_path / "run" / "tensorboard")
+    _, history = train(tmp_path / "run", "arrays", "graph", epochs=1)
+    assert [step for step, _ in scalars(tmp_path / "run", "train")["epoch_loss"]] == history.epoch
+
+
+def test_no_symlink_is_followed_and_files_belong_to_their_owner(whole: Any, tmp_path: Path):
+    for name in ("status.json", "history.json", "environment.json", "train.log", "plan.json"):
+        assert (whole[0] / name).stat().st_mode & 0o077 == 0, name
+    canary = tmp_path / "canary"
+    canary.write_text("untouched")
+    (tmp_path / "status.json.tmp").symlink_to(canary)
+    with pytest.raises(OSError, match="symbolic"):
+        write_whole(tmp_path / "status.json", b"{}")
+    assert canary.read_text() == "untouched"

@@ -27,9 +27,13 @@ def make_directory(path: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Writes a file that others always find whole: as it was, or as it is now."""
+    """Writes a file that others always find whole: as it was, or as it is now.
+
+    It belongs to its owner alone; no symlink is followed.
+    """
     temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
         file.write(content)
         if durable:
             file.flush()

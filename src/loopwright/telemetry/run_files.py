@@ -48,9 +48,9 @@ class RunFiles:
     def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
         """Goes on after what a checkpoint has seen; a new leg leaves how the last one ended."""
         self._journal.open(lengths.get(JOURNAL, 0), is_new_leg=is_new_leg)
-        if lengths or not is_new_leg:
-            growing.cut_all(self._directory, FILES, lengths)
-        self._log = (self._directory / LOG).open("a", encoding="utf-8")
+        growing.cut_all(self._directory, FILES, lengths)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        self._log = os.fdopen(os.open(self._directory / LOG, flags, 0o600), "a", encoding="utf-8")
         log = Lines(Console(file=self._log, width=200, force_terminal=False), self._clock)
         sinks = (self._journal, self._board, log.show, self._tell)
         self._sinks = [tolerated(sink) for sink in sinks]
