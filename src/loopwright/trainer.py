@@ -55,6 +55,12 @@ class Trainer:
     which several replicas need. `seed` decides everything that Loopwright draws. `sinks` are
     functions that hear every event. `plan` says how steps are run: `"auto"` measures while it
     trains; a `Plan`, a short word, or what was recorded (`trainer.plan_history`, or a file of it).
+
+    With a `run_dir` the same program goes on where it was stopped, and ends with the same bits:
+    `keep` says which checkpoints stay, `exact="require"` refuses to go on in another environment,
+    `fresh=True` starts over and moves the old run aside. `on_nan` says what is done about a loss
+    that is not finite, `watch="gradients"` reports the norm of each, `init_from` are weights to
+    begin with: a run, a `.weights.h5` file, or a `tf.train.Checkpoint`.
     """
 
     def __init__(
@@ -145,7 +151,8 @@ class Trainer:
 
         Data: arrays (`fit(x, y)`), a batched `tf.data.Dataset`, a `PyDataset`, a generator, or
         None for a step without a batch. `until="6 hours"` or `"100000 steps"` instead of
-        `epochs`, counted from this call. `validation_data` may be a dict of named sets.
+        `epochs`, counted from this call. `validation_data` may be a dict of named sets. In a run
+        directory `save_every` says how often it is saved, beside the end.
         """
         events = self.events(
             x,
