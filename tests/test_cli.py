@@ -41,7 +41,7 @@ def test_an_unknown_recipe_is_refused_in_words_without_a_stack():
 def test_a_verdict_that_is_not_exact_is_an_exit_code(monkeypatch: pytest.MonkeyPatch):
     from loopwright import verifying
 
-    def verdict(recipe: str, **_: Any) -> verifying.Verdict:
+    def verdict(*_: Any, **__: Any) -> verifying.Verdict:
         return verifying.Verdict(kills=3, steps=40, files=2, differing=["state.index"])
 
     monkeypatch.setattr(verifying, "verify", verdict)

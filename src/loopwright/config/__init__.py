@@ -5,10 +5,11 @@ config.fit.epochs                                                        # 5
 """
 
 from loopwright.config.changes import Change, changes, refuse_changes
-from loopwright.config.loading import from_content, load, save, saved_in, start, written
+from loopwright.config.loading import FILE, from_content, load, save, saved_in, start, written
 from loopwright.config.schema import Config, Fit, Named
 
 __all__ = [
+    "FILE",
     "Change",
     "Config",
     "Fit",
