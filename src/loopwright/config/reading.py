@@ -58,7 +58,7 @@ for _tag, _pattern, _first in (
     ),
 ):
     _PlainLoader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(_pattern + r"\Z"), _first
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first
     )
 _PlainLoader.add_constructor("tag:yaml.org,2002:int", _integer)
 _PlainLoader.add_constructor("tag:yaml.org,2002:float", _number)
