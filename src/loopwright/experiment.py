@@ -7,7 +7,7 @@
 In `mine.py` this is `loopwright train mine:experiment fit.epochs=5`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,8 @@ class Experiment:
     are handed on too, where it takes them."""
     fit: Mapping[str, Any]
     """Arguments of `Trainer.fit`: data and numbers. A config may set other numbers."""
-    test: Mapping[str, Any] | None = None
-    """Arguments of `Trainer.evaluate`: data that was not trained on."""
+    test: Sequence[Any] | None = None
+    """What `Trainer.evaluate` takes, inputs and labels: data that was not trained on."""
     conclude: Callable[[Trainer, str | None], Mapping[str, float]] | None = None
     """Told after the training, with the run directory: prints, draws, returns the scores."""
 
@@ -45,4 +45,4 @@ def concluded(experiment: Experiment, trainer: Trainer, run_dir: str | None) -> 
     """The scores of a training that is over: what it concludes, or else those of its test data."""
     if experiment.conclude is not None:
         return dict(experiment.conclude(trainer, run_dir))
-    return {} if experiment.test is None else trainer.evaluate(**experiment.test)
+    return {} if experiment.test is None else trainer.evaluate(*experiment.test)

@@ -29,24 +29,21 @@ def evaluate(
     from loopwright import launching
 
     with launching.launched(config) as launch:
-        fit = launch.experiment.fit
-        test: Any = launch.experiment.test
-        named = "test"
+        test, named = launch.experiment.test, "test"
         if test is None:
-            held_out, named = fit.get("validation_data"), "validation"
-            pair = held_out if isinstance(held_out, tuple) else (held_out,)
-            test = dict[str, Any](zip(("x", "y", "sample_weight"), pair, strict=False))
-        if test.get("x") is None:
+            held_out, named = launch.experiment.fit.get("validation_data"), "validation"
+            test = held_out if isinstance(held_out, tuple | list) else (held_out,)
+        if test[0] is None:
             raise ConfigurationError(
                 message(
                     "There is no data to score this run on.",
                     expected="an experiment with test or validation_data",
                     received="neither",
-                    do="give lw.Experiment(..., test={'x': ..., 'y': ...})",
+                    do="give lw.Experiment(..., test=(x, y))",
                 )
             )
         step = launch.trainer.restore(which(checkpoint))  # pyright: ignore[reportArgumentType]
-        scores = launch.trainer.evaluate(**test)
+        scores = launch.trainer.evaluate(*test)
     words = ", ".join(f"{name} {_number(value)}" for name, value in scores.items())
     typer.echo(f"{named} data, step {step}: {words}")
 

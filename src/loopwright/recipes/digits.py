@@ -80,33 +80,25 @@ def draw_readings(images: Any, labels: Any, read: Any) -> Figure:
 def experiment(*, quick: bool = False) -> lw.Experiment:
     """Fifteen epochs, or three; the scores are those on the test images."""
     data = load()
-    images, labels = data["train"]
-    test_images, test_labels = data["test"]
+    x, y = data["train"]
+    images, labels = data["test"]
+
+    def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:
+        scores = trainer.evaluate(images, labels)
+        read = np.argmax(trainer.predict(images), -1)
+        wrong = int(np.sum(read != labels))
+        _figures.save(draw_readings(images, labels, read), run_dir, "readings")
+        print("test: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+        print(f"{wrong} of {len(labels)} test images were read wrong")
+        return scores
+
+    fit = {"x": x, "y": y, "validation_data": data["validation"], "batch_size": 64}
     return lw.Experiment(
         make_task,
-        fit={
-            "x": images,
-            "y": labels,
-            "validation_data": data["validation"],
-            "epochs": 3 if quick else 15,
-            "batch_size": 64,
-            "save_every": "1 epoch",
-        },
-        test={"x": test_images, "y": test_labels},
+        fit={**fit, "epochs": 3 if quick else 15, "save_every": "1 epoch"},
+        test=(images, labels),
         conclude=conclude,
     )
-
-
-def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:
-    """Prints the scores on the test images, and draws those that were read wrong."""
-    images, labels = load()["test"]
-    scores = trainer.evaluate(images, labels)
-    read = np.argmax(trainer.predict(images), -1)
-    wrong = int(np.sum(read != labels))
-    _figures.save(draw_readings(images, labels, read), run_dir, "readings")
-    print("test: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
-    print(f"{wrong} of {len(labels)} test images were read wrong")
-    return scores
 
 
 def main(
