@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from loopwright.config import overriding, reading
@@ -63,11 +62,11 @@ def from_content(
 def written(config: Config) -> str:
     """The config as a file that says everything, and that `load` reads back as the same.
 
-    >>> from_content(yaml.safe_load(written(load("digits")))) == load("digits")
+    >>> from_content(reading.parsed(written(load("digits")), named="It")) == load("digits")
     True
     """
     content = config.model_dump(mode="json", exclude_none=True)
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    return reading.written(content)
 
 
 def save(config: Config, run_dir: Path) -> None:

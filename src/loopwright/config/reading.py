@@ -47,21 +47,39 @@ def _number(loader: Any, node: Any) -> float:
     return float(text)
 
 
+@final
+class _PlainDumper(yaml.SafeDumper):
+    """Puts into quotes what either we or others would take for something else than a word."""
+
+
+_EXPONENT = r"[eE][-+]?[0-9]+"
 for _tag, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
     ("int", r"[-+]?(0|[1-9][0-9_]*)", list("-+0123456789")),
     (
         "float",
-        r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf)|\.(nan|NaN)",
+        rf"[-+]?(\.[0-9]+|[0-9][0-9_]*\.[0-9]*)({_EXPONENT})?|[-+]?[0-9][0-9_]*{_EXPONENT}"
+        r"|[-+]?\.(inf|Inf)|\.(nan|NaN)",
         list("-+.0123456789"),
     ),
 ):
-    _PlainLoader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first
-    )
+    for _kind in (_PlainLoader, _PlainDumper):
+        _kind.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first
+        )
 _PlainLoader.add_constructor("tag:yaml.org,2002:int", _integer)
 _PlainLoader.add_constructor("tag:yaml.org,2002:float", _number)
+
+
+def written(content: Any) -> str:
+    """A YAML text that `parsed` reads back as the same.
+
+    >>> print(written({"a": "1e-3", "b": 0.001}), end="")
+    a: '1e-3'
+    b: 0.001
+    """
+    return yaml.dump(content, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True)
 
 
 def parsed(text: str, *, named: str) -> Any:
