@@ -135,7 +135,7 @@ def main(examples: int) -> None:
         deadline=None,
         database=None,
         derandomize=examples < 1000,
-        suppress_health_check=list(hypothesis.HealthCheck),
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
     settings(hypothesis.given(TEXTS, WORDS, ENVIRONMENTS)(attempt))()
     print(f"{examples} examples")
