@@ -19,6 +19,7 @@ import tensorflow as tf
 from typer.testing import CliRunner
 
 from loopwright import cli, recipes
+from loopwright.checkpoint import Store
 from loopwright.errors import LoopwrightError
 
 MINE = """
@@ -430,10 +431,27 @@ def test_a_verdict_that_is_not_exact_is_an_exit_code(monkeypatch: pytest.MonkeyP
     )
 
 
-def test_a_run_is_verified_by_its_config_in_another_place(project: Path):
-    assert train("data.rows=640", "fit.epochs=3")[0] == 0
-    before = sorted(path.name for path in (project / "runs").rglob("*"))
-    code, output = invoke("verify", "runs/experiment", "--kills", "1", "--task", "mine:experiment")
-    assert code == 0, output
-    assert "exact: 120 steps, killed 1 times" in output
-    assert sorted(path.name for path in (project / "runs").rglob("*")) == before
+def test_a_run_is_verified_by_its_config_in_another_place(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from loopwright import verifying
+
+    started: list[list[str]] = []
+
+    def verify(title: str, command: verifying.Command, **_: Any) -> verifying.Verdict:
+        started.append(command(project / "other", "graph"))
+        return verifying.Verdict(kills=1, steps=8, files=2, differing=[])
+
+    monkeypatch.setattr(verifying, "verify", verify)
+    assert train("seed=3")[0] == 0
+    before = {path: path.stat().st_mtime_ns for path in (project / "runs").rglob("*")}
+    assert invoke("verify", "runs/experiment", "--task", "mine:experiment")[0] == 0
+    assert started[0][:3] == [sys.executable, "-m", "loopwright"]
+    assert invoke(*started[0][3:])[0] == 0
+    assert {path: path.stat().st_mtime_ns for path in (project / "runs").rglob("*")} == before
+    saved = Store(project / "other" / "checkpoints").newest()
+    trained = Store(project / "runs" / "experiment" / "checkpoints").newest()
+    assert saved is not None
+    assert trained is not None
+    name = "state.data-00000-of-00001"
+    assert (saved.path / name).read_bytes() == (trained.path / name).read_bytes()

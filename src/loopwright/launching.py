@@ -226,7 +226,17 @@ def _called(part: str, make: Callable[..., Any], options: dict[str, Any]) -> Any
 
 def _recipe(name: str) -> Any:
     recipes.require(name)
-    return importlib.import_module(f"loopwright.recipes.{name}")
+    try:
+        return importlib.import_module(f"loopwright.recipes.{name}")
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            message(
+                f"The recipe {name} needs more than the library does.",
+                expected="pip install 'loopwright[recipes]'",
+                received=str(error),
+                do="install it, or train a task of your own: MODULE:FUNCTION",
+            )
+        ) from error
 
 
 def _train_by_main(config: Config, say: Callable[[str], None]) -> dict[str, float]:
