@@ -101,12 +101,22 @@ ENVIRONMENTS = st.dictionaries(
     st.sampled_from(NASTY) | st.text(max_size=20),
     max_size=2,
 )
+# Nearly all of these are configs: what is written of them has to be read back.
+USABLE = st.fixed_dictionaries(
+    {
+        "recipe": st.just("digits"),
+        "seed": st.integers(0, 9),
+        "model": st.dictionaries(st.text(max_size=8), VALUES, max_size=4),
+        "data": st.dictionaries(st.text(max_size=8), VALUES, max_size=4),
+        "optimizer": st.fixed_dictionaries({"name": st.just("sgd"), "momentum": SCALARS}),
+    }
+)
 TEXTS = (
     st.text(max_size=200)
     | st.lists(
         st.sampled_from([*NASTY, "a:", "- ", "{", "}", "[", "]", "\n", "  ", "?", "|", "seed: 1"])
     ).map("".join)
-    | CONTENTS.map(lambda content: yaml.safe_dump(content, allow_unicode=True))
+    | (CONTENTS | USABLE).map(lambda content: yaml.safe_dump(content, allow_unicode=True))
 )
 
 

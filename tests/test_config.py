@@ -1,6 +1,7 @@
 """Configs: what a file, the environment and the command line say, and what they may not."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -208,8 +209,8 @@ def test_the_schema_is_json_and_closed():
 
 
 def test_numbers_and_words_are_what_people_mean():
-    text = "{a: 1e-3, b: no, c: 2026-11-16, d: 12:30, e: 010, f: 1_000, g: .5, h: 1 epoch, i: ~}"
-    assert reading.parsed(text, named="It") == {
+    text = "{a: 1e-3, b: no, c: 2026-11-16, d: 12:30, e: 010, f: 1_000, g: .5, h: 1 epoch, i: ~"
+    assert reading.parsed(text + ", j: .nan}", named="It") == {
         "a": 0.001,
         "b": "no",
         "c": "2026-11-16",
@@ -219,6 +220,7 @@ def test_numbers_and_words_are_what_people_mean():
         "g": 0.5,
         "h": "1 epoch",
         "i": None,
+        "j": ".nan",
     }
 
 
@@ -269,14 +271,18 @@ def test_what_is_no_text_file_is_refused(tmp_path: Path, kind: str):
 def test_what_is_written_is_read_back_as_the_same(tmp_path: Path):
     config = load(
         {
-            "optimizer": {"name": "adam", "learning_rate": {"name": "onecycle", "highest": 1e-05}},
+            "optimizer": {
+                "name": "adam",
+                "learning_rate": {"name": "onecycle", "highest": 1e-05},
+                "clipnorm": None,
+            },
             "callbacks": ["terminateonnan"],
             "model": {
                 "words": "no",
                 "like": ["1e-3", "010", "null", "", ".5"],
                 "number": 1e300,
                 "date": "2026-11-16",
-                "deep": [[1], {"a": None}],
+                "deep": [[1], {"a": None, "b": -math.inf}],
             },
             "keep": [{"best": "val_mae", "mode": "min"}],
             "run_dir": "läufe/eins",

@@ -12,6 +12,10 @@ from loopwright import inspection, run_lock, run_table
 from loopwright.checkpoint import Store
 
 
+def write_files(into: Path) -> None:
+    (into / "state.index").write_bytes(b"abc")
+
+
 def make_run(path: Path, *, losses: list[float], reason: str | None = "complete") -> Path:
     store = Store(path / "checkpoints")
     for number, loss in enumerate(losses):
@@ -21,7 +25,7 @@ def make_run(path: Path, *, losses: list[float], reason: str | None = "complete"
         store.write(
             10 * (number + 1),
             {**content, "variables": variables, "environment": {"cores": 2}},
-            lambda into: (into / "state.index").write_bytes(b"abc") and None,
+            write_files,
         )
     lines = [{"event": "started"}, *([{"event": "finished", "reason": reason}] if reason else [])]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

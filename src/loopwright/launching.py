@@ -102,7 +102,7 @@ def settled(config: Config, experiment: Experiment) -> Config:
     for one, other in (("epochs", "until"), ("until", "epochs")):
         if one in given:
             own.pop(other, None)
-    return config.model_copy(update={"fit": Fit(**{**own, **given})})
+    return configs.from_content({**configs.plain(config), "fit": {**own, **given}})
 
 
 def schedule_of(launch: Launch) -> Schedule:

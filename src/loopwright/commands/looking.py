@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from loopwright import recipes
+from loopwright import __version__, recipes
 from loopwright.commands.arguments import RunDirectory
 from loopwright.errors import ConfigurationError, message
 
-_PARTS = ("tensorflow", "keras", "numpy", "pydantic", "rich", "tensorboard", "typer")
-_OPTIONAL = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "pandas": "pandas"}
+_PARTS = ("tensorflow", "keras", "numpy", "pydantic", "pyyaml", "rich", "tensorboard", "typer")
+_OPTIONAL = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
 
 
 def list_recipes() -> None:
@@ -153,14 +153,15 @@ def doctor() -> None:
         f"python        {platform.python_version()} on {platform.system()} {platform.machine()}"
     )
     missing = list[str]()
-    for part in ("loopwright", *_PARTS):
+    typer.echo(f"loopwright    {__version__}")
+    for part in _PARTS:
         version = _version(part)
         typer.echo(f"{part:13} {version or 'MISSING'}")
-        if version is None and part != "loopwright":
+        if version is None:
             missing.append(part)
     for module, part in _OPTIONAL.items():
         is_there = util.find_spec(module) is not None
-        typer.echo(f"{part:13} {_version(part) if is_there else 'not installed: for recipes'}")
+        typer.echo(f"{part:13} {_version(part) if is_there else 'not installed; recipes use it'}")
     if missing:
         typer.echo(f"missing: {', '.join(missing)}; pip install loopwright brings them")
         raise typer.Exit(1)

@@ -5,7 +5,16 @@ config.fit.epochs                                                        # 5
 """
 
 from loopwright.config.changes import Change, changes, refuse_changes
-from loopwright.config.loading import FILE, from_content, load, save, saved_in, start, written
+from loopwright.config.loading import (
+    FILE,
+    from_content,
+    load,
+    plain,
+    save,
+    saved_in,
+    start,
+    written,
+)
 from loopwright.config.schema import Config, Fit, Named
 
 __all__ = [
@@ -17,6 +26,7 @@ __all__ = [
     "changes",
     "from_content",
     "load",
+    "plain",
     "refuse_changes",
     "save",
     "saved_in",

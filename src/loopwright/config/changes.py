@@ -76,7 +76,7 @@ def _is_allowed(key: str, before: Any, now: Any) -> bool:
 
 
 def _flat(config: Config) -> dict[str, Any]:
-    content = config.model_dump(mode="json")
+    content = config.model_dump()
     fit = content.pop("fit")
     return {**content, **{f"fit.{key}": value for key, value in fit.items()}}
 

@@ -65,8 +65,23 @@ def written(config: Config) -> str:
     >>> from_content(reading.parsed(written(load("digits")), named="It")) == load("digits")
     True
     """
-    content = config.model_dump(mode="json", exclude_none=True)
-    return reading.written(content)
+    return reading.written(plain(config))
+
+
+def plain(config: Config) -> dict[str, Any]:
+    """The config as plain values, without the keys of the schema that say nothing.
+
+    >>> plain(load("digits", ["model.rate=null"]))["model"]
+    {'rate': None}
+    """
+    content = config.model_dump()
+    content["fit"] = _saying(content["fit"])
+    content["keep"] = [_saying(rule) for rule in content["keep"]]
+    return _saying(content)
+
+
+def _saying(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if value is not None}
 
 
 def save(config: Config, run_dir: Path) -> None:

@@ -43,7 +43,7 @@ def _integer(loader: Any, node: Any) -> int:
 
 
 def _number(loader: Any, node: Any) -> float:
-    text = node.value.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan")
+    text = node.value.replace("_", "").lower().replace(".inf", "inf")
     return float(text)
 
 
@@ -60,7 +60,7 @@ for _tag, _pattern, _first in (
     (
         "float",
         rf"[-+]?(\.[0-9]+|[0-9][0-9_]*\.[0-9]*)({_EXPONENT})?|[-+]?[0-9][0-9_]*{_EXPONENT}"
-        r"|[-+]?\.(inf|Inf)|\.(nan|NaN)",
+        r"|[-+]?\.(inf|Inf)",  # no NaN: it is not even equal to itself
         list("-+.0123456789"),
     ),
 ):
