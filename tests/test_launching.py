@@ -81,6 +81,16 @@ def test_a_saved_config_runs_again_to_the_same_bits(project: Path):
     assert (one / name).read_bytes() != (three / name).read_bytes()
 
 
+def test_the_seed_decides_the_weights_that_training_begins_with():
+    def kernel(seed: int) -> Any:
+        config = configs.load("mine:experiment", [f"seed={seed}"])
+        with launching.launched(config) as launch:
+            return launch.trainer.task.model.layers[0].kernel.numpy().tolist()
+
+    assert kernel(3) == kernel(3)
+    assert kernel(3) != kernel(4)
+
+
 def test_more_epochs_go_on_and_the_change_is_shown():
     told: list[str] = []
     train()
@@ -203,6 +213,17 @@ def test_a_function_that_gives_no_experiment_is_refused():
 def test_only_modules_of_the_project_are_imported(named: str, project: Path):
     with pytest.raises(lw.ConfigurationError, match="was not found"):
         projects.function(named, project)
+
+
+def test_a_module_from_elsewhere_is_not_even_tried(
+    project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "other.py").write_text("open('executed', 'w').close()\ndef experiment(): ...\n")
+    monkeypatch.syspath_prepend(elsewhere)
+    with pytest.raises(lw.ConfigurationError, match="has no module 'other'"):
+        projects.function("other:experiment", project)
+    assert not (project / "executed").exists()
 
 
 def test_a_module_of_the_project_does_not_hide_behind_one_that_was_imported(project: Path):
