@@ -151,7 +151,7 @@ def test_callbacks_are_made_by_name_and_write_into_the_run_directory(project: Pa
     train("callbacks=[{name: EarlyStopping, monitor: loss, patience: 1}, CSVLogger, TensorBoard]")
     run = project / "runs" / "experiment"
     assert (run / "history.csv").is_file()
-    assert list((run / "tensorboard").rglob("events.out.*"))
+    assert list((run / "callbacks").rglob("events.out.*"))
 
 
 @pytest.mark.parametrize(

@@ -343,3 +343,22 @@ def test_two_replicas_predict_in_the_order_of_the_data(kind: str, function: Call
 
     for one, two in zip(predicted(None), predicted(mirrored()), strict=True):
         np.testing.assert_array_equal(two, one)
+
+
+def test_the_same_kind_of_data_is_traced_once_and_a_changed_task_anew():
+    traced: list[int] = []
+
+    class Counting(lw.Task):
+        factor = 2.0
+
+        def predict_step(self, batch):
+            traced.append(1)
+            return batch * self.factor
+
+    trainer = lw.Trainer(Counting())
+    x = np.ones((10, 2), "float32")
+    for _ in range(3):
+        assert trainer.predict(x, batch_size=4).sum() == 40.0
+    assert len(traced) == 1
+    trainer.task.factor = 3.0
+    assert trainer.predict(x, batch_size=4).sum() == 60.0

@@ -26,6 +26,17 @@ def make_directory(path: Path) -> None:
         fsync_directory(path.parent)
 
 
+def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Writes a file that others always find whole: as it was, or as it is now."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+
+
 def delete_tree(path: Path) -> None:
     """Deletes a file or a directory; what a symlink points to stays."""
     if path.is_symlink() or not path.is_dir():

@@ -2,7 +2,10 @@
 
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,34 @@ def environment() -> dict[str, Any]:
         "inter-op threads": tf.config.threading.get_inter_op_parallelism_threads(),
         **{name: os.environ.get(name) for name in _SETTINGS},
     }
+
+
+def about() -> dict[str, Any]:
+    """The environment, and what else tells where a run came from."""
+    return {
+        **environment(),
+        "loopwright": metadata.version("loopwright"),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "command": sys.argv,
+        "git": _git(),
+    }
+
+
+def _git() -> dict[str, Any] | None:
+    """The revision of the directory that a run was started in; None outside a repository."""
+
+    def told(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, check=True, timeout=5
+        )
+        return done.stdout.strip()
+
+    try:
+        changed = told("status", "--short", "--untracked-files=no")
+        return {"revision": told("rev-parse", "HEAD"), "is_changed": bool(changed)}
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -15,7 +14,7 @@ from loopwright import adaptations, loop, state
 from loopwright.compiled import CompiledModel
 from loopwright.data import Data, Feed
 from loopwright.data.source import NOTHING_READ, Read
-from loopwright.errors import LoopwrightWarning, NotFiniteError
+from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Sink, Started
 from loopwright.finite import OnNan
 from loopwright.history import History
@@ -269,30 +268,22 @@ def finalize_averages(task: Task) -> None:
             optimizer.finalize_variable_values(adaptations.trained_by(optimizer))
 
 
+@contextlib.contextmanager
+def averages_in_place(task: Task) -> Iterator[None]:
+    """The averaged weights of optimizers with `use_ema`, until it is left."""
+    weights = [w.value for layer in state.of_kind(keras.Layer, task) for w in layer.weights]
+    before = [weight.read_value() for weight in weights]
+    finalize_averages(task)
+    try:
+        yield
+    finally:
+        for weight, value in zip(weights, before, strict=True):
+            weight.assign(value)
+
+
 def tell(sinks: Sequence[Sink], event: Event) -> None:
     """Tells every sink of an event."""
     with contextlib.ExitStack() as every_sink:
         # In their order, and each of them even if one before it raises.
         for sink in reversed(sinks):
             every_sink.callback(sink, event)
-
-
-def tolerated(sink: Sink) -> Sink:
-    """A sink that fails warns once and never stops training."""
-    failed = False
-
-    def hear(event: Event) -> None:
-        nonlocal failed
-        if failed:
-            return
-        try:
-            sink(event)
-        except Exception as error:
-            failed = True
-            warnings.warn(
-                f"The sink {sink!r} failed and hears nothing more: {error!r}",
-                LoopwrightWarning,
-                stacklevel=2,
-            )
-
-    return hear

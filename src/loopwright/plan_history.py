@@ -109,10 +109,13 @@ class PlanHistory:
         notes = list(self.notes)
         return {"format": _FORMAT, "changes": changes, "notes": notes, "choices": choices}
 
+    def text(self) -> str:
+        """The history as a file holds it."""
+        return json.dumps(self.content(), indent=2) + "\n"
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a file that `Trainer(plan=path)` runs again."""
-        text = json.dumps(self.content(), indent=2) + "\n"
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_text(self.text(), encoding="utf-8")
 
 
 @final

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import tensorflow as tf
 
-from loopwright import adaptations, explanations, runtime, scheduled
+from loopwright import adaptations, explanations, runtime, scheduled, state
 from loopwright.data import Data, Feed, nests
 from loopwright.data.source import Resident
 from loopwright.errors import DataError, message
@@ -21,28 +21,49 @@ _Step = Callable[[Any], Any]
 """From one global batch to the predictions for it."""
 
 
-def predict(
-    task: Task, data: Data, *, steps: int | None, strategy: tf.distribute.Strategy, plan: Plan
-) -> Any:
-    """The predictions for all of a data set, as NumPy arrays in the nest the step returns."""
-    is_eager = plan.step == "eager"
-    own = task.predict_step if is_eager else adaptations.autograph(task.predict_step)
+@final
+class Predictor:
+    """Predicts with one task; what it has traced is kept until the task changes."""
 
-    def on_replica(batch: Any) -> Any:
-        with scheduled.following(task.step_counter):
-            return own(batch)
+    def __init__(self, task: Task, strategy: tf.distribute.Strategy) -> None:
+        self._task, self._strategy = task, strategy
+        self._traced: dict[str, _Traced] = {}
+        self._fingerprint: Any = None
 
-    step = _on_all_replicas(on_replica, strategy)
-    parts: list[Any] = []
-    feed: Feed | None = data.one_pass(steps=steps)
-    while feed is not None:
-        with explanations.explained(f"{type(task).__name__}.predict_step", feed.batch_spec):
-            # Traced before anything is kept: the step may make variables lazily.
-            traced = None if is_eager else _traced(step, feed.batch_spec)
-            with undisturbed(task, strategy):
-                parts += _batch_by_batch(step, feed) if traced is None else _in_loops(traced, feed)
-        feed = feed_after(feed, len(parts))
-    return tf.nest.map_structure(lambda *leaves: _whole(leaves), *parts)
+    def predict(self, data: Data, *, steps: int | None, plan: Plan) -> Any:
+        """The predictions for all of a data set, as NumPy arrays in the nest the step returns."""
+        parts: list[Any] = []
+        feed: Feed | None = data.one_pass(steps=steps)
+        title = f"{type(self._task).__name__}.predict_step"
+        while feed is not None:
+            with explanations.explained(title, feed.batch_spec):
+                if plan.step == "eager":
+                    batches = _batch_by_batch(self._step(self._task.predict_step), feed)
+                else:
+                    # Traced before anything is kept: the step may make variables lazily.
+                    batches = self._traced_for(feed.batch_spec).in_loops(feed)
+                with undisturbed(self._task, self._strategy):
+                    parts += batches
+            feed = feed_after(feed, len(parts))
+        return tf.nest.map_structure(lambda *leaves: _whole(leaves), *parts)
+
+    def _step(self, own: _Step) -> _Step:
+        def on_replica(batch: Any) -> Any:
+            with scheduled.following(self._task.step_counter):
+                return own(batch)
+
+        return _on_all_replicas(on_replica, self._strategy)
+
+    def _traced_for(self, batch_spec: Any) -> "_Traced":
+        if self._fingerprint != state.fingerprint(self._task):
+            self._traced.clear()
+        kind = str(batch_spec)
+        if kind not in self._traced:
+            step = self._step(adaptations.autograph(self._task.predict_step))
+            self._traced[kind] = _Traced(step, batch_spec)
+            # Tracing makes what is made lazily, so the fingerprint is taken after it.
+            self._fingerprint = state.fingerprint(self._task)
+        return self._traced[kind]
 
 
 def _on_all_replicas(step: _Step, strategy: tf.distribute.Strategy) -> _Step:
@@ -55,12 +76,6 @@ def _on_all_replicas(step: _Step, strategy: tf.distribute.Strategy) -> _Step:
     return on_batch
 
 
-def _traced(step: _Step, batch_spec: Any) -> Any:
-    """The step as a graph, traced once: loops and single calls share it."""
-    function: Any = adaptations.compiled(step, input_signature=(batch_spec,))
-    return function.get_concrete_function()
-
-
 # -- ways through a feed: each gives the predictions in parts, of one batch or of many ------------
 
 
@@ -69,15 +84,34 @@ def _batch_by_batch(step: _Step, feed: Feed) -> Iterator[Any]:
         yield step(batch)
 
 
-def _in_loops(step: Any, feed: Feed) -> Iterator[Any]:
-    """Many batches in one call, where all of them have predictions of one shape."""
-    if not all(map(_fits_into_a_loop, _leaves(step))):
-        yield from _batch_by_batch(step, feed)
-        return
-    resident = feed.resident
-    run = _over_stream(step, feed) if resident is None else _over_resident(step, resident)
-    for leaves in _in_calls(run):
-        yield tf.nest.pack_sequence_as(step.structured_outputs, leaves)
+@final
+class _Traced:
+    """The step as a graph, traced once: loops and single calls share it."""
+
+    def __init__(self, step: _Step, batch_spec: Any) -> None:
+        function: Any = adaptations.compiled(step, input_signature=(batch_spec,))
+        self._step: Any = function.get_concrete_function()
+        self._loops: dict[int | None, Any] = {}
+
+    def in_loops(self, feed: Feed) -> Iterator[Any]:
+        """Many batches in one call, where all of them have predictions of one shape."""
+        if not all(map(_fits_into_a_loop, _leaves(self._step))):
+            yield from _batch_by_batch(self._step, feed)
+            return
+        resident = feed.resident
+        if resident is None:
+            run = _over_stream(self._loop(None), feed)
+        else:
+            run = _over_resident(self._loop(resident.batch_size), resident)
+        for leaves in _in_calls(run):
+            yield tf.nest.pack_sequence_as(self._step.structured_outputs, leaves)
+
+    def _loop(self, size: int | None) -> Any:
+        """A compiled loop over batches gathered by `size`; None: over an iterator."""
+        if size not in self._loops:
+            loop = _stream_loop(self._step) if size is None else _resident_loop(self._step, size)
+            self._loops[size] = adaptations.compiled(loop)
+        return self._loops[size]
 
 
 def _leaves(step: Any) -> list[Any]:
@@ -107,9 +141,8 @@ def _in_calls(run: _Run) -> Iterator[list[np.ndarray]]:
             yield [np.asarray(leaf) for leaf in leaves]
 
 
-def _over_resident(step: Any, resident: Resident) -> _Run:
-    """Batches gathered from tensors on the device."""
-    reader, size = ResidentReader(resident), resident.batch_size
+def _resident_loop(step: Any, size: int) -> Callable[..., Any]:
+    """Over batches gathered from tensors on the device."""
 
     def loop(tensors: Any, order: Any, begin: Any, steps: Any) -> Any:
         def leaves_at(done: Any) -> Any:
@@ -120,14 +153,18 @@ def _over_resident(step: Any, resident: Resident) -> _Run:
 
         return _collected(leaves_at, step, steps)
 
-    compiled = adaptations.compiled(loop)
+    return loop
+
+
+def _over_resident(compiled: Any, resident: Resident) -> _Run:
+    reader = ResidentReader(resident)
 
     def run(steps: int) -> tuple[int, Any]:
         batches = min(steps, reader.batches_left)
         if not batches:
             return 0, None
         # Tensors, not Python numbers: every new number would be traced anew.
-        begin = tf.constant(reader.index * size)
+        begin = tf.constant(reader.index * resident.batch_size)
         _, leaves = compiled(resident.tensors, reader.order, begin, tf.constant(batches))
         reader.advance(batches)
         return batches, leaves
@@ -135,9 +172,8 @@ def _over_resident(step: Any, resident: Resident) -> _Run:
     return run
 
 
-def _over_stream(step: Any, feed: Feed) -> _Run:
-    """Batches from an iterator, which runs out at the end of one pass."""
-    iterator = iter(feed.open())
+def _stream_loop(step: Any) -> Callable[..., Any]:
+    """Over batches from an iterator, which runs out at the end of one pass."""
 
     def loop(iterator: Any, steps: Any) -> Any:
         def leaves_at(_: Any) -> Any:
@@ -152,7 +188,11 @@ def _over_stream(step: Any, feed: Feed) -> _Run:
 
         return _collected(leaves_at, step, steps)
 
-    compiled = adaptations.compiled(loop)
+    return loop
+
+
+def _over_stream(compiled: Any, feed: Feed) -> _Run:
+    iterator = iter(feed.open())
 
     def run(steps: int) -> tuple[int, Any]:
         ran, leaves = compiled(iterator, tf.constant(steps))

@@ -15,8 +15,12 @@ _HOMES: dict[str, Any] = {
     "schedule": keras.optimizers.schedules,
     "callback": keras.callbacks,
 }
-# Where a callback writes: by default, and always inside the run directory.
-_WRITES = {"CSVLogger": ("filename", "history.csv"), "TensorBoard": ("log_dir", "tensorboard")}
+# Where a callback writes: by default, and always inside the run directory. The run has files of its
+# own in `tensorboard`, and cuts them when it goes on.
+_WRITES = {
+    "CSVLogger": ("filename", "history.csv"),
+    "TensorBoard": ("log_dir", "callbacks/tensorboard"),
+}
 _REFUSED = {"TensorBoard": {"embeddings_freq", "embeddings_metadata"}}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, final
 
-from loopwright import adaptations, signals, state, tensors
+from loopwright import adaptations, environment, signals, state, tensors
 from loopwright.errors import ConfigurationError, DataError, NotFiniteError
 from loopwright.events import (
     BatchSkipped,
@@ -18,14 +18,14 @@ from loopwright.events import (
     Trained,
     Validated,
 )
-from loopwright.fitting import Asked, Fitting, Lent, finalize_averages, tell, tolerated
+from loopwright.fitting import Asked, Fitting, Lent, finalize_averages, tell
 from loopwright.legs import entry
 from loopwright.manifest import Checkpoint
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.runs import Run, Snapshot
 from loopwright.schedule import Place, moved
 from loopwright.snapshots import Exact, put_back, require_resumable, taken
-from loopwright.telemetry.journal import JOURNAL, Journal, opened
+from loopwright.telemetry.run_files import RunFiles, learning_rates
 
 Found = tuple[Checkpoint, Snapshot]
 
@@ -52,27 +52,24 @@ def leg_events(
         snapshot = None if what == "begin" or found is None else found[1]
         if snapshot is not None:
             lent.piloting.resume(run.plans(snapshot), snapshot.step)
-        with contextlib.ExitStack() as stack:
-            journal = None
-            if what != "skip":
-                after_bytes = 0 if found is None else found[1].lengths[JOURNAL]
-                path = run.directory / JOURNAL
-                new = what == "begin"
-                journal = stack.enter_context(opened(path, after_bytes, time.time, is_new_leg=new))
-                asked = replace(asked, sinks=[*asked.sinks, tolerated(journal)])
-            fitting = Fitting(
-                lent,
-                asked,
-                first_epoch=first_epoch,
-                snapshot=snapshot,
-                is_interrupted=heard.received,
-            )
-            begun(fitting)
-            resumed = None if snapshot is None else found
-            if journal is None:
-                yield _skipped(fitting, resumed, exact)
-            else:
-                yield from _Leg(fitting, run, leg, journal, resumed, exact, heard).events()
+        # They are opened when everything was compared, and not before.
+        files = run_files(lent, run, lambda: fitting.history.history)
+        fitting = Fitting(
+            lent,
+            replace(asked, sinks=[*asked.sinks, files]),
+            first_epoch=first_epoch,
+            snapshot=snapshot,
+            is_interrupted=heard.received,
+        )
+        begun(fitting)
+        resumed = None if snapshot is None else found
+        if what == "skip":
+            yield _skipped(fitting, resumed, exact)
+        else:
+            trained = _Leg(fitting, run, leg, files, resumed, exact, heard)
+            files.open({} if found is None else found[1].lengths, is_new_leg=what == "begin")
+            with contextlib.closing(files):
+                yield from trained.events()
     heard.raise_received()
 
 
@@ -94,13 +91,13 @@ class _Leg:
         fitting: Fitting,
         run: Run,
         leg: int,
-        journal: Journal,
+        files: RunFiles,
         found: Found | None,
         exact: Exact,
         heard: signals.Signals,
     ) -> None:
         self._heard = heard
-        self._fitting, self._run, self._leg, self._journal = fitting, run, leg, journal
+        self._fitting, self._run, self._leg, self._files = fitting, run, leg, files
         self._exact: Exact = exact
         self._rollbacks = 0
         self._named = require_resumable(fitting)
@@ -157,7 +154,6 @@ class _Leg:
             read, position = fitting.training.position()
             values = tensors.snapshot(self._named)
             held = values | fitting.bridge.tensors() | position
-            journaled = self._journal.bytes()
             moment = taken(
                 fitting,
                 self._leg,
@@ -166,10 +162,10 @@ class _Leg:
                 read,
                 self._named,
                 self._exact_until,
-                journaled,
+                self._files.lengths(),
             )
             required = {name: values[name] for name in self._required}
-            self._run.save(moment, held, required, self._journal.sync)
+            self._run.save(moment, held, required, self._files.sync)
             if place.is_over:
                 self._run.wait()  # whoever hears of the end can rely on it
 
@@ -205,12 +201,23 @@ class _Leg:
         first = first_bad_step(goes_wrong, error.step - saved.step)
         training.passed_over.add(saved.step + first)
         go_back()
-        self._journal.cut(saved.lengths[JOURNAL])
+        self._files.cut(saved.lengths)
         batch = training.batch_in_words(saved.read.batches + first - 1)
         return self._place, self._scores, BatchSkipped(saved.step + first, batch, saved.step)
 
     def _required_values(self) -> dict[str, Any]:
         return tensors.snapshot({name: self._named[name] for name in self._required})
+
+
+def run_files(lent: Lent, run: Run, history: Callable[[], Metrics]) -> RunFiles:
+    """The files that tell of a run."""
+    return RunFiles(
+        run.directory,
+        clock=time.time,
+        learning_rates=lambda: learning_rates(lent.task),
+        history=history,
+        environment=environment.about(),
+    )
 
 
 def refuse_data(asked: Asked) -> None:

@@ -13,6 +13,7 @@ from typing import Any, final
 from loopwright import plan_history, run_lock, tensors
 from loopwright.checkpoint import Store
 from loopwright.data.source import Read
+from loopwright.disk import write_whole
 from loopwright.errors import ConfigurationError, LoopwrightWarning, message
 from loopwright.legs import Reached
 from loopwright.manifest import Checkpoint
@@ -224,12 +225,7 @@ class Run:
 
     def write_plans(self, plans: PlanHistory) -> None:
         """Keeps `plan.json` up to date, on disk before the plan is used."""
-        path = self.directory / "plan.json"
-        temporary = path.with_suffix(".tmp")
-        plans.save(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_whole(self.directory / "plan.json", plans.text().encode(), durable=True)
 
     def _make(self) -> None:
         try:

@@ -1,6 +1,7 @@
 """Snapshots: the moment of a run, taken from its parts, and put back into them."""
 
 import warnings
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from loopwright import environment, repeatable, state, tensors
@@ -12,7 +13,6 @@ from loopwright.fitting import Fitting
 from loopwright.manifest import Checkpoint
 from loopwright.runs import Snapshot
 from loopwright.schedule import Place
-from loopwright.telemetry.journal import JOURNAL
 
 Exact = Literal["warn", "require"]
 
@@ -47,7 +47,7 @@ def taken(
     read: Read,
     named: dict[str, Any],
     exact_until: int | None,
-    journal_bytes: int,
+    lengths: Mapping[str, int],
 ) -> Snapshot:
     """The moment as it is now; the tensors are taken beside it."""
     asked = fitting.asked
@@ -62,7 +62,7 @@ def taken(
         data={} if asked.data is None else asked.data.fingerprint(),
         batch=None if fitting.feed is None else specs.encoded(fitting.feed.batch_spec),
         has_data=asked.data is not None,
-        lengths={JOURNAL: journal_bytes},
+        lengths=lengths,
         passed_over=sorted(fitting.training.passed_over),
         tally=fitting.tally.state(),
         history=fitting.history.state(),

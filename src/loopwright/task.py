@@ -71,6 +71,18 @@ class Task:
         """The metrics that the trainer resets at each epoch and reports by their names."""
         return state.of_kind(keras.metrics.Metric, self)
 
+    def exports(self) -> dict[str, keras.Model]:
+        """The models that `trainer.export` writes, by the names of their signatures.
+
+        By default `serve` is the model that is called `self.model`, or the only one there is.
+        """
+        models = state.of_kind(keras.Model, self)
+        named = getattr(self, "model", None)
+        chosen = (
+            named if isinstance(named, keras.Model) else models[0] if len(models) == 1 else None
+        )
+        return {} if chosen is None else {"serve": chosen}
+
     def minimize(
         self,
         loss: Any,

@@ -1,9 +1,11 @@
 """Trainer: the only place that wires parts together."""
 
+import contextlib
 import inspect
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, final
 
 import keras
@@ -13,14 +15,15 @@ from loopwright.compiled import as_task
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event, Metrics, Sink
+from loopwright.exporting import Exported, Format, export
 from loopwright.finite import OnNan, require_policy
-from loopwright.fitting import Asked, Fitting, Lent, tolerated
+from loopwright.fitting import Asked, Fitting, Lent, averages_in_place
 from loopwright.history import History
 from loopwright.initial_weights import start_from
 from loopwright.piloting import Piloting, asked_for
 from loopwright.plan_history import PlanHistory
 from loopwright.plans import Plan, nearest, settled
-from loopwright.prediction import predict
+from loopwright.prediction import Predictor
 from loopwright.restoring import Which, require_run, restore
 from loopwright.resuming import leg_events
 from loopwright.retention import KeepBest, KeepLatest, Rule
@@ -31,6 +34,7 @@ from loopwright.schedule import Every, Place, every
 from loopwright.snapshots import Exact
 from loopwright.task import Task, require_step
 from loopwright.telemetry.console import console
+from loopwright.telemetry.tolerance import tolerated
 from loopwright.validation import score
 
 Verbose = Literal["auto", 0, 1, 2]
@@ -79,6 +83,7 @@ class Trainer:
             self._task, self._strategy, on_nan, watches_gradients=watch is not None
         )
         self._piloting = Piloting(asked_for(plan), self._runners, self._task)
+        self._predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
         self._run = None if run_dir is None else Run(run_dir, keep)
@@ -255,7 +260,26 @@ class Trainer:
         _require_positive(steps=steps)
         self._start_from_given_weights()
         data = as_data(x, batch_size=batch_size)
-        return predict(self._task, data, steps=steps, strategy=self._strategy, plan=self.plan)
+        return self._predictor.predict(data, steps=steps, plan=self.plan)
+
+    def export(
+        self,
+        path: "str | os.PathLike[str] | None" = None,
+        *,
+        format: Format | None = None,
+        examples: Mapping[str, Any] | None = None,
+        averaged: bool = False,
+    ) -> Exported:
+        """Writes the task's models for serving, loads them in a new process, and compares.
+
+        A directory gets versions (`export/1`, `export/2`), a path that ends in `.keras` is one
+        file; by default it is `export` in the run directory. `averaged` takes the averages of
+        optimizers with `use_ema`. `Task.exports` says which models, and under which names.
+        """
+        if path is None:
+            path = require_run(self._run).directory / "export"
+        with averages_in_place(self._task) if averaged else contextlib.nullcontext():
+            return export(self._task.exports(), Path(path), examples, format=format)
 
     def _start_from_given_weights(self) -> None:
         if self._init_from is not None:

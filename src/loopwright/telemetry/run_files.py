@@ -1,0 +1,113 @@
+"""What a run directory tells: metrics.jsonl, TensorBoard, history.json, status.json, train.log."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, final
+
+import keras
+from rich.console import Console
+
+from loopwright import state
+from loopwright.compiled import CompiledModel
+from loopwright.disk import write_whole
+from loopwright.events import Event, Finished, Saved, Sink, Started
+from loopwright.task import Task
+from loopwright.telemetry import growing
+from loopwright.telemetry.journal import JOURNAL, Journal, plain
+from loopwright.telemetry.lines import Lines
+from loopwright.telemetry.tensorboard import FILES, TensorBoardFiles
+from loopwright.telemetry.tolerance import tolerated
+
+LOG = "train.log"
+_STATUS = {"complete": "completed", "stopped": "completed", "left": "completed"}
+
+
+@final
+class RunFiles:
+    """Sinks that write into a run directory, and how long their files are."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        clock: Callable[[], float],
+        learning_rates: Callable[[], Mapping[str, Any]],
+        history: Callable[[], Mapping[str, Any]],
+        environment: Mapping[str, Any],
+    ) -> None:
+        self._directory, self._clock = directory, clock
+        self._history, self._environment = history, environment
+        self._journal = Journal(directory / JOURNAL, clock)
+        self._board = TensorBoardFiles(directory / "tensorboard", clock, learning_rates)
+        self._log: Any = None
+        self._sinks: list[Sink] = []
+
+    def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
+        """Goes on after what a checkpoint has seen; a new leg leaves how the last one ended."""
+        self._journal.open(lengths.get(JOURNAL, 0), is_new_leg=is_new_leg)
+        if lengths or not is_new_leg:
+            growing.cut_all(self._directory, FILES, lengths)
+        self._log = (self._directory / LOG).open("a", encoding="utf-8")
+        log = Lines(Console(file=self._log, width=200, force_terminal=False), self._clock)
+        sinks = (self._journal, self._board, log.show, self._tell)
+        self._sinks = [tolerated(sink) for sink in sinks]
+        write_whole(self._directory / "environment.json", _json(self._environment))
+
+    def close(self) -> None:
+        """Everything is in its file."""
+        self._journal.close()
+        self._board.close()
+        if self._log is not None:
+            self._log.close()
+
+    def __call__(self, event: Event) -> None:
+        """Hears an event."""
+        for sink in self._sinks:
+            sink(event)
+
+    def lengths(self) -> dict[str, int]:
+        """How long the files are that a run that goes on would cut."""
+        self._board.flush()
+        files = [self._directory / JOURNAL, *self._directory.glob(FILES)]
+        return {str(f.relative_to(self._directory)): f.stat().st_size for f in files if f.exists()}
+
+    def cut(self, lengths: Mapping[str, int]) -> None:
+        """Forgets what is about to happen anew."""
+        self._board.close()
+        self._journal.cut(lengths[JOURNAL])
+        growing.cut_all(self._directory, FILES, lengths)
+
+    def sync(self) -> None:
+        """Until the journal is on disk."""
+        self._journal.sync()
+
+    def _tell(self, event: Event) -> None:
+        """What others ask about a run: where it is, and its numbers."""
+        if isinstance(event, Started | Saved | Finished):
+            status = "running"
+            if isinstance(event, Finished):
+                status = _STATUS.get(event.reason, event.reason)
+                write_whole(self._directory / "history.json", _json(self._history()))
+            known = {"status": status, "step": event.step, "time": round(self._clock(), 3)}
+            write_whole(self._directory / "status.json", _json({**known, "process": os.getpid()}))
+
+
+def learning_rates(task: Task) -> dict[str, float]:
+    """The rate of each optimizer as it is now: `learning_rate`, or `NAME_learning_rate` each."""
+    held = {part.path: part.value for part in state.parts(task)}
+    if isinstance(task, CompiledModel):
+        held = {"optimizer": task.model.optimizer}
+    rates = {
+        path: float(value.learning_rate)
+        for path, value in held.items()
+        if isinstance(value, keras.optimizers.Optimizer) and value.built
+    }
+    if len(rates) == 1:
+        return {"learning_rate": next(iter(rates.values()))}
+    return {f"{path}_learning_rate": rate for path, rate in rates.items()}
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(plain(value), indent=2, allow_nan=False).encode() + b"\n"

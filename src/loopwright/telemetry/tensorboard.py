@@ -1,0 +1,76 @@
+"""TensorBoard: the numbers of a run under Keras' tags, so that curves overlay with those of `fit`.
+
+`train/` and `validation/` hold `epoch_loss` over epochs, `batch_loss` over steps, and
+`evaluation_loss_vs_iterations` over steps; `epoch_learning_rate` as well.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import tensorflow as tf
+
+from loopwright.events import EpochEnded, Event, Finished, Metrics, Trained, Validated
+
+FILES = "tensorboard/*/events.out.tfevents.*"
+_SECONDS_BETWEEN_TRAINED = 1.0
+
+
+@final
+class TensorBoardFiles:
+    """A sink that writes event files; of many `Trained` in a second it writes one."""
+
+    def __init__(
+        self,
+        directory: Path,
+        clock: Callable[[], float],
+        learning_rates: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._directory, self._clock, self._learning_rates = directory, clock, learning_rates
+        self._writers: dict[str, Any] = {}
+        self._last_trained = -math.inf
+
+    def __call__(self, event: Event) -> None:
+        """Hears an event."""
+        match event:
+            case Trained():
+                now = self._clock()
+                if now - self._last_trained >= _SECONDS_BETWEEN_TRAINED:
+                    self._last_trained = now
+                    rate = {"steps_per_second": event.steps / max(event.seconds, 1e-9)}
+                    self._write("train", "batch_{0}", {**event.metrics, **rate}, event.step)
+            case Validated():
+                tag = "evaluation_{0}_vs_iterations"
+                self._write("validation", tag, event.metrics, event.step)
+            case EpochEnded():
+                rate = {"steps_per_second": event.steps / max(event.seconds, 1e-9)}
+                numbers = {**event.metrics, **self._learning_rates(), **rate}
+                self._write("train", "epoch_{0}", numbers, event.epoch)
+                self._write("validation", "epoch_{0}", event.validation, event.epoch)
+            case Finished():
+                self.flush()
+            case _:
+                pass
+
+    def flush(self) -> None:
+        """Until every number is in its file."""
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self) -> None:
+        """Ends the files; what comes later goes into new ones."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def _write(self, part: str, tag: str, numbers: Metrics, step: int) -> None:
+        scalars = {name: value for name, value in numbers.items() if np.ndim(value) == 0}
+        if not scalars:
+            return
+        if part not in self._writers:
+            self._writers[part] = tf.summary.create_file_writer(str(self._directory / part))
+        with self._writers[part].as_default(step):
+            for name, value in scalars.items():
+                tf.summary.scalar(tag.format(name), value)

@@ -1,0 +1,145 @@
+"""Models that are exported answer in a new process as they do here, or are not exported."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import loopwright as lw
+from loopwright import exporting
+
+X = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
+Y = X[:, :1]
+
+
+def supervised() -> Any:
+    keras.utils.set_random_seed(0)
+    layers = [keras.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+    return lw.Supervised(keras.Sequential(layers), "mse", "adam")
+
+
+def served(path: str, x: Any) -> Any:
+    loaded: Any = tf.saved_model.load(path)  # its variables live as long as it does
+    return loaded.serve(tf.constant(x)).numpy()
+
+
+@pytest.fixture(scope="module")
+def trained() -> lw.Trainer:
+    trainer = lw.Trainer(supervised(), plan="graph")
+    trainer.fit(X, Y, verbose=0)
+    return trainer
+
+
+def test_a_saved_model_has_versions_and_gives_the_same_predictions(
+    trained: lw.Trainer, tmp_path: Path
+):
+    first, second = (trained.export(tmp_path / "export") for _ in range(2))
+    assert [Path(done.path).name for done in (first, second)] == ["1", "2"]
+    np.testing.assert_allclose(served(first.path, X), trained.predict(X), rtol=1e-5)
+    assert first.largest_difference <= 1e-6
+    told = json.loads((Path(first.path) / "loopwright.json").read_text())
+    assert told["signatures"] == ["serve"]
+    assert sorted(p.name for p in (tmp_path / "export").iterdir()) == ["1", "2"]
+
+
+def test_a_keras_file_is_loaded_again(trained: lw.Trainer, tmp_path: Path):
+    done = trained.export(tmp_path / "model.keras")
+    loaded = keras.models.load_model(done.path)
+    np.testing.assert_allclose(loaded(X, training=False), trained.predict(X), rtol=1e-5)
+    with pytest.raises(lw.ConfigurationError, match="which exists"):
+        trained.export(tmp_path / "model.keras")
+
+
+def test_a_task_chooses_what_is_exported_and_under_which_names(tmp_path: Path):
+    class Both(lw.Task):
+        def __init__(self):
+            super().__init__()
+            self.encoder = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+            self.decoder = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+
+        def exports(self):
+            return {"encode": self.encoder, "decode": self.decoder}
+
+    done = lw.Trainer(Both()).export(tmp_path / "export", examples={"encode": X[:5]})
+    assert done.signatures == ["decode", "encode"]
+    loaded: Any = tf.saved_model.load(done.path)
+    assert loaded.decode(loaded.encode(tf.constant(X))).shape == (32, 3)
+    with pytest.raises(lw.ConfigurationError, match="2 model"):
+        lw.Trainer(Both()).export(tmp_path / "both.keras")
+
+
+def test_preprocessing_can_be_part_of_it(tmp_path: Path):
+    normalise = keras.layers.Normalization()
+    normalise.adapt(X * 10 + 3)
+    task = supervised()
+    task.exports = lambda: {"serve": keras.Sequential([keras.Input((3,)), normalise, task.model])}
+    done = lw.Trainer(task).export(tmp_path / "export")
+    np.testing.assert_allclose(served(done.path, X), task.model(normalise(X)), rtol=1e-5)
+
+
+def test_a_model_that_answers_otherwise_is_not_exported(tmp_path: Path):
+    @keras.saving.register_keras_serializable("test")
+    class Forgetful(keras.layers.Layer):
+        """Its config forgets the factor."""
+
+        def __init__(self, factor: float = 1.0, **options: Any) -> None:
+            super().__init__(**options)
+            self.factor = factor
+
+        def call(self, x: Any) -> Any:
+            return self.factor * x
+
+    model = keras.Sequential([keras.Input((3,)), Forgetful(7.0)])
+    task = lw.Supervised(model, "mse", "sgd")
+    with pytest.raises(lw.LoopwrightError, match="cannot be loaded in a new process"):
+        lw.Trainer(task).export(tmp_path / "model.keras")
+    assert list(tmp_path.iterdir()) == []
+    assert lw.Trainer(task).export(tmp_path / "export").largest_difference == 0.0
+
+
+def test_beyond_the_tolerance_nothing_is_left_behind(trained: lw.Trainer, tmp_path: Path):
+    models = {"serve": trained.task.model}
+    with pytest.raises(lw.LoopwrightError, match="answers otherwise than the task"):
+        exporting.export(models, tmp_path / "export", tolerance=-1.0)
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+def test_a_run_exports_into_its_directory_and_averaged_weights_if_asked(tmp_path: Path):
+    task = supervised()
+    task.optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9)
+    trainer = lw.Trainer(task, run_dir=tmp_path / "run", plan="graph")
+    trainer.fit(X, Y, epochs=2, batch_size=8, save_every="3 steps", verbose=0)
+    trainer.restore(3)
+    plain, averaged = (trainer.export(averaged=flag) for flag in (False, True))
+    assert Path(plain.path) == tmp_path / "run" / "export" / "1"
+    one, other = served(plain.path, X), served(averaged.path, X)
+    assert not np.allclose(one, other)
+    np.testing.assert_allclose(one, task.model(X), rtol=1e-5)
+
+
+def test_a_model_without_declared_inputs_needs_examples(tmp_path: Path):
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(x)
+
+    task = lw.Supervised(Own(), "mse", "sgd")
+    with pytest.raises(lw.ConfigurationError, match="are not known"):
+        lw.Trainer(task).export(tmp_path / "export")
+    done = lw.Trainer(task).export(tmp_path / "export", examples={"serve": X[:4]})
+    assert done.largest_difference <= 1e-6
+
+
+def test_without_a_model_there_is_nothing_to_export(tmp_path: Path):
+    class Nothing(lw.Task):
+        pass
+
+    with pytest.raises(lw.ConfigurationError, match="a task without a model"):
+        lw.Trainer(Nothing()).export(tmp_path / "export")
