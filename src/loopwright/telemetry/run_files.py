@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, final
 
 import keras
+import tensorflow as tf
 from rich.console import Console
 
 from loopwright import state
@@ -100,7 +101,8 @@ def learning_rates(task: Task) -> dict[str, float]:
     if isinstance(task, CompiledModel):
         held = {"optimizer": task.model.optimizer}
     rates = {
-        path: float(value.learning_rate)
+        # Under a strategy it is a variable that float() does not know.
+        path: float(tf.convert_to_tensor(value.learning_rate))
         for path, value in held.items()
         if isinstance(value, keras.optimizers.Optimizer) and value.built
     }
