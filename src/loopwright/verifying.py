@@ -61,7 +61,7 @@ def command_for_run(run: Path) -> Command:
     train = [sys.executable, "-m", "loopwright", "train", str(run / FILE)]
 
     def command(run_dir: Path, plan: str) -> list[str]:
-        values = [f"plan={json.dumps(plan)}", "fit.save_every=5 steps", "fit.verbose=0"]
+        values = [f"plan={json.dumps(plan)}", "fit.save_every=5 steps"]
         return [*train, *values, "--run-dir", str(run_dir)]
 
     return command
