@@ -42,6 +42,7 @@ PUBLIC = [
     "EpochStarted",
     "Event",
     "Every",
+    "Experiment",
     "Finished",
     "History",
     "KeepBest",

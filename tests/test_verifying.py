@@ -8,7 +8,9 @@ from loopwright.checkpoint import Store
 
 def test_a_recipe_that_is_killed_and_started_again_is_exact():
     told: list[str] = []
-    verdict = verifying.verify("digits", kills=1, seed=1, say=told.append)
+    verdict = verifying.verify(
+        "digits", verifying.command_for_recipe("digits"), kills=1, seed=1, say=told.append
+    )
     assert verdict.is_exact
     assert str(verdict) == (
         f"exact: {verdict.steps} steps, killed 1 times and started again: the same bits in the end"

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from loopwright.events import Started as Started
     from loopwright.events import Trained as Trained
     from loopwright.events import Validated as Validated
+    from loopwright.experiment import Experiment as Experiment
     from loopwright.gradient_check import check_gradients as check_gradients
     from loopwright.history import History as History
     from loopwright.plan_history import PlanHistory as PlanHistory
@@ -80,6 +81,7 @@ _HOMES = {
         "Trained",
         "Validated",
     ],
+    "experiment": ["Experiment"],
     "gradient_check": ["check_gradients"],
     "history": ["History"],
     "plan_history": ["PlanHistory"],

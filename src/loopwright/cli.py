@@ -1,45 +1,61 @@
-"""The command line: `loopwright --help`. TensorFlow is imported by what trains, and only there."""
+"""The command line: `loopwright --help`. TensorFlow is imported by what trains, and only there.
 
-from typing import Annotated
+Exit codes: 0 done, also when stopped early; 1 the training failed; 2 wrongly asked; 3 NaN; 130
+Ctrl-C and 143 SIGTERM, both after the run was saved.
+"""
+
+import os
+import warnings
 
 import typer
 
-from loopwright import recipes
-from loopwright.errors import ConfigurationError, LoopwrightError
+from loopwright.commands import looking, training, using
+from loopwright.errors import ConfigurationError, LoopwrightError, NotFiniteError
+
+_ABOUT = "You write the training step; Loopwright owns everything around it."
 
 app = typer.Typer(
-    help="You write the training step; Loopwright owns everything around it.",
+    help=_ABOUT,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
 )
-
-
-@app.callback()
-def about() -> None:
-    """You write the training step; Loopwright owns everything around it."""
-
-
-@app.command()
-def verify(
-    recipe: Annotated[str, typer.Argument(help="What to train: the name of a recipe.")],
-    kills: Annotated[int, typer.Option(help="How often it is killed.", min=1)] = 3,
-    seed: Annotated[int, typer.Option(help="Decides the moments.")] = 0,
-) -> None:
-    """Trains a recipe, kills it at random moments, starts it again, and compares every bit."""
-    from loopwright.verifying import verify as verify_recipe
-
-    recipes.require(recipe)
-    verdict = verify_recipe(recipe, kills=kills, seed=seed, say=typer.echo)
-    typer.echo(str(verdict))
-    if not verdict.is_exact:
-        raise typer.Exit(1)
+app.command("recipes")(looking.list_recipes)
+app.command("train")(training.train)
+app.command("resume")(training.resume)
+app.command("evaluate")(using.evaluate)
+app.command("predict")(using.predict)
+app.command("runs")(looking.runs)
+app.command("inspect")(looking.inspect)
+app.command("schedule")(training.schedule)
+app.command("verify")(training.verify)
+app.command("board")(looking.board)
+app.command("schema")(looking.schema)
+app.command("doctor")(looking.doctor)
 
 
 def main() -> None:
     """Runs the command line; what a person did wrong is told in words, without a stack."""
+    # TensorFlow reads it when it is imported; whoever set it wins.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    warnings.formatwarning = _worded
     try:
         app()
     except LoopwrightError as error:
         typer.echo(f"error: {error}", err=True)
-        raise SystemExit(2 if isinstance(error, ConfigurationError) else 1) from None
+        raise SystemExit(exit_code(error)) from None
+
+
+def exit_code(error: LoopwrightError) -> int:
+    """What an error means to whoever started the program: whether trying again may help.
+
+    >>> exit_code(ConfigurationError("")), exit_code(NotFiniteError("", step=1))
+    (2, 3)
+    """
+    if isinstance(error, NotFiniteError):
+        return 3
+    return 2 if isinstance(error, ConfigurationError) else 1
+
+
+def _worded(text: Warning | str, *_: object, **__: object) -> str:
+    return f"warning: {text}\n"

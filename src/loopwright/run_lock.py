@@ -42,6 +42,23 @@ def held(path: Path) -> Iterator[None]:
             os.close(handle)
 
 
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock right now; nothing is made or changed."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
 def _opened(path: Path) -> int:
     # Without O_NONBLOCK a named pipe in place of the file would block forever.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -1,4 +1,4 @@
-"""Verifying: a recipe is trained, killed at random moments, started again, and compared.
+"""Verifying: a training is killed at random moments, started again, and compared with another.
 
 Everything happens in processes of their own, in a directory that is thrown away.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loopwright.checkpoint import Store
+from loopwright.config import FILE
 from loopwright.errors import LoopwrightError, message
 
 _TRAIN = """
@@ -45,20 +46,43 @@ class Verdict:
         return f"NOT EXACT: {what}: other bits in {', '.join(self.differing)}"
 
 
-def verify(recipe: str, *, kills: int, seed: int, say: Callable[[str], None]) -> Verdict:
-    """Trains a recipe twice, once undisturbed and once killed `kills` times."""
+Command = Callable[[Path, str], list[str]]
+"""What to start, given a run directory and a plan."""
+
+
+def command_for_recipe(recipe: str) -> Command:
+    """Trains a recipe."""
+    program = _TRAIN.format(recipe=recipe)
+    return lambda run_dir, plan: [sys.executable, "-c", program, str(run_dir), plan]
+
+
+def command_for_run(run: Path) -> Command:
+    """Trains the config of a run anew, in another directory."""
+    train = [sys.executable, "-m", "loopwright", "train", str(run / FILE)]
+
+    def command(run_dir: Path, plan: str) -> list[str]:
+        values = [f"plan={json.dumps(plan)}", "fit.save_every=5 steps"]
+        return [*train, *values, "--run-dir", str(run_dir)]
+
+    return command
+
+
+def verify(
+    title: str, command: Command, *, kills: int, seed: int, say: Callable[[str], None]
+) -> Verdict:
+    """Trains twice, once undisturbed and once killed `kills` times."""
     moments = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="loopwright-verify-") as directory:
         whole, killed = Path(directory) / "whole", Path(directory) / "killed"
-        say(f"training {recipe} undisturbed")
+        say(f"training {title} undisturbed")
         began = time.monotonic()
-        _finish(_start(recipe, whole, "auto"))
+        _finish(_start(command, whole, "auto"))
         seconds = time.monotonic() - began
         # What is measured differs from time to time: the second training follows the first.
         plan = str(whole / "plan.json")
         for number in range(kills):
             before = _steps(killed)
-            process = _start(recipe, killed, plan)
+            process = _start(command, killed, plan)
             while process.poll() is None and _steps(killed) <= before:
                 time.sleep(0.02)  # until it has got further than the one before
             time.sleep(moments.uniform(0.0, seconds / 8))
@@ -68,14 +92,14 @@ def verify(recipe: str, *, kills: int, seed: int, say: Callable[[str], None]) ->
             at = "before its first checkpoint" if found is None else f"saved at step {found.step}"
             say(f"killed, {number + 1} of {kills}: {at}")
         say("starting it again, to the end")
-        _finish(_start(recipe, killed, plan))
+        _finish(_start(command, killed, plan))
         return _compared(whole, killed, kills)
 
 
-def _start(recipe: str, run_dir: Path, plan: str) -> "subprocess.Popen[str]":
-    program = _TRAIN.format(recipe=recipe)
-    command = [sys.executable, "-c", program, str(run_dir), plan]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def _start(command: Command, run_dir: Path, plan: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        command(run_dir, plan), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
 
 
 def _finish(process: "subprocess.Popen[str]") -> None:
@@ -86,7 +110,7 @@ def _finish(process: "subprocess.Popen[str]") -> None:
                 "The training failed by itself.",
                 expected="exit code 0",
                 received=f"exit code {process.returncode}:\n{errors[-2000:]}",
-                do="train the recipe alone first",
+                do="train it alone first",
             )
         )
 

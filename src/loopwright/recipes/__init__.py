@@ -5,8 +5,10 @@ from loopwright import recipes
 recipes.run("digits", quick=True)
 """
 
+import ast
 import importlib
 import pkgutil
+from importlib import resources
 from typing import Any
 
 from loopwright.errors import ConfigurationError, message
@@ -20,6 +22,19 @@ def names() -> list[str]:
     """
     found = (module.name for module in pkgutil.iter_modules(__path__))
     return sorted(name for name in found if not name.startswith("_"))
+
+
+def titles() -> dict[str, str]:
+    """The first line of every recipe, without importing one.
+
+    >>> titles()["digits"].startswith("Handwritten digits")
+    True
+    """
+    found = dict[str, str]()
+    for name in names():
+        source = (resources.files(__name__) / f"{name}.py").read_text(encoding="utf-8")
+        found[name] = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    return found
 
 
 def require(name: str) -> None:

@@ -7,6 +7,7 @@ model is undecided on average. It is a metric of its own, because the exponentia
 the mean of exponentials. Beside it, what counting letters and pairs of letters gives.
 """
 
+import functools
 import gzip
 from importlib import resources
 from typing import Any, final
@@ -17,6 +18,7 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 import loopwright as lw
+from loopwright.experiment import run
 from loopwright.recipes import _figures
 
 LENGTH = 64
@@ -140,6 +142,30 @@ def draw(history: dict[str, list[float]], counted: dict[str, float]) -> Figure:
     return figure
 
 
+def experiment(*, quick: bool = False) -> lw.Experiment:
+    """Eight epochs; or two, of every eighth window."""
+    data = load()
+    x, y = (part[:: 8 if quick else 1] for part in data["train"])
+
+    def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:
+        scores = trainer.evaluate(*data["test"])
+        _figures.save(draw(trainer.history.history, data["counted"]), run_dir, "perplexity")
+        print(
+            f"test: perplexity {scores['perplexity']:.2f}; "
+            + ", ".join(f"counting {name} {value:.1f}" for name, value in data["counted"].items())
+        )
+        print(write(trainer.task.model, data["alphabet"], "Call me ", length=20 if quick else 200))
+        return scores
+
+    fit = {"x": x, "y": y, "validation_data": data["test"], "batch_size": 32}
+    return lw.Experiment(
+        functools.partial(make_task, len(data["alphabet"])),
+        fit={**fit, "epochs": 2 if quick else 8, "save_every": "1 epoch"},
+        test=data["test"],
+        conclude=conclude,
+    )
+
+
 def main(
     run_dir: str | None = "runs/charlm",
     *,
@@ -148,24 +174,7 @@ def main(
     save_every: str = "1 epoch",
 ) -> dict[str, float]:
     """Trains, prints the perplexity, and writes a few lines. Called again, it goes on."""
-    data = load()
-    train = tuple(part[:: 8 if quick else 1] for part in data["train"])
-    trainer = lw.Trainer(make_task(len(data["alphabet"])), run_dir=run_dir, plan=plan)
-    history = trainer.fit(
-        *train,
-        validation_data=data["test"],
-        batch_size=32,
-        epochs=2 if quick else 8,
-        save_every=save_every,
-    )
-    scores = trainer.evaluate(*data["test"])
-    _figures.save(draw(history.history, data["counted"]), run_dir, "perplexity")
-    print(
-        f"test: perplexity {scores['perplexity']:.2f}; "
-        + ", ".join(f"counting {name} {value:.1f}" for name, value in data["counted"].items())
-    )
-    print(write(trainer.task.model, data["alphabet"], "Call me ", length=20 if quick else 200))
-    return scores
+    return run(experiment(quick=quick), run_dir, plan=plan, save_every=save_every)
 
 
 if __name__ == "__main__":

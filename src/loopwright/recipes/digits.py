@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import loopwright as lw
+from loopwright.experiment import run
 from loopwright.recipes import _figures
 
 
@@ -36,7 +37,7 @@ def load() -> dict[str, Any]:
     }
 
 
-def make_model() -> keras.Model:
+def make_model(dropout: float = 0.3) -> keras.Model:
     """Two convolutions and a dropout: enough for 8x8."""
     return keras.Sequential(
         [
@@ -45,19 +46,19 @@ def make_model() -> keras.Model:
             keras.layers.Conv2D(64, 3, padding="same", activation="relu"),
             keras.layers.MaxPooling2D(),
             keras.layers.Flatten(),
-            keras.layers.Dropout(0.3, seed=1),
+            keras.layers.Dropout(dropout, seed=1),
             keras.layers.Dense(10),
         ]
     )
 
 
-def make_task() -> lw.Task:
+def make_task(*, seed: int = 0, optimizer: Any = None, dropout: float = 0.3) -> lw.Task:
     """Cross-entropy on logits, Adam, accuracy."""
-    keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(seed)
     return lw.Supervised(
-        make_model(),
+        make_model(dropout),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        optimizer=keras.optimizers.Adam(2e-3),
+        optimizer=optimizer or keras.optimizers.Adam(2e-3),
         metrics=["accuracy"],
     )
 
@@ -76,6 +77,30 @@ def draw_readings(images: Any, labels: Any, read: Any) -> Figure:
     return figure
 
 
+def experiment(*, quick: bool = False) -> lw.Experiment:
+    """Fifteen epochs, or three; the scores are those on the test images."""
+    data = load()
+    x, y = data["train"]
+    images, labels = data["test"]
+
+    def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:
+        scores = trainer.evaluate(images, labels)
+        read = np.argmax(trainer.predict(images), -1)
+        wrong = int(np.sum(read != labels))
+        _figures.save(draw_readings(images, labels, read), run_dir, "readings")
+        print("test: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+        print(f"{wrong} of {len(labels)} test images were read wrong")
+        return scores
+
+    fit = {"x": x, "y": y, "validation_data": data["validation"], "batch_size": 64}
+    return lw.Experiment(
+        make_task,
+        fit={**fit, "epochs": 3 if quick else 15, "save_every": "1 epoch"},
+        test=(images, labels),
+        conclude=conclude,
+    )
+
+
 def main(
     run_dir: str | None = "runs/digits",
     *,
@@ -84,23 +109,7 @@ def main(
     save_every: str = "1 epoch",
 ) -> dict[str, float]:
     """Trains, and prints the scores on the test images. Called again, it goes on."""
-    data = load()
-    trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
-    trainer.fit(
-        *data["train"],
-        validation_data=data["validation"],
-        epochs=3 if quick else 15,
-        batch_size=64,
-        save_every=save_every,
-    )
-    scores = trainer.evaluate(*data["test"])
-    images, labels = data["test"]
-    read = np.argmax(trainer.predict(images), -1)
-    wrong = int(np.sum(read != labels))
-    _figures.save(draw_readings(images, labels, read), run_dir, "readings")
-    print("test: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
-    print(f"{wrong} of {len(labels)} test images were read wrong")
-    return scores
+    return run(experiment(quick=quick), run_dir, plan=plan, save_every=save_every)
 
 
 if __name__ == "__main__":

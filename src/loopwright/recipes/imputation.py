@@ -21,6 +21,7 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 import loopwright as lw
+from loopwright.experiment import run
 from loopwright.recipes import _figures, _weather
 
 HOURS = 48
@@ -210,6 +211,29 @@ def draw(data: dict[str, Any], found: dict[str, Any]) -> Figure:
     return figure
 
 
+def experiment(*, quick: bool = False) -> lw.Experiment:
+    """Fifteen epochs; or three, of every eighth window."""
+    data = load()
+    train = {name: part[:: 8 if quick else 1] for name, part in data["train"].items()}
+
+    def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:
+        errors = trainer.evaluate(data["test"])
+        _figures.save(draw(data, trainer.predict(data["test"])), run_dir, "gaps")
+        print("mean absolute error in hidden hours, in standard deviations:")
+        for name, error in sorted(errors.items(), key=lambda item: item[1]):
+            share = error / errors["lines"]
+            print(f"  {name:15} {error:.3f}  {share:.0%} of that of straight lines")
+        return errors
+
+    fit = {"x": train, "validation_data": lw.Arrays(data["test"]), "batch_size": 64}
+    return lw.Experiment(
+        make_task,
+        fit={**fit, "epochs": 3 if quick else 15, "save_every": "1 epoch"},
+        test=(data["test"],),
+        conclude=conclude,
+    )
+
+
 def main(
     run_dir: str | None = "runs/imputation",
     *,
@@ -218,22 +242,7 @@ def main(
     save_every: str = "1 epoch",
 ) -> dict[str, float]:
     """Trains the three, and prints the table of their errors. Called again, it goes on."""
-    data = load()
-    train = {name: part[:: 8 if quick else 1] for name, part in data["train"].items()}
-    trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
-    trainer.fit(
-        train,
-        validation_data=lw.Arrays(data["test"]),
-        batch_size=64,
-        epochs=3 if quick else 15,
-        save_every=save_every,
-    )
-    errors = trainer.evaluate(data["test"])
-    _figures.save(draw(data, trainer.predict(data["test"])), run_dir, "gaps")
-    print("mean absolute error in hidden hours, in standard deviations:")
-    for name, error in sorted(errors.items(), key=lambda item: item[1]):
-        print(f"  {name:15} {error:.3f}  {error / errors['lines']:.0%} of that of straight lines")
-    return errors
+    return run(experiment(quick=quick), run_dir, plan=plan, save_every=save_every)
 
 
 if __name__ == "__main__":

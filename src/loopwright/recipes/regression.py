@@ -22,6 +22,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 import loopwright as lw
+from loopwright.experiment import run
 from loopwright.recipes import _figures
 
 BATCH_SIZE = 32
@@ -117,6 +118,29 @@ def draw_errors(history: dict[str, list[float]], at_start: float) -> Figure:
     return figure
 
 
+def experiment(*, quick: bool = False) -> lw.Experiment:
+    """Sixty epochs, or ten; the score is the error on held-out data."""
+    data = load()
+    x, y = data["train"]
+
+    def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:
+        mae = trainer.evaluate(*data["test"])["mae"]
+        at_start = lw.Trainer(make_task()).evaluate(*data["test"])["mae"]
+        _figures.save(draw_errors(trainer.history.history, at_start), run_dir, "errors")
+        if run_dir is not None:
+            _figures.save(draw_data(*((x[:150], y[:150]) if quick else (x, y))), run_dir, "data")
+        print(f"test: mae {mae:.3f}, {mae / at_start:.1%} of the {at_start:.1f} at the start")
+        return {"mae": mae, "mae_at_start": at_start}
+
+    fit = {"validation_data": data["test"], "steps_per_epoch": len(x) // BATCH_SIZE}
+    return lw.Experiment(
+        make_task,
+        fit={**fit, "epochs": 10 if quick else 60, "save_every": "1 epoch"},
+        test=data["test"],
+        conclude=conclude,
+    )
+
+
 def main(
     run_dir: str | None = "runs/regression",
     *,
@@ -125,22 +149,7 @@ def main(
     save_every: str = "1 epoch",
 ) -> dict[str, float]:
     """Trains, and prints how far the error fell. Called again, it goes on."""
-    data = load()
-    trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
-    at_start = trainer.evaluate(*data["test"])["mae"]
-    history = trainer.fit(
-        validation_data=data["test"],
-        steps_per_epoch=len(data["train"][0]) // BATCH_SIZE,
-        epochs=10 if quick else 60,
-        save_every=save_every,
-    )
-    mae = trainer.evaluate(*data["test"])["mae"]
-    x, y = data["train"]
-    _figures.save(draw_errors(history.history, at_start), run_dir, "errors")
-    if run_dir is not None:
-        _figures.save(draw_data(*((x[:150], y[:150]) if quick else (x, y))), run_dir, "data")
-    print(f"test: mae {mae:.3f}, {mae / at_start:.1%} of the {at_start:.1f} at the start")
-    return {"mae": mae, "mae_at_start": at_start}
+    return run(experiment(quick=quick), run_dir, plan=plan, save_every=save_every)
 
 
 if __name__ == "__main__":

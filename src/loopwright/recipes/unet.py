@@ -16,6 +16,7 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 import loopwright as lw
+from loopwright.experiment import run
 from loopwright.recipes import _figures
 
 TILE = 64
@@ -119,6 +120,33 @@ def _stitched(tiles: Any) -> Any:
     return tiles.transpose(1, 2, 0, 3, 4).reshape(rows * TILE, columns * TILE, channels)
 
 
+def experiment(*, quick: bool = False) -> lw.Experiment:
+    """Forty epochs; or six, on a part of the tiles."""
+    data = load()
+    if quick:
+        few = {"train": np.s_[::3, 4:12], "validation": np.s_[::2, 4:8], "test": np.s_[:, 4:8]}
+        data = {name: tuple(part[few[name]] for part in tiles) for name, tiles in data.items()}
+    test = pipeline(data["test"], training=False)
+
+    def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:
+        scores = trainer.evaluate(test)
+        _figures.save(draw(data["test"], trainer.predict(test)), run_dir, "overlay")
+        print("test: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+        return scores
+
+    return lw.Experiment(
+        make_task,
+        fit={
+            "x": pipeline(data["train"], training=True),
+            "validation_data": pipeline(data["validation"], training=False),
+            "epochs": 6 if quick else 40,
+            "save_every": "1 epoch",
+        },
+        test=(test,),
+        conclude=conclude,
+    )
+
+
 def main(
     run_dir: str | None = "runs/unet",
     *,
@@ -127,22 +155,7 @@ def main(
     save_every: str = "1 epoch",
 ) -> dict[str, float]:
     """Trains, and prints the scores on the test strips. Called again, it goes on."""
-    data = load()
-    if quick:
-        few = {"train": np.s_[::3, 4:12], "validation": np.s_[::2, 4:8], "test": np.s_[:, 4:8]}
-        data = {name: tuple(part[few[name]] for part in tiles) for name, tiles in data.items()}
-    trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
-    trainer.fit(
-        pipeline(data["train"], training=True),
-        validation_data=pipeline(data["validation"], training=False),
-        epochs=6 if quick else 40,
-        save_every=save_every,
-    )
-    test = pipeline(data["test"], training=False)
-    scores = trainer.evaluate(test)
-    _figures.save(draw(data["test"], trainer.predict(test)), run_dir, "overlay")
-    print("test: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
-    return scores
+    return run(experiment(quick=quick), run_dir, plan=plan, save_every=save_every)
 
 
 if __name__ == "__main__":

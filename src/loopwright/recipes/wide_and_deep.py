@@ -18,6 +18,7 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 import loopwright as lw
+from loopwright.experiment import run
 from loopwright.recipes import _figures, _weather
 
 AHEAD_HOURS = 12
@@ -118,6 +119,28 @@ def draw(history: dict[str, list[float]], persistence: float) -> Figure:
     return figure
 
 
+def experiment(*, quick: bool = False) -> lw.Experiment:
+    """Twenty epochs, or three; the scores are errors on the test days."""
+    data = load()
+    x, y = data["train"]
+
+    def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:
+        errors = trainer.evaluate(*data["test"])
+        persistence = float(np.mean(np.abs(data["test"][1] - data["now"])))
+        _figures.save(draw(trainer.history.history, persistence), run_dir, "errors")
+        for name, error in {**errors, "as warm as now": persistence}.items():
+            print(f"test: {NAMES.get(name, name):14} {error:.2f} °C")
+        return errors
+
+    fit = {"x": x, "y": y, "validation_data": data["test"], "batch_size": 64}
+    return lw.Experiment(
+        make_task,
+        fit={**fit, "epochs": 3 if quick else 20, "save_every": "1 epoch"},
+        test=data["test"],
+        conclude=conclude,
+    )
+
+
 def main(
     run_dir: str | None = "runs/wide_and_deep",
     *,
@@ -126,21 +149,7 @@ def main(
     save_every: str = "1 epoch",
 ) -> dict[str, float]:
     """Trains the three models, and prints their errors. Called again, it goes on."""
-    data = load()
-    trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
-    history = trainer.fit(
-        *data["train"],
-        validation_data=data["test"],
-        batch_size=64,
-        epochs=3 if quick else 20,
-        save_every=save_every,
-    )
-    errors = trainer.evaluate(*data["test"])
-    persistence = float(np.mean(np.abs(data["test"][1] - data["now"])))
-    _figures.save(draw(history.history, persistence), run_dir, "errors")
-    for name, error in {**errors, "as warm as now": persistence}.items():
-        print(f"test: {NAMES.get(name, name):14} {error:.2f} °C")
-    return errors
+    return run(experiment(quick=quick), run_dir, plan=plan, save_every=save_every)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,70 @@
+"""What several commands take: runs, their configs, which checkpoint."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loopwright import recipes
+from loopwright.errors import ConfigurationError, message
+
+if TYPE_CHECKING:
+    from loopwright import config as configs
+
+_SOURCES = "A recipe, a CONFIG.yaml, or MODULE:FUNCTION of this directory."
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """For the shell: recipes that begin like this."""
+    return [name for name in recipes.names() if name.startswith(incomplete)]
+
+
+Source = Annotated[
+    str, typer.Argument(metavar="RECIPE|CONFIG", help=_SOURCES, autocompletion=complete_recipe)
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Other values: fit.epochs=5 seed=1."),
+]
+RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+NamedTask = Annotated[
+    str | None,
+    typer.Option("--task", help="The run's own MODULE:FUNCTION: a run's files alone run no code."),
+]
+WhichCheckpoint = Annotated[str, typer.Option("--checkpoint", help="best, last, or a step.")]
+
+
+def which(text: str) -> "str | int":
+    """A checkpoint as people name it.
+
+    >>> which("best"), which("120")
+    ('best', 120)
+    """
+    return int(text) if text.isdecimal() and len(text) < 19 else text
+
+
+def config_of(run: Path, task: str | None, overrides: list[str] | None = None) -> "configs.Config":
+    """The config that a run was started with, to be used in this directory."""
+    from loopwright import config as configs
+
+    path = run / configs.FILE
+    if not path.is_file():
+        raise ConfigurationError(
+            message(
+                f"{run} was not started from a config.",
+                expected=f"a run directory with a {configs.FILE}",
+                received="none" if run.is_dir() else "no such directory",
+                do="check the path; a run that a script started goes on with the same script",
+            )
+        )
+    found = configs.from_content(configs.start(str(path)), overrides or ())
+    if found.task is not None and found.task != task:
+        raise ConfigurationError(
+            message(
+                f"{run} was trained with code of your own, which a run directory may not call.",
+                expected=f"--task {found.task}, if you know it and trust it",
+                received="no --task" if task is None else f"--task {task}",
+                do="name the task yourself, from the directory of your project",
+            )
+        )
+    return found.model_copy(update={"run_dir": str(run)})

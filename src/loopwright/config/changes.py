@@ -1,0 +1,85 @@
+"""What a run that goes on may change, and what would make it another run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loopwright.config.schema import Config
+from loopwright.errors import ConfigurationError, message
+from loopwright.schedule import every
+
+_FREE = {
+    "run_dir",
+    "plan",
+    "keep",
+    "fit.validate_every",
+    "fit.save_every",
+    "fit.verbose",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One value of a config that is another one now."""
+
+    key: str
+    before: Any
+    now: Any
+    is_allowed: bool
+
+    def __str__(self) -> str:
+        verdict = "allowed" if self.is_allowed else "NOT ALLOWED in a run that goes on"
+        return f"{self.key}: {_short(self.before)} -> {_short(self.now)} ({verdict})"
+
+
+def changes(before: Config, now: Config) -> list[Change]:
+    """What is different.
+
+    >>> from loopwright.config.loading import load
+    >>> for change in changes(load("digits", ["fit.epochs=3"]), load("digits", ["fit.epochs=5",
+    ...     "seed=1"])): print(change)
+    seed: 0 -> 1 (NOT ALLOWED in a run that goes on)
+    fit.epochs: 3 -> 5 (allowed)
+    """
+    old, new = _flat(before), _flat(now)
+    keys = [*old, *(key for key in new if key not in old)]
+    return [
+        Change(key, old.get(key), new.get(key), _is_allowed(key, old.get(key), new.get(key)))
+        for key in keys
+        if old.get(key) != new.get(key)
+    ]
+
+
+def refuse_changes(found: Sequence[Change]) -> None:
+    """Raises in words if a change would make another run of it."""
+    refused = [change for change in found if not change.is_allowed]
+    if refused:
+        raise ConfigurationError(
+            message(
+                "The run in this directory was started with another config.",
+                expected="changes of how long, how often and what is shown: more epochs, "
+                "intervals, verbosity, keep, plan",
+                received="; ".join(map(str, refused)),
+                do="put these values back, start over with --fresh, or choose another --run-dir",
+            )
+        )
+
+
+def _is_allowed(key: str, before: Any, now: Any) -> bool:
+    if key == "fit.epochs":
+        return before is not None and now is not None and now > before
+    if key == "fit.until" and before is not None and now is not None:
+        one, other = every(before), every(now)
+        pairs = [(one.steps, other.steps), (one.epochs, other.epochs), (one.seconds, other.seconds)]
+        return any(a is not None and b is not None and b > a for a, b in pairs)
+    return key in _FREE
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    content = config.model_dump()
+    fit = content.pop("fit")
+    return {**content, **{f"fit.{key}": value for key, value in fit.items()}}
+
+
+def _short(value: Any) -> str:
+    return "none" if value is None else f"{value!r:.120}" if not isinstance(value, str) else value

@@ -1,0 +1,157 @@
+"""YAML as a config may use it: plain values, once each, of limited size. Nothing is executed.
+
+Other than PyYAML by itself: `1e-3` is a number, `no` a word, a date a word; a key that comes twice,
+an alias and a tag are refused.
+"""
+
+import os
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import yaml
+
+from loopwright.errors import ConfigurationError, message
+
+MOST_BYTES = 1_000_000
+MOST_PARTS = 20_000
+MOST_DEPTH = 50
+
+# libyaml is ten times as fast; where it is missing, the same in Python.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@final
+class _PlainLoader(_Loader):
+    """Mappings with keys that are words and come once; numbers as people write them."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if not isinstance(key, str):
+                raise ValueError(f"the key {key!r:.80} is not a word: put it into quotes")
+            if keys.count(key) > 1:
+                raise ValueError(f"the key {key!r:.80} comes twice")
+        return super().construct_mapping(node, deep=deep)
+
+
+def _integer(loader: Any, node: Any) -> int:
+    return int(node.value.replace("_", ""))
+
+
+def _number(loader: Any, node: Any) -> float:
+    text = node.value.replace("_", "").lower().replace(".inf", "inf")
+    return float(text)
+
+
+@final
+class _PlainDumper(yaml.SafeDumper):
+    """Puts into quotes what either we or others would take for something else than a word."""
+
+
+_EXPONENT = r"[eE][-+]?[0-9]+"
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(0|[1-9][0-9_]*)", list("-+0123456789")),
+    (
+        "float",
+        rf"[-+]?(\.[0-9]+|[0-9][0-9_]*\.[0-9]*)({_EXPONENT})?|[-+]?[0-9][0-9_]*{_EXPONENT}"
+        r"|[-+]?\.(inf|Inf)",  # no NaN: it is not even equal to itself
+        list("-+.0123456789"),
+    ),
+):
+    for _kind in (_PlainLoader, _PlainDumper):
+        _kind.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first
+        )
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _integer)
+_PlainLoader.add_constructor("tag:yaml.org,2002:float", _number)
+
+
+def written(content: Any) -> str:
+    """A YAML text that `parsed` reads back as the same.
+
+    >>> print(written({"a": "1e-3", "b": 0.001}), end="")
+    a: '1e-3'
+    b: 0.001
+    """
+    return yaml.dump(content, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True)
+
+
+def parsed(text: str, *, named: str) -> Any:
+    """The value of a YAML text; `named` is what errors call it.
+
+    >>> parsed("{learning_rate: 1e-3, name: no}", named="an example")
+    {'learning_rate': 0.001, 'name': 'no'}
+    """
+    try:
+        _require_harmless(text)
+        return yaml.load(text, _PlainLoader)
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
+        raise ConfigurationError(
+            message(
+                f"{named} cannot be read as YAML.",
+                expected="plain values: words, numbers, lists, and keys that come once",
+                received=_in_one_line(error),
+                do="correct it there",
+            )
+        ) from None
+
+
+def read(path: "str | os.PathLike[str]") -> Any:
+    """The value of a YAML file."""
+    path = Path(path)
+    try:
+        # A named pipe would block forever, and a device never end.
+        if not path.is_file():
+            raise FileNotFoundError(2, "there is no such file")
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+        text = raw.decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigurationError(
+            message(
+                f"The config {path} cannot be read.",
+                expected="a YAML file",
+                received=str(reason),
+                do="check the path and its permissions",
+            )
+        ) from None
+    if len(raw) > MOST_BYTES:
+        raise ConfigurationError(
+            message(
+                f"{path} is too large for a config.",
+                expected=f"at most {MOST_BYTES:,} bytes",
+                received="more",
+                do="keep data in files of its own and name them in the config",
+            )
+        )
+    return parsed(text, named=f"The config {path}")
+
+
+def _require_harmless(text: str) -> None:
+    """Looks at the text part by part, before anything is made of it."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, _Loader)):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise ValueError("an alias or anchor; ${a.b} refers to another value")
+        if getattr(event, "tag", None) not in (None, "!"):
+            raise ValueError(f"the tag {event.tag!r:.80}")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if count > MOST_PARTS or depth > MOST_DEPTH:
+            raise ValueError(f"more than {MOST_PARTS:,} parts, or {MOST_DEPTH} levels")
+
+
+def _in_one_line(error: BaseException) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return " ".join(f"{problem}{where}".split())[:300]

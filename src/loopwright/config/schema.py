@@ -1,0 +1,197 @@
+"""What a config can say. A closed schema: what is not here is refused."""
+
+# To pyright every model of pydantic is abstract, with variables that only its metaclass sets.
+# pyright: reportUninitializedInstanceVariable=false
+
+import re
+from typing import Annotated, Any, Literal, Self, final
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    WithJsonSchema,
+    model_validator,
+)
+
+from loopwright.config import names
+from loopwright.errors import ConfigurationError
+from loopwright.schedule import every
+
+Plain = bool | int | float | str | None | list[Any] | dict[str, Any]
+
+
+def _interval(text: str) -> str:
+    try:
+        return str(every(text))
+    except (ConfigurationError, OverflowError):
+        raise ValueError("not an interval: write '500 steps', '1 epoch' or '10 minutes'") from None
+
+
+def _no_truth(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a whole number of 1 or more")
+    return value
+
+
+Interval = Annotated[str, Field(max_length=40), AfterValidator(_interval)]
+Count = Annotated[PositiveInt, BeforeValidator(_no_truth)]
+Options = dict[str, Plain]
+
+
+_CLOSED = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+@final
+class Named(BaseModel):
+    """A part by its name and its options: `{name: Adam, learning_rate: 1e-3}`, or just `adam`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    name: str = Field(max_length=80)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything beside the name."""
+        return dict(self.model_extra or {})
+
+
+def _whole(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _known(part: dict[str, Any], kind: str) -> dict[str, Any]:
+    """A part with its name as it is spelled, and those of the schedules inside it."""
+    name = names.spelled(str(part.get("name")), kind)
+    if name is None:
+        listed = ", ".join(names.KINDS[kind])
+        raise ValueError(f"the {kind} {part.get('name')!r:.80} is none of: {listed}")
+    inside = {
+        key: _known(value, "schedule") if isinstance(value, dict) else value
+        for key, value in part.items()
+    }
+    return {**inside, "name": name}
+
+
+def _known_optimizer(part: Named) -> Named:
+    return Named(**_known(part.model_dump(), "optimizer"))
+
+
+def _known_callback(part: Named) -> Named:
+    return Named(**_known(part.model_dump(), "callback"))
+
+
+def _described(kind: str) -> Any:
+    choice = {"enum": list(names.KINDS[kind])}
+    whole = {"type": "object", "properties": {"name": choice}, "required": ["name"]}
+    return WithJsonSchema({"anyOf": [choice, whole]})
+
+
+Optimizer = Annotated[
+    Named, BeforeValidator(_whole), AfterValidator(_known_optimizer), _described("optimizer")
+]
+Callback = Annotated[
+    Named, BeforeValidator(_whole), AfterValidator(_known_callback), _described("callback")
+]
+
+
+@final
+class Keep(BaseModel):
+    """Checkpoints that stay: `{latest: 3}` or `{best: val_loss, count: 1, mode: min}`."""
+
+    model_config = _CLOSED
+
+    latest: Count | None = None
+    best: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    count: Count = 1
+    mode: Literal["auto", "min", "max"] = "auto"
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if (self.latest is None) == (self.best is None):
+            raise ValueError("one of latest and best")
+        return self
+
+
+@final
+class Fit(BaseModel):
+    """What `Trainer.fit` is asked for; what is left out is as the recipe or task has it."""
+
+    model_config = _CLOSED
+
+    epochs: Count | None = None
+    until: Interval | None = Field(
+        default=None, description='instead of epochs: "6 hours", "1000 steps"'
+    )
+    batch_size: Count | None = None
+    steps_per_epoch: Count | None = None
+    shuffle: bool | None = None
+    validation_split: Annotated[float, Field(ge=0, lt=1, strict=False)] | None = None
+    validation_steps: Count | None = None
+    validate_every: Interval | None = None
+    save_every: Interval | None = None
+    verbose: Literal["auto", 0, 1, 2] = "auto"
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.epochs is not None and self.until is not None:
+            raise ValueError("epochs and until both say how long to train: leave one out")
+        return self
+
+
+def _module_and_function(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", text, re.ASCII):
+        raise ValueError("a task is named MODULE:FUNCTION, a file of this project and its function")
+    return text
+
+
+def _directory_name(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("not the name of a directory")
+    return text
+
+
+@final
+class Config(BaseModel):
+    """A training: what, on what, how, for how long."""
+
+    model_config = _CLOSED
+
+    recipe: Annotated[str, Field(max_length=80)] | None = None
+    task: Annotated[str, Field(max_length=200), AfterValidator(_module_and_function)] | None = None
+    run_dir: Annotated[str, Field(max_length=1000), AfterValidator(_directory_name)] | None = None
+    quick: bool = Field(
+        default=False, description="seconds instead of minutes, where a recipe offers it"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    model: Options = Field(default_factory=dict, description="arguments of the function task()")
+    data: Options = Field(default_factory=dict, description="arguments of experiment()")
+    optimizer: Optimizer | None = None
+    fit: Fit = Fit()
+    plan: Annotated[str, Field(max_length=1000)] = "auto"
+    strategy: Literal["none", "mirrored"] = "none"
+    precision: Literal["float32", "float64", "mixed_float16", "mixed_bfloat16"] = "float32"
+    callbacks: Annotated[list[Callback], Field(max_length=50)] = Field(default_factory=list)
+    on_nan: Literal["raise", "skip", "rollback"] = "raise"
+    keep: Annotated[list[Keep], Field(max_length=50)] = Field(
+        default_factory=lambda: [Keep(latest=3), Keep(best="val_loss")]
+    )
+
+    @model_validator(mode="after")
+    def _one_thing_to_train(self) -> Self:
+        if (self.recipe is None) == (self.task is None):
+            raise ValueError("one of recipe and task says what is trained")
+        return self
+
+    @property
+    def title(self) -> str:
+        """What is trained, in a word."""
+        return self.recipe or (self.task or "").partition(":")[2]
+
+    @property
+    def directory(self) -> str:
+        """Where the run lies."""
+        return self.run_dir or f"runs/{self.title}"

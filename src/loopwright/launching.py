@@ -1,0 +1,267 @@
+"""Launching: a config becomes an experiment and a trainer, and is trained, scored or asked."""
+
+import contextlib
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from loopwright import config as configs
+from loopwright import recipes, registry, run_lock
+from loopwright.checkpoint import Store
+from loopwright.config import Config, Fit
+from loopwright.data import training_data
+from loopwright.data.source import NOTHING_READ
+from loopwright.errors import ConfigurationError, message
+from loopwright.experiment import Experiment, concluded
+from loopwright.projects import function
+from loopwright.retention import KeepBest, KeepLatest, Rule
+from loopwright.runs import Run
+from loopwright.schedule import Every, Schedule, every
+from loopwright.trainer import Trainer
+
+_OF_MAIN = {"recipe", "run_dir", "quick", "plan", "fit.save_every"}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A config with everything that it stands for."""
+
+    config: Config
+    """With the experiment's own numbers where it said nothing."""
+    experiment: Experiment
+    trainer: Trainer
+
+
+def train(
+    config: Config, *, fresh: bool = False, say: Callable[[str], None] = print
+) -> dict[str, float]:
+    """Trains a config in its run directory, or goes on there; its scores."""
+    if fresh:
+        Run(config.directory, ()).move_aside()
+    if config.recipe is not None and not hasattr(_recipe(config.recipe), "experiment"):
+        return _train_by_main(config, say)
+    with launched(config) as launch:
+        enter(launch.config, say)
+        launch.trainer.fit(**_fit_arguments(launch))
+        return concluded(launch.experiment, launch.trainer, config.directory)
+
+
+@contextlib.contextmanager
+def launched(config: Config) -> Iterator[Launch]:
+    """The trainer of a config, while its precision is that of Keras."""
+    before = keras.config.dtype_policy()
+    if before.name != config.precision:
+        keras.config.set_dtype_policy(config.precision)
+    try:
+        experiment = experiment_of(config)
+        yield Launch(settled(config, experiment), experiment, _trainer(config, experiment))
+    finally:
+        if before.name != config.precision:
+            keras.config.set_dtype_policy(before)
+
+
+def experiment_of(config: Config) -> Experiment:
+    """What a config is about, with its data loaded."""
+    if config.task is not None:
+        make = function(config.task, Path.cwd())
+    else:
+        recipe = _recipe(config.recipe or "")
+        if not hasattr(recipe, "experiment"):
+            raise _trains_its_own_way(config, "it as a whole")
+        make = recipe.experiment
+    options: dict[str, Any] = dict(config.data)
+    if config.quick:
+        options["quick"] = True
+    found = _called("data", make, options)
+    if not isinstance(found, Experiment):
+        raise ConfigurationError(
+            message(
+                f"{config.title} is not an experiment.",
+                expected="a function that returns lw.Experiment(make_task, fit={...})",
+                received=f"one that returns {type(found).__name__}",
+                do="return an lw.Experiment",
+            )
+        )
+    return found
+
+
+def settled(config: Config, experiment: Experiment) -> Config:
+    """The config with the experiment's own numbers where it says nothing."""
+    own = {}
+    for name in Fit.model_fields:
+        value = experiment.fit.get(name)
+        if isinstance(value, bool | int | float | str | Every) and name != "verbose":
+            own[name] = str(value) if isinstance(value, Every) else value
+    given = config.fit.model_dump(exclude_none=True)
+    for one, other in (("epochs", "until"), ("until", "epochs")):
+        if one in given:
+            own.pop(other, None)
+    return configs.from_content({**configs.plain(config), "fit": {**own, **given}})
+
+
+def schedule_of(launch: Launch) -> Schedule:
+    """When what will happen, as far as that is known before the start."""
+    arguments = {"x": None, "y": None, "sample_weight": None, **_fit_arguments(launch)}
+    data, held_out = training_data(
+        arguments["x"],
+        arguments["y"],
+        arguments["sample_weight"],
+        arguments.get("batch_size"),
+        None,
+        arguments.get("validation_split", 0.0),
+        arguments.get("validation_data"),
+    )
+    fit = launch.config.fit
+    length = fit.steps_per_epoch
+    if data is not None:
+        feed = data.training(
+            seed=launch.config.seed,
+            first_epoch=0,
+            shuffle=fit.shuffle is not False,
+            steps_per_epoch=fit.steps_per_epoch,
+            after=NOTHING_READ,
+        )
+        length = feed.steps_per_epoch
+    return Schedule(
+        steps_per_epoch=length,
+        until=every(fit.until) if fit.until else Every(epochs=fit.epochs or 1),
+        validate_every=every(fit.validate_every or "1 epoch") if held_out is not None else None,
+        save_every=every(fit.save_every or "10 minutes"),
+    )
+
+
+def enter(config: Config, say: Callable[[str], None]) -> None:
+    """Writes `config.yaml`; in a run that goes on, says what changed and refuses what may not."""
+    directory = Path(config.directory)
+    _make(directory)
+    with run_lock.held(directory / "lock"):
+        before = configs.saved_in(directory) if Store(directory / "checkpoints").all() else None
+        if before is not None:
+            found = configs.changes(before, config)
+            told = [change for change in found if change.key != "run_dir"]
+            for change in told:
+                say(f"config: {change}")
+            configs.refuse_changes(told)
+        configs.save(config, directory)
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            message(
+                "The run directory cannot be made.",
+                expected="a directory that can be written to",
+                received=f"{directory}: {error.strerror}",
+                do="choose another with --run-dir, or mend its permissions",
+            )
+        ) from None
+
+
+def _trainer(config: Config, experiment: Experiment) -> Trainer:
+    strategy = tf.distribute.MirroredStrategy() if config.strategy == "mirrored" else None
+
+    def make_task() -> Any:
+        options: dict[str, Any] = dict(config.model)
+        parameters = inspect.signature(experiment.task).parameters
+        keras.utils.set_random_seed(config.seed)
+        if "seed" in parameters:
+            options.setdefault("seed", config.seed)
+        if config.optimizer is not None:
+            options["optimizer"] = registry.optimizer(config.optimizer)
+        return _called("model", experiment.task, options)
+
+    return Trainer(
+        make_task,
+        run_dir=config.directory,
+        plan=config.plan,
+        strategy=strategy,
+        seed=config.seed,
+        keep=_rules(config),
+        on_nan=config.on_nan,
+    )
+
+
+def _rules(config: Config) -> list[Rule]:
+    return [
+        KeepLatest(keep.latest)
+        if keep.latest is not None
+        else KeepBest(keep.best or "", keep.count, keep.mode)
+        for keep in config.keep
+    ]
+
+
+def _fit_arguments(launch: Launch) -> dict[str, Any]:
+    config, own = launch.config, dict(launch.experiment.fit)
+    given = config.fit.model_dump(exclude_none=True)
+    if "until" in given:
+        own.pop("epochs", None)
+    callbacks = [registry.callback(part, Path(config.directory)) for part in config.callbacks]
+    return {**own, **given, "callbacks": [*own.get("callbacks", ()), *callbacks]}
+
+
+def _called(part: str, make: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Calls a person's function with what the config says, if it takes that."""
+    try:
+        inspect.signature(make).bind(**options)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(make).parameters) or "no arguments"
+        raise ConfigurationError(
+            message(
+                f"The {part} of this config cannot be made with these options.",
+                expected=f"arguments of {getattr(make, '__name__', 'the function')}: {known}",
+                received=f"{error}",
+                do=f"correct `{part}`, or leave it out",
+            )
+        ) from None
+    return make(**options)
+
+
+def _recipe(name: str) -> Any:
+    recipes.require(name)
+    try:
+        return importlib.import_module(f"loopwright.recipes.{name}")
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            message(
+                f"The recipe {name} needs more than the library does.",
+                expected="pip install 'loopwright[recipes]'",
+                received=str(error),
+                do="install it, or train a task of your own: MODULE:FUNCTION",
+            )
+        ) from error
+
+
+def _train_by_main(config: Config, say: Callable[[str], None]) -> dict[str, float]:
+    """Trains a recipe that calls `fit` in a way of its own."""
+    usual = Config(recipe=config.recipe)
+    refused = [c.key for c in configs.changes(usual, config) if c.key not in _OF_MAIN]
+    if refused:
+        raise _trains_its_own_way(config, ", ".join(refused))
+    save_every = config.fit.save_every or "1 epoch"
+    enter(config, say)
+    return recipes.run(
+        config.recipe or "",
+        run_dir=config.directory,
+        plan=config.plan,
+        quick=config.quick,
+        save_every=save_every,
+    )
+
+
+def _trains_its_own_way(config: Config, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        message(
+            f"The recipe {config.recipe} trains in a way of its own.",
+            expected=f"nothing but {', '.join(sorted(_OF_MAIN))} for it",
+            received=what,
+            do="leave it out, or copy the recipe and change it",
+        )
+    )

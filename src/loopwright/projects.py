@@ -1,0 +1,50 @@
+"""A person's own experiment: a function in a module of the project directory."""
+
+import importlib
+import importlib.machinery
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from loopwright.errors import ConfigurationError, message
+
+
+def function(named: str, project: Path) -> Callable[..., Any]:
+    """The function behind `module:function`; the module lies in the project directory.
+
+    Nothing is imported from anywhere else, whatever the name is.
+    """
+    module_name, _, name = named.partition(":")
+    project = project.resolve()
+    top = module_name.partition(".")[0]
+    spec = importlib.machinery.PathFinder.find_spec(top, [str(project)])
+    if spec is None:
+        raise _missing(named, project, f"{project} has no module {top!r}")
+    sys.path.insert(0, str(project))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise _missing(named, project, str(error)) from None
+    finally:
+        sys.path.remove(str(project))
+    # The name may belong to a module that was imported long before, from elsewhere.
+    if not Path(module.__file__ or "/").resolve().is_relative_to(project):
+        raise _missing(named, project, f"{module_name!r} is the name of another module")
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise _missing(named, project, f"{module_name} has no function {name!r}")
+    return found
+
+
+def _missing(named: str, project: Path, received: str) -> ConfigurationError:
+    return ConfigurationError(
+        message(
+            f"The task {named} was not found.",
+            expected=f"MODULE:FUNCTION, the module a file in {project}",
+            received=received,
+            do="start from the directory of your project, and check both names",
+        )
+    )
