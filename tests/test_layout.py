@@ -174,7 +174,7 @@ def load(names):
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if error.name.partition(".")[0] not in {"matplotlib", "sklearn"}: raise
+            if error.name.partition(".")[0] not in {"matplotlib", "scipy", "sklearn"}: raise
 
 def look():
     import keras, numpy, tensorflow as tf
