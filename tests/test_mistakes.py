@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras import layers
 
 import loopwright as lw
+from loopwright.recipes import regression
 
 random = np.random.default_rng(5)
 X = random.normal(size=(16, 4)).astype("float32")
@@ -54,6 +55,11 @@ def warned(task: lw.Task) -> str:
     texts = {str(warning.message) for warning in caught}
     assert len(texts) == 1
     return texts.pop()
+
+
+def line_of(marker: str) -> int:
+    lines = Path(__file__).read_text().splitlines()
+    return next(n for n, text in enumerate(lines, 1) if text.endswith(f"  # {marker}"))
 
 
 # --- what is passed to what -------------------------------------------------------------------
@@ -103,15 +109,14 @@ def test_a_step_closed_over_its_batch_does_not_read_it():
 
 def test_a_numpy_function_is_named_with_its_line_and_its_name_in_tensorflow():
     def by_numpy(model, x, y):
-        return np.mean(np.square(y - model(x, training=True)))  # here
+        return np.mean(np.square(y - model(x, training=True)))  # by numpy
 
     with pytest.raises(lw.StepError) as caught:
         fit(Regression(by_numpy))
-    line = next(
-        n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "# here" in text
-    )
     assert "calls np.mean on a symbolic tensor" in str(caught.value)
-    assert f'(file "test_mistakes.py", line {line}: return np.mean(' in str(caught.value)
+    assert f'(file "test_mistakes.py", line {line_of("by numpy")}: return np.mean(' in str(
+        caught.value
+    )
     assert "do: use tf.reduce_mean" in str(caught.value)
 
 
@@ -242,6 +247,7 @@ def test_a_metric_begins_anew_with_every_epoch():
 def test_epochs_inside_a_step_are_unrolled():
     class Unrolled(Regression):
         def train_step(self, batch):
+            scalars = {}
             for _epoch in range(12):
                 scalars = super().train_step(batch)
             return scalars
@@ -273,15 +279,32 @@ def test_a_loop_of_tensorflow_inside_a_step_is_not_unrolled():
 
 
 def naive_softplus(z):
-    return tf.math.log(tf.exp(z) + 1.0)
+    return tf.math.log(tf.exp(z) + 1.0)  # overflow
 
 
-def test_an_overflow_is_named_by_the_operation_where_it_begins():
-    model = dense(layers.Dense(3, activation=naive_softplus))
+@pytest.mark.parametrize("plan", ["graph", "eager"])
+def test_an_overflow_is_named_and_eagerly_also_the_operation_where_it_began(plan: str):
+    task = Regression(model=dense(layers.Dense(3, activation=naive_softplus)))
+    trainer = lw.Trainer(task, plan=plan)
     with pytest.raises(lw.NotFiniteError) as caught:
-        fit(Regression(model=model), 1000 * X, Y)
-    assert "The loss is NaN or infinite at step 1." in str(caught.value)
-    print(caught.value)
+        trainer.fit(1000 * X, Y, batch_size=8, verbose=0)
+
+    text = str(caught.value)
+    assert text.startswith("The loss is NaN or infinite at step 1.\n")
+    assert 'plan="eager" names the first operation that is not finite' in text
+    place = f'(file "test_mistakes.py", line {line_of("overflow")}: return tf.math.log('
+    assert (f"first in Exp {place}" in text) == (plan == "eager")
+
+
+def test_looking_for_the_first_operation_leaves_the_state_as_the_step_left_it():
+    def infinite(model, x, y):
+        return squared_error(model, x, y) * tf.exp(1000.0)
+
+    task = Regression(infinite)
+    with pytest.raises(lw.NotFiniteError, match="first in Exp"):
+        lw.Trainer(task, plan="eager").fit(X, Y, batch_size=8, verbose=0)
+    assert int(task.optimizer.iterations) == int(task.step) == 1
+    assert not np.isfinite(task.model.get_weights()[0]).any()
 
 
 # --- what is saved ----------------------------------------------------------------------------
@@ -323,7 +346,5 @@ def test_noise_from_a_hidden_state_in_a_layer_cannot_be_resumed(tmp_path: Path):
 
 
 def test_test_data_is_scaled_by_what_the_training_data_says():
-    from loopwright.recipes import regression
-
     x = regression.load()["test"][0]
     assert abs(x.mean(0)).max() > 0.01  # its own statistics would have made this 0
