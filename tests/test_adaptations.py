@@ -38,6 +38,13 @@ def accumulating() -> contextlib.AbstractContextManager[None]:
     return adaptations.without_accumulation(SGD(1.0, gradient_accumulation_steps=2))
 
 
+NO_LOSSES = {"deserialize", "get", "serialize"}
+LOSS_FUNCTIONS = {
+    name
+    for name, value in vars(keras.losses).items()
+    if isinstance(value, FunctionType) and name not in NO_LOSSES
+}
+
 SCOPES: dict[str, tuple[Scope, set[str]]] = {
     "losses": (
         adaptations.losses_as_for_one_device,
@@ -59,6 +66,14 @@ SCOPES: dict[str, tuple[Scope, set[str]]] = {
     ),
     "accumulation": (accumulating, {f"{BASE_OPTIMIZER}.iterations"}),
     "model losses": (adaptations.watching_losses, {"keras.src.layers.layer.Layer.losses"}),
+    "calls": (
+        adaptations.watching_calls,
+        {
+            "keras.src.layers.layer.Layer.__call__",
+            "keras.src.losses.loss.Loss.__call__",
+            *(f"keras.losses.{name}" for name in LOSS_FUNCTIONS),
+        },
+    ),
 }
 each_scope = pytest.mark.parametrize(("scope", "names"), list(SCOPES.values()), ids=list(SCOPES))
 
@@ -374,6 +389,20 @@ def test_a_layer_asked_for_its_losses_is_noted_with_all_it_holds():
         assert [was_asked(layer) for layer in (model, first, second)] == [False, False, True]
         assert len(model.losses) == 2
         assert [was_asked(layer) for layer in (model, first, other)] == [True, True, False]
+
+
+def test_outer_calls_of_layers_and_losses_are_noted_with_what_they_were_given():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    x = tf.ones((2, 1))
+    with adaptations.watching_calls() as called:
+        y = model(x, training=True)
+        model(x)
+        keras.losses.MeanSquaredError()(x, y)
+        keras.losses.mean_absolute_error(x, y)
+
+    assert called.layers == [(model, True), (model, None)]
+    assert [name for name, *_ in called.losses] == ["MeanSquaredError", "mean_absolute_error"]
+    assert all(first is x and second is y for _, first, second in called.losses)
 
 
 # --- compiled models ------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright import adaptations, explanations, guards, state
+from loopwright import adaptations, calls, explanations, guards, state
 from loopwright.gradients import StepScope, build_optimizers, step_scope
 from loopwright.step import Step
 
@@ -104,11 +104,22 @@ def _build_task(step: Step, batch_spec: Any) -> Built:
         _make_variables(step, batch_spec)
     with adaptations.scratch_graph() as graph, step.adapted():
         batch = _placeholders(batch_spec)
-        outputs = on_first_of_several(batch) if several else on_one(batch)
+        tensors = tf.nest.flatten(batch, expand_composites=True) if step.has_data else []
+        with adaptations.watching_calls() as called:
+            try:
+                outputs = on_first_of_several(batch) if several else on_one(batch)
+            finally:  # swapped arguments may be why it failed
+                calls.check_loss_arguments(called, graph, tensors)
     if several:
         with step.strategy.scope():
             build_optimizers(met)
-    tensors = tf.nest.flatten(batch, expand_composites=True) if step.has_data else []
+    if step.name == "train_step":
+        calls.check_training(called, [v for _, variables in met for v in variables])
+        calls.check_updates(step.title, met)
+        # A mirrored count has no single place in the graph.
+        optimizers = [] if several else state.of_kind(keras.optimizers.Optimizer, step.task)
+        calls.check_reported(step.title, outputs, graph, tensors, optimizers)
+        calls.check_configs(state.of_kind(keras.Layer, step.task))
     guards.check_reads_batch(step.title, tensors)
     guards.check_operations(step.title, graph, tensors)
     # With several replicas this trace has no updates in it.

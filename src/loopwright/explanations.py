@@ -80,6 +80,11 @@ def place_of(op: Any) -> str:
     return _place(list(inside))
 
 
+def place_in(error: Exception) -> str:
+    """The person's line that an error came through, as the end of a sentence."""
+    return _place(_frames(error))
+
+
 def strings_for_numbers(step: str, place: str, received: str) -> str:
     """The message about text where numbers are needed."""
     return message(

@@ -5,6 +5,7 @@ copy of the state for every step, because it has to leave everything as it was: 
 batch norm, seeds, metrics.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
@@ -12,6 +13,7 @@ from typing import Any, Literal, final
 import tensorflow as tf
 
 from loopwright.errors import ConfigurationError, message
+from loopwright.explanations import place_in
 
 OnNan = Literal["raise", "rollback", "skip"]
 
@@ -81,6 +83,32 @@ def watched(outputs: Any) -> list[Any]:
     losses = [value for name, value in named.items() if "loss" in str(name).lower()]
     leaves = tf.nest.flatten(losses or named)
     return [leaf for leaf in leaves if leaf.dtype.is_floating]
+
+
+def first_operation(
+    step: Callable[[], Any], variables: Sequence[Any], before: Sequence[Any]
+) -> str:
+    """Which operation of an eager step gave the first NaN or infinity, as a sentence.
+
+    The step runs once more on the values before it; then everything is put back as it is now.
+    """
+    now = [variable.read_value() for variable in variables]
+    _assign(variables, before)
+    tf.debugging.enable_check_numerics()
+    try:
+        step()
+    except tf.errors.InvalidArgumentError as error:
+        found = re.search(r'eagerly-executing op "(\w+)"', str(error))
+        return f"first in {found[1]}{place_in(error)}" if found else ""
+    finally:
+        tf.debugging.disable_check_numerics()
+        _assign(variables, now)
+    return ""
+
+
+def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
 
 
 def _all_finite(tensors: Sequence[Any]) -> Any:

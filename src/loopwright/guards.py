@@ -50,7 +50,7 @@ def present(gradients: Sequence[Any], variables: Sequence[Any]) -> tuple[list[An
             )
         )
     if missing:
-        _warn(
+        warn(
             message(
                 f"{len(missing)} of {len(gradients)} variables have no gradient, and stay as they "
                 f"are: {names}.",
@@ -88,7 +88,7 @@ def check_model_losses(
         used = sum(len(layer.losses) for layer in getattr(model, "layers", ()) if was_asked(layer))
         count = len(model.losses) - used
         if count > 0:
-            _warn(
+            warn(
                 message(
                     f"The model {model.name!r} has {count} {'loss' if count == 1 else 'losses'} "
                     "of its own (regularisation, add_loss) that the step did not use.",
@@ -99,7 +99,7 @@ def check_model_losses(
 
 def check_operations(step: str, graph: Any, placeholders: Sequence[Any]) -> None:
     """Looks at what the step computes: strings taken for numbers, `(n,)` against `(n, 1)`."""
-    from_batch = _flow(graph, placeholders)
+    from_batch = flow(graph, placeholders)
     warned: set[str] = set()
     for op in graph.get_operations():
         if op.type == "Cast" and op.inputs[0].dtype == tf.string:
@@ -109,7 +109,7 @@ def check_operations(step: str, graph: Any, placeholders: Sequence[Any]) -> None
             a, b = (tensor.shape for tensor in op.inputs)
             if (_spreads(a, b) or _spreads(b, a)) and (place := place_of(op)) not in warned:
                 warned.add(place)
-                _warn(
+                warn(
                     message(
                         f"{step} combines shapes {shape_text(a)} and {shape_text(b)}, which "
                         f"broadcasts to (n, n){place}.",
@@ -145,7 +145,7 @@ _ELEMENTWISE = frozenset(
 _SIZES = frozenset(["Shape", "ShapeN", "Size", "Rank"])
 
 
-def _flow(graph: Any, sources: Iterable[Any], through: Iterable[str] | None = None) -> set[str]:
+def flow(graph: Any, sources: Iterable[Any], through: Iterable[str] | None = None) -> set[str]:
     """The names of all tensors whose values, not just their sizes, depend on the sources."""
     reached = {tensor.name for tensor in sources}
     for op in graph.get_operations():
@@ -218,8 +218,8 @@ def _meet_in(loss: Any, y: tf.TensorShape, p: tf.TensorShape) -> bool:
     specs = [tf.TensorSpec(shape, keras.config.floatx()) for shape in (y, p)]
     with contextlib.suppress(Exception):  # what is wrong otherwise shows when it is called
         graph = tf.function(function).get_concrete_function(*specs).graph
-        labels = _flow(graph, graph.inputs[:1], through=("Cast", "Identity"))
-        predictions = _flow(graph, graph.inputs[1:2])
+        labels = flow(graph, graph.inputs[:1], through=("Cast", "Identity"))
+        predictions = flow(graph, graph.inputs[1:2])
         for op in graph.get_operations():
             if op.type in _ELEMENTWISE:
                 a, b = op.inputs
@@ -229,5 +229,6 @@ def _meet_in(loss: Any, y: tf.TensorShape, p: tf.TensorShape) -> bool:
     return False
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
+    """Says what can be meant, and usually is not."""
     warnings.warn(text, StepWarning, stacklevel=2)

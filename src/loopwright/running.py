@@ -1,5 +1,6 @@
 """Running: many steps in one call, by a plan."""
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,11 +8,11 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright import adaptations, chunks, runtime
+from loopwright import adaptations, chunks, runtime, state
 from loopwright.building import Built
 from loopwright.data import Feed
 from loopwright.errors import ConfigurationError, StepWarning, message
-from loopwright.finite import Watch
+from loopwright.finite import Watch, first_operation
 from loopwright.loops import Loops, next_optional
 from loopwright.plans import Plan
 from loopwright.readers import Reader, ResidentReader, StreamReader
@@ -42,6 +43,8 @@ class StepRunner:
         self._step, self._plan, self._finite = step, plan, watch
         self._loops = Loops(step, built.outputs, plan, watch)
         self._functions: dict[Any, Any] = {}
+        self.first_not_finite = ""
+        """Where NaN or infinity began, if an eager step has found out."""
 
     @property
     def skips(self) -> bool:
@@ -167,10 +170,20 @@ class StepRunner:
                     return 0, None, [], False
                 batch = optional.get_value()
         if self._plan.step == "eager":
-            outputs, is_finite = self._loops.one(batch)
+            outputs, is_finite = self._run_eagerly(batch)
         else:
             outputs, is_finite = self._call("python", self._loops.one, (batch,), watch)
         return 1, outputs, [] if bool(is_finite) else [0], True
+
+    def _run_eagerly(self, batch: Any) -> tuple[Any, Any]:
+        looks = self._finite.looks and not self.skips and self._step.replicas == 1
+        variables = list(state.named(self._step.task).values()) if looks else []
+        before = [variable.read_value() for variable in variables]
+        outputs, is_finite = self._loops.one(batch)
+        if looks and not bool(is_finite):
+            again = functools.partial(self._loops.one, batch)
+            self.first_not_finite = first_operation(again, variables, before)
+        return outputs, is_finite
 
     # -- compiling -----------------------------------------------------------------------------
 

@@ -174,8 +174,10 @@ class Training:
         """Raises for the first step that was not finite, or notes those that were skipped."""
         batches = [self.batch_in_words(self.read.batches + place) for place in places]
         steps = [self.step + place + 1 for place in places]
-        if not self._runner(plan).skips:
-            raise NotFiniteError(_not_finite(steps[0], batches[0]), step=steps[0])
+        runner = self._runner(plan)
+        if not runner.skips:
+            where = "; ".join(filter(None, [batches[0], runner.first_not_finite]))
+            raise NotFiniteError(_not_finite(steps[0], where), step=steps[0])
         if len(places) > MOST_SKIPPED:
             raise NotFiniteError(_too_many(steps[0], batches[0]), step=steps[0])
         self.skipped += map(BatchSkipped, steps, batches)
@@ -227,7 +229,8 @@ def _not_finite(step: int, batch: str) -> str:
         expected="finite losses",
         received=batch,
         do="look at these examples; lower the learning rate or clip gradients (the optimizer's "
-        'clipnorm=); Trainer(..., on_nan="rollback") or "skip" goes on without the batch',
+        'clipnorm=); Trainer(..., on_nan="rollback") or "skip" goes on without the batch, '
+        'plan="eager" names the first operation that is not finite',
     )
 
 

@@ -37,6 +37,6 @@ def test_the_loss_of_the_second_is_its_error_and_a_twentieth_of_the_rebuilding_e
     trainer = lw.Trainer(swissroll.make_task(), plan="graph")
     scores = trainer.evaluate(points, along, batch_size=len(points))
     assert scores["plain"] == pytest.approx(scores["plain_mse"])
-    added = 0.05 * scores["rebuilding_error"]
+    added = 0.05 * scores["reconstruction_loss"]
     assert scores["rebuilding"] == pytest.approx(scores["rebuilding_mse"] + added, rel=1e-4)
     assert added > 0

@@ -20,6 +20,7 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 import loopwright as lw
+from loopwright.components.schedules import Cyclic
 from loopwright.recipes import _figures
 
 OUTPUT = "0123456789-"
@@ -67,24 +68,6 @@ def load() -> dict[str, Any]:
 
 
 @final
-class Cyclic(keras.optimizers.schedules.LearningRateSchedule):
-    """Up and down in straight lines, between two rates."""
-
-    def __init__(self, low: float, high: float, cycle_steps: int) -> None:
-        super().__init__()
-        self._low, self._high, self._cycle_steps = low, high, cycle_steps
-
-    def __call__(self, step: Any) -> Any:
-        """The rate at a step."""
-        place = tf.cast(step, tf.float32) / self._cycle_steps % 1.0
-        return self._low + (self._high - self._low) * (1.0 - tf.abs(2.0 * place - 1.0))
-
-    def get_config(self) -> dict[str, Any]:
-        """What makes it again."""
-        return {"low": self._low, "high": self._high, "cycle_steps": self._cycle_steps}
-
-
-@final
 class Writer(keras.Model):
     """Reads all of the text, then writes ten characters, looking back at the text for each."""
 
@@ -121,20 +104,21 @@ class Dates(lw.Task):
 
     def __init__(self, model: Writer, *, forced_steps: int, cycle_steps: int) -> None:
         super().__init__()
-        self.model, self._forced_steps = model, forced_steps
-        self.learning_rate = Cyclic(5e-4, 4e-3, cycle_steps)
+        self.model = model
+        falls = keras.optimizers.schedules.PolynomialDecay(1.0, forced_steps, end_learning_rate=0.0)
+        self.told = lw.Scheduled(falls)
+        self.learning_rate = Cyclic(5e-4, 4e-3, half_cycle_steps=cycle_steps // 2)
         self.optimizer = keras.optimizers.Adam(self.learning_rate, clipnorm=1.0)
         self.seed = keras.random.SeedGenerator(0)
 
     def train_step(self, batch: Any) -> dict[str, Any]:
         """Draws which characters are told, writes, updates."""
         texts, answers = batch
-        rate = tf.maximum(0.0, 1.0 - tf.cast(self.step, tf.float32) / self._forced_steps)
-        is_told = keras.random.uniform(tf.shape(answers), seed=self.seed) < rate
+        is_told = keras.random.uniform(tf.shape(answers), seed=self.seed) < self.told
         with tf.GradientTape() as tape:
             loss = _cross_entropy(answers, self.model(texts, answers, is_told, training=True))
         self.minimize(loss, self.model, self.optimizer, tape)
-        return {"loss": loss, "told": rate}
+        return {"loss": loss}
 
     def test_step(self, batch: Any) -> dict[str, Any]:
         """The share of dates that are right in every character, with nothing told."""

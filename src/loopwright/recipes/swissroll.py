@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from sklearn.datasets import make_swiss_roll
 
 import loopwright as lw
+from loopwright.components.models import ReconstructionRegressor
 from loopwright.recipes import _figures
 
 TITLES = {"plain": "without reconstruction loss", "rebuilding": "with reconstruction loss"}
@@ -31,43 +32,18 @@ def load() -> tuple[Any, Any]:
 
 
 @final
-class ReconstructionRegressor(keras.Model):
-    """Five narrow layers and an output; with a weight, also a reconstruction of the input."""
-
-    def __init__(self, reconstruction_weight: float) -> None:
-        super().__init__()
-        self.hidden = [keras.layers.Dense(10, "relu") for _ in range(5)]
-        self.out = keras.layers.Dense(1)
-        self._weight = reconstruction_weight
-        if reconstruction_weight:
-            self.rebuild = keras.layers.Dense(3)
-            self.rebuilding_error = keras.metrics.Mean(name="rebuilding_error")
-
-    def call(self, points: Any) -> Any:
-        """Where along the roll; the model's own loss goes to `self.losses`."""
-        z = points
-        for layer in self.hidden:
-            z = layer(z)
-        if self._weight:
-            error = tf.reduce_mean(tf.square(self.rebuild(z) - points))
-            self.add_loss(self._weight * error)
-            self.rebuilding_error.update_state(error)
-        return self.out(z)
-
-
-@final
 class Comparison(lw.Task):
     """Both regressors, on the same batches."""
 
     def __init__(self) -> None:
         super().__init__()
         self.models = {
-            "plain": ReconstructionRegressor(0.0),
-            "rebuilding": ReconstructionRegressor(0.05),
+            "plain": ReconstructionRegressor(reconstruction_weight=0.0),
+            "rebuilding": ReconstructionRegressor(reconstruction_weight=0.05),
         }
         self.optimizers = {name: keras.optimizers.Nadam() for name in self.models}
         # An attribute of the task is reset at each epoch and reported; one of a model is not.
-        self.rebuilding_error = self.models["rebuilding"].rebuilding_error
+        self.rebuilding_error = self.models["rebuilding"].reconstruction_loss
 
     def train_step(self, batch: Any) -> dict[str, Any]:
         """One loss, one update for each."""
