@@ -31,7 +31,8 @@ svg .dot { stroke: none !important; }
 .line-3 { stroke: #c23b4b; } .line-4 { stroke: #8a63c9; } .line-5 { stroke: #8c6d4f; }
 .dot.line-0 { fill: #1f77b4; } .dot.line-1 { fill: #e07a1f; } .dot.line-2 { fill: #2a9d5c; }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; }
-th { width: 38%; } th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--rule);
+th { width: 38%; }
+th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--rule);
   vertical-align: top; overflow-wrap: anywhere; }
 pre { overflow-x: auto; font-size: .85rem; border: 1px solid var(--rule); padding: .7rem; }
 .share { display: flex; height: 1.1rem; border-radius: 3px; overflow: hidden; }
