@@ -25,6 +25,8 @@ from loopwright.events import (
     EpochStarted,
     Event,
     Finished,
+    PlanChosen,
+    Saved,
     Sink,
     Started,
     Trained,
@@ -351,6 +353,41 @@ def test_the_bar_shows_where_the_epoch_is(clock: Clock) -> None:
     )
 
 
+def test_above_it_is_the_run_with_its_losses_its_best_its_checkpoint_and_its_plan(
+    clock: Clock,
+) -> None:
+    output = terminal(width=110)
+    sink = console(1, output=output, clock=clock)
+    send(sink, Started(0, 4, 100, 400), EpochStarted(0, 0), PlanChosen(0, "fused", "", ""))
+    for step, loss in ((50, 0.8), (100, 0.4)):
+        clock.now += 0.5
+        sink(Trained(step, 0, step, 50, 0.5, {"loss": loss}))
+    send(sink, Validated(100, 0, 0.1, {"loss": 0.31}), Saved(100, 0.01))
+    send(sink, EpochEnded(0, 100, 100, 1.0, {"loss": 0.4}, {"loss": 0.31}))
+    send(sink, Validated(150, 1, 0.1, {"loss": 0.5}), EpochStarted(1, 100))
+    clock.now += 0.5
+    sink(Trained(150, 1, 50, 50, 0.5, {"loss": 0.2}))
+    about, run, epoch, _ = drawings(output)[-4:]
+    assert about == "loss █▃▁ · best val_loss 0.3100 at step 100 · saved at step 100 · plan fused"
+    assert re.fullmatch(r"run       [━╸╺]+ 38% · 0:00:02 left", run)
+    assert re.fullmatch(r"epoch 2/4 [━╸╺]+ 50/100 steps · .*loss 0\.2000", epoch)
+    assert run.index("38%") == epoch.index("50/100")
+
+
+def test_the_columns_of_losses_stay_few_and_show_the_whole_run(clock: Clock) -> None:
+    output = terminal(width=120)
+    sink = console(1, output=output, clock=clock)
+    send(sink, Started(0, 1, 2000, 2000), EpochStarted(0, 0))
+    for step in range(1, 1001):
+        clock.now += 0.3
+        sink(Trained(step, 0, step, 1, 0.3, {"d_loss": 1000 - step, "g_loss": 1.0}))
+    about = drawings(output)[-2]
+    losses = about.removeprefix("d_loss ")
+    assert 16 <= len(losses) < 32
+    assert losses.startswith("█")
+    assert losses.endswith("▁")
+
+
 def test_the_time_to_compile_is_not_taken_for_a_rate(clock: Clock) -> None:
     output = terminal()
     sink = console(1, output=output, clock=clock)
@@ -406,8 +443,9 @@ def test_a_validation_is_shown_under_the_bar_and_stays_when_a_newer_one_comes(
         sink(Trained(step, 0, step, 250, 1.0, {"loss": 0.5}))
         clock.now += 1.0
         sink(Validated(step, 0, 1.0, {"loss": step / 1000}))
-    first, bar, second = left_on_screen(output)
+    first, about, bar, second = left_on_screen(output)
     assert first == "step 250 · val_loss 0.2500"
+    assert about == "loss ▁▁ · best val_loss 0.2500 at step 250"
     assert bar.startswith("epoch 1/1 ━")
     assert second == "step 500 · val_loss 0.5000"
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from loopwright.chart import chart
-from loopwright.checkpoint import Store
 from loopwright.disk import write_whole
-from loopwright.errors import ConfigurationError, message
-from loopwright.retention import Entry, KeepBest, best
+from loopwright.record import Record, read_record
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2125; --page: #fff; --soft: #5d6770; --rule: #d9dee3; }
@@ -51,28 +49,17 @@ def write_report(run_dir: Path) -> Path:
 
 def render(run_dir: Path) -> str:
     """The page, from what lies in the directory; what is missing is left out."""
-    events = _events(run_dir)
-    if not events:
-        raise ConfigurationError(
-            message(
-                "There is nothing to report on.",
-                expected="a run directory with a metrics.jsonl",
-                received=str(run_dir),
-                do="check the path, or train first",
-            )
-        )
-    status, plans = _json(run_dir, "status.json"), _json(run_dir, "plan.json")
-    finished = next((e for e in reversed(events) if e["event"] == "finished"), None)
+    record = read_record(run_dir)
     sections = [
-        _heading(run_dir, status, finished),
-        _curves(events),
-        _scores(run_dir, events),
-        _time(finished),
-        _plan(plans),
+        _heading(record),
+        _curves(record.events),
+        _scores(record),
+        _time(record),
+        _plan(record.json("plan.json")),
         _figures(run_dir),
         _text("Model", run_dir / "model.txt"),
         _text("Config", run_dir / "config.yaml"),
-        _table("Environment", _json(run_dir, "environment.json")),
+        _table("Environment", record.json("environment.json")),
     ]
     title = html.escape(run_dir.resolve().name)
     return (
@@ -96,6 +83,9 @@ def curves(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[tupl
             for name, value in event["metrics"].items():
                 group, _, rest = name.partition("/")
                 add(group, rest or "train", event["step"], value)
+            for name, value in event.get("learning_rates", {}).items():
+                owner, _, _ = name.rpartition("_learning_rate")
+                add("learning rate", owner or "train", event["step"], value)
         elif event["event"] == "validated":
             for name, value in event["metrics"].items():
                 add(name, "validation", event["step"], value)
@@ -106,32 +96,13 @@ def _train_first(lines: dict[str, Any]) -> dict[str, Any]:
     return {name: lines[name] for name in sorted(lines, key=lambda name: name != "train")}
 
 
-def _events(run_dir: Path) -> list[dict[str, Any]]:
-    try:
-        lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    found = list[dict[str, Any]]()
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break  # a line that is being written
-    return found
-
-
-def _json(run_dir: Path, name: str) -> dict[str, Any]:
-    try:
-        return json.loads((run_dir / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-
-
-def _heading(run_dir: Path, status: Mapping[str, Any], finished: Mapping[str, Any] | None) -> str:
+def _heading(record: Record) -> str:
+    status = record.status
     known = [str(status.get("status", "unknown")), f"{status.get('step', 0):,} steps"]
-    if finished is not None:
-        known.append(f"{finished['seconds']:,.1f} s")
-    return f"<h1>{html.escape(run_dir.resolve().name)}</h1><p class=soft>{' · '.join(known)}</p>"
+    if record.finished:
+        known.append(f"{record.finished['seconds']:,.1f} s")
+    name = html.escape(record.directory.resolve().name)
+    return f"<h1>{name}</h1><p class=soft>{' · '.join(known)}</p>"
 
 
 def _curves(events: list[dict[str, Any]]) -> str:
@@ -139,37 +110,23 @@ def _curves(events: list[dict[str, Any]]) -> str:
     return f'<h2>Curves</h2><div class="charts">{"".join(drawn)}</div>' if any(drawn) else ""
 
 
-def _scores(run_dir: Path, events: list[dict[str, Any]]) -> str:
-    entries = [
-        Entry(c.step, 0, False, {f"val_{n}": v for n, v in c.content["scores"].items()})
-        for c in Store(run_dir / "checkpoints").all()
-        if not c.damage
-    ]
+def _scores(record: Record) -> str:
     rows: dict[str, Any] = {}
-    ranked = best(entries, KeepBest())
-    if ranked:
-        rows["best checkpoint by val_loss"] = f"step {ranked[0]:,}"
-    rows["checkpoints"] = ", ".join(f"{entry.step:,}" for entry in entries) or "none"
-    last = next((e for e in reversed(events) if e["event"] == "epoch_ended"), None)
-    for name, value in {**(last or {}).get("metrics", {})}.items():
-        rows[name] = value
-    for name, value in {**(last or {}).get("validation", {})}.items():
-        rows[f"val_{name}"] = value
-    return _table("Scores of the last epoch", rows)
+    if record.best is not None:
+        rows["best checkpoint by val_loss"] = f"step {record.best[0]:,}: {record.best[1]:.6g}"
+    rows["checkpoints"] = ", ".join(f"{entry.step:,}" for entry in record.checkpoints) or "none"
+    return _table("Scores of the last epoch", {**rows, **record.last_epoch})
 
 
-def _time(finished: Mapping[str, Any] | None) -> str:
-    spent = dict((finished or {}).get("spent", {}))
-    total = sum(spent.values())
-    if not total:
+def _time(record: Record) -> str:
+    if not record.shares:
         return ""
-    shares = sorted(((s / total, name) for name, s in spent.items() if s > 0), reverse=True)
     bar = "".join(
         f'<span style="width:{100 * share:.2f}%;background:{_COLORS[i % len(_COLORS)]}"></span>'
-        for i, (share, _) in enumerate(shares)
+        for i, (_, share) in enumerate(record.shares)
     )
-    words = " · ".join(f"{html.escape(name)} {share:.1%}" for share, name in shares)
-    advice = html.escape(str((finished or {}).get("advice", "")))
+    words = " · ".join(f"{html.escape(name)} {share:.1%}" for name, share in record.shares)
+    advice = html.escape(str(record.finished.get("advice", "")))
     return (
         f'<h2>Where the time went</h2><div class="share">{bar}</div><p>{words}</p><p>{advice}</p>'
     )

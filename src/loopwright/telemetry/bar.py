@@ -1,4 +1,4 @@
-"""Progress in a terminal: a live line for the running epoch; finished epochs stay above it."""
+"""Progress in a terminal: live lines for the run and its epoch; finished epochs stay above."""
 
 import sys
 from collections import deque
@@ -24,6 +24,7 @@ from loopwright.events import (
     Validated,
 )
 from loopwright.telemetry import wording
+from loopwright.telemetry.outlook import Outlook
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
 _SECONDS_BETWEEN_EPOCHS = 0.1  # nobody could read more of them
@@ -37,7 +38,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 @final
 class Bar:
-    """One live line for the running epoch; finished epochs stay above it."""
+    """Live lines for the run and the running epoch; finished epochs stay above them."""
 
     def __init__(self, output: Console, clock: Callable[[], float]) -> None:
         self._output, self._clock = output, clock
@@ -50,9 +51,11 @@ class Bar:
         self._epoch_kept_at = float("-inf")
         self._recent: deque[tuple[float, int]] = deque(maxlen=20)
         self._rate: float | None = None
+        self._outlook = Outlook(clock)
 
     def show(self, event: Event) -> None:
         """Hears an event."""
+        self._outlook.hear(event)
         if isinstance(event, Trained):
             self._unfinished = event
             self._draw_if_due()
@@ -142,30 +145,35 @@ class Bar:
             (since, first), (until, last) = self._recent[0], self._recent[-1]
             if last > first and until > since:
                 self._rate = (last - first) / (until - since)
-        lines = [self._line(self._unfinished, now)]
+            self._outlook.note_loss(self._unfinished)
+        lines = self._bars(self._unfinished, now)
+        about = self._outlook.parts()
+        if about:
+            lines.insert(0, _fit(about, self._output.width))
         if self._validated is not None:
             lines.append(_fit(wording.validated(self._validated), self._output.width))
         self._live.update(Group(*lines), refresh=True)
 
-    def _line(self, event: Trained, now: float) -> Text | Table:
+    def _bars(self, event: Trained, now: float) -> list[Text | Table]:
+        """A bar for the run, where it is more than one epoch, and one for the epoch."""
         epoch, *rest = wording.running(self._run, event, self._rate)
         least, most = _BAR_COLUMNS
         room = self._output.width - cell_len(epoch.text) - least - 2
         needed = [part for part in rest if part.rank <= wording.NEEDED]
         if wording.columns(needed, wording.GAP) > room:
-            return _fit([epoch, *rest], self._output.width)
-        text = _fit(rest, room)
-        done, total = wording.progress(self._run, event)
-        bar = ProgressBar(
-            total=total,
-            completed=done,
-            width=min(most, room - text.cell_len + least),
-            pulse=total is None,
-            animation_time=now,
-        )
+            return [_fit([epoch, *rest], self._output.width)]
+        rows = [(epoch, wording.progress(self._run, event), _fit(rest, room))]
+        of_run = self._outlook.progress(event)
+        if of_run is not None:
+            left = _fit(self._outlook.left(event), room)
+            rows.insert(0, (wording.Part("run", style="bold"), of_run, left))
+        width = min(most, room + least - max(text.cell_len for _, _, text in rows))
         grid = Table.grid(padding=(0, 1))
-        grid.add_row(Text(epoch.text, epoch.style), bar, text)
-        return grid
+        for label, (done, total), text in rows:
+            is_endless = total is None
+            bar = ProgressBar(total, done, width, is_endless, animation_time=now)
+            grid.add_row(Text(label.text, label.style), bar, text)
+        return [grid]
 
 
 def _fit(parts: list[wording.Part], room: int) -> Text:

@@ -48,8 +48,7 @@ def running(run: Started, event: Trained, rate: float | None) -> list[Part]:
     if rate:
         parts.append(Part(_rate(rate), _SPARE + 2, "dim"))
         if total is not None:
-            left = timedelta(seconds=round(max(0, total - done) / rate))
-            parts.append(Part(f"{left} left", 4, "dim"))
+            parts.append(Part(f"{clock_time(max(0, total - done) / rate)} left", 4, "dim"))
     return parts + _numbers(event.metrics)
 
 
@@ -67,7 +66,7 @@ def ended(run: Started, event: EpochEnded) -> list[Part]:
     parts = [
         _epoch(run, event.epoch),
         Part(_steps(event.steps, length if was_cut else None), _SPARE + 1, "dim"),
-        Part(_seconds(event.seconds), _SPARE, "dim"),
+        Part(length_of_time(event.seconds), _SPARE, "dim"),
     ]
     if event.steps and event.seconds > 0:
         parts.append(Part(_rate(event.steps / event.seconds), _SPARE + 2, "dim"))
@@ -84,7 +83,7 @@ def last(run: Started, event: Finished) -> Part:
     """How the run ended."""
     steps = event.step - run.step + run.resumed_steps
     unit = "step" if steps == 1 else "steps"
-    return Part(f"{_ENDINGS[event.reason]} {steps:,} {unit} in {_seconds(event.seconds)}")
+    return Part(f"{_ENDINGS[event.reason]} {steps:,} {unit} in {length_of_time(event.seconds)}")
 
 
 def chosen(event: PlanChosen) -> list[Part]:
@@ -126,7 +125,7 @@ def _numbers(metrics: Metrics) -> list[Part]:
     ranks = {"loss": 1, "val_loss": 3}
     return [
         Part(
-            f"{name} {_number(value)}",
+            f"{name} {number(value)}",
             ranks.get(name, 10 + place),
             "cyan" if name.startswith("val_") else "",
         )
@@ -140,10 +139,15 @@ def _steps(done: int, total: int | None) -> str:
     return f"{done} {'step' if done == 1 else 'steps'}"
 
 
-def _seconds(seconds: float) -> str:
-    """A length of time; `_seconds(0.41)` is 0.41 s, `_seconds(125)` is 0:02:05."""
+def clock_time(seconds: float) -> str:
+    """Hours, minutes and seconds; `clock_time(125)` is 0:02:05."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def length_of_time(seconds: float) -> str:
+    """A length of time; `length_of_time(0.41)` is 0.41 s, `length_of_time(125)` is 0:02:05."""
     if seconds >= 60:
-        return str(timedelta(seconds=round(seconds)))
+        return clock_time(seconds)
     return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
 
 
@@ -153,10 +157,10 @@ def _rate(rate: float) -> str:
     return f"{rate:,.1f} steps/s" if rate < 10 else f"{rate:,.0f} steps/s"
 
 
-def _number(value: Any) -> str:
+def number(value: Any) -> str:
     """A metric in few characters.
 
-    >>> [_number(value) for value in (0.93, 1.3e-05, 123456.0, 7, [0.5, 0.25, 1.0, 0.0])]
+    >>> [number(value) for value in (0.93, 1.3e-05, 123456.0, 7, [0.5, 0.25, 1.0, 0.0])]
     ['0.9300', '1.3e-05', '1.235e+05', '7', '[0.5 0.25 1 …]']
     """
     shape = tuple(getattr(value, "shape", ()))

@@ -1,0 +1,93 @@
+"""The page at the end of a training: scores, best step, where the time went, files, what is next."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from loopwright.record import Record, read_record
+from loopwright.telemetry.wording import length_of_time, number
+
+_LEAST_SHARE = 0.01
+
+
+@final
+class Row(NamedTuple):
+    """What a line is about, and what it says."""
+
+    name: str
+    text: str
+
+
+def summary(run_dir: Path, scores: Mapping[str, Any], commands: Sequence[str]) -> list[Row]:
+    """What a person wants to know when a run is over, from its files and its scores."""
+    record = read_record(run_dir)
+    rows = [
+        Row("run", _ending(record)),
+        Row("scores", _numbers(scores)),
+        Row("last epoch", _numbers(record.last_epoch)),
+    ]
+    if record.best is not None:
+        step, score = record.best
+        rows.append(Row("best", f"val_loss {number(score)} at step {step:,}"))
+    shown = [f"{name} {share:.0%}" for name, share in record.shares if share >= _LEAST_SHARE]
+    rows.append(Row("time", ", ".join(shown)))
+    rows += [Row("files" if i == 0 else "", f) for i, f in enumerate(_files(record))]
+    rows += [Row("next" if i == 0 else "", command) for i, command in enumerate(commands)]
+    return [row for row in rows if row.text]
+
+
+def show(rows: Sequence[Row], output: Console) -> None:
+    """Prints the page: in a frame in a terminal, as plain lines elsewhere."""
+    width = max(len(row.name) for row in rows)
+    if not output.is_terminal:
+        for row in rows:
+            output.out(f"{row.name:{width}}  {row.text}", highlight=False)
+        return
+    grid = Table.grid(padding=(0, 2))
+    for row in rows:
+        grid.add_row(Text(row.name, "dim"), Text(row.text, overflow="fold"))
+    output.print(Panel(grid, expand=False, border_style="dim"))
+
+
+def _ending(record: Record) -> str:
+    status = record.status
+    words = [str(record.directory), str(status.get("status", "unknown"))]
+    words.append(f"{status.get('step', 0):,} steps")
+    if record.finished:
+        words.append(length_of_time(record.finished["seconds"]))
+    return " · ".join(words)
+
+
+def _numbers(numbers: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {number(value)}" for name, value in numbers.items())
+
+
+def _files(record: Record) -> list[str]:
+    """The files that a person may want to open, each with what it is."""
+    directory = record.directory
+    versions = [path for path in (directory / "export").glob("*") if path.name.isdigit()]
+    known = [
+        (directory / "report.html", "curves, plan, time, environment"),
+        *((path, "for serving") for path in sorted(versions, key=_version)[-1:]),
+        *((path, "for Keras") for path in sorted((directory / "export").glob("*.keras"))[-1:]),
+        (directory / "checkpoints", _steps(record)),
+        (directory / "figures", _figures(directory / "figures")),
+    ]
+    return [f"{path}  ({what})" for path, what in known if path.exists()]
+
+
+def _version(path: Path) -> int:
+    return int(path.name)
+
+
+def _steps(record: Record) -> str:
+    return "steps " + ", ".join(f"{entry.step:,}" for entry in record.checkpoints)
+
+
+def _figures(directory: Path) -> str:
+    return ", ".join(sorted(path.name for path in directory.glob("*")))

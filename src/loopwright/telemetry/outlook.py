@@ -1,0 +1,115 @@
+"""What a person wants to see of a whole run while it goes on: how far it is, and whether it learns."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from loopwright.events import Event, PlanChosen, Saved, Started, Trained, Validated
+from loopwright.telemetry import wording
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_MOST_COLUMNS = 32
+
+
+@final
+class Outlook:
+    """Remembers of the events of a run what belongs beside its bar."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began_at, self._steps_before = clock(), 0
+        self._run = Started(0, None, None, None)
+        self._followed = "loss"
+        self._losses: list[float] = []
+        self._each = 1
+        """How many losses the mean of one column is of."""
+        self._waiting: list[float] = []
+        self._noted_step = -1
+        self._best: tuple[float, int] | None = None
+        self._saved_step: int | None = None
+        self._plan = ""
+
+    def hear(self, event: Event) -> None:
+        """Hears an event; one that says nothing about the whole run changes nothing."""
+        match event:
+            case Started():
+                self._run, self._began_at = event, self._clock()
+            case Validated():
+                loss = _finite(event.metrics.get("loss"))
+                if loss is not None and (self._best is None or loss < self._best[0]):
+                    self._best = loss, event.step
+            case Saved():
+                self._saved_step = event.step
+            case PlanChosen():
+                self._plan = event.plan
+            case _:
+                pass
+
+    def note_loss(self, event: Trained) -> None:
+        """Remembers the loss of a moment; the columns stay few, however many there were."""
+        if self._followed not in event.metrics:  # of a GAN, say: the first number it reports
+            self._followed = next(iter(event.metrics), self._followed)
+        loss = _finite(event.metrics.get(self._followed))
+        if loss is None or event.step == self._noted_step:
+            return
+        self._noted_step = event.step
+        self._waiting.append(loss)
+        if len(self._waiting) < self._each:
+            return
+        self._losses.append(sum(self._waiting) / len(self._waiting))
+        self._waiting.clear()
+        if len(self._losses) == _MOST_COLUMNS:
+            pairs = zip(self._losses[::2], self._losses[1::2], strict=True)
+            self._losses = [(one + other) / 2 for one, other in pairs]
+            self._each *= 2
+
+    def parts(self) -> list[wording.Part]:
+        """How the loss went, the best so far, the last checkpoint, the plan."""
+        parts = list[wording.Part]()
+        if len(self._losses) > 1:
+            parts.append(wording.Part(f"{self._followed} {sparkline(self._losses)}", 3))
+        if self._best is not None:
+            score, step = self._best
+            best = f"best val_loss {wording.number(score)} at step {step:,}"
+            parts.append(wording.Part(best, 0, "cyan"))
+        if self._saved_step is not None:
+            parts.append(wording.Part(f"saved at step {self._saved_step:,}", 1, "dim"))
+        if self._plan:
+            parts.append(wording.Part(f"plan {self._plan}", 2, "dim"))
+        return parts
+
+    def progress(self, event: Trained) -> tuple[int, int] | None:
+        """Steps done and steps in all; None if the epoch is all there is, or nobody knows."""
+        run = self._run
+        if run.total_steps is None or run.epochs in (None, 1):
+            return None
+        return event.step - run.step + run.resumed_steps, run.total_steps
+
+    def left(self, event: Trained) -> list[wording.Part]:
+        """How far the run is, and how long it will take from here."""
+        done, total = self.progress(event) or (0, 1)
+        parts = [wording.Part(f"{done / total:.0%}", 0)]
+        trained, spent = event.step - self._run.step, self._clock() - self._began_at
+        if trained > 0 and spent > 0:
+            seconds = (total - done) * spent / trained
+            parts.append(wording.Part(f"{wording.clock_time(seconds)} left", 1, "dim"))
+        return parts
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Numbers as a line of blocks.
+
+    >>> sparkline([3.0, 2.0, 1.0, 0.5, 0.5])
+    '█▅▂▁▁'
+    """
+    low, high = min(values), max(values)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BLOCKS[round((value - low) * scale)] for value in values)
+
+
+def _finite(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
