@@ -18,7 +18,7 @@ from loopwright.telemetry.journal import Journal
 def opened(
     path: Path, after_bytes: int, clock: Callable[[], float], **options: bool
 ) -> Iterator[Journal]:
-    journal = Journal(path, clock)
+    journal = Journal(path, clock, dict)
     with contextlib.closing(journal):
         journal.open(after_bytes, **options)
         yield journal

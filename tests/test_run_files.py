@@ -9,10 +9,12 @@ import keras
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
 from tests.resume.program import Noisy, arrays, train
 from tests.resume.test_resume import NEVER, FailsAt, failing
 
 import loopwright as lw
+from loopwright import state
 from loopwright.disk import write_whole
 
 
@@ -116,7 +118,10 @@ def test_the_rates_of_several_optimizers_are_told_apart(tmp_path: Path):
 def test_files_that_cannot_be_written_cost_no_training(tmp_path: Path):
     (tmp_path / "tensorboard").write_text("in the way")
     trainer = lw.Trainer(Noisy(), run_dir=tmp_path, plan="graph")
-    with pytest.warns(lw.LoopwrightWarning, match="failed and hears nothing more"):
+    with (
+        pytest.warns(lw.LoopwrightWarning, match="known of the run could not be written"),
+        pytest.warns(lw.LoopwrightWarning, match="failed and hears nothing more"),
+    ):
         history = trainer.fit(*arrays(), batch_size=8, verbose=0)
     assert history.epoch == [0]
 
@@ -138,3 +143,57 @@ def test_no_symlink_is_followed_and_files_belong_to_their_owner(whole: Any, tmp_
     with pytest.raises(OSError, match="symbolic"):
         write_whole(tmp_path / "status.json", b"{}")
     assert canary.read_text() == "untouched"
+
+
+def test_models_hyper_parameters_the_graph_and_the_report_are_kept(whole: Any):
+    run_dir, _ = whole
+    assert "Total params" in (run_dir / "model.txt").read_text()
+    assert "loss over steps" in (run_dir / "report.html").read_text()
+    assert "learning rate over steps" in (run_dir / "report.html").read_text()
+    read = EventAccumulator(str(run_dir / "tensorboard" / "train"))
+    read.Reload()
+    assert any("MatMul" in node.op for node in read.Graph().node)
+    session = EventAccumulator(str(run_dir / "tensorboard")).Reload()
+    (tag,) = session.PluginTagToContent("hparams")
+    content = session.SummaryMetadata(tag).plugin_data.content
+    told = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    assert told["optimizer"].string_value == "Adam"
+    assert told["batch_size"].number_value == 8
+    assert told["learning_rate"].number_value == pytest.approx(0.01)
+
+
+class Painting(Noisy):
+    """Draws its pictures from the generator that its steps draw from."""
+
+    def images(self) -> dict[str, Any]:
+        return {"noise": self.generator.uniform((2, 4, 4, 1)).numpy()}
+
+
+def test_images_of_a_task_are_shown_and_leave_the_training_as_it_is(whole: Any, tmp_path: Path):
+    x, y = arrays()
+    trainer = lw.Trainer(Painting(), run_dir=tmp_path, plan="graph")
+    trainer.fit(x, y, epochs=2, batch_size=8, verbose=0)
+    read = EventAccumulator(str(tmp_path / "tensorboard" / "train"), {"tensors": 0})
+    read.Reload()
+    shown = read.Tensors("noise")
+    assert [event.step for event in shown] == [13, 26]
+    assert len(shown[0].tensor_proto.string_val) == 2 + 2  # width and height come first
+    plain = lw.Trainer(Noisy(), plan="graph")
+    plain.fit(x, y, epochs=2, batch_size=8, verbose=0)
+    ours = [v.numpy() for v in state.named(trainer.task).values()]
+    theirs = [v.numpy() for v in state.named(plain.task).values()]
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_images_that_fail_warn_once_and_training_goes_on(tmp_path: Path):
+    class Failing(Noisy):
+        def images(self) -> dict[str, Any]:
+            raise ValueError("no canvas")
+
+    x, y = arrays()
+    trainer = lw.Trainer(Failing(), run_dir=tmp_path, plan="graph")
+    with pytest.warns(lw.LoopwrightWarning, match="ValueError: no canvas") as warned:
+        trainer.fit(x, y, epochs=2, batch_size=8, verbose=0)
+    assert len(warned) == 1
+    assert len(scalars(tmp_path, "train")["epoch_loss"]) == 2

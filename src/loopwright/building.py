@@ -28,6 +28,8 @@ class Built:
     """The kinds of its operations, those inside its functions included, in their order."""
     captured: tuple[Any, ...] = field(default=(), compare=False, repr=False)
     """The variables that it reads or changes; a bare handle of one that it only writes."""
+    graph: Any = field(default=None, compare=False, repr=False)
+    """Its operations as a `GraphDef`, to be looked at."""
 
     @property
     def has_convolutions(self) -> bool:
@@ -72,7 +74,7 @@ def _built(outputs: Any, graph: Any, more_captured: Iterable[Any] = ()) -> Built
     # The variables, not the graph: what is kept here outlives it.
     captured = (*adaptations.captured_variables(graph), *more_captured)
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, outputs)
-    return Built(specs, tuple(kinds), captured)
+    return Built(specs, tuple(kinds), captured, definition)
 
 
 def _kind(node: Any) -> str:

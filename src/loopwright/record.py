@@ -10,6 +10,8 @@ from loopwright.checkpoint import Store
 from loopwright.errors import CheckpointError, ConfigurationError, message
 from loopwright.retention import Entry, KeepBest, best
 
+_TRAINED = '{"event": "trained"'
+
 
 @final
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ def _events(run_dir: Path) -> list[dict[str, Any]]:
         return []
     found = list[dict[str, Any]]()
     for line in lines:
+        if line.startswith(_TRAINED):
+            continue  # a week has a million of them, and epochs tell the same
         try:
             found.append(json.loads(line))
         except ValueError:

@@ -2,11 +2,11 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, final
 
-from loopwright import adaptations, environment, signals, state, tensors
+from loopwright import adaptations, signals, state, tensors
 from loopwright.errors import ConfigurationError, DataError, NotFiniteError
 from loopwright.events import (
     BatchSkipped,
@@ -25,7 +25,9 @@ from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.runs import Run, Snapshot
 from loopwright.schedule import Place, moved
 from loopwright.snapshots import Exact, put_back, require_resumable, taken
-from loopwright.telemetry.run_files import RunFiles, learning_rates
+from loopwright.telemetry.facts import Facts, facts, learning_rates
+from loopwright.telemetry.run_files import RunFiles
+from loopwright.validation import undisturbed
 
 Found = tuple[Checkpoint, Snapshot]
 
@@ -53,7 +55,7 @@ def leg_events(
         if snapshot is not None:
             lent.piloting.resume(run.plans(snapshot), snapshot.step)
         # They are opened when everything was compared, and not before.
-        files = run_files(lent, run, lambda: fitting.history.history)
+        files = run_files(lent, run, lambda: fitting)
         fitting = Fitting(
             lent,
             replace(asked, sinks=[*asked.sinks, files]),
@@ -209,15 +211,33 @@ class _Leg:
         return tensors.snapshot({name: self._named[name] for name in self._required})
 
 
-def run_files(lent: Lent, run: Run, history: Callable[[], Metrics]) -> RunFiles:
+def run_files(lent: Lent, run: Run, fitting: Callable[[], Fitting]) -> RunFiles:
     """The files that tell of a run."""
+
+    def images() -> Mapping[str, Any]:
+        with undisturbed(lent.task, lent.strategy):
+            return lent.task.images()
+
     return RunFiles(
         run.directory,
         clock=time.time,
         learning_rates=lambda: learning_rates(lent.task),
-        history=history,
-        environment=environment.about(),
+        history=lambda: fitting().history.history,
+        images=images,
+        facts=lambda: _facts(fitting()),
     )
+
+
+def _facts(fitting: Fitting) -> Facts:
+    lent, asked = fitting.lent, fitting.asked
+    spec = None if fitting.feed is None else fitting.feed.batch_spec
+    batch_size = {} if asked.data is None else asked.data.fingerprint()
+    numbers = {
+        "seed": lent.seed,
+        "until": str(asked.until),
+        **{name: value for name, value in batch_size.items() if name == "batch_size"},
+    }
+    return facts(lent.task, numbers, lent.runners.built("train_step", spec).graph)
 
 
 def refuse_data(asked: Asked) -> None:

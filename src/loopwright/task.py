@@ -83,6 +83,14 @@ class Task:
         )
         return {} if chosen is None else {"serve": chosen}
 
+    def images(self) -> Mapping[str, Any]:
+        """Pictures to look at while it trains, by name; TensorBoard shows them.
+
+        Images from 0 to 1, or bytes, as `(count, height, width, channels)`. Asked for at the ends
+        of epochs, twice a minute at most; what they draw at random does not disturb the training.
+        """
+        return {}
+
     def minimize(
         self,
         loss: Any,

@@ -9,12 +9,12 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
-from loopwright.events import Event, Saved, Trained
+from loopwright.events import EpochEnded, Event, Saved, Trained
 from loopwright.telemetry import growing
 
 JOURNAL = "metrics.jsonl"
@@ -26,8 +26,13 @@ _END = b'{"event": "finished"'
 class Journal:
     """A sink that writes lines; of many `Trained` in a second it writes one."""
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        self._path, self._clock = path, clock
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float],
+        learning_rates: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._path, self._clock, self._learning_rates = path, clock, learning_rates
         self._file: Any = None
         self._last_trained = -math.inf
 
@@ -54,6 +59,8 @@ class Journal:
                 return
             self._last_trained = now
         line = {"event": _snake(type(event).__name__), "time": round(now, 3), **asdict(event)}
+        if isinstance(event, EpochEnded):
+            line["learning_rates"] = dict(self._learning_rates())
         self._file.write(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
 
     def cut(self, after_bytes: int) -> None:

@@ -6,20 +6,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
-import keras
-import tensorflow as tf
 from rich.console import Console
 
-from loopwright import state
-from loopwright.compiled import CompiledModel
 from loopwright.disk import write_whole
 from loopwright.events import Event, Finished, Saved, Sink, Started
-from loopwright.task import Task
+from loopwright.report import write_report
 from loopwright.telemetry import growing
+from loopwright.telemetry.facts import Facts
 from loopwright.telemetry.journal import JOURNAL, Journal, plain
 from loopwright.telemetry.lines import Lines
+from loopwright.telemetry.pictures import Pictures
 from loopwright.telemetry.tensorboard import FILES, TensorBoardFiles
-from loopwright.telemetry.tolerance import tolerated
+from loopwright.telemetry.tolerance import attempted, tolerated
 
 LOG = "train.log"
 _STATUS = {"complete": "completed", "stopped": "completed", "left": "completed"}
@@ -36,11 +34,12 @@ class RunFiles:
         clock: Callable[[], float],
         learning_rates: Callable[[], Mapping[str, Any]],
         history: Callable[[], Mapping[str, Any]],
-        environment: Mapping[str, Any],
+        images: Callable[[], Mapping[str, Any]],
+        facts: Callable[[], Facts],
     ) -> None:
         self._directory, self._clock = directory, clock
-        self._history, self._environment = history, environment
-        self._journal = Journal(directory / JOURNAL, clock)
+        self._history, self._images, self._facts = history, images, facts
+        self._journal = Journal(directory / JOURNAL, clock, learning_rates)
         self._board = TensorBoardFiles(directory / "tensorboard", clock, learning_rates)
         self._log: Any = None
         self._sinks: list[Sink] = []
@@ -52,14 +51,22 @@ class RunFiles:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         self._log = os.fdopen(os.open(self._directory / LOG, flags, 0o600), "a", encoding="utf-8")
         log = Lines(Console(file=self._log, width=200, force_terminal=False), self._clock)
-        sinks = (self._journal, self._board, log.show, self._tell)
+        pictures = Pictures(self._images, self._board, self._clock)
+        sinks = (self._journal, self._board, pictures, log.show, self._tell)
         self._sinks = [tolerated(sink) for sink in sinks]
-        write_whole(self._directory / "environment.json", _json(self._environment))
+        with attempted("What is known of the run"):
+            known = self._facts()
+            write_whole(self._directory / "environment.json", _json(known.environment))
+            write_whole(self._directory / "model.txt", known.models.encode())
+            if not lengths:
+                self._board.begin(known.hyperparameters, known.graph)
 
     def close(self) -> None:
-        """Everything is in its file."""
+        """Everything is in its file, and the report tells of it."""
         self._journal.close()
         self._board.close()
+        with attempted("The report"):
+            write_report(self._directory)
         if self._log is not None:
             self._log.close()
 
@@ -93,22 +100,6 @@ class RunFiles:
                 write_whole(self._directory / "history.json", _json(self._history()))
             known = {"status": status, "step": event.step, "time": round(self._clock(), 3)}
             write_whole(self._directory / "status.json", _json({**known, "process": os.getpid()}))
-
-
-def learning_rates(task: Task) -> dict[str, float]:
-    """The rate of each optimizer as it is now: `learning_rate`, or `NAME_learning_rate` each."""
-    held = {part.path: part.value for part in state.parts(task)}
-    if isinstance(task, CompiledModel):
-        held = {"optimizer": task.model.optimizer}
-    rates = {
-        # Under a strategy it is a variable that float() does not know.
-        path: float(tf.convert_to_tensor(value.learning_rate))
-        for path, value in held.items()
-        if isinstance(value, keras.optimizers.Optimizer) and value.built
-    }
-    if len(rates) == 1:
-        return {"learning_rate": next(iter(rates.values()))}
-    return {f"{path}_learning_rate": rate for path, rate in rates.items()}
 
 
 def _json(value: Any) -> bytes:

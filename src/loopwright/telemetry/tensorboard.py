@@ -1,7 +1,8 @@
 """TensorBoard: the numbers of a run under Keras' tags, so that curves overlay with those of `fit`.
 
 `train/` and `validation/` hold `epoch_loss` over epochs, `batch_loss` over steps, and
-`evaluation_loss_vs_iterations` over steps; `epoch_learning_rate` as well.
+`evaluation_loss_vs_iterations` over steps; `epoch_learning_rate` as well. The hyper-parameters lie
+above both, so that TensorBoard finds the scores of either beside them.
 """
 
 import math
@@ -11,11 +12,13 @@ from typing import Any, final
 
 import numpy as np
 import tensorflow as tf
+from tensorboard.plugins.hparams import api as hparams
 
 from loopwright.events import EpochEnded, Event, Finished, Metrics, Trained, Validated
 
-FILES = "tensorboard/*/events.out.tfevents.*"
+FILES = "tensorboard/**/events.out.tfevents.*"
 _SECONDS_BETWEEN_TRAINED = 1.0
+_MOST_IMAGES = 16
 
 
 @final
@@ -31,6 +34,22 @@ class TensorBoardFiles:
         self._directory, self._clock, self._learning_rates = directory, clock, learning_rates
         self._writers: dict[str, Any] = {}
         self._last_trained = -math.inf
+
+    def begin(self, hyperparameters: Mapping[str, Any], graph: Any) -> None:
+        """Writes what does not change: hyper-parameters, and the graph of the step."""
+        with self._writer(".").as_default(0):
+            hparams.hparams(dict(hyperparameters), trial_id=self._directory.parent.name)
+        with self._writer("train").as_default(0), tf.Graph().as_default() as shown:
+            tf.import_graph_def(graph, name="")
+        with self._writer("train").as_default(0):
+            tf.summary.graph(shown)
+
+    def picture(self, name: str, images: Any, step: int) -> None:
+        """Shows images: numbers from 0 to 1, or bytes; one, or several of one size."""
+        shown = np.asarray(images)
+        shown = shown[None] if shown.ndim == 3 else shown
+        with self._writer("train").as_default(step):
+            tf.summary.image(name, shown, max_outputs=_MOST_IMAGES)
 
     def __call__(self, event: Event) -> None:
         """Hears an event."""
@@ -69,8 +88,11 @@ class TensorBoardFiles:
         scalars = {name: value for name, value in numbers.items() if np.ndim(value) == 0}
         if not scalars:
             return
-        if part not in self._writers:
-            self._writers[part] = tf.summary.create_file_writer(str(self._directory / part))
-        with self._writers[part].as_default(step):
+        with self._writer(part).as_default(step):
             for name, value in scalars.items():
                 tf.summary.scalar(tag.format(name), value)
+
+    def _writer(self, part: str) -> Any:
+        if part not in self._writers:
+            self._writers[part] = tf.summary.create_file_writer(str(self._directory / part))
+        return self._writers[part]

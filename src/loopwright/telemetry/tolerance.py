@@ -1,6 +1,8 @@
-"""Sinks of others: one that fails must not cost a training."""
+"""What is told of a run must not cost the run: whatever fails here warns."""
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 
 from loopwright.errors import LoopwrightWarning
 from loopwright.events import Event, Sink
@@ -18,10 +20,28 @@ def tolerated(sink: Sink) -> Sink:
             sink(event)
         except Exception as error:
             failed = True
-            warnings.warn(
-                f"The sink {sink!r} failed and hears nothing more: {error!r}",
-                LoopwrightWarning,
-                stacklevel=2,
-            )
+            _warn(f"The sink {_name(sink)} failed and hears nothing more: {_told(error)}")
 
     return hear
+
+
+@contextlib.contextmanager
+def attempted(what: str) -> Iterator[None]:
+    """Warns if what is done inside fails."""
+    try:
+        yield
+    except Exception as error:
+        _warn(f"{what} could not be written: {_told(error)}")
+
+
+def _name(sink: Sink) -> str:
+    return getattr(sink, "__qualname__", type(sink).__qualname__)
+
+
+def _told(error: Exception) -> str:
+    # TensorFlow's errors say nothing in their repr.
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, LoopwrightWarning, stacklevel=3)
