@@ -156,7 +156,8 @@ def test_models_hyper_parameters_the_graph_and_the_report_are_kept(whole: Any):
     session = EventAccumulator(str(run_dir / "tensorboard")).Reload()
     (tag,) = session.PluginTagToContent("hparams")
     content = session.SummaryMetadata(tag).plugin_data.content
-    told = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    data: Any = plugin_data_pb2
+    told = data.HParamsPluginData.FromString(content).session_start_info.hparams
     assert told["optimizer"].string_value == "Adam"
     assert told["batch_size"].number_value == 8
     assert told["learning_rate"].number_value == pytest.approx(0.01)

@@ -25,7 +25,9 @@ app.command("train")(training.train)
 app.command("resume")(training.resume)
 app.command("evaluate")(using.evaluate)
 app.command("predict")(using.predict)
+app.command("export")(using.export)
 app.command("runs")(looking.runs)
+app.command("report")(looking.report)
 app.command("inspect")(looking.inspect)
 app.command("schedule")(training.schedule)
 app.command("verify")(training.verify)
@@ -36,8 +38,8 @@ app.command("doctor")(looking.doctor)
 
 def main() -> None:
     """Runs the command line; what a person did wrong is told in words, without a stack."""
-    # TensorFlow reads it when it is imported; whoever set it wins.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # TensorFlow reads it when it is imported: no notices, but its warnings. Whoever set it wins.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     warnings.formatwarning = _worded
     try:
         app()

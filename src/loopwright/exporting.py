@@ -40,6 +40,8 @@ class Exported:
     largest_difference: float
     """Relative to the largest answer, over all examples and signatures, in a new process."""
     examples: int
+    step: int | None = None
+    """After how many steps of training; None if nobody said."""
 
 
 def export(
@@ -48,6 +50,7 @@ def export(
     examples: Mapping[str, Any] | None = None,
     *,
     format: Format | None = None,
+    step: int | None = None,
     tolerance: float = TOLERANCE,
 ) -> Exported:
     """Writes models under their names, loads them in a new process, and compares.
@@ -83,10 +86,37 @@ def export(
                 )
             )
         temporary.rename(final)
-    done = Exported(str(final), kind, sorted(models), float(difference), EXAMPLES)
+    done = Exported(str(final), kind, sorted(models), float(difference), EXAMPLES, step)
     report = final.parent / f"{final.name}.json" if kind == "keras" else final / "loopwright.json"
     write_whole(report, json.dumps(asdict(done), indent=2).encode() + b"\n")
     return done
+
+
+def worded(done: Exported) -> str:
+    """What became of an export, in a line.
+
+    >>> worded(Exported("export/1", "saved_model", ["serve"], 2e-7, 8, step=60))
+    'export/1 (serve) answers as step 60 does; the largest difference in a new process is 2e-07'
+    """
+    names = ", ".join(done.signatures)
+    return (
+        f"{done.path} ({names}) answers as step {done.step} does; the largest difference in a new "
+        f"process is {done.largest_difference:.2g}"
+    )
+
+
+def newest(directory: Path, format: Format) -> Exported | None:
+    """What was last exported into a directory; None if nothing was, or nobody noted it."""
+    reports = (
+        directory.glob("*.keras.json")
+        if format == "keras"
+        else directory.glob("[0-9]*/loopwright.json")
+    )
+    newest_first = sorted(reports, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in newest_first[:1]:
+        with contextlib.suppress(ValueError, TypeError):
+            return Exported(**json.loads(path.read_text(encoding="utf-8")))
+    return None
 
 
 def drawn(model: keras.Model, count: int = EXAMPLES) -> Any:

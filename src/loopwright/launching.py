@@ -19,10 +19,14 @@ from loopwright.data import training_data
 from loopwright.data.source import NOTHING_READ
 from loopwright.errors import ConfigurationError, message
 from loopwright.experiment import Experiment, concluded
+from loopwright.exporting import newest, worded
 from loopwright.projects import function
+from loopwright.quiet import quiet_start
+from loopwright.report import write_report
 from loopwright.retention import KeepBest, KeepLatest, Rule
 from loopwright.runs import Run
 from loopwright.schedule import Every, Schedule, every
+from loopwright.telemetry.tolerance import attempted
 from loopwright.trainer import Trainer
 
 _OF_MAIN = {"recipe", "run_dir", "quick", "plan", "fit.save_every"}
@@ -49,7 +53,25 @@ def train(
     with launched(config) as launch:
         enter(launch.config, say)
         launch.trainer.fit(**_fit_arguments(launch))
-        return concluded(launch.experiment, launch.trainer, config.directory)
+        scores = concluded(launch.experiment, launch.trainer, config.directory)
+        _export(config, launch.trainer, say)
+    with attempted("The report"):
+        write_report(Path(config.directory))  # again, for what was concluded
+    return scores
+
+
+def _export(config: Config, trainer: Trainer, say: Callable[[str], None]) -> None:
+    """Exports as the config says, unless this very step was exported before."""
+    wanted = config.export
+    if wanted is None:
+        return
+    step = trainer.restore(wanted.checkpoint)
+    before = newest(Path(config.directory) / "export", wanted.format)
+    if before is not None and before.step == step:
+        say(f"export: {before.path} is of this step already")
+        return
+    done = trainer.export(format=wanted.format, averaged=wanted.averaged)
+    say(f"export: {worded(done)}")
 
 
 @contextlib.contextmanager
@@ -166,7 +188,9 @@ def _make(directory: Path) -> None:
 
 
 def _trainer(config: Config, experiment: Experiment) -> Trainer:
-    strategy = tf.distribute.MirroredStrategy() if config.strategy == "mirrored" else None
+    with quiet_start():
+        strategy = tf.distribute.MirroredStrategy() if config.strategy == "mirrored" else None
+        tf.config.list_logical_devices()  # they are looked for once, and loudly
 
     def make_task() -> Any:
         options: dict[str, Any] = dict(config.model)
@@ -184,6 +208,7 @@ def _trainer(config: Config, experiment: Experiment) -> Trainer:
         plan=config.plan,
         strategy=strategy,
         seed=config.seed,
+        sinks=[function(named, Path.cwd()) for named in config.sinks],
         keep=_rules(config),
         on_nan=config.on_nan,
     )

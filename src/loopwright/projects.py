@@ -1,4 +1,4 @@
-"""A person's own experiment: a function in a module of the project directory."""
+"""A person's own functions, experiments and sinks: in modules of the project directory."""
 
 import importlib
 import importlib.machinery
@@ -42,7 +42,7 @@ def function(named: str, project: Path) -> Callable[..., Any]:
 def _missing(named: str, project: Path, received: str) -> ConfigurationError:
     return ConfigurationError(
         message(
-            f"The task {named} was not found.",
+            f"{named} was not found.",
             expected=f"MODULE:FUNCTION, the module a file in {project}",
             received=received,
             do="start from the directory of your project, and check both names",

@@ -1,4 +1,4 @@
-"""The page at the end of a training: scores, best step, where the time went, files, what is next."""
+"""The page at the end of a training: scores, best step, time, files, what is next."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -92,6 +92,7 @@ class Trainer:
         self._predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
+        self._restored_step: int | None = None
         self._run = None if run_dir is None else Run(run_dir, keep)
         self._exact: Exact = exact
         self._fresh = fresh
@@ -244,7 +245,8 @@ class Trainer:
         To score, predict or export; or, between two calls of `fit`, to train on from there. The
         run's own count of steps stays.
         """
-        return restore(self._task, self._runners, require_run(self._run), which)
+        self._restored_step = restore(self._task, self._runners, require_run(self._run), which)
+        return self._restored_step
 
     def evaluate(
         self,
@@ -280,13 +282,17 @@ class Trainer:
         """Writes the task's models for serving, loads them in a new process, and compares.
 
         A directory gets versions (`export/1`, `export/2`), a path that ends in `.keras` is one
-        file; by default it is `export` in the run directory. `averaged` takes the averages of
+        file; by default it is in `export` in the run directory. `averaged` takes the averages of
         optimizers with `use_ema`. `Task.exports` says which models, and under which names.
         """
+        step = self._restored_step
+        if step is None:
+            step = int(self._task.step_counter.read_value())
         if path is None:
             path = require_run(self._run).directory / "export"
+            path = path / f"step-{step}.keras" if format == "keras" else path
         with averages_in_place(self._task) if averaged else contextlib.nullcontext():
-            return export(self._task.exports(), Path(path), examples, format=format)
+            return export(self._task.exports(), Path(path), examples, format=format, step=step)
 
     def _start_from_given_weights(self) -> None:
         if self._init_from is not None:
@@ -298,6 +304,7 @@ class Trainer:
 
     def _counted(self, events: Iterator[Event]) -> Iterator[Event]:
         """The events of a leg; afterwards it counts."""
+        self._restored_step = None
         try:
             yield from events
         finally:

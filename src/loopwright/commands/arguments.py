@@ -1,12 +1,13 @@
 """What several commands take: runs, their configs, which checkpoint."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from loopwright import recipes
 from loopwright.errors import ConfigurationError, message
+from loopwright.quiet import quiet_start
 
 if TYPE_CHECKING:
     from loopwright import config as configs
@@ -43,7 +44,17 @@ def which(text: str) -> "str | int":
     return int(text) if text.isdecimal() and len(text) < 19 else text
 
 
-def config_of(run: Path, task: str | None, overrides: list[str] | None = None) -> "configs.Config":
+def launching() -> Any:
+    """What trains: the module, and with it TensorFlow, which loads without a word."""
+    with quiet_start():
+        from loopwright import launching
+
+    return launching
+
+
+def config_of(
+    run: Path, task: str | None, overrides: list[str] | None = None, *, trains: bool = False
+) -> "configs.Config":
     """The config that a run was started with, to be used in this directory."""
     from loopwright import config as configs
 
@@ -67,4 +78,15 @@ def config_of(run: Path, task: str | None, overrides: list[str] | None = None) -
                 do="name the task yourself, from the directory of your project",
             )
         )
-    return found.model_copy(update={"run_dir": str(run)})
+    named = any(word.startswith("sinks") for word in overrides or ())
+    if trains and found.sinks and not named:
+        raise ConfigurationError(
+            message(
+                f"{run} was heard by code of your own, which a run directory may not call.",
+                expected=f"sinks=[{','.join(found.sinks)}], if you know them and trust them",
+                received="no sinks=",
+                do="name them yourself, or go on without: sinks=[]",
+            )
+        )
+    sinks = found.sinks if trains else []
+    return found.model_copy(update={"run_dir": str(run), "sinks": sinks})

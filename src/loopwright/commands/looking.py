@@ -1,4 +1,4 @@
-"""Commands that only look: recipes, runs, inspect, schema, board, doctor."""
+"""Commands that only look: recipes, runs, inspect, report, schema, board, doctor."""
 
 import json
 import os
@@ -15,6 +15,7 @@ import typer
 from loopwright import __version__, recipes
 from loopwright.commands.arguments import RunDirectory
 from loopwright.errors import ConfigurationError, message
+from loopwright.quiet import quiet_start
 
 _PARTS = ("tensorflow", "keras", "numpy", "pydantic", "pyyaml", "rich", "tensorboard", "typer")
 _OPTIONAL = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
@@ -120,6 +121,14 @@ def inspect(
     typer.echo(f"{len(variables)} variables, {known:,} bytes")
 
 
+def report(run: RunDirectory) -> None:
+    """Writes report.html of a run: curves, plan, time, config, environment in one page."""
+    from loopwright.report import write_report
+
+    _require_directory(run)
+    typer.echo(write_report(run))
+
+
 def schema() -> None:
     """Prints the JSON schema of configs, for editors."""
     from loopwright.config import Config
@@ -165,7 +174,8 @@ def doctor() -> None:
     if missing:
         typer.echo(f"missing: {', '.join(missing)}; pip install loopwright brings them")
         raise typer.Exit(1)
-    from loopwright.environment import environment
+    with quiet_start():
+        from loopwright.environment import environment
 
     for name, value in environment().items():
         if name not in _PARTS and value is not None:

@@ -1,13 +1,22 @@
 """Commands that train: train, resume, schedule, verify."""
 
 import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from loopwright import recipes
-from loopwright.commands.arguments import NamedTask, Overrides, RunDirectory, Source, config_of
+from loopwright.commands.arguments import (
+    NamedTask,
+    Overrides,
+    RunDirectory,
+    Source,
+    config_of,
+    launching,
+)
 
 if TYPE_CHECKING:
     from loopwright import config as configs
@@ -42,7 +51,7 @@ def train(
 
 def resume(run: RunDirectory, overrides: Overrides = None, task: NamedTask = None) -> None:
     """Goes on with a run; fit.epochs=30 lets one that is finished train further."""
-    _train(config_of(run, task, overrides), fresh=False)
+    _train(config_of(run, task, overrides, trains=True), fresh=False)
 
 
 def schedule(
@@ -53,10 +62,9 @@ def schedule(
 ) -> None:
     """Prints the stops of a run before it starts: when it validates, saves, ends."""
     config = _loaded(source, overrides, None, quick)
-    from loopwright import launching
-
-    with launching.launched(config) as launch:
-        planned = launching.schedule_of(launch)
+    found = launching()
+    with found.launched(config) as launch:
+        planned = found.schedule_of(launch)
     intervals = {"validate": planned.validate_every, "save": planned.save_every}
     length = planned.steps_per_epoch or "an unknown number of"
     typer.echo(f"until {planned.until}, {length} steps per epoch")
@@ -122,18 +130,38 @@ def _loaded(
 
 
 def _train(config: "configs.Config", *, fresh: bool) -> None:
-    """Trains; whoever asked it to leave is told how to go on."""
-    from loopwright import launching
+    """Trains and sums up; whoever asked it to leave is told how to go on."""
     from loopwright.signals import Preempted
 
     try:
-        launching.train(config, fresh=fresh, say=lambda text: typer.echo(text, err=True))
+        scores = launching().train(config, fresh=fresh, say=lambda text: typer.echo(text, err=True))
     except KeyboardInterrupt:
         typer.echo(_how_to_go_on(config), err=True)
         raise typer.Exit(_EXIT_INTERRUPTED) from None
     except Preempted:
         typer.echo(_how_to_go_on(config), err=True)
         raise
+    if config.fit.verbose != 0:
+        _sum_up(config, scores)
+
+
+def _sum_up(config: "configs.Config", scores: "Mapping[str, Any]") -> None:
+    from rich.console import Console
+
+    from loopwright.config import saved_in
+    from loopwright.summary import show, summary
+    from loopwright.telemetry.bar import is_terminal
+
+    run, task = config.directory, f" --task {config.task}" if config.task else ""
+    epochs = (saved_in(Path(run)) or config).fit.epochs
+    more = f"fit.epochs={2 * epochs}" if epochs else "fit.until=..."
+    commands = [
+        f"loopwright evaluate {run} --checkpoint best{task}",
+        f"loopwright resume {run} {more}{task}",
+        f"loopwright board {Path(run).parent}",
+    ]
+    output = Console(force_terminal=None if is_terminal(sys.stdout) else False)
+    show(summary(Path(run), scores, commands), output)
 
 
 def _how_to_go_on(config: "configs.Config") -> str:

@@ -1,4 +1,4 @@
-"""Commands that use what was trained: evaluate, predict."""
+"""Commands that use what was trained: evaluate, predict, export."""
 
 import json
 from pathlib import Path
@@ -11,6 +11,7 @@ from loopwright.commands.arguments import (
     RunDirectory,
     WhichCheckpoint,
     config_of,
+    launching,
     which,
 )
 from loopwright.errors import ConfigurationError, DataError, message
@@ -26,9 +27,7 @@ def evaluate(
 ) -> None:
     """Scores a checkpoint of a run on its test data, or else on its validation data."""
     config = config_of(run, task)
-    from loopwright import launching
-
-    with launching.launched(config) as launch:
+    with launching().launched(config) as launch:
         test, named = launch.experiment.test, "test"
         if test is None:
             held_out, named = launch.experiment.fit.get("validation_data"), "validation"
@@ -42,7 +41,7 @@ def evaluate(
                     do="give lw.Experiment(..., test=(x, y))",
                 )
             )
-        step = launch.trainer.restore(which(checkpoint))  # pyright: ignore[reportArgumentType]
+        step = launch.trainer.restore(which(checkpoint))
         scores = launch.trainer.evaluate(*test)
     words = ", ".join(f"{name} {_number(value)}" for name, value in scores.items())
     typer.echo(f"{named} data, step {step}: {words}")
@@ -61,15 +60,44 @@ def predict(
     if output.suffix not in (".npy", ".csv"):
         raise _cannot("write", output, ".npy or .csv")
     config = config_of(run, task)
-    from loopwright import launching
-
-    with launching.launched(config) as launch:
-        step = launch.trainer.restore(which(checkpoint))  # pyright: ignore[reportArgumentType]
+    with launching().launched(config) as launch:
+        step = launch.trainer.restore(which(checkpoint))
         model = getattr(launch.trainer.task, "model", None)
         inputs = _read(given, getattr(model, "input_shape", None))
         predictions = launch.trainer.predict(inputs)
     _write(output, predictions)
     typer.echo(f"{len(inputs)} predictions of step {step} are in {output}")
+
+
+def export(
+    run: RunDirectory,
+    kind: Annotated[str, typer.Option("--format", help="saved_model or keras.")] = "saved_model",
+    checkpoint: WhichCheckpoint = "best",
+    output: Annotated[
+        Path | None, typer.Option(help="Where to; export/ in the run directory if left out.")
+    ] = None,
+    averaged: Annotated[
+        bool, typer.Option("--averaged", help="The averages of optimizers with use_ema.")
+    ] = False,
+    task: NamedTask = None,
+) -> None:
+    """Exports a checkpoint for serving, loads it in a new process, and compares."""
+    if kind not in ("saved_model", "keras"):
+        raise ConfigurationError(
+            message(
+                "There is no such format.",
+                expected="saved_model or keras",
+                received=kind,
+                do="choose one of these, or leave --format out",
+            )
+        )
+    config = config_of(run, task)
+    with launching().launched(config) as launch:
+        launch.trainer.restore(which(checkpoint))
+        done = launch.trainer.export(output, format=kind, averaged=averaged)
+    from loopwright.exporting import worded
+
+    typer.echo(worded(done))
 
 
 def _read(paths: list[Path], input_shape: Any) -> "np.ndarray[Any, Any]":

@@ -12,6 +12,8 @@ _FREE = {
     "run_dir",
     "plan",
     "keep",
+    "sinks",
+    "export",
     "fit.validate_every",
     "fit.save_every",
     "fit.verbose",
@@ -58,7 +60,7 @@ def refuse_changes(found: Sequence[Change]) -> None:
             message(
                 "The run in this directory was started with another config.",
                 expected="changes of how long, how often and what is shown: more epochs, "
-                "intervals, verbosity, keep, plan",
+                "intervals, verbosity, keep, plan, sinks, export",
                 received="; ".join(map(str, refused)),
                 do="put these values back, start over with --fresh, or choose another --run-dir",
             )

@@ -142,10 +142,28 @@ class Fit(BaseModel):
         return self
 
 
+def _format(value: Any) -> Any:
+    return {"format": value} if isinstance(value, str) else value
+
+
+@final
+class Export(BaseModel):
+    """What is exported in the end: `saved_model`, or `{format: keras, checkpoint: best}`."""
+
+    model_config = _CLOSED
+
+    format: Literal["saved_model", "keras"] = "saved_model"
+    checkpoint: Literal["best", "last"] = "last"
+    averaged: bool = Field(default=False, description="the averages of optimizers with use_ema")
+
+
 def _module_and_function(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", text, re.ASCII):
-        raise ValueError("a task is named MODULE:FUNCTION, a file of this project and its function")
+        raise ValueError("it is named MODULE:FUNCTION, a file of this project and its function")
     return text
+
+
+Function = Annotated[str, Field(max_length=200), AfterValidator(_module_and_function)]
 
 
 def _directory_name(text: str) -> str:
@@ -161,7 +179,7 @@ class Config(BaseModel):
     model_config = _CLOSED
 
     recipe: Annotated[str, Field(max_length=80)] | None = None
-    task: Annotated[str, Field(max_length=200), AfterValidator(_module_and_function)] | None = None
+    task: Function | None = None
     run_dir: Annotated[str, Field(max_length=1000), AfterValidator(_directory_name)] | None = None
     quick: bool = Field(
         default=False, description="seconds instead of minutes, where a recipe offers it"
@@ -179,6 +197,12 @@ class Config(BaseModel):
     keep: Annotated[list[Keep], Field(max_length=50)] = Field(
         default_factory=lambda: [Keep(latest=3), Keep(best="val_loss")]
     )
+
+    sinks: Annotated[list[Function], Field(max_length=50)] = Field(
+        default_factory=list,
+        description="functions of this project that hear every event: MODULE:FUNCTION",
+    )
+    export: Annotated[Export, BeforeValidator(_format)] | None = None
 
     @model_validator(mode="after")
     def _one_thing_to_train(self) -> Self:

@@ -1,4 +1,4 @@
-"""What is known of a run before its first step: environment, models, hyper-parameters, the graph."""
+"""What is known of a run before its first step: where, what models, what numbers, the graph."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,9 +49,8 @@ def hyperparameters(task: Task) -> dict[str, Plain]:
         prefix = "" if len(held) == 1 else f"{path}."
         config: dict[str, Any] = optimizer.get_config()
         found[f"{prefix}optimizer"] = type(optimizer).__name__
-        for name, value in config.items():
-            if isinstance(value, dict):
-                value = value.get("class_name")
+        for name, part in config.items():
+            value = part.get("class_name") if isinstance(part, dict) else part
             if isinstance(value, bool | int | float | str) and name != "name":
                 found[f"{prefix}{name}"] = value
     return found

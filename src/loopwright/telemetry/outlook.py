@@ -1,4 +1,4 @@
-"""What a person wants to see of a whole run while it goes on: how far it is, and whether it learns."""
+"""What a person wants to see of a whole run: how far it is, and whether it learns."""
 
 import math
 from collections.abc import Callable, Sequence
