@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import checkpoints, growth, memory, speed, startup, tuning
+from benchmarks import checkpoints, features, growth, memory, speed, startup, tuning
 
 SECTIONS = {
     "speed": speed,
@@ -15,9 +15,10 @@ SECTIONS = {
     "growth": growth,
     "memory": memory,
     "checkpoints": checkpoints,
+    "features": features,
     "tuning": tuning,
 }
-BY_DEFAULT = ("speed", "startup", "growth", "memory", "checkpoints")
+BY_DEFAULT = ("speed", "startup", "growth", "memory", "checkpoints", "features")
 
 
 def parser() -> argparse.ArgumentParser:

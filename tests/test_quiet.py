@@ -24,9 +24,12 @@ def test_known_noise_is_held_back_and_everything_else_is_said(
 
 
 def test_what_was_said_before_an_error_is_not_lost(capfd: pytest.CaptureFixture[str]):
-    with pytest.raises(ValueError, match="broken"), quiet_start():
+    def fail() -> None:
         os.write(2, b"the reason\n")
         raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"), quiet_start():
+        fail()
     assert capfd.readouterr().err == "the reason\n"
 
 

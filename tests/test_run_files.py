@@ -147,7 +147,9 @@ def test_no_symlink_is_followed_and_files_belong_to_their_owner(whole: Any, tmp_
 
 def test_models_hyper_parameters_the_graph_and_the_report_are_kept(whole: Any):
     run_dir, _ = whole
-    assert "Total params" in (run_dir / "model.txt").read_text()
+    model = (run_dir / "model.txt").read_text()
+    assert "Param #" in model
+    assert "Total params" in model
     assert "loss over steps" in (run_dir / "report.html").read_text()
     assert "learning rate over steps" in (run_dir / "report.html").read_text()
     read = EventAccumulator(str(run_dir / "tensorboard" / "train"))

@@ -31,10 +31,12 @@ def facts(task: Task, asked: Mapping[str, Any], graph: Any) -> Facts:
 
 
 def models(task: Task) -> str:
-    """Every model of a task, as Keras sums it up."""
+    """Every model that a task names, as Keras sums it up."""
     lines = list[str]()
-    for model in state.of_kind(keras.Model, task):
-        model.summary(line_length=88, print_fn=lambda text, **_: lines.append(text))
+    for part in state.parts(task):
+        if isinstance(part.value, keras.Model) and not part.path.startswith("_"):
+            # Keras cuts lines that are longer than a terminal of 80 columns.
+            part.value.summary(line_length=78, print_fn=lambda text, **_: lines.append(text))
     return "\n".join(lines)
 
 
