@@ -77,17 +77,15 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="loopwright-verify-") as directory:
         whole, killed = Path(directory) / "whole", Path(directory) / "killed"
         say(f"training {title} undisturbed")
-        began = time.monotonic()
         _finish(_start(command, whole, "auto"))
-        seconds = time.monotonic() - began
         # What is measured differs from time to time: the second training follows the first.
         plan = str(whole / "plan.json")
-        for number in range(kills):
-            before = _steps(killed)
+        steps = sorted(moments.uniform(0, _last_step(whole)) for _ in range(kills))
+        for number, step in enumerate(steps):
             process = _start(command, killed, plan)
-            while process.poll() is None and _steps(killed) <= before:
-                time.sleep(0.02)  # until it has got further than the one before
-            time.sleep(moments.uniform(0.0, seconds / 8))
+            while process.poll() is None and _last_step(killed) < step:
+                time.sleep(0.002)
+            time.sleep(moments.uniform(0.0, 0.05))
             process.send_signal(signal.SIGKILL)
             process.communicate()
             found = Store(killed / "checkpoints").newest()
@@ -117,8 +115,9 @@ def _finish(process: "subprocess.Popen[str]") -> None:
         )
 
 
-def _steps(run_dir: Path) -> set[str]:
-    return {path.name for path in (run_dir / "checkpoints").glob("step-????????")}
+def _last_step(run_dir: Path) -> int:
+    saved = (run_dir / "checkpoints").glob("step-????????")
+    return max((int(path.name[-8:]) for path in saved), default=0)
 
 
 def _compared(whole: Path, killed: Path, kills: int) -> Verdict:

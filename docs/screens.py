@@ -1,0 +1,121 @@
+"""Takes the pictures of a terminal in README: `python docs/screens.py`, with `pyte` installed.
+
+Everything in them happened: each command runs in a terminal of its own, and what stands there in
+the end, or when it is killed, is drawn as SVG.
+"""
+
+import itertools
+import os
+import pty
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyte
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+COLUMNS, ROWS = 104, 60
+HERE = Path(__file__).parent
+_COLOURS = {"brown": "yellow"}
+
+
+class Terminal:
+    """A screen that commands are run on, one after the other."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._screen = pyte.HistoryScreen(COLUMNS, ROWS, history=500)
+        self._stream = pyte.ByteStream(self._screen)
+
+    def run(self, command: str, kill_if: Callable[[], bool] = lambda: False) -> None:
+        """Runs a command to its end, or until it is killed."""
+        self._stream.feed(f"\x1b[1m$ {command}\x1b[0m\r\n".encode())
+        process, master = self._started(command)
+        while True:
+            try:
+                found = os.read(master, 65_536)
+            except OSError:  # its side of the terminal is closed
+                break
+            self._stream.feed(found)
+            if process.poll() is None and kill_if():
+                process.send_signal(signal.SIGKILL)
+                self._stream.feed(b"\r\n\x1b[31mKilled (kill -9)\x1b[0m\r\n")
+                break
+        process.wait()
+        os.close(master)
+
+    def save(self, name: str, title: str) -> None:
+        """Draws what stands on the screen."""
+        console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115
+        for line in self._lines():
+            console.print(line, no_wrap=True, crop=False)
+        console.save_svg(str(HERE / "screens" / f"{name}.svg"), title=title)
+
+    def _started(self, command: str) -> tuple["subprocess.Popen[bytes]", int]:
+        master, slave = pty.openpty()
+        # Rows and columns as the kernel keeps them.
+        size = f"stty rows {ROWS} cols {COLUMNS}; exec {command}"
+        environment = {
+            **os.environ,
+            "TERM": "xterm-256color",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        environment.pop("CI", None)
+        process = subprocess.Popen(
+            ["sh", "-c", size],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=self._directory,
+            env=environment,
+            start_new_session=True,
+        )
+        os.close(slave)
+        return process, master
+
+    def _lines(self) -> list[Text]:
+        rows = [*self._screen.history.top, *(self._screen.buffer[y] for y in range(ROWS))]
+        lines = [_text(row) for row in rows]
+        while lines and not lines[-1].plain.strip():
+            lines.pop()
+        return lines
+
+
+def _text(row: Any) -> Text:
+    line = Text()
+    cells = (row[column] for column in range(COLUMNS))
+    for style, same in itertools.groupby(cells, key=_style):
+        line.append("".join(cell.data for cell in same), style)
+    line.rstrip()
+    return line
+
+
+def _style(cell: Any) -> Style:
+    colour = _COLOURS.get(cell.fg, cell.fg)
+    is_hex = len(colour) == 6 and set(colour) <= set("0123456789abcdef")
+    colour = None if colour == "default" else f"#{colour}" if is_hex else colour
+    return Style(color=colour, bold=cell.bold)
+
+
+def main() -> None:
+    """A training that is killed and goes on; and the proof that its bits are the same."""
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        saved = place / "runs" / "digits" / "checkpoints"
+        terminal = Terminal(place)
+        terminal.run("loopwright train digits", kill_if=lambda: len(list(saved.glob("step-*"))) > 2)
+        terminal.run("loopwright train digits")
+        terminal.save("killed", "kill -9, and the same command again")
+        terminal = Terminal(place)
+        terminal.run("loopwright verify digits")
+        terminal.save("verified", "loopwright verify")
+
+
+if __name__ == "__main__":
+    main()
