@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format bench faults
+.PHONY: help install train test check format docs bench faults
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
@@ -36,6 +36,9 @@ check: $(STAMP)  ## check format, lint, types and layers
 format: $(STAMP)  ## format, and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(STAMP)  ## build the documentation into site/
+	$(BIN)/python -m docs $(ARGS)
 
 bench: $(STAMP)  ## measure speed against Keras fit, start-up, growth and memory
 	$(BIN)/python -m benchmarks $(ARGS)

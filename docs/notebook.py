@@ -1,7 +1,7 @@
 """Runs a notebook that is kept as a Python file, and shows what its cells printed and drew.
 
-The cells run in this process, one after the other, as they would in Jupyter. That needs no kernel, and
-an error comes out as it is.
+The cells run in this process, one after the other, as they would in Jupyter. That needs no kernel,
+and an error comes out as it is.
 """
 
 import ast
@@ -39,16 +39,18 @@ class Executed:
                     parts.append(f"```text\n{output.data['text/plain']}\n```")
         return "\n\n".join(parts) + "\n"
 
-    def write_files(self, directory: Path) -> None:
-        """Writes what the page refers to: its pictures, and itself for Jupyter."""
+    @property
+    def files(self) -> dict[str, bytes]:
+        """What the page refers to, by name: its pictures, and itself for Jupyter."""
         import nbformat
 
-        nbformat.write(self.content, directory / f"{self.name}.ipynb")
+        found = {f"{self.name}.ipynb": nbformat.writes(self.content).encode()}
         for number, cell in enumerate(self.content.cells):
             for output in cell.get("outputs", []):
                 picture = output.get("data", {}).get("image/png")
                 if picture is not None:
-                    (directory / self._picture(number)).write_bytes(base64.b64decode(picture))
+                    found[self._picture(number)] = base64.b64decode(picture)
+        return found
 
     def _picture(self, cell: int) -> str:
         return f"{self.name}-{cell}.png"
@@ -68,19 +70,19 @@ def execute(path: Path) -> Executed:
 
 
 def _outputs(source: str, name: str, names: dict[str, Any], count: int) -> list[Any]:
-    from nbformat.v4 import new_output
+    from nbformat import v4
 
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         value = _run(source, name, names)
     outputs = []
     if printed.getvalue():
-        outputs.append(new_output("stream", text=printed.getvalue()))
+        outputs.append(v4.new_output("stream", text=printed.getvalue()))
     if value is not None:
         data = {"text/plain": repr(value)}
         if hasattr(value, "_repr_png_"):
             data["image/png"] = base64.b64encode(value._repr_png_()).decode()
-        outputs.append(new_output("execute_result", data=data, execution_count=count))
+        outputs.append(v4.new_output("execute_result", data=data, execution_count=count))
     return outputs
 
 
@@ -88,9 +90,9 @@ def _run(source: str, name: str, names: dict[str, Any]) -> Any:
     """Runs a cell; the value of its last line if that is an expression."""
     # TensorFlow reads the source of the functions it compiles.
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    body = ast.parse(source).body
-    last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
-    exec(compile(ast.Module(body, []), name, "exec"), names)
-    if last is None:
+    *body, last = ast.parse(source).body
+    if not isinstance(last, ast.Expr):
+        exec(compile(source, name, "exec"), names)
         return None
+    exec(compile(ast.Module(body, []), name, "exec"), names)
     return eval(compile(ast.Expression(last.value), name, "eval"), names)

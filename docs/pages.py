@@ -26,38 +26,48 @@ class BrokenLinkError(Exception):
 
 
 def gather(
-    root: Path, directory: Path, made: Mapping[str, str], references: Mapping[str, str]
+    root: Path,
+    directory: Path,
+    made: Mapping[str, str],
+    files: Mapping[str, bytes],
+    references: Mapping[str, str],
 ) -> None:
     """Writes every page to `directory`: those of the repository, and those `made` for the site.
 
-    `references` are places by name: where a page says `lw.Trainer`, it links to `Trainer` there.
+    `files` are what made pages link to. `references` are places by name: where a page says
+    `lw.Trainer`, it links to `Trainer` there.
     """
-    texts = {page: page.read_text() for page in _pages(root)}
+    texts = {page: page.read_text() for page in written(root)}
     texts[root / "ARCHITECTURE.md"] += _loop(root)
-    texts |= {root / "docs" / place: text for place, text in made.items()}
-    places = {page: _place(root, page) for page in texts}
-    beside: dict[str, Path] = {}
+    texts |= {root / "docs" / name: text for name, text in made.items()}
+    places = {page: place_of(root, page) for page in texts}
+    places |= {root / "docs" / name: name for name in files}
+    beside: dict[str, bytes] = dict(files)
     for page, text in texts.items():
+        here = places[page]
 
-        def lead(target: str, page: Path = page) -> str:
+        def lead(target: str, page: Path = page, here: str = here) -> str:
             file = Path(os.path.normpath(page.parent / target))
-            if file not in places:
-                if not (file.is_file() and file.is_relative_to(root)):
-                    raise BrokenLinkError(f"{page.relative_to(root)} links to {target}: no such file")
-                beside[_place(root, file)] = file
-            return _relative(_place(root, file), places[page])
+            if file in places:
+                return _relative(places[file], here)
+            if not (file.is_file() and file.is_relative_to(root)):
+                raise BrokenLinkError(f"{page.relative_to(root)} links to {target}: no such file")
+            place = place_of(root, file)
+            beside[place] = file.read_bytes() if _is_picture(file) else _shown(root, file)
+            return _relative(place, here)
 
-        links = {f"`lw.{name}`": _relative(goal, places[page]) for name, goal in references.items()}
-        _write(directory / places[page], "\n".join(_led(text, lead, links)).encode() + b"\n")
-    for place, file in beside.items():
-        _write(directory / place, file.read_bytes() if _is_picture(file) else _shown(root, file))
+        links = {f"`lw.{name}`": _relative(place, here) for name, place in references.items()}
+        _write(directory / here, "\n".join(_led(text, lead, links)).encode() + b"\n")
+    for place, content in beside.items():
+        _write(directory / place, content)
 
 
-def _pages(root: Path) -> list[Path]:
+def written(root: Path) -> list[Path]:
+    """The pages that lie in the repository."""
     return [*(root / name for name in _TOP), *sorted((root / "docs").rglob("*.md"))]
 
 
-def _place(root: Path, file: Path) -> str:
+def place_of(root: Path, file: Path) -> str:
     """Where a file of the repository is on the site."""
     path = file.relative_to(root).as_posix()
     if path in _TOP:

@@ -126,7 +126,7 @@ def _entry(node: Definition, source: str, prefix: str) -> Iterator[str]:
     if isinstance(node, ast.Assign):
         yield _fence(source)
         return
-    yield _fence(prefix + _signature(node))
+    yield _fence(prefix + _signature(node).replace("'", '"'))
     yield _documented(node)
     if isinstance(node, ast.ClassDef):
         yield from _fields(node)
@@ -210,7 +210,7 @@ def _methods(node: ast.ClassDef) -> Iterator[str]:
             yield f"### {method.name} {{ #{node.name.lower()}-{method.name} }}"
             annotation = _unquoted(method.returns)
             what = f"{method.name}: {ast.unparse(annotation)}" if annotation else method.name
-            yield _fence(what if is_property else _signature(method))
+            yield _fence((what if is_property else _signature(method)).replace("'", '"'))
             yield _documented(method)
 
 

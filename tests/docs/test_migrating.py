@@ -60,7 +60,7 @@ KERAS_2: dict[str, tuple[Callable[[], Any], str]] = {
         "'Adam' object has no attribute 'minimize'",
     ),
     "keras.optimizers.legacy.Adam": (
-        lambda: keras.optimizers.legacy.Adam(),
+        lambda: keras.optimizers.legacy.Adam(0.1),
         "`keras.optimizers.legacy` is not supported in Keras 3",
     ),
     "tf.square(keras.Input(...))": (
