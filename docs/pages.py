@@ -15,8 +15,10 @@ _TOP = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
+_NOTEBOOKS = {"notebooks/tutorial.py": "tutorial.md"}
 _LINK = re.compile(r'(?P<before>\]\(|\b(?:src|href)=")(?P<target>[^)"\s#]+)')
 _CODE = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
+_PUBLIC = re.compile(r"`lw\.(\w+)")
 _FENCE = re.compile(r"(?P<fence>\s*`{3,})\s*(?P<language>\w*)")
 _PICTURES = {".gif", ".jpg", ".png", ".svg"}
 
@@ -42,6 +44,7 @@ def gather(
     texts |= {root / "docs" / name: text for name, text in made.items()}
     places = {page: place_of(root, page) for page in texts}
     places |= {root / "docs" / name: name for name in files}
+    places |= {root / path: place for path, place in _NOTEBOOKS.items()}
     beside: dict[str, bytes] = dict(files)
     for page, text in texts.items():
         here = places[page]
@@ -56,7 +59,7 @@ def gather(
             beside[place] = file.read_bytes() if _is_picture(file) else _shown(root, file)
             return _relative(place, here)
 
-        links = {f"`lw.{name}`": _relative(place, here) for name, place in references.items()}
+        links = {name: _relative(place, here) for name, place in references.items()}
         _write(directory / here, "\n".join(_led(text, lead, links)).encode() + b"\n")
     for place, content in beside.items():
         _write(directory / place, content)
@@ -110,8 +113,9 @@ def _line_led(line: str, lead: Callable[[str], str], links: Mapping[str, str]) -
     done, rest = [], line
     while code := _CODE.search(rest):
         done.append(_LINK.sub(led, rest[: code.start()]))
+        named = _PUBLIC.match(code[0])
         is_link_text = rest[: code.start()].endswith("[")
-        goal = None if is_link_text else links.get(code[0])
+        goal = links.get(named[1]) if named and not is_link_text else None
         done.append(code[0] if goal is None else f"[{code[0]}]({goal})")
         rest = rest[code.end() :]
     return "".join([*done, _LINK.sub(led, rest)])

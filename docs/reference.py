@@ -207,7 +207,7 @@ def _methods(node: ast.ClassDef) -> Iterator[str]:
     for method in node.body:
         if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
             is_property = "property" in map(ast.unparse, method.decorator_list)
-            yield f"### {method.name} {{ #{node.name.lower()}-{method.name} }}"
+            yield f"### {node.name}.{method.name}"
             annotation = _unquoted(method.returns)
             what = f"{method.name}: {ast.unparse(annotation)}" if annotation else method.name
             yield _fence((what if is_property else _signature(method)).replace("'", '"'))

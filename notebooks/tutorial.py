@@ -218,8 +218,8 @@ def picture(rows):
 picture([before[:12], after[:12], after[12:24]])
 
 # %% [markdown]
-# The classifier from the beginning is the judge. What does it take for a digit, more than half sure:
-# of the samples before, of those after, and of real digits that it was not trained on?
+# The classifier from the beginning is the judge. What does it take for a digit, more than half
+# sure? The samples before, those after, and real digits that it was not trained on:
 
 
 # %%
@@ -231,7 +231,7 @@ def taken_for_digits(images):
 [round(taken_for_digits(images), 2) for images in ((before + 1) / 2, (after + 1) / 2, test[0])]
 
 # %% [markdown]
-# Longer training gives better digits: the recipe `gan` has the numbers.
+# Longer training gives better digits: the [recipe](recipes/gan.md) has the numbers.
 #
 # ## Where to go next
 #

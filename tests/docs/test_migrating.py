@@ -49,7 +49,7 @@ KERAS_2: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "Adam(lr=1e-3)": (
         lambda: keras.optimizers.Adam(lr=1e-3),
-        "Argument(s) not recognized: {'lr': 0.001}",
+        "Argument(s) not recognized",
     ),
     "optimizer.lr": (
         lambda: keras.optimizers.Adam().lr,

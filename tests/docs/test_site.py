@@ -82,15 +82,19 @@ def test_every_page_has_a_place_in_the_navigation():
     assert sorted(listed(CONFIG["nav"])) == sorted(written | made)
 
 
-def test_a_link_to_a_file_that_is_not_there_fails(tmp_path: Path):
+def test_links_are_led_to_places_on_the_site_or_fail(tmp_path: Path):
     for page in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         (tmp_path / page).write_text("# Page\n")
     (tmp_path / "src" / "loopwright").mkdir(parents=True)
     (tmp_path / "src" / "loopwright" / "loop.py").write_text("def train(): ...\n")
-    (tmp_path / "README.md").write_text("`[in](code.md)`, [loop](src/loopwright/loop.py)\n")
-    pages.gather(tmp_path, tmp_path / "pages", {}, {}, {})
+    (tmp_path / "README.md").write_text(
+        "```python notest\n[a](b.md)\n```\n`[in](code.md)`, [loop](src/loopwright/loop.py), "
+        "`lw.A(1)`\n"
+    )
+    pages.gather(tmp_path, tmp_path / "pages", {}, {}, {"A": "reference/letters.md#a"})
     assert (tmp_path / "pages" / "index.md").read_text() == (
-        "`[in](code.md)`, [loop](source/src/loopwright/loop.py.md)\n"
+        "```python\n[a](b.md)\n```\n`[in](code.md)`, [loop](source/src/loopwright/loop.py.md), "
+        "[`lw.A(1)`](reference/letters.md#a)\n"
     )
     (tmp_path / "README.md").write_text("[gone](docs/gone.md)\n")
     with pytest.raises(pages.BrokenLinkError, match=r"README\.md links to docs/gone\.md: no"):
@@ -174,7 +178,7 @@ def test_every_public_name_is_in_the_reference_and_linked_from_pages(built: Path
 
 def test_recipes_lead_to_their_source_and_the_tutorial_to_its_notebook(built: Path):
     assert "class GAN" in text_of(
-        site / "source" / "src" / "loopwright" / "recipes" / "gan.py.html"
+        built / "source" / "src" / "loopwright" / "recipes" / "gan.py.html"
     )
     assert (built / "tutorial.ipynb").stat().st_size > 10_000
     (picture,) = built.glob("tutorial-*.png")
