@@ -200,7 +200,7 @@ class GAN(lw.Task):
 noise = np.random.default_rng(0).normal(size=(500, 32)).astype("float32")
 gan = lw.Trainer(GAN(), plan="graph")  # too short to look for a faster plan
 before = gan.predict(noise)
-gan.fit(x * 2 - 1, batch_size=64, epochs=80, verbose=0)
+gan.fit(x * 2 - 1, batch_size=64, epochs=50, verbose=0)
 after = gan.predict(noise)
 
 
