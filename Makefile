@@ -7,7 +7,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format bench faults
+.PHONY: help install train test check format docs bench faults
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
@@ -34,6 +34,9 @@ check: $(STAMP)  ## check format, lint, types and layers
 format: $(STAMP)  ## format, and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(STAMP)  ## build the documentation into site/
+	$(BIN)/python -m docs $(ARGS)
 
 bench: $(STAMP)  ## measure speed against Keras fit, start-up, growth and memory
 	$(BIN)/python -m benchmarks $(ARGS)

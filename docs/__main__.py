@@ -1,0 +1,11 @@
+"""`python -m docs`, or `python -m docs DIRECTORY`: runs the notebook and builds the site."""
+
+import sys
+from pathlib import Path
+
+from docs import notebook, site
+
+if __name__ == "__main__":
+    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else site.ROOT / "site"
+    site.build(directory, notebook.execute(site.ROOT / "notebooks" / "tutorial.py"))
+    print(f"open {directory / 'index.html'}")

@@ -1,0 +1,138 @@
+"""Gathers the pages of the site, and leads their links to where things are on the site.
+
+In the repository a page links to what lies beside it: other pages, pictures, source files. On the
+site pages have other places, pictures are copied, and a source file becomes a page that shows it.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+_TOP = {
+    "README.md": "index.md",
+    "ARCHITECTURE.md": "architecture.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+_NOTEBOOKS = {"notebooks/tutorial.py": "tutorial.md"}
+_LINK = re.compile(r'(?P<before>\]\(|\b(?:src|href)=")(?P<target>[^)"\s#]+)')
+_CODE = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
+_PUBLIC = re.compile(r"`lw\.(\w+)")
+_FENCE = re.compile(r"(?P<fence>\s*`{3,})\s*(?P<language>\w*)")
+_PICTURES = {".gif", ".jpg", ".png", ".svg"}
+
+
+class BrokenLinkError(Exception):
+    """A page links to a file that is not there."""
+
+
+def gather(
+    root: Path,
+    directory: Path,
+    made: Mapping[str, str],
+    files: Mapping[str, bytes],
+    references: Mapping[str, str],
+) -> None:
+    """Writes every page to `directory`: those of the repository, and those `made` for the site.
+
+    `files` are what made pages link to. `references` are places by name: where a page says
+    `lw.Trainer`, it links to `Trainer` there.
+    """
+    texts = {page: page.read_text() for page in written(root)}
+    texts[root / "ARCHITECTURE.md"] += _loop(root)
+    texts |= {root / "docs" / name: text for name, text in made.items()}
+    places = {page: place_of(root, page) for page in texts}
+    places |= {root / "docs" / name: name for name in files}
+    places |= {root / path: place for path, place in _NOTEBOOKS.items()}
+    beside: dict[str, bytes] = dict(files)
+    for page, text in texts.items():
+        here = places[page]
+
+        def lead(target: str, page: Path = page, here: str = here) -> str:
+            file = Path(os.path.normpath(page.parent / target))
+            if file in places:
+                return _relative(places[file], here)
+            if not (file.is_file() and file.is_relative_to(root)):
+                raise BrokenLinkError(f"{page.relative_to(root)} links to {target}: no such file")
+            place = place_of(root, file)
+            beside[place] = file.read_bytes() if _is_picture(file) else _shown(root, file)
+            return _relative(place, here)
+
+        links = {name: _relative(place, here) for name, place in references.items()}
+        _write(directory / here, "\n".join(_led(text, lead, links)).encode() + b"\n")
+    for place, content in beside.items():
+        _write(directory / place, content)
+
+
+def written(root: Path) -> list[Path]:
+    """The pages that lie in the repository."""
+    return [*(root / name for name in _TOP), *sorted((root / "docs").rglob("*.md"))]
+
+
+def place_of(root: Path, file: Path) -> str:
+    """Where a file of the repository is on the site."""
+    path = file.relative_to(root).as_posix()
+    if path in _TOP:
+        return _TOP[path]
+    if _is_picture(file):
+        return f"pictures/{path}"
+    if file.suffix == ".md" and path.startswith("docs/"):
+        return re.sub(r"README\.md$", "index.md", path.removeprefix("docs/"))
+    return f"source/{path}.md"
+
+
+def _is_picture(file: Path) -> bool:
+    return file.suffix in _PICTURES
+
+
+def _relative(goal: str, place: str) -> str:
+    return os.path.relpath(goal, os.path.dirname(place) or ".")
+
+
+def _led(text: str, lead: Callable[[str], str], links: Mapping[str, str]) -> Iterator[str]:
+    """The lines of a page with its links led elsewhere; code stays as it is."""
+    fence = ""
+    for line in text.splitlines():
+        opened = _FENCE.match(line)
+        if opened and not fence:
+            fence = opened["fence"]
+            yield fence + opened["language"]  # `continuation` and `notest` are for the tests
+        elif fence:
+            fence = "" if line.rstrip() == fence else fence
+            yield line
+        else:
+            yield _line_led(line, lead, {} if line.startswith("#") else links)
+
+
+def _line_led(line: str, lead: Callable[[str], str], links: Mapping[str, str]) -> str:
+    def led(match: re.Match[str]) -> str:
+        is_outside = "://" in match["target"] or match["target"].startswith("mailto:")
+        return match["before"] + (match["target"] if is_outside else lead(match["target"]))
+
+    done, rest = [], line
+    while code := _CODE.search(rest):
+        done.append(_LINK.sub(led, rest[: code.start()]))
+        named = _PUBLIC.match(code[0])
+        is_link_text = rest[: code.start()].endswith("[")
+        goal = links.get(named[1]) if named and not is_link_text else None
+        done.append(code[0] if goal is None else f"[{code[0]}]({goal})")
+        rest = rest[code.end() :]
+    return "".join([*done, _LINK.sub(led, rest)])
+
+
+def _loop(root: Path) -> str:
+    source = (root / "src" / "loopwright" / "loop.py").read_text()
+    return f"\n## The loop\n\n`src/loopwright/loop.py`, as it is:\n\n```python\n{source}```\n"
+
+
+def _shown(root: Path, file: Path) -> bytes:
+    """A page with the text of a file."""
+    language = {".py": "python", ".md": "markdown", ".toml": "toml"}.get(file.suffix, "text")
+    title = file.relative_to(root).as_posix()
+    return f"# {title}\n\n````{language}\n{file.read_text()}````\n".encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)

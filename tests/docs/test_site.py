@@ -1,0 +1,185 @@
+"""The site: built from the pages, the source and the notebook, whole and on its own."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+import loopwright as lw
+from docs import notebook, pages, reference, site
+
+ROOT = Path(__file__).parents[2]
+CONFIG = tomllib.loads((ROOT / "docs" / "zensical.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module")
+def tutorial() -> notebook.Executed:
+    pytest.importorskip("jupytext")
+    return notebook.execute(ROOT / "notebooks" / "tutorial.py")
+
+
+@pytest.fixture(scope="module")
+def built(tutorial: notebook.Executed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("zensical")
+    directory = tmp_path_factory.mktemp("docs") / "site"
+    site.build(directory, tutorial)
+    return directory
+
+
+# --- the notebook ---
+
+
+def shown(tutorial: notebook.Executed) -> list[Any]:
+    return [output for cell in tutorial.content.cells for output in cell.get("outputs", [])]
+
+
+def test_the_tutorial_runs_and_shows_what_it_says(tutorial: notebook.Executed):
+    printed = "".join(output.get("text", "") for output in shown(tutorial))
+    assert "epoch 8/8" in printed
+    assert "broadcasting to (n, n)" in printed
+    assert "the power is gone\nthe same numbers: True\n" in printed
+    before, after, real = ast.literal_eval(shown(tutorial)[-1].data["text/plain"])
+    assert before < 0.1 < 0.3 < after <= real
+
+
+def test_a_cell_that_raises_is_not_passed_over(tmp_path: Path):
+    pytest.importorskip("jupytext")
+    path = tmp_path / "broken.py"
+    path.write_text("# %%\nx = 1\n\n# %%\n1 / (x - 1)\n")
+    with pytest.raises(ZeroDivisionError):
+        notebook.execute(path)
+
+
+def test_a_page_of_a_notebook_shows_code_prints_and_values(tmp_path: Path):
+    pytest.importorskip("jupytext")
+    path = tmp_path / "small.py"
+    path.write_text("# %% [markdown]\n# # Title\n\n# %%\nprint('said')\n40 + 2\n")
+    code = "```python\nprint('said')\n40 + 2\n```"
+    page = notebook.execute(path).markdown
+    assert page == f"# Title\n\n{code}\n\n```text\nsaid\n```\n\n```text\n42\n```\n"
+
+
+# --- what it is made of ---
+
+
+def listed(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for part in nav.values() if isinstance(nav, dict) else nav:
+            yield from listed(part)
+
+
+def test_every_page_has_a_place_in_the_navigation():
+    written = {pages.place_of(ROOT, page) for page in pages.written(ROOT)}
+    made = {*reference.made(ROOT / "src" / "loopwright"), "tutorial.md"}
+    assert sorted(listed(CONFIG["nav"])) == sorted(written | made)
+
+
+def test_links_are_led_to_places_on_the_site_or_fail(tmp_path: Path):
+    for page in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        (tmp_path / page).write_text("# Page\n")
+    (tmp_path / "src" / "loopwright").mkdir(parents=True)
+    (tmp_path / "src" / "loopwright" / "loop.py").write_text("def train(): ...\n")
+    (tmp_path / "README.md").write_text(
+        "```python notest\n[a](b.md)\n```\n`[in](code.md)`, [loop](src/loopwright/loop.py), "
+        "`lw.A(1)`\n"
+    )
+    pages.gather(tmp_path, tmp_path / "pages", {}, {}, {"A": "reference/letters.md#a"})
+    assert (tmp_path / "pages" / "index.md").read_text() == (
+        "```python\n[a](b.md)\n```\n`[in](code.md)`, [loop](source/src/loopwright/loop.py.md), "
+        "[`lw.A(1)`](reference/letters.md#a)\n"
+    )
+    (tmp_path / "README.md").write_text("[gone](docs/gone.md)\n")
+    with pytest.raises(pages.BrokenLinkError, match=r"README\.md links to docs/gone\.md: no"):
+        pages.gather(tmp_path, tmp_path / "pages", {}, {}, {})
+
+
+@pytest.mark.parametrize("target", ["other.md#nowhere", "nowhere.md"])
+def test_a_link_to_a_heading_or_page_that_is_not_there_fails(tmp_path: Path, target: str):
+    pytest.importorskip("zensical")
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "index.md").write_text(f"# Start\n\n[other]({target})\n")
+    (tmp_path / "pages" / "other.md").write_text("# Other\n")
+    (tmp_path / "zensical.toml").write_text('[project]\nsite_name = "x"\ndocs_dir = "pages"\n')
+    with pytest.raises(SystemExit, match="does not exist"):
+        site.generate(tmp_path)
+
+
+# --- what comes out ---
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, {name: value or "" for name, value in attrs}))
+
+    def names(self) -> set[str]:
+        return {attributes["id"] for _, attributes in self.found if "id" in attributes}
+
+
+def test_the_browser_fetches_nothing_from_elsewhere(built: Path):
+    for page in built.rglob("*.html"):
+        for tag, attributes in Elements(page).found:
+            if tag != "a":
+                fetched = [attributes.get(name, "") for name in ("src", "href", "srcset")]
+                assert not any("//" in url for url in fetched), f"{page.name}: {tag} {fetched}"
+    for sheet in built.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", sheet.read_text()), sheet.name
+
+
+def test_every_link_of_the_site_leads_somewhere(built: Path):
+    elements = {page: Elements(page) for page in built.rglob("*.html") if page.name != "404.html"}
+    names = {page: found.names() for page, found in elements.items()}
+    links = 0
+    for page, found in elements.items():
+        for _, attributes in found.found:
+            url = attributes.get("href") or attributes.get("src") or ""
+            if not url or url.startswith(("http:", "https:", "data:", "mailto:")):
+                continue
+            links += 1
+            path, _, anchor = unquote(url).partition("#")
+            target = (page.parent / path.partition("?")[0]).resolve() if path else page
+            assert target.exists(), f"{page.relative_to(built)}: {url}"
+            if anchor and target in names:
+                assert anchor in names[target] | {"__top"}, f"{page.relative_to(built)}: {url}"
+    assert links > 1000
+
+
+def text_of(page: Path) -> str:
+    return re.sub(r"<[^>]+>", "", page.read_text())
+
+
+def test_the_architecture_page_shows_the_loop_as_it_is(built: Path):
+    source = (ROOT / "src" / "loopwright" / "loop.py").read_text()
+    line = next(line for line in source.splitlines() if line.startswith("def "))
+    assert line in text_of(built / "architecture.html")
+
+
+def test_every_public_name_is_in_the_reference_and_linked_from_pages(built: Path):
+    for name, place in reference.anchors().items():
+        page, _, anchor = place.partition("#")
+        assert anchor in Elements(built / page.replace(".md", ".html")).names(), name
+    assert {*reference.anchors(), *lw._MODULES} == {*lw.__all__}
+    assert 'href="reference/events.html#validated"' in (built / "callbacks.html").read_text()
+
+
+def test_recipes_lead_to_their_source_and_the_tutorial_to_its_notebook(built: Path):
+    assert "class GAN" in text_of(
+        built / "source" / "src" / "loopwright" / "recipes" / "gan.py.html"
+    )
+    assert (built / "tutorial.ipynb").stat().st_size > 10_000
+    (picture,) = built.glob("tutorial-*.png")
+    assert picture.name in (built / "tutorial.html").read_text()

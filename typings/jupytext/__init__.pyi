@@ -1,0 +1,4 @@
+# jupytext is optional; see [tool.pyright] in pyproject.toml.
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...
