@@ -21,7 +21,7 @@ from benchmarks.outcomes import (
     ratio,
 )
 
-KEYS = ("mlp", "dropout", "pipeline", "gan", "cnn", "unet", "lstm", "transformer")
+KEYS = ("cnn", "unet", "lstm", "transformer", "mlp", "dropout", "pipeline", "gan")
 _WITH_PROGRESS = ("mlp", "cnn")
 _LEGEND = (
     "Keras' best of `steps_per_execution` 1 and 32, as graph and with `jit_compile=True` (xla). "

@@ -152,14 +152,14 @@ def two_networks() -> Workload:
 
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
-    "mlp": mlp,
-    "dropout": mlp_dropout,
-    "pipeline": pipeline,
-    "gan": two_networks,
     "cnn": cnn,
     "unet": unet,
     "lstm": lstm,
     "transformer": transformer,
+    "mlp": mlp,
+    "dropout": mlp_dropout,
+    "pipeline": pipeline,
+    "gan": two_networks,
 }
 
 
