@@ -195,10 +195,12 @@ def test_an_update_that_would_spoil_the_weights_is_skipped_though_its_loss_is_fi
     assert all(np.isfinite(w).all() for w in trainer.task.model.get_weights())
 
 
-def test_a_training_that_only_skips_is_ended_in_words():
+@pytest.mark.parametrize("plan", ["graph", lw.Plan("graph", "python")], ids=["looped", "python"])
+def test_a_training_that_only_skips_is_ended_in_words_however_few_steps_a_call_has(plan: Any):
     x, y = arrays(bad=None, rows=50 * BATCH)
-    with pytest.raises(lw.NotFiniteError, match="more than 32 batches had to be skipped"):
-        fit(lw.Trainer(Normalised(), on_nan="skip"), (x * np.nan, y), epochs=3)
+    trainer = lw.Trainer(Normalised(), on_nan="skip", plan=plan)
+    with pytest.raises(lw.NotFiniteError, match="more than 32 batches in a row had to be skipped"):
+        fit(trainer, (x * np.nan, y), epochs=3)
 
 
 # --- rollback ---

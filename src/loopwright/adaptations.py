@@ -510,3 +510,13 @@ def was_left_on_purpose() -> bool:
     leaving = {"POP_TOP", "POP_ITER"}
     codes = dis.get_instructions(frame.f_code)
     return any(code.offset == frame.f_lasti and code.opname in leaving for code in codes)
+
+
+def mirrored_strategy(devices: list[str] | None = None) -> tf.distribute.Strategy:
+    """A `MirroredStrategy` beside any others in this process.
+
+    Each numbers its collectives from the same start, and the second one meets those of the first.
+    If this moves: a second strategy in a process fails with a shape mismatch of collectives.
+    """
+    tf.distribute.MirroredStrategy._collective_key_base += 100_000
+    return tf.distribute.MirroredStrategy(devices)

@@ -18,7 +18,7 @@ from loopwright.explanations import place_in
 OnNan = Literal["raise", "rollback", "skip"]
 
 MOST_SKIPPED = 32
-"""In one call: more of them are no accident."""
+"""In a row, or in one call: more of them are no accident."""
 _NONE = 2**31 - 1
 
 

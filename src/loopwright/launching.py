@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from loopwright import config as configs
-from loopwright import recipes, registry, run_lock
+from loopwright import adaptations, recipes, registry, run_lock
 from loopwright.checkpoint import Store
 from loopwright.config import Config, Fit
 from loopwright.data import training_data
@@ -189,7 +189,7 @@ def _make(directory: Path) -> None:
 
 def _trainer(config: Config, experiment: Experiment) -> Trainer:
     with quiet_start():
-        strategy = tf.distribute.MirroredStrategy() if config.strategy == "mirrored" else None
+        strategy = adaptations.mirrored_strategy() if config.strategy == "mirrored" else None
         tf.config.list_logical_devices()  # they are looked for once, and loudly
 
     def make_task() -> Any:

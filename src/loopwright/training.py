@@ -49,6 +49,7 @@ class Training:
         """Steps whose batch is read and not trained on, because it would spoil the run."""
         self.skipped: list[BatchSkipped] = []
         """What has not been told yet of the steps that were skipped."""
+        self._skipped_in_a_row = 0
         self._steps_in_epoch = 0
         self._runners: dict[Plan, StepRunner] = {}
         self._pilot_for, self._pilot = pilot_for, pilot_for(feed, self)
@@ -153,8 +154,10 @@ class Training:
         watch.add("step", seconds - compile_seconds - waited_seconds)
         done = ran.steps
         self._pilot.ran(plan, done, seconds, compile_seconds)
-        if ran.not_finite and not self.lets_nan_pass:
-            self._not_finite(plan, ran.not_finite)
+        if not ran.not_finite:
+            self._skipped_in_a_row = 0
+        elif not self.lets_nan_pass:
+            self._not_finite(plan, ran.not_finite, done)
         if done:
             self._tally.add(ran.outputs)
         self._count(done)
@@ -170,7 +173,7 @@ class Training:
         self._count_step()
         self._count(1)
 
-    def _not_finite(self, plan: Plan, places: Sequence[int]) -> None:
+    def _not_finite(self, plan: Plan, places: Sequence[int], done: int) -> None:
         """Raises for the first step that was not finite, or notes those that were skipped."""
         batches = [self.batch_in_words(self.read.batches + place) for place in places]
         steps = [self.step + place + 1 for place in places]
@@ -178,8 +181,9 @@ class Training:
         if not runner.skips:
             where = "; ".join(filter(None, [batches[0], runner.first_not_finite]))
             raise NotFiniteError(_not_finite(steps[0], where), step=steps[0])
-        if len(places) > MOST_SKIPPED:
-            raise NotFiniteError(_too_many(steps[0], batches[0]), step=steps[0])
+        self._skipped_in_a_row = skipped_in_a_row(self._skipped_in_a_row, places, done)
+        if max(len(places), self._skipped_in_a_row) > MOST_SKIPPED:
+            raise NotFiniteError(_too_many(steps[-1], batches[-1]), step=steps[-1])
         self.skipped += map(BatchSkipped, steps, batches)
 
     def _runner(self, plan: Plan) -> StepRunner:
@@ -234,11 +238,23 @@ def _not_finite(step: int, batch: str) -> str:
     )
 
 
+def skipped_in_a_row(before: int, places: Sequence[int], done: int) -> int:
+    """How many steps in a row were skipped in the end, after a call of `done` steps.
+
+    >>> skipped_in_a_row(5, places=[0, 1], done=2), skipped_in_a_row(5, places=[0, 2], done=3)
+    (7, 1)
+    """
+    ending = 0
+    while ending < len(places) and places[-1 - ending] == done - 1 - ending:
+        ending += 1
+    return before + done if ending == done else ending
+
+
 def _too_many(step: int, batch: str) -> str:
     return message(
-        f"Since step {step:,} more than {MOST_SKIPPED} batches had to be skipped.",
+        f"Up to step {step:,} more than {MOST_SKIPPED} batches in a row had to be skipped.",
         expected="now and then a batch whose loss is NaN or infinite",
-        received=f"the first was {batch}",
+        received=f"the last was {batch}",
         do="lower the learning rate or clip gradients (the optimizer's clipnorm=): this is not "
         "the fault of single examples",
     )
