@@ -23,7 +23,7 @@ from loopwright.legs import entry
 from loopwright.manifest import Checkpoint
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.runs import Run, Snapshot
-from loopwright.schedule import Place, moved
+from loopwright.schedule import Place, moved, validated
 from loopwright.snapshots import Exact, put_back, require_resumable, taken
 from loopwright.telemetry.run_files import RunFiles, learning_rates
 
@@ -42,7 +42,8 @@ def leg_events(
 ) -> Iterator[Event]:
     """The events of one call of `fit`, number `leg` of its run: begun, resumed or skipped."""
     refuse_data(asked)
-    with run.opened(), signals.watched() as heard:
+    # Heard until the last checkpoint is on disk: another SIGTERM must not cut it off.
+    with signals.watched() as heard, run.opened():
         found = run.newest()
         what = entry(leg, asked.until, None if found is None else found[1].reached)
         if what == "skip":
@@ -235,7 +236,7 @@ def _after(place: Place, event: Event, first_step: int) -> Place:
             at = moved(place, steps=step - place.step, seconds=place.seconds + event.seconds)
             return replace(at, epoch=event.epoch, step_in_epoch=event.step_in_epoch)
         case Validated():
-            return replace(place, validated_step=place.step, validated_seconds=place.seconds)
+            return validated(place, seconds=place.seconds)
         case EpochEnded():
             return replace(place, epoch=event.epoch + 1, step_in_epoch=0, is_due=False)
         case _:
