@@ -124,15 +124,12 @@ class _Leg:
             recover = self._recover
             if place.step == 0:
                 self._save(place, {})
-        try:
-            for event in fitting.events(place, scores, self._save, recover, self._left):
-                self._place = _after(self._place, event, fitting.first_step)
-                if isinstance(event, Validated | EpochStarted):
-                    self._scores = event.metrics if isinstance(event, Validated) else {}
-                yield event
-        except DataError:
-            self._save_what_was_trained()
-            raise
+        leaving = {GeneratorExit: self._left, DataError: self._save_what_was_trained}
+        for event in fitting.events(place, scores, self._save, recover, leaving):
+            self._place = _after(self._place, event, fitting.first_step)
+            if isinstance(event, Validated | EpochStarted):
+                self._scores = event.metrics if isinstance(event, Validated) else {}
+            yield event
 
     def _left(self) -> None:
         """A leg that was left by `break` is over; an exception of the caller's does not end it."""
@@ -141,7 +138,9 @@ class _Leg:
 
     def _save_what_was_trained(self) -> None:
         """Data that fails does not cost what was trained before it."""
-        training, place = self._fitting.training, self._place
+        training, place, feed = self._fitting.training, self._place, self._fitting.feed
+        if feed is not None and feed.position != "index":
+            return  # an iterator that failed has lost what it read for the batch that failed
         if int(self._fitting.lent.task.step_counter.read_value()) != training.step:
             return  # it failed inside a compiled loop, whose totals are lost with it
         steps = training.step - self._fitting.first_step - place.step

@@ -19,7 +19,7 @@ _CONTEXT.set_forkserver_preload(["tests.resume.program"])
 class Child:
     """A process that calls a function; what it prints goes to a file."""
 
-    def __init__(self, log: Path, function: Callable[..., None], *arguments: Any) -> None:
+    def __init__(self, log: Path, function: Callable[..., Any], *arguments: Any) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
         self._process = _CONTEXT.Process(target=_run, args=(log, function, *arguments))
@@ -54,7 +54,7 @@ class Child:
         return code, self._log.read_text()
 
 
-def _run(log: Path, function: Callable[..., None], *arguments: Any) -> None:
+def _run(log: Path, function: Callable[..., Any], *arguments: Any) -> None:
     with log.open("w") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
