@@ -9,6 +9,7 @@ import dis
 import functools
 import inspect
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -430,6 +431,16 @@ def restore_iterator(iterator: Any, state: Any) -> None:
         tf.raw_ops.DeserializeIterator(
             resource_handle=iterator._iterator_resource, serialized=state
         )
+
+
+def holds_failure(state: Any) -> bool:
+    """Whether an iterator had read ahead and failed when its state was taken.
+
+    The failure is part of the state, and would be raised again when the data was mended.
+    If this moves: a run whose data failed may fail again from its last checkpoint (tested).
+    """
+    text = tf.io.serialize_tensor(state).numpy()
+    return re.search(rb"Iterator::Root::[ -~]*(error_message|status_msg)", text) is not None
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class _Leg:
             recover = self._recover
             if place.step == 0:
                 self._save(place, {})
-        leaving = {GeneratorExit: self._left, DataError: self._save_what_was_trained}
+        leaving = {GeneratorExit: self._left, DataError: self._data_failed}
         for event in fitting.events(place, scores, self._save, recover, leaving):
             self._place = _after(self._place, event, fitting.first_step)
             if isinstance(event, Validated | EpochStarted):
@@ -136,11 +136,13 @@ class _Leg:
         is_over = adaptations.was_left_on_purpose()
         self._save(replace(self._place, is_over=is_over), self._scores)
 
-    def _save_what_was_trained(self) -> None:
-        """Data that fails does not cost what was trained before it."""
+    def _data_failed(self) -> None:
+        """Data that fails does not cost what was trained before it, if its place is a number."""
         training, place, feed = self._fitting.training, self._place, self._fitting.feed
         if feed is not None and feed.position != "index":
-            return  # an iterator that failed has lost what it read for the batch that failed
+            # An iterator that failed has lost what it had read of the batch that failed.
+            self._run.set_failures_aside()
+            return
         if int(self._fitting.lent.task.step_counter.read_value()) != training.step:
             return  # it failed inside a compiled loop, whose totals are lost with it
         steps = training.step - self._fitting.first_step - place.step
