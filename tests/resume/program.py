@@ -12,12 +12,13 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
+from tests.resume.faults import ALL
 
 import loopwright as lw
 from loopwright import state
 
 LAYERS = keras.layers
-STEPS_PER_EPOCH, EPOCHS = 13, 5
+STEPS_PER_EPOCH, EPOCHS = 13, 5 if ALL else 3
 
 
 class Noisy(lw.Task):
@@ -188,18 +189,27 @@ class Slowly(keras.callbacks.Callback):
 
 
 class RunsOutOfMemory(Slowly):
-    """From step 20 on, the process gets no more memory."""
+    """From a step on, the process gets no more memory."""
+
+    def __init__(self, at=None):
+        super().__init__()
+        self.at = at
 
     def on_train_batch_end(self, batch, logs=None):
         super().on_train_batch_end(batch, logs)
-        if int(self.model.optimizer.iterations) == 20 and "LOOPWRIGHT_NO_MEMORY" in os.environ:
+        if int(self.model.optimizer.iterations) == self.at:
             held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (held, held))
             self.held = bytearray(2**30)
 
 
+def train_and_tell(run_dir, kind, plan, options):
+    """Trains slowly, and prints how it ended."""
+    callback = RunsOutOfMemory(options.get("memory_ends_at"))
+    trained, told = train(run_dir, kind, plan, callbacks=[callback])
+    print("end", digest(trained.task), told.history["loss"][-1], len(told.epoch), flush=True)
+
+
 if __name__ == "__main__":
     where, given, how = sys.argv[1:]
-    print("begins", flush=True)
-    trained, told = train(where, given, how, callbacks=[RunsOutOfMemory()])
-    print("end", digest(trained.task), told.history["loss"][-1], len(told.epoch), flush=True)
+    train_and_tell(where, given, how, {})

@@ -189,6 +189,8 @@ def test_a_run_on_two_replicas_that_was_killed_goes_on_with_the_same_bits(tmp_pa
     )
     assert digest(resumed.task) == digest(whole.task)
     assert history.epoch_steps == expected.epoch_steps
+    with pytest.raises(lw.ConfigurationError, match="replica"):
+        train(tmp_path / "run", "arrays", "graph", epochs=2, callbacks=[KillsAt(None)])
 
 
 class Wandering(lw.Task):
