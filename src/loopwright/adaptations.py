@@ -434,13 +434,9 @@ def restore_iterator(iterator: Any, state: Any) -> None:
 
 
 def holds_failure(state: Any) -> bool:
-    """Whether an iterator had read ahead and failed when its state was taken.
-
-    The failure is part of the state, and would be raised again when the data was mended.
-    If this moves: a run whose data failed may fail again from its last checkpoint (tested).
-    """
+    """Whether an iterator had read ahead and failed. If this moves: it fails again (tested)."""
     text = tf.io.serialize_tensor(state).numpy()
-    return re.search(rb"Iterator::Root::[ -~]*(error_message|status_msg)", text) is not None
+    return bool(re.search(rb"Iterator::Root::[ -~]*(error_message|status_msg)", text))
 
 
 @dataclass(frozen=True)
