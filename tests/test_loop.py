@@ -504,6 +504,25 @@ def test_a_validation_that_a_signal_cuts_short_is_done_again_after_going_on():
     assert place.validated_step is None
 
 
+def test_a_validation_that_was_whole_when_a_signal_came_is_not_done_again():
+    schedule = Schedule(2, until=Every(epochs=1), validate_every=Every(epochs=1))
+    world = World(validation_seconds=5.0)
+    world.interrupt_when = lambda world: bool(world.validated_at)
+    assert told(world.train(schedule))[-2:] == [
+        "  validated at 2: {'after': 2}",
+        "interrupted at 2",
+    ]
+    ((place, scores),) = world.saved
+    assert (place.validated_step, place.seconds) == (2, 7.0)  # the time it took is spent
+
+    rest = World()
+    rest.steps = rest.steps_in_epoch = 2
+    assert told(rest.train(schedule, place=place, scores=scores))[1:] == [
+        "end of epoch 0 at 2, 2 steps: {'after': 2}",
+        "complete at 2",
+    ]
+
+
 # --- numbers ---
 
 

@@ -9,6 +9,7 @@ import dis
 import functools
 import inspect
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -430,6 +431,12 @@ def restore_iterator(iterator: Any, state: Any) -> None:
         tf.raw_ops.DeserializeIterator(
             resource_handle=iterator._iterator_resource, serialized=state
         )
+
+
+def holds_failure(state: Any) -> bool:
+    """Whether an iterator had read ahead and failed. If this moves: it fails again (tested)."""
+    text = tf.io.serialize_tensor(state).numpy()
+    return bool(re.search(rb"Iterator::Root::[ -~]*(error_message|status_msg)", text))
 
 
 @dataclass(frozen=True)

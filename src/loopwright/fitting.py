@@ -115,15 +115,16 @@ class Fitting:
         scores: Metrics,
         save: Callable[[Place, Metrics], None],
         recover: Callable[[NotFiniteError], tuple[Place, Metrics, Event]] | None = None,
-        left: Callable[[], None] = lambda: None,
+        leaving: Mapping[type[BaseException], Callable[[], None]] | None = None,
     ) -> Iterator[Event]:
         """Trains, and tells every sink of every event; `Finished` reaches them whatever happens.
 
         `recover` says where to go on after a step that was not finite, and what to tell of it.
-        `left` is called if the caller leaves, with everything as it is at that moment.
+        `leaving` is called for what ends the run, with everything as it is at that moment.
         """
         events = self._looped(place, scores, save, recover)
-        return self._heard(events, [self.bridge, self.history, *self.asked.sinks], left)
+        sinks = [self.bridge, self.history, *self.asked.sinks]
+        return self._heard(events, sinks, leaving or {})
 
     def read_again(self, after: Read) -> None:
         """Begins anew in the data, as if what is in `after` had been read."""
@@ -226,7 +227,10 @@ class Fitting:
         return found
 
     def _heard(
-        self, events: Iterator[Event], sinks: Sequence[Sink], left: Callable[[], None]
+        self,
+        events: Iterator[Event],
+        sinks: Sequence[Sink],
+        leaving: Mapping[type[BaseException], Callable[[], None]],
     ) -> Iterator[Event]:
         began, finished, reason = self.watch.clock(), None, "failed"
         try:
@@ -236,9 +240,11 @@ class Fitting:
                     break
                 tell(sinks, event)
                 yield event
-        except GeneratorExit:
-            reason = "left"
-            left()
+        except BaseException as error:
+            reason = "left" if isinstance(error, GeneratorExit) else "failed"
+            for kind, call in leaving.items():
+                if isinstance(error, kind):
+                    call()
             raise
         finally:
             self.lent.piloting.end()

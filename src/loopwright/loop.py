@@ -1,6 +1,7 @@
 """The training loop: everything a run does, in the order it does it."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from loopwright.events import (
     EpochEnded,
@@ -14,7 +15,7 @@ from loopwright.events import (
     Validated,
 )
 from loopwright.meter import Pace
-from loopwright.schedule import Place, Schedule, after, moved
+from loopwright.schedule import Place, Schedule, after, moved, validated
 
 
 def train(
@@ -78,6 +79,7 @@ def train(
                 scores = found
                 seconds = clock() - validation_began
                 yield Validated(step=step, epoch=place.epoch, seconds=seconds, metrics=scores)
+                place = validated(place, seconds=clock() - began)
             if stop_requested():  # perhaps because of these scores
                 leaving, stop = True, schedule.stop_at(place, leaving=True)
         if interrupted():
@@ -100,6 +102,6 @@ def train(
             yield Saved(step=step, seconds=clock() - saving_began)
 
     if interrupted():
-        save(place, scores)
+        save(replace(place, seconds=clock() - began), scores)
     reason = "interrupted" if interrupted() else "stopped" if leaving else "complete"
     yield Finished(step=first_step + place.step, seconds=clock() - began, reason=reason)

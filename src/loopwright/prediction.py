@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from loopwright import adaptations, explanations, runtime, scheduled, state
 from loopwright.data import Data, Feed, nests
+from loopwright.data.records import damage_explained
 from loopwright.data.source import Resident
 from loopwright.errors import DataError, message
 from loopwright.meter import Pace
@@ -42,7 +43,7 @@ class Predictor:
                 else:
                     # Traced before anything is kept: the step may make variables lazily.
                     batches = self._traced_for(feed.batch_spec).in_loops(feed)
-                with undisturbed(self._task, self._strategy):
+                with undisturbed(self._task, self._strategy), damage_explained(feed):
                     parts += batches
             feed = feed_after(feed, len(parts))
         return tf.nest.map_structure(lambda *leaves: _whole(leaves), *parts)

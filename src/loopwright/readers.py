@@ -66,6 +66,11 @@ class StreamReader:
         return iter(dataset.map(lambda _: batch))
 
 
+def holds_failure(state: Mapping[str, tf.Tensor]) -> bool:
+    """Whether a reader had already failed, further on, when its state was taken."""
+    return _ITERATOR in state and adaptations.holds_failure(state[_ITERATOR])
+
+
 @final
 class ResidentReader:
     """An epoch and an index into its order."""

@@ -23,7 +23,7 @@ from loopwright.legs import entry
 from loopwright.manifest import Checkpoint
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.runs import Run, Snapshot
-from loopwright.schedule import Place, moved
+from loopwright.schedule import Place, moved, validated
 from loopwright.snapshots import Exact, put_back, require_resumable, taken
 from loopwright.telemetry.facts import Facts, facts, learning_rates
 from loopwright.telemetry.run_files import RunFiles
@@ -44,7 +44,8 @@ def leg_events(
 ) -> Iterator[Event]:
     """The events of one call of `fit`, number `leg` of its run: begun, resumed or skipped."""
     refuse_data(asked)
-    with run.opened(), signals.watched() as heard:
+    # Heard until the last checkpoint is on disk: another SIGTERM must not cut it off.
+    with signals.watched() as heard, run.opened():
         found = run.newest()
         what = entry(leg, asked.until, None if found is None else found[1].reached)
         if what == "skip":
@@ -125,24 +126,25 @@ class _Leg:
             recover = self._recover
             if place.step == 0:
                 self._save(place, {})
-        try:
-            for event in fitting.events(place, scores, self._save, recover, self._left):
-                self._place = _after(self._place, event, fitting.first_step)
-                if isinstance(event, Validated | EpochStarted):
-                    self._scores = event.metrics if isinstance(event, Validated) else {}
-                yield event
-        except DataError:
-            self._save_what_was_trained()
-            raise
+        leaving = {GeneratorExit: self._left, DataError: self._data_failed}
+        for event in fitting.events(place, scores, self._save, recover, leaving):
+            self._place = _after(self._place, event, fitting.first_step)
+            if isinstance(event, Validated | EpochStarted):
+                self._scores = event.metrics if isinstance(event, Validated) else {}
+            yield event
 
     def _left(self) -> None:
         """A leg that was left by `break` is over; an exception of the caller's does not end it."""
         is_over = adaptations.was_left_on_purpose()
         self._save(replace(self._place, is_over=is_over), self._scores)
 
-    def _save_what_was_trained(self) -> None:
-        """Data that fails does not cost what was trained before it."""
-        training, place = self._fitting.training, self._place
+    def _data_failed(self) -> None:
+        """Data that fails does not cost what was trained before it, if its place is a number."""
+        training, place, feed = self._fitting.training, self._place, self._fitting.feed
+        if feed is not None and feed.position != "index":
+            # An iterator that failed has lost what it had read of the batch that failed.
+            self._run.set_failures_aside()
+            return
         if int(self._fitting.lent.task.step_counter.read_value()) != training.step:
             return  # it failed inside a compiled loop, whose totals are lost with it
         steps = training.step - self._fitting.first_step - place.step
@@ -255,7 +257,7 @@ def _after(place: Place, event: Event, first_step: int) -> Place:
             at = moved(place, steps=step - place.step, seconds=place.seconds + event.seconds)
             return replace(at, epoch=event.epoch, step_in_epoch=event.step_in_epoch)
         case Validated():
-            return replace(place, validated_step=place.step, validated_seconds=place.seconds)
+            return validated(place, seconds=place.seconds)
         case EpochEnded():
             return replace(place, epoch=event.epoch + 1, step_in_epoch=0, is_due=False)
         case _:

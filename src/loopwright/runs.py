@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-from loopwright import plan_history, run_lock, tensors
+from loopwright import plan_history, readers, run_lock, tensors
 from loopwright.checkpoint import Store
 from loopwright.data.source import Read
 from loopwright.disk import write_whole
@@ -168,6 +168,27 @@ class Run:
     def go_on_from(self, checkpoint: Checkpoint) -> None:
         """Sets later checkpoints aside: the next start must not find what is abandoned now."""
         self._store.set_aside_after(checkpoint.step)
+
+    def set_failures_aside(self) -> None:
+        """Sets checkpoints aside that were written when the data had already failed further on.
+
+        They would fail again after it was mended.
+        """
+        self._writer.wait()
+        last_good = None
+        for found in reversed([each for each in self._store.all() if not each.damage]):
+            is_over = found.content["place"]["is_over"]
+            if is_over or not readers.holds_failure(tensors.read(found.path / "state")):
+                last_good = found.step
+                break
+        if self._store.set_aside_after(-1 if last_good is None else last_good):
+            again = "from its beginning" if last_good is None else f"from step {last_good:,}"
+            warnings.warn(
+                "Later checkpoints had read the data ahead that has failed, and are set aside: "
+                f"started again, this run goes on {again}.",
+                LoopwrightWarning,
+                stacklevel=2,
+            )
 
     def plans(self, snapshot: Snapshot) -> PlanHistory:
         """The plans of the run: as far as `plan.json` tells, or else until the snapshot."""

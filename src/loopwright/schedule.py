@@ -204,11 +204,16 @@ def moved(place: Place, *, steps: int, seconds: float, epoch_ended: bool = False
     )
 
 
+def validated(place: Place, *, seconds: float) -> Place:
+    """The same place, validated `seconds` after the run began."""
+    return replace(place, validated_step=place.step, validated_seconds=seconds)
+
+
 def after(stop: Stop, place: Place, *, seconds: float) -> Place:
     """The place once everything due at `stop` was done there, `seconds` after the run began."""
     place = replace(place, seconds=seconds, is_due=False, epoch_ended=False, is_over=stop.ends_run)
     if stop.validate:
-        place = replace(place, validated_step=place.step, validated_seconds=seconds)
+        place = validated(place, seconds=seconds)
     if stop.save:
         place = replace(place, saved_seconds=seconds)
     if stop.ends_epoch:

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, final
 
-import tensorflow as tf
-
 from loopwright.choosing import BackgroundCompile
 from loopwright.data import Feed
+from loopwright.data.records import damage_explained
 from loopwright.data.source import NOTHING_READ, Read
 from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
 from loopwright.events import BatchSkipped
@@ -142,9 +141,8 @@ class Training:
         watch = self._watch
         began, before = watch.clock(), dict(watch.seconds)
         try:
-            ran = self._runner(plan).run(self._reader, steps, watch)
-        except tf.errors.DataLossError as error:
-            raise DataError(_damaged(self.read.batches, error)) from error
+            with damage_explained(self._feed):
+                ran = self._runner(plan).run(self._reader, steps, watch)
         except Exception:
             self._raise_failure_of_data()
             raise
@@ -257,16 +255,6 @@ def _too_many(step: int, batch: str) -> str:
         received=f"the last was {batch}",
         do="lower the learning rate or clip gradients (the optimizer's clipnorm=): this is not "
         "the fault of single examples",
-    )
-
-
-def _damaged(batches: int, error: Exception) -> str:
-    reason = str(error).partition("\n")[0].partition(" [")[0].rpartition("}} ")[2]
-    return message(
-        "A record of the data is damaged.",
-        expected="files as they were written",
-        received=f"{reason}, after at least {batches:,} batches",
-        do="make the file anew; or leave such records out: dataset.ignore_errors(log_warning=True)",
     )
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from loopwright import state
 from loopwright.data import Feed
+from loopwright.data.records import damage_explained
 from loopwright.errors import DataError, message
 from loopwright.meter import Pace
 from loopwright.running import StepRunner
@@ -56,7 +57,8 @@ def score(
                 if interrupted():
                     return None
                 began, asked = clock(), pace.at_most_steps
-                run = runner.run(reader, asked, watch)
+                with damage_explained(feed):
+                    run = runner.run(reader, asked, watch)
                 ran = run.steps
                 pace.add(steps=ran, seconds=clock() - began)
                 scored += ran

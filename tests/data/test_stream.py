@@ -2,7 +2,6 @@
 
 from collections import namedtuple
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -296,20 +295,3 @@ def test_a_supervised_task_passes_over_labels_when_it_predicts():
     dataset = numbers(5, 2).map(lambda n: (tf.cast(n, tf.float64)[:, None], n))
 
     assert trainer.predict(dataset).ravel().tolist() == [0, 2, 4, 6, 8]
-
-
-def test_a_damaged_record_is_told_in_words(tmp_path: Path):
-    path = str(tmp_path / "data.tfrecord")
-    with tf.io.TFRecordWriter(path) as writer:
-        for number in range(20):
-            writer.write(np.full(3, number, "float32").tobytes())
-    content = bytearray(Path(path).read_bytes())
-    content[-20] ^= 1
-    Path(path).write_bytes(content)
-    dataset = tf.data.TFRecordDataset(path).map(
-        lambda record: tf.ensure_shape(tf.io.decode_raw(record, tf.float32), (3,))
-    )
-    with pytest.raises(lw.DataError, match="A record of the data is damaged") as error:
-        fit(dataset.batch(2))
-    assert "corrupted record at" in str(error.value)
-    assert "ignore_errors" in str(error.value)

@@ -1,8 +1,10 @@
 """A small training in a process of its own, to be killed: `python program.py RUN KIND PLAN`."""
 
+import functools
 import hashlib
 import os
 import resource
+import signal
 import sys
 import time
 from pathlib import Path
@@ -10,12 +12,13 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
+from tests.resume.faults import ALL
 
 import loopwright as lw
 from loopwright import state
 
 LAYERS = keras.layers
-STEPS_PER_EPOCH, EPOCHS = 13, 5
+STEPS_PER_EPOCH, EPOCHS = 13, 5 if ALL else 3
 
 
 class Noisy(lw.Task):
@@ -95,21 +98,85 @@ def digest(task) -> str:
     return parts.hexdigest()
 
 
-def train(run_dir, kind, plan, *, callbacks=(), save_every="5 steps", epochs=EPOCHS, **options):
+def train(
+    run_dir,
+    kind,
+    plan,
+    *,
+    callbacks=(),
+    save_every="5 steps",
+    epochs=EPOCHS,
+    validation_data=None,
+    **options,
+):
     """Trains as far as it gets; returns the trainer and what `fit` returned."""
-    trainer = lw.Trainer(Noisy(), run_dir=run_dir, plan=plan, **options)
+    trainer = lw.Trainer(Noisy, run_dir=run_dir, plan=plan, **options)
     batch_size = 8 if kind == "arrays" else None
     history = trainer.fit(
         *DATA[kind](),
         batch_size=batch_size,
         epochs=epochs,
-        validation_data=arrays(20),
+        validation_data=arrays(20) if validation_data is None else validation_data,
         validate_every="9 steps",
         save_every=save_every,
         callbacks=callbacks,
         verbose=0,
     )
     return trainer, history
+
+
+def train_legs(run_dir, second, killed_at=None):
+    """A script of two legs; the second freezes a layer, or trains one that was frozen before.
+
+    Returns the trainer, the histories, and how each leg ended.
+    """
+    task, reasons = Noisy(), []
+    task.model.layers[0].trainable = second == "freezes"
+
+    def listen(event):
+        if isinstance(event, lw.Finished):
+            reasons.append(event.reason)
+
+    trainer = lw.Trainer(task, run_dir=run_dir, plan="graph", sinks=[listen])
+    fit = functools.partial(trainer.fit, *arrays(), batch_size=8, save_every="3 steps", verbose=0)
+    first = fit(callbacks=[KillsAt(None)]).history
+    task.model.layers[0].trainable = second != "freezes"
+    task.optimizer = keras.optimizers.Adam(0.001)
+    then = fit(callbacks=[KillsAt(killed_at)], epochs=2).history
+    return trainer, [first, then], reasons
+
+
+def train_and_be_killed(run_dir, step, where):
+    """Trains, perhaps on two replicas, and is killed at a step."""
+    strategy = None
+    if where == "on two replicas":
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, two)
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    train(run_dir, "arrays", "graph", epochs=2, strategy=strategy, callbacks=[KillsAt(step)])
+
+
+class KillsAt(keras.callbacks.Callback):
+    """Kills its own process at a step of this start."""
+
+    needs_every_step = True
+
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        """Every start counts anew."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Slowly(keras.callbacks.Callback):
@@ -122,18 +189,27 @@ class Slowly(keras.callbacks.Callback):
 
 
 class RunsOutOfMemory(Slowly):
-    """From step 20 on, the process gets no more memory."""
+    """From a step on, the process gets no more memory."""
+
+    def __init__(self, at=None):
+        super().__init__()
+        self.at = at
 
     def on_train_batch_end(self, batch, logs=None):
         super().on_train_batch_end(batch, logs)
-        if int(self.model.optimizer.iterations) == 20 and "LOOPWRIGHT_NO_MEMORY" in os.environ:
+        if int(self.model.optimizer.iterations) == self.at:
             held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (held, held))
             self.held = bytearray(2**30)
 
 
+def train_and_tell(run_dir, kind, plan, options):
+    """Trains slowly, and prints how it ended."""
+    callback = RunsOutOfMemory(options.get("memory_ends_at"))
+    trained, told = train(run_dir, kind, plan, callbacks=[callback])
+    print("end", digest(trained.task), told.history["loss"][-1], len(told.epoch), flush=True)
+
+
 if __name__ == "__main__":
     where, given, how = sys.argv[1:]
-    print("begins", flush=True)
-    trained, told = train(where, given, how, callbacks=[RunsOutOfMemory()])
-    print("end", digest(trained.task), told.history["loss"][-1], len(told.epoch), flush=True)
+    train_and_tell(where, given, how, {})

@@ -1,6 +1,7 @@
 """A run that was stopped goes on where it was, and ends with the same bits."""
 
 import json
+import warnings
 from typing import Any
 
 import keras
@@ -62,12 +63,11 @@ def test_a_run_that_failed_and_went_on_ends_with_the_same_bits(kind, plan, tmp_p
 
 @pytest.mark.parametrize("kind", ["stream", "unknown", "pydataset"])
 def test_the_end_of_an_epoch_is_a_place_to_go_on_from(kind, tmp_path):
-    whole, undisturbed = train(None, kind, "graph", epochs=3)
-    for step in (STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1):  # before, after the end was read
-        run_dir = tmp_path / str(step)
-        resumed, history = failing(run_dir, kind, "graph", step, save_every="1 step", epochs=3)
-        assert digest(resumed.task) == digest(whole.task), step
-        assert history.epoch_steps == undisturbed.epoch_steps
+    whole, undisturbed = train(None, kind, "graph", epochs=2)
+    fails_at = (STEPS_PER_EPOCH, 2)  # goes on from the step before the end, then from the end
+    resumed, history = failing(tmp_path, kind, "graph", *fails_at, save_every="1 step", epochs=2)
+    assert digest(resumed.task) == digest(whole.task)
+    assert history.epoch_steps == undisturbed.epoch_steps
 
 
 def test_a_finished_run_is_skipped_and_returns_what_it_returned(tmp_path):
@@ -87,35 +87,46 @@ def test_more_epochs_continue_a_run_that_was_finished(tmp_path):
     assert digest(resumed.task) == digest(whole.task)
 
 
-def two_legs(run_dir, fail_in=None, at=4):
-    """A script of two phases: the second with the first layer frozen and another rate."""
-    trainer = lw.Trainer(Noisy(), run_dir=run_dir, plan="graph")
-    histories = []
-    for leg in range(2):
-        if leg == 1:
-            trainer.task.model.layers[0].trainable = False
-            trainer.task.optimizer.learning_rate = 0.001
-        history = trainer.fit(
-            *arrays(),
-            batch_size=8,
-            epochs=2,
-            save_every="3 steps",
-            callbacks=[FailsAt(at if leg == fail_in else NEVER)],
-            verbose=0,
-        )
-        histories.append(history.history)
-    return trainer, histories
+def test_a_script_that_failed_in_its_first_leg_goes_on_there(tmp_path):
+    def script(run_dir, fails_at=NEVER):
+        trainer = lw.Trainer(Noisy(), run_dir=run_dir, plan="graph")
+        common = {"batch_size": 8, "save_every": "3 steps", "verbose": 0}
+        first = trainer.fit(*arrays(), epochs=2, callbacks=[FailsAt(fails_at)], **common)
+        trainer.task.optimizer.learning_rate = 0.001
+        second = trainer.fit(*arrays(), callbacks=[FailsAt(NEVER)], **common)
+        return trainer, [*first.history["loss"], *second.history["loss"]]
 
-
-@pytest.mark.parametrize("leg", [0, 1])
-def test_a_script_of_two_legs_goes_on_in_the_right_one(leg, tmp_path):
-    whole, undisturbed = two_legs(None)
+    whole, undisturbed = script(None)
     with pytest.raises(RuntimeError):
-        two_legs(tmp_path / "run", fail_in=leg)
-    resumed, histories = two_legs(tmp_path / "run")
+        script(tmp_path / "run", fails_at=4)
+    resumed, losses = script(tmp_path / "run")
     assert digest(resumed.task) == digest(whole.task)
-    for ours, theirs in zip(histories, undisturbed, strict=True):
-        np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-6)
+    np.testing.assert_allclose(losses, undisturbed, rtol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["lost", "garbage"])
+def test_the_other_files_of_a_run_may_be_lost_or_garbage(how, tmp_path):
+    with pytest.raises(RuntimeError):
+        train(tmp_path / "run", "arrays", "graph", callbacks=[FailsAt(18)], epochs=2)
+    others = [path for path in (tmp_path / "run").iterdir() if path.is_file()]
+    assert {"plan.json", "metrics.jsonl", "status.json"} <= {path.name for path in others}
+    for path in others:
+        path.unlink() if how == "lost" else path.write_bytes(b"\x00{garbage")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lw.LoopwrightWarning)
+        resumed, history = failing(tmp_path / "run", "arrays", "graph", epochs=2)
+    whole, undisturbed = train(None, "arrays", "graph", epochs=2)
+    assert digest(resumed.task) == digest(whole.task)
+    assert history.epoch_steps == undisturbed.epoch_steps
+
+
+def test_a_directory_that_cannot_be_written_to_is_refused_before_the_first_step(tmp_path):
+    (tmp_path / "file").write_text("no directory")
+    told = []
+    with pytest.raises(lw.ConfigurationError, match="run directory cannot be made") as refusal:
+        train(tmp_path / "file" / "run", "arrays", "graph", sinks=[told.append])
+    assert "choose another run_dir" in str(refusal.value)
+    assert told == []
 
 
 def test_breaking_out_of_the_events_finishes_a_leg(tmp_path):

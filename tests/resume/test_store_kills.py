@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -89,14 +89,18 @@ def strace(log: Path | str, *expressions: str) -> list[str]:
     return ["strace", "-f", "-y", "-s", "0", "-o", str(log), *filters]
 
 
-def points_of(script: str, directory: Path) -> list[tuple[str, int]]:
+def points_of(
+    script: str, directory: Path, prepare: Callable[[Path], None] = lambda _: None
+) -> list[tuple[str, int]]:
     """Every system call of the script that touches the directory: its name, the how-manieth.
 
     strace counts each kind of system call by itself, from the start of the process.
     """
     place = directory / "traced"
+    prepare(place)
     run(script, place)  # nothing is compiled or cached in the traced run
     shutil.rmtree(place)
+    prepare(place)
     log = directory / "log"
     code, _ = run(script, place, under=strace(log, f"trace={WATCHED}"))
     assert code == 0
@@ -192,6 +196,58 @@ def test_a_kill_at_a_random_time_loses_nothing_that_was_acknowledged(tmp_path: P
         rest = saving.stdout.read()
     lines = (first + rest).splitlines(keepends=True)
     check_what_is_left(tmp_path, "".join(line for line in lines if line.endswith("\n")))
+
+
+# What a start does: what was left half done is cleaned, what was abandoned is set aside.
+STARTING = """
+import sys
+from pathlib import Path
+from loopwright.checkpoint import Store
+
+store = Store(Path(sys.argv[1]))
+store.clean()
+assert store.newest().step == 4
+store.at(2)
+store.set_aside_after(2)
+"""
+
+
+def prepare_start(directory: Path) -> None:
+    """Four checkpoints, a half-written one, and one whose replacement was interrupted."""
+    store = Store(directory)
+    for step in range(1, 5):
+        content = bytes([step]) * 2000
+        store.write(
+            step, {"number": step}, lambda path, content=content: _write_both(path, content)
+        )
+    shutil.copytree(directory / "step-00000004", directory / "step-00000005.tmp-0123abcd")
+    (directory / "step-00000005.tmp-0123abcd" / "manifest.json").unlink()
+    (directory / "step-00000003").rename(directory / "step-00000003.old-0123abcd")
+
+
+@needs_strace
+@pytest.mark.timeout(3600 if ALL else 300)
+def test_a_kill_at_any_system_call_of_a_start_leaves_the_next_start_its_checkpoint(tmp_path: Path):
+    def started(directory: Path, *under: str) -> int:
+        return run(STARTING, directory, under=under)[0]
+
+    points = points_of(STARTING, tmp_path, prepare_start)
+    assert {"unlinkat", "rmdir", "rename", "fsync"} <= {name for name, _ in points}
+    for name, which in sample(points):
+        directory = tmp_path / f"{name}-{which}"
+        prepare_start(directory)
+        inject = f"inject={name}:signal=SIGKILL:when={which}"
+        code = started(directory, *strace(os.devnull, f"trace={name}", inject))
+        assert code in (-signal.SIGKILL, 128 + signal.SIGKILL), (name, which)
+        store = Store(directory)
+        store.clean()
+        found = whole(store)
+        assert found is not None
+        assert found.step in (2, 3, 4), (name, which)  # some may be set aside already
+        assert store.at(2).content == {"number": 2}
+        shutil.rmtree(directory)
+    tried = len(sample(points))
+    record("SIGKILL at a system call of a start", tried=tried, held=tried)
 
 
 # --- disks that fail ---
