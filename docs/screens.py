@@ -97,9 +97,9 @@ def _text(row: Any) -> Text:
 
 
 def _style(cell: Any) -> Style:
-    colour = _COLOURS.get(cell.fg, cell.fg)
-    is_hex = len(colour) == 6 and set(colour) <= set("0123456789abcdef")
-    colour = None if colour == "default" else f"#{colour}" if is_hex else colour
+    name = _COLOURS.get(cell.fg, cell.fg)
+    is_hex = len(name) == 6 and set(name) <= set("0123456789abcdef")
+    colour = None if name == "default" else f"#{name}" if is_hex else name
     return Style(color=colour, bold=cell.bold)
 
 

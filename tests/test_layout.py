@@ -76,7 +76,7 @@ PUBLIC = [
 
 MOST_LINES = 300
 LONGER = {
-    "adaptations.py": (520, "one module for everything that touches internals, by rule"),
+    "adaptations.py": (540, "one module for everything that touches internals, by rule"),
     "trainer.py": (420, "the assembly: two public signatures of twenty arguments each"),
 }
 

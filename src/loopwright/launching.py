@@ -11,8 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright import config as configs
 from loopwright import adaptations, recipes, registry, run_lock
+from loopwright import config as configs
 from loopwright.checkpoint import Store
 from loopwright.config import Config, Fit
 from loopwright.data import training_data
