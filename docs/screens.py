@@ -97,7 +97,7 @@ def _text(row: Any) -> Text:
 
 
 def _style(cell: Any) -> Style:
-    name = _COLOURS.get(cell.fg, cell.fg)
+    name = str(_COLOURS.get(cell.fg, cell.fg))
     is_hex = len(name) == 6 and set(name) <= set("0123456789abcdef")
     colour = None if name == "default" else f"#{name}" if is_hex else name
     return Style(color=colour, bold=cell.bold)
