@@ -76,6 +76,7 @@ def leg_events(
 def _skipped(fitting: Fitting, found: Found | None, exact: Exact) -> Finished:
     if found is not None:
         put_back(fitting, require_resumable(fitting), *found, exact)
+        fitting.bridge.recall()
     finalize_averages(fitting.lent.task)
     skipped = Finished(fitting.training.step, 0.0, "skipped")
     tell(fitting.asked.sinks, skipped)
