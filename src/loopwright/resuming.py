@@ -216,6 +216,7 @@ def run_files(lent: Lent, run: Run, history: Callable[[], Metrics]) -> RunFiles:
         run.directory,
         clock=time.time,
         learning_rates=lambda: learning_rates(lent.task),
+        gradients=lent.runners.last_gradients,
         history=history,
         environment=environment.about(),
     )

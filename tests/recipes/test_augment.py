@@ -28,8 +28,6 @@ def test_every_way_of_changing_images_helps(quick: Quick):
 @pytest.mark.parametrize("way", ["layers", "function", "albumentations"])
 def test_images_changed_at_random_resume_exactly(way: str, monkeypatch: pytest.MonkeyPatch):
     if way == "albumentations":
-        # It would ask the network for a newer version.
-        monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")
         pytest.importorskip("albumentations", reason="pip install 'loopwright[augment]'")
     functions = {key: f for key, f in augment.FUNCTIONS.items() if key == way}
     monkeypatch.setattr(augment, "FUNCTIONS", functions)

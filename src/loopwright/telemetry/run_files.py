@@ -35,13 +35,14 @@ class RunFiles:
         *,
         clock: Callable[[], float],
         learning_rates: Callable[[], Mapping[str, Any]],
+        gradients: Callable[[], Mapping[str, Any]],
         history: Callable[[], Mapping[str, Any]],
         environment: Mapping[str, Any],
     ) -> None:
         self._directory, self._clock = directory, clock
         self._history, self._environment = history, environment
         self._journal = Journal(directory / JOURNAL, clock)
-        self._board = TensorBoardFiles(directory / "tensorboard", clock, learning_rates)
+        self._board = TensorBoardFiles(directory / "tensorboard", clock, learning_rates, gradients)
         self._log: Any = None
         self._sinks: list[Sink] = []
 
