@@ -7,17 +7,18 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import checkpoints, growth, memory, speed, startup, tuning
+from benchmarks import checkpoints, growth, memory, recipes, speed, startup, tuning
 
 SECTIONS = {
     "speed": speed,
+    "recipes": recipes,
     "startup": startup,
     "growth": growth,
     "memory": memory,
     "checkpoints": checkpoints,
     "tuning": tuning,
 }
-BY_DEFAULT = ("speed", "startup", "growth", "memory", "checkpoints")
+BY_DEFAULT = ("speed", "recipes", "startup", "growth", "memory", "checkpoints")
 
 
 def parser() -> argparse.ArgumentParser:

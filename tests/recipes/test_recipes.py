@@ -1,6 +1,7 @@
 """The shelf: every recipe is known by its name and keeps the contract."""
 
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -82,10 +83,12 @@ def test_every_recipe_exports_models_that_a_new_process_can_load(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", recipes.names())
-def test_every_recipe_has_a_page_with_a_small_figure(name: str):
+def test_every_recipe_has_a_page_with_its_row_its_result_and_a_small_figure(name: str):
     page = (ROOT / "docs" / "recipes" / f"{name}.md").read_text()
     assert f"python -m loopwright.recipes.{name}" in page
     assert f"]({name}.png)" in page
+    assert re.search(r"^Rows? M\d+", page, re.MULTILINE), "which row of the mission it answers"
+    assert re.search(r"^\| 20\d\d-\d\d-\d\d, ", page, re.MULTILINE), "measured when"
     assert (ROOT / "docs" / "recipes" / f"{name}.png").stat().st_size < 150_000
 
 
