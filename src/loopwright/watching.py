@@ -71,4 +71,4 @@ def record(variables: Sequence[Any], norms: Sequence[Any], gradients: Sequence[A
 def named(owner: Any, found: Mapping[int, tuple[Any, Any]]) -> dict[str, Any]:
     """What was found of each variable, by its name in `owner`: `model.layers[0].kernel`."""
     paths = {id(variable): path for path, variable in state.named(owner).items()}
-    return {paths.get(id(getattr(v, "value", v)), v.name): what for v, what in found.values()}
+    return {paths.get(id(getattr(v, "value", v)), str(v.name)): w for v, w in found.values()}

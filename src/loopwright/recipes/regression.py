@@ -86,7 +86,8 @@ class Regression(lw.Task):
 def make_task(*, seed: int = 0, optimizer: Any = None) -> Regression:
     """The task around its training data."""
     keras.utils.set_random_seed(seed)
-    return Regression(make_model(), *load()["train"], optimizer)
+    x, y = load()["train"]
+    return Regression(make_model(), x, y, optimizer)
 
 
 def draw_data(x: Any, y: Any) -> Figure:
