@@ -9,6 +9,8 @@ import pytest
 def pytest_configure() -> None:
     """No test may find what another run has chosen, nor leave its own choice behind."""
     os.environ["LOOPWRIGHT_CACHE_DIR"] = ""
+    # Importing albumentations would ask the network for a newer version.
+    os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 
 
 @pytest.fixture(autouse=True)

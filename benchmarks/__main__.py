@@ -7,10 +7,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import checkpoints, features, growth, memory, speed, startup, tuning
+from benchmarks import checkpoints, features, growth, memory, recipes, speed, startup, tuning
 
 SECTIONS = {
     "speed": speed,
+    "recipes": recipes,
     "startup": startup,
     "growth": growth,
     "memory": memory,
@@ -18,7 +19,7 @@ SECTIONS = {
     "features": features,
     "tuning": tuning,
 }
-BY_DEFAULT = ("speed", "startup", "growth", "memory", "checkpoints", "features")
+BY_DEFAULT = ("speed", "recipes", "startup", "growth", "memory", "checkpoints", "features")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import chart, growth, memory, processes, reports, speed, startup, tuning
+import tensorflow as tf
+from benchmarks import chart, growth, memory, processes, recipes, reports, speed, startup, tuning
 from benchmarks.__main__ import BY_DEFAULT, SECTIONS, parser
 from benchmarks.contenders import contenders, short_word
+from benchmarks.hand_loops import STEPS
 from benchmarks.measuring import Contender, Ready, calibrated_epochs, fitting_count, take_turns
 from benchmarks.outcomes import (
     HAND,
@@ -26,7 +28,9 @@ from benchmarks.outcomes import (
 )
 from benchmarks.workloads import WORKLOADS, mlp
 
+import loopwright as lw
 from loopwright import Plan
+from loopwright.recipes import gan
 
 SMALL = Outcome(
     "mlp",
@@ -219,6 +223,14 @@ def test_tuning_shows_the_default_against_the_best_plan():
     assert "| cnn | - | - | - | - |" in report
 
 
+def test_recipes_are_shown_beside_the_loop_by_hand():
+    measured = (Measured(HAND, rates=(40.0, 50.0)), Measured(LOOPWRIGHT, "fused", rates=(60.0,)))
+    report = recipes.render([Outcome("gan", "gan", measured), FAILED], rounds=2)
+    assert "| gan | 50 | 60 fused | 1.20x |" in report
+    assert "| cnn | - | - | - |" in report
+    assert "best of 2 interleaved rounds" in report
+
+
 def test_only_results_of_everything_replace_those_of_the_repository(tmp_path: Path):
     assert reports.directory(Namespace(results=None)) == reports.RESULTS
     assert reports.directory(Namespace(results=None, only=["mlp"])) is None
@@ -250,6 +262,15 @@ def test_every_workload_can_be_asked_for_by_its_key():
         work = make()
         assert work.key == key
         assert len(work.x) % work.batch_size == 0
+
+
+def test_the_loop_by_hand_does_the_steps_of_the_recipe():
+    assert list(STEPS) == list(recipes.KEYS)
+    images = gan.load()[:64]
+    once: dict[str, Any] = {"batch_size": 64, "shuffle": False, "verbose": 0}
+    by_hand = float(STEPS["gan"]()(tf.constant(images)))
+    history = lw.Trainer(gan.make_task, plan="graph").fit(images, **once).history
+    assert by_hand == pytest.approx(history["d_loss"][0] + history["g_loss"][0], rel=1e-4)
 
 
 def test_a_function_is_called_in_a_process_of_its_own():

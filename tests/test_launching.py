@@ -238,25 +238,17 @@ def test_importing_leaves_the_path_as_it_was(project: Path):
     assert sys.path == before
 
 
-def test_a_recipe_that_calls_fit_in_its_own_way_takes_what_its_main_takes(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    config = configs.load("gan", ["fit.epochs=5"])
-    with pytest.raises(lw.ConfigurationError, match="a way of its own") as caught:
-        launching.train(config)
-    assert "received: fit.epochs" in str(caught.value)
-    asked: dict[str, Any] = {}
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_takes_the_numbers_of_a_config(name: str):
+    config = configs.load(name, ["quick=true", "fit.epochs=7", "seed=3", "plan=graph"])
+    with launching.launched(config) as launch:
+        assert launch.config.fit.epochs == 7
+        assert launch.config.fit.save_every == "1 epoch"
+        assert launch.trainer.task.step_counter == 0
 
-    def run(name: str, **options: Any) -> dict[str, float]:
-        asked.update(options, name=name)
-        return {}
 
-    monkeypatch.setattr(recipes, "run", run)
-    launching.train(configs.load("gan", ["quick=true", "fit.save_every=5 steps", "plan=graph"]))
-    assert asked == {
-        "name": "gan",
-        "run_dir": "runs/gan",
-        "plan": "graph",
-        "quick": True,
-        "save_every": "5 steps",
-    }
+def test_a_recipe_with_a_callback_of_its_own_trains_by_a_config():
+    values = ["quick=true", "fit.epochs=1", "fit.save_every=5 steps", "plan=graph"]
+    scores = launching.train(configs.load("gan", [*values, "callbacks=[TerminateOnNaN]"]))
+    assert scores["digits"] >= 0
+    assert Path("runs/gan/figures/samples.png").is_file()

@@ -7,7 +7,7 @@ value, and the guards see the graph.
 import contextlib
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -126,7 +126,11 @@ def _build_task(step: Step, batch_spec: Any) -> Built:
     guards.check_operations(step.title, graph, tensors)
     # With several replicas this trace has no updates in it.
     owned = [v for optimizer, _ in met for v in state.variables(optimizer)] if several else []
-    return _built(outputs, graph, owned)
+    built = _built(outputs, graph, owned)
+    if step.watch is None:
+        return built
+    own = tuple(v for v in built.captured if not step.watch.holds(v))
+    return replace(built, captured=own)
 
 
 def _make_variables(step: Step, batch_spec: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright import adaptations, guards
+from loopwright import adaptations, guards, watching
 from loopwright.errors import ConfigurationError, StepError, message
 from loopwright.transforms import Transforms, as_list, transformed
 
@@ -29,17 +29,6 @@ class StepScope:
 
 
 _current = threading.local()  # replicas are traced in threads of their own
-
-
-@contextlib.contextmanager
-def norms_recorded() -> Iterator[dict[int, tuple[Any, Any]]]:
-    """Collects each variable that is updated in this thread, and the norm of its gradient."""
-    before, recorded = getattr(_current, "norms", None), dict[int, tuple[Any, Any]]()
-    _current.norms = recorded
-    try:
-        yield recorded
-    finally:
-        _current.norms = before
 
 
 @contextlib.contextmanager
@@ -126,7 +115,7 @@ def _is_dry_run(optimizer: Any, variables: list[Any]) -> bool:
     if scope.met is not None:
         scope.met.append((optimizer, variables))
     if not scope.updates:
-        _record(variables, [tf.zeros(()) for _ in variables])
+        watching.record(variables, [tf.zeros(()) for _ in variables])
     return not scope.updates
 
 
@@ -156,8 +145,9 @@ def _update(
     unscaled = gradients if scale is None else [_times(g, 1.0 / scale) for g in gradients]
     rows = [_rows_once(gradient) for gradient in unscaled]
     norm = tf.linalg.global_norm(rows)
-    if _is_recorded():
-        _record(variables, [tf.norm(tf.cast(each, norm.dtype)) for each in rows])
+    if watching.is_recording():
+        norms = [tf.norm(tf.cast(each, norm.dtype)) for each in rows]
+        watching.record(variables, norms, unscaled)
     if as_list(transform):
         gradients, variables = transformed(transform, unscaled, variables)
         if scale is not None:
@@ -175,15 +165,6 @@ def _update(
             lambda: _nothing(None),
         )
     return norm
-
-
-def _is_recorded() -> bool:
-    return getattr(_current, "norms", None) is not None
-
-
-def _record(variables: list[Any], norms: list[Any]) -> None:
-    if _is_recorded():
-        _current.norms |= {id(v): (v, norm) for v, norm in zip(variables, norms, strict=True)}
 
 
 def _reduce(gradients: list[Any], fraction: Any) -> list[Any]:

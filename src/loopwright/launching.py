@@ -29,8 +29,6 @@ from loopwright.schedule import Every, Schedule, every
 from loopwright.telemetry.tolerance import attempted
 from loopwright.trainer import Trainer
 
-_OF_MAIN = {"recipe", "run_dir", "quick", "plan", "fit.save_every"}
-
 
 @dataclass(frozen=True)
 class Launch:
@@ -48,8 +46,6 @@ def train(
     """Trains a config in its run directory, or goes on there; its scores."""
     if fresh:
         Run(config.directory, ()).move_aside()
-    if config.recipe is not None and not hasattr(_recipe(config.recipe), "experiment"):
-        return _train_by_main(config, say)
     with launched(config) as launch:
         enter(launch.config, say)
         launch.trainer.fit(**_fit_arguments(launch))
@@ -93,10 +89,7 @@ def experiment_of(config: Config) -> Experiment:
     if config.task is not None:
         make = function(config.task, Path.cwd())
     else:
-        recipe = _recipe(config.recipe or "")
-        if not hasattr(recipe, "experiment"):
-            raise _trains_its_own_way(config, "it as a whole")
-        make = recipe.experiment
+        make = _recipe(config.recipe or "").experiment
     options: dict[str, Any] = dict(config.data)
     if config.quick:
         options["quick"] = True
@@ -262,31 +255,3 @@ def _recipe(name: str) -> Any:
                 do="install it, or train a task of your own: MODULE:FUNCTION",
             )
         ) from error
-
-
-def _train_by_main(config: Config, say: Callable[[str], None]) -> dict[str, float]:
-    """Trains a recipe that calls `fit` in a way of its own."""
-    usual = Config(recipe=config.recipe)
-    refused = [c.key for c in configs.changes(usual, config) if c.key not in _OF_MAIN]
-    if refused:
-        raise _trains_its_own_way(config, ", ".join(refused))
-    save_every = config.fit.save_every or "1 epoch"
-    enter(config, say)
-    return recipes.run(
-        config.recipe or "",
-        run_dir=config.directory,
-        plan=config.plan,
-        quick=config.quick,
-        save_every=save_every,
-    )
-
-
-def _trains_its_own_way(config: Config, what: str) -> ConfigurationError:
-    return ConfigurationError(
-        message(
-            f"The recipe {config.recipe} trains in a way of its own.",
-            expected=f"nothing but {', '.join(sorted(_OF_MAIN))} for it",
-            received=what,
-            do="leave it out, or copy the recipe and change it",
-        )
-    )

@@ -79,6 +79,7 @@ def leg_events(
 def _skipped(fitting: Fitting, found: Found | None, exact: Exact) -> Finished:
     if found is not None:
         put_back(fitting, require_resumable(fitting), *found, exact)
+        fitting.bridge.recall()
     finalize_averages(fitting.lent.task)
     skipped = Finished(fitting.training.step, 0.0, "skipped")
     tell(fitting.asked.sinks, skipped)
@@ -224,6 +225,7 @@ def run_files(lent: Lent, run: Run, fitting: Callable[[], Fitting]) -> RunFiles:
         run.directory,
         clock=time.time,
         learning_rates=lambda: learning_rates(lent.task),
+        gradients=lent.runners.last_gradients,
         history=lambda: fitting().history.history,
         images=images,
         facts=lambda: _facts(fitting()),

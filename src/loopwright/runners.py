@@ -12,6 +12,7 @@ from loopwright.plans import Plan, Terms
 from loopwright.running import StepRunner
 from loopwright.step import Step, StepName
 from loopwright.task import Task
+from loopwright.watching import GradientWatch
 
 
 @final
@@ -23,11 +24,10 @@ class Runners:
         task: Task,
         strategy: tf.distribute.Strategy,
         on_nan: OnNan = "raise",
-        *,
-        watches_gradients: bool = False,
+        watch: GradientWatch | None = None,
     ) -> None:
         self._task, self._strategy, self._on_nan = task, strategy, on_nan
-        self._watches_gradients = watches_gradients
+        self._watched = watch
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
         self._runners: dict[Any, StepRunner] = {}
@@ -63,6 +63,10 @@ class Runners:
             replicas=replicas,
         )
 
+    def last_gradients(self) -> dict[str, Any]:
+        """Those that were put aside, by the names of their variables; none unless it is asked."""
+        return {} if self._watched is None else self._watched.last(self._task)
+
     def _step(self, name: StepName, batch_spec: Any, *, converts: bool) -> Step:
         return Step(
             self._task,
@@ -70,7 +74,7 @@ class Runners:
             self._strategy,
             batch_spec is not None,
             converts=converts,
-            watches_gradients=self._watches_gradients and name == "train_step",
+            watch=self._watched if name == "train_step" else None,
         )
 
     def _build(self, step: Step, batch_spec: Any) -> Built:

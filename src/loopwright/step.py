@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from loopwright import adaptations, runtime, scalars, scheduled, state
 from loopwright.data import nests
-from loopwright.gradients import StepScope, norms_recorded, step_scope
+from loopwright.gradients import StepScope, step_scope
 from loopwright.task import Task
+from loopwright.watching import GradientWatch, named
 
 StepName = Literal["train_step", "test_step"]
 
@@ -25,8 +26,8 @@ class Step:
     has_data: bool
     converts: bool
     """Whether `if` and `while` on tensors become graph operations; not while debugging eagerly."""
-    watches_gradients: bool = False
-    """Whether the norm of each variable's gradient is reported as well."""
+    watch: GradientWatch | None = None
+    """Who is told of each variable's gradient; its norm is reported as well."""
 
     @property
     def title(self) -> str:
@@ -66,7 +67,7 @@ class Step:
         step = getattr(step, "python_function", step)
         if self.converts and not self.reports_last:
             step = adaptations.autograph(step)
-        recorded = norms_recorded() if self.watches_gradients else contextlib.nullcontext({})
+        recorded = contextlib.nullcontext({}) if self.watch is None else self.watch.recording()
         with scheduled.following(self.task.step_counter), recorded as norms:
             outputs = step(batch) if self.has_data else step()
             if self.name == "train_step" and not self.reports_last:
@@ -75,9 +76,7 @@ class Step:
 
     def _named_norms(self, norms: Mapping[int, tuple[Any, Any]]) -> dict[str, Any]:
         """`gradient_norm/model.layers[0].kernel` and so on."""
-        paths = {id(variable): path for path, variable in state.named(self.task).items()}
-        named = {paths.get(id(getattr(v, "value", v)), v.name): n for v, n in norms.values()}
-        return {f"gradient_norm/{path}": norm for path, norm in named.items()}
+        return {f"gradient_norm/{path}": n for path, n in named(self.task, norms).items()}
 
     def folded(self, outputs: Any, examples: Any) -> Any:
         """What is kept of a step's outputs; refuses what is not a dict of scalars."""

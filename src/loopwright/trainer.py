@@ -36,6 +36,7 @@ from loopwright.task import Task, require_step
 from loopwright.telemetry.console import console
 from loopwright.telemetry.tolerance import tolerated
 from loopwright.validation import score
+from loopwright.watching import GradientWatch
 
 Verbose = Literal["auto", 0, 1, 2]
 
@@ -59,8 +60,9 @@ class Trainer:
     With a `run_dir` the same program goes on where it was stopped, and ends with the same bits:
     `keep` says which checkpoints stay, `exact="require"` refuses to go on in another environment,
     `fresh=True` starts over and moves the old run aside. `on_nan` says what is done about a loss
-    that is not finite, `watch="gradients"` reports the norm of each, `init_from` are weights to
-    begin with: a run, a `.weights.h5` file, or a `tf.train.Checkpoint`.
+    that is not finite. `watch="gradients"` reports the norm of each, and writes histograms into
+    the TensorBoard files of a run directory. `init_from` are weights to begin with: a run, a
+    `.weights.h5` file, or a `tf.train.Checkpoint`.
     """
 
     def __init__(
@@ -85,9 +87,10 @@ class Trainer:
         self._task = as_task(task, self._strategy)
         self._init_from = None if init_from is None else os.fspath(init_from)
         _require_watchable(watch, self._task)
-        self._runners = Runners(
-            self._task, self._strategy, on_nan, watches_gradients=watch is not None
-        )
+        # Whole gradients go to TensorBoard only; on several replicas nobody holds them.
+        keeps = run_dir is not None and self._strategy.num_replicas_in_sync == 1
+        watched = None if watch is None else GradientWatch(keeps=keeps)
+        self._runners = Runners(self._task, self._strategy, on_nan, watched)
         self._piloting = Piloting(asked_for(plan), self._runners, self._task)
         self._predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)

@@ -20,8 +20,8 @@ from loopwright.errors import LoopwrightError, message
 
 _TRAIN = """
 import sys
-from loopwright.recipes import {recipe} as recipe
-recipe.main(run_dir=sys.argv[1], plan=sys.argv[2], quick=True, save_every="5 steps")
+from loopwright import recipes
+recipes.run("{recipe}", sys.argv[1], plan=sys.argv[2], quick=True, save_every="5 steps")
 """
 
 

@@ -149,6 +149,7 @@ PARTS: list[tuple[Any, dict[str, Any]]] = [
     (losses.HuberFunction, {"threshold": 3.0}),
     (components.HuberLoss, {"threshold": 3.0, "reduction": "sum", "name": "mine"}),
     (components.HuberMetric, {"threshold": 3.0, "name": "mine"}),
+    (components.Perplexity, {"from_logits": True, "name": "mine"}),
     (components.GlorotNormal, {"seed": 3}),
     (components.L1, {"factor": 0.5}),
     (components.NonNegative, {}),

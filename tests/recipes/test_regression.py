@@ -1,28 +1,28 @@
 """The recipe `regression`: the error falls, and a run is repeated to the bit."""
 
-from pathlib import Path
-
 import pytest
+from tests.recipes.quick import Quick, quick_run
 
 import loopwright as lw
 from loopwright import testing
 from loopwright.recipes import regression
 
 
-def test_the_error_falls_below_a_twentieth_and_a_second_call_says_the_same(tmp_path: Path):
-    run_dir = str(tmp_path / "run")
-    scores = regression.main(run_dir, plan="graph", quick=True)
-    assert scores["mae"] < 0.05 * scores["mae_at_start"]
-    assert regression.main(run_dir, plan="graph", quick=True) == scores
-    figures = {path.name for path in (tmp_path / "run" / "figures").iterdir()}
-    assert figures == {"data.png", "errors.png"}
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Quick:
+    return quick_run(regression, tmp_path_factory.mktemp("regression") / "run")
+
+
+def test_the_error_falls_below_a_twentieth(quick: Quick):
+    assert quick.scores["mae"] < 0.05 * quick.scores["mae_at_start"]
+    assert quick.figures == {"data.png", "errors.png"}
 
 
 def test_a_step_that_draws_its_own_batches_resumes_exactly():
     testing.assert_resumes_exactly(
-        lambda run_dir: lw.Trainer(regression.make_task(), run_dir=run_dir, plan="graph"),
-        until="30 steps",
-        break_at=[17],
+        lambda run_dir: lw.Trainer(regression.make_task(), run_dir=run_dir, plan="eager"),
+        until="8 steps",
+        break_at=[5],
     )
 
 

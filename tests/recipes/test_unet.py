@@ -1,21 +1,24 @@
 """The recipe `unet`: water is found on unseen longitudes, and a run is repeated to the bit."""
 
-from pathlib import Path
-
 import keras
+import pytest
+from tests.recipes.quick import Quick, quick_run
 
 import loopwright as lw
 from loopwright import testing
 from loopwright.recipes import unet
 
 
-def test_water_is_found_on_unseen_longitudes_and_a_second_call_says_the_same(tmp_path: Path):
-    run_dir = str(tmp_path / "run")
-    scores = unet.main(run_dir, plan="graph", quick=True)
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Quick:
+    return quick_run(unet, tmp_path_factory.mktemp("unet") / "run")
+
+
+def test_water_is_found_on_unseen_longitudes(quick: Quick):
     all_is_water = unet.load()["test"][1][:, 4:8].mean() / 2
-    assert scores["mean_iou"] > all_is_water + 0.2
-    assert unet.main(run_dir, plan="graph", quick=True) == scores
-    assert (tmp_path / "run" / "figures" / "overlay.png").is_file()
+    assert quick.scores["mean_iou"] > all_is_water + 0.2
+    assert quick.history["loss"][-1] < 0.8 * quick.history["loss"][0]
+    assert quick.figures == {"overlay.png"}
 
 
 def test_a_shuffled_and_mirrored_pipeline_resumes_exactly():

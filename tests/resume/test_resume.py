@@ -11,6 +11,7 @@ import tensorflow as tf
 from tests.resume.program import DATA, EPOCHS, STEPS_PER_EPOCH, Noisy, arrays, digest, train
 
 import loopwright as lw
+from loopwright.components import KeepPredictions
 
 
 class FailsAt(keras.callbacks.Callback):
@@ -71,10 +72,15 @@ def test_the_end_of_an_epoch_is_a_place_to_go_on_from(kind, tmp_path):
 
 
 def test_a_finished_run_is_skipped_and_returns_what_it_returned(tmp_path):
-    first, history = train(tmp_path / "run", "arrays", "graph")
+    seen, again_seen = (KeepPredictions(arrays()[0][:2], epochs=[1, 3]) for _ in range(2))
+    first, history = train(tmp_path / "run", "arrays", "graph", callbacks=[seen])
     told = []
-    second, again = train(tmp_path / "run", "arrays", "graph", sinks=[told.append])
+    second, again = train(
+        tmp_path / "run", "arrays", "graph", sinks=[told.append], callbacks=[again_seen]
+    )
     assert digest(second.task) == digest(first.task)
+    assert list(again_seen.kept) == [1, 3]
+    np.testing.assert_allclose(again_seen.kept[3], seen.kept[3])
     assert again.history == history.history
     assert [event.reason for event in told] == ["skipped"]
 

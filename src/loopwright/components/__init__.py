@@ -11,6 +11,7 @@ Importing this package registers everything in it: that is all a process needs b
 # Not on first use as in `loopwright` itself: Keras finds only what is registered by then.
 from loopwright.components import gradients as gradients
 from loopwright.components.activations import softplus as softplus
+from loopwright.components.callbacks import KeepPredictions as KeepPredictions
 from loopwright.components.layers import Dense as Dense
 from loopwright.components.layers import Exponential as Exponential
 from loopwright.components.layers import ResidualBlock as ResidualBlock
@@ -20,6 +21,7 @@ from loopwright.components.losses import HuberLoss as HuberLoss
 from loopwright.components.losses import huber as huber
 from loopwright.components.losses import huber_with as huber_with
 from loopwright.components.metrics import HuberMetric as HuberMetric
+from loopwright.components.metrics import Perplexity as Perplexity
 from loopwright.components.models import ReconstructionRegressor as ReconstructionRegressor
 from loopwright.components.models import ResidualRegressor as ResidualRegressor
 from loopwright.components.optimizers import Tiger as Tiger

@@ -52,3 +52,24 @@ class HuberMetric(keras.metrics.Metric):
     def get_config(self) -> dict[str, Any]:
         """What `from_config` needs."""
         return {**super().get_config(), "threshold": self.threshold}
+
+
+@final
+@registered
+class Perplexity(keras.metrics.SparseCategoricalCrossentropy):
+    """Between how many classes a model is undecided: the exponential of the mean cross-entropy.
+
+    The mean comes first: that of exponentials would be another number.
+
+    >>> metric = Perplexity(from_logits=True)
+    >>> metric.update_state(keras.ops.array([1, 0]), keras.ops.zeros((2, 2)))
+    >>> round(float(metric.result()), 4)
+    2.0
+    """
+
+    def __init__(self, name: str = "perplexity", **options: Any) -> None:
+        super().__init__(name=name, **options)
+
+    def result(self) -> Any:
+        """1 where the model is sure and right."""
+        return keras.ops.exp(super().result())

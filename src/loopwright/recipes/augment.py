@@ -2,9 +2,10 @@
 
     python -m loopwright.recipes.augment
 
-The same small model is trained three ways: on the images as they are; on images that layers of
-Keras shift and turn inside the compiled step; and on images that a function shifts and turns with
-NumPy and SciPy, one by one. Where albumentations is installed, it is the fourth.
+The same small model is trained three ways, side by side in one step: on the images as they are; on
+images that layers of Keras shift and turn inside the compiled step; and on images that a function
+shifts and turns with NumPy and SciPy, one by one. Where albumentations is installed, it is the
+fourth.
 
 What to look at: how much this helps on images that were never seen. Layers draw from seeds that
 the task holds, functions from one that follows from epoch and example: a run that goes on draws
@@ -13,7 +14,6 @@ what it would have drawn.
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, final
 
 import keras
@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import loopwright as lw
-from loopwright.recipes import _figures
+from loopwright.recipes import _figures, run
 
 IMAGES_PER_DIGIT = 10
 SHOWN_PER_EPOCH = 10
@@ -53,15 +53,14 @@ def load(seed: int = 0) -> dict[str, Any]:
     }
 
 
-def changed(example: Any, seed: int) -> Any:
+def changed(image: Any, seed: int) -> Any:
     """One image shifted and turned; what is drawn follows from the seed alone.
 
     >>> image = np.eye(8, dtype="float32")[..., None]
-    >>> one, again, other = (changed((image, 7), seed)[0] for seed in (1, 1, 2))
+    >>> one, again, other = (changed(image, seed) for seed in (1, 1, 2))
     >>> bool((one == again).all()), bool((one == other).all())
     (True, False)
     """
-    image, label = example
     random = np.random.default_rng(seed)
     angle = np.deg2rad(random.uniform(-DEGREES, DEGREES))
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
@@ -69,31 +68,31 @@ def changed(example: Any, seed: int) -> Any:
     offset: Any = centre - turn @ centre + np.round(random.uniform(-1, 1, size=2))
     # Plain "constant" would cut off the border, where these digits begin.
     plane = ndimage.affine_transform(image[..., 0], turn, offset, order=1, mode="grid-constant")
-    return plane[..., None], label
+    return plane[..., None]
 
 
-def changed_by_albumentations(example: Any, seed: int) -> Any:
+def changed_by_albumentations(image: Any, seed: int) -> Any:
     """The same with albumentations: a pipeline is made for each image, from its seed."""
     # Optional, and slow to import.
     import albumentations  # pyright: ignore[reportMissingModuleSource]
 
-    image, label = example
     limits: dict[str, Any] = {"translate_px": (-1, 1), "rotate": (-DEGREES, DEGREES), "p": 1.0}
     # Its seeds are at most 32 bits long.
     pipeline = albumentations.Compose([albumentations.Affine(**limits)], seed=seed % 2**32)
-    return pipeline(image=image)["image"].reshape(image.shape), label
+    return pipeline(image=image)["image"].reshape(image.shape)
 
 
-MAPS: dict[str, Callable[[Any, int], Any]] = {
-    "by a function": changed,
-    "by albumentations": changed_by_albumentations,
-}
+TITLES = {"plain": "as they are", "layers": "by layers", "function": "by a function"}
+FUNCTIONS: dict[str, Callable[[Any, int], Any]] = {"function": changed}
+if find_spec("albumentations"):
+    TITLES["albumentations"] = "by albumentations"
+    FUNCTIONS["albumentations"] = changed_by_albumentations
 
 
-def ways() -> list[str]:
-    """How the images can be changed here."""
-    known = ["as they are", "by layers", "by a function"]
-    return [*known, *(["by albumentations"] if find_spec("albumentations") else [])]
+def with_changes(example: Any, seed: int) -> Any:
+    """An image as it is and as each function changes it; the label."""
+    image, label = example
+    return {"plain": image, **{name: f(image, seed) for name, f in FUNCTIONS.items()}}, label
 
 
 def make_layers(seed: int) -> keras.Model:
@@ -123,109 +122,94 @@ def make_model() -> keras.Model:
 
 
 @final
-class Classifier(lw.Task):
-    """Cross-entropy on logits; the images go through `layers` first, if there are any."""
+class Comparison(lw.Task):
+    """One model for each way of changing the images, on the same images."""
 
-    def __init__(self, model: keras.Model, layers: keras.Model | None) -> None:
+    def __init__(self, models: dict[str, keras.Model], layers: keras.Model) -> None:
         super().__init__()
-        self.model, self.layers = model, layers
-        self.optimizer = keras.optimizers.Adam(2e-3)
+        self.models, self.layers = models, layers
+        self.optimizers = {way: keras.optimizers.Adam(2e-3) for way in models}
         self.cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        self.accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
 
     def train_step(self, batch: Any) -> dict[str, Any]:
-        """Changes the images, predicts, updates."""
+        """One loss, one update for each."""
         images, labels = batch
-        if self.layers is not None:
-            images = self.layers(images, training=True)
-        with tf.GradientTape() as tape:
-            logits = self.model(images, training=True)
-            loss = self.cross_entropy(labels, logits)
-        self.minimize(loss, self.model, self.optimizer, tape)
-        self.accuracy.update_state(labels, logits)
-        return {"loss": loss}
+        images = {**images, "layers": self.layers(images["plain"], training=True)}
+        losses = {}
+        for way, model in self.models.items():
+            with tf.GradientTape() as tape:
+                losses[way] = self.cross_entropy(labels, model(images[way], training=True))
+            self.minimize(losses[way], model, self.optimizers[way], tape)
+        return losses
 
     def test_step(self, batch: Any) -> dict[str, Any]:
-        """Images are scored as they are."""
+        """The accuracy of each on images as they are."""
         images, labels = batch
-        logits = self.model(images, training=False)
-        self.accuracy.update_state(labels, logits)
-        return {"loss": self.cross_entropy(labels, logits)}
+        read = {way: tf.argmax(m(images), -1, labels.dtype) for way, m in self.models.items()}
+        return {way: tf.reduce_mean(tf.cast(r == labels, tf.float32)) for way, r in read.items()}
+
+    def exports(self) -> dict[str, keras.Model]:
+        """All of them, by their ways."""
+        return dict(self.models)
 
 
-def make_task(way: str = "by layers", seed: int = 0) -> Classifier:
-    """The task for one way; the seed decides on weights and changes."""
-    keras.utils.set_random_seed(seed)
-    return Classifier(make_model(), make_layers(seed) if way == "by layers" else None)
+def make_task(*, seed: int = 0) -> Comparison:
+    """The seed decides on the first weights, equal for all models, and on the layers' changes."""
+    models = {}
+    for way in TITLES:
+        keras.utils.set_random_seed(seed)
+        models[way] = make_model()
+    return Comparison(models, make_layers(seed))
 
 
-def make_data(way: str, images: Any, labels: Any) -> lw.Arrays:
-    """The training images for one way."""
+def make_data(images: Any, labels: Any) -> lw.Arrays:
+    """The training images with their changes, each shown several times in an epoch."""
     rows = np.tile(np.arange(len(images)), SHOWN_PER_EPOCH)
-    return lw.Arrays(images[rows], labels[rows], map=MAPS.get(way))
+    return lw.Arrays(images[rows], labels[rows], map=with_changes)
 
 
-def train(way: str, seed: int, run_dir: str | None, **options: Any) -> tuple[list[float], float]:
-    """One training: the accuracy of each epoch on validation images, and that on test images."""
-    data = load(seed)
-    own_dir = run_dir and str(Path(run_dir) / f"{way.replace(' ', '_')}-{seed}")
-    trainer = lw.Trainer(make_task(way, seed), run_dir=own_dir, plan=options.pop("plan"))
-    history = trainer.fit(
-        make_data(way, *data["train"]),
-        validation_data=data["validation"],
-        batch_size=50,
-        verbose=0,
-        **options,
-    )
-    accuracy = trainer.evaluate(*data["test"])["accuracy"]
-    print(f"images {way}, seed {seed}: test accuracy {accuracy:.4f}")
-    return history.history["val_accuracy"], accuracy
-
-
-def draw(curves: dict[str, Any]) -> Figure:
-    """The accuracy of every way, the mean over the seeds; and what the changes look like."""
+def draw(history: dict[str, list[float]]) -> Figure:
+    """The accuracy of every way; and what the changes look like."""
     figure = Figure(figsize=(8, 4), layout="constrained")
     parts: Any = figure.subfigures(1, 2, width_ratios=[3, 2])
     left, right = parts
     axes = left.subplots()
-    for way, curve in curves.items():
-        axes.plot(np.arange(1, len(curve) + 1), curve, label=way)
+    for way, title in TITLES.items():
+        curve = history[f"val_{way}"]
+        axes.plot(np.arange(1, len(curve) + 1), curve, label=title)
     axes.set(title="Ten images of each digit to learn from", ylabel="accuracy, validation images")
     axes.set_ylim(0.8, 1.0)
     _figures.count_epochs(axes)
     axes.legend(title="images", loc="lower right")
-    images, labels = load()["train"]
+    images, _ = load()["train"]
     right.suptitle("As they are, and changed by a function", fontsize=10)
     for row, number in zip(right.subplots(4, 5), range(2, 42, 10), strict=True):
-        some = [changed((images[number], labels[number]), seed)[0] for seed in range(4)]
+        some = [changed(images[number], seed) for seed in range(4)]
         for panel, image in zip(row, [images[number], *some], strict=True):
             panel.imshow(image[..., 0], cmap="gray_r", vmin=0, vmax=1)
             panel.set_axis_off()
     return figure
 
 
-def main(
-    run_dir: str | None = "runs/augment",
-    *,
-    plan: str = "auto",
-    quick: bool = False,
-    save_every: str = "1 epoch",
-) -> dict[str, float]:
-    """Trains every way with three seeds, and prints the mean scores. Called again, it goes on."""
-    options: dict[str, Any] = {"plan": plan, "epochs": 12 if quick else 40}
-    curves, scores = {}, {}
-    for way in ways():
-        trained = [
-            train(way, seed, run_dir, save_every=save_every, **options)
-            for seed in range(1 if quick else 3)
-        ]
-        curves[way] = np.mean([curve for curve, _ in trained], axis=0)
-        scores[way] = float(np.mean([accuracy for _, accuracy in trained]))
-    _figures.save(draw(curves), run_dir, "accuracy")
-    for way, accuracy in scores.items():
-        print(f"test: images {way}: accuracy {accuracy:.4f}")
-    return scores
+def experiment(*, seed: int = 0, quick: bool = False) -> lw.Experiment:
+    """Forty epochs, or twelve, on images drawn with this seed; the scores are test accuracies."""
+    data = load(seed)
+
+    def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:
+        scores = trainer.evaluate(*data["test"])
+        _figures.save(draw(trainer.history.history), run_dir, "accuracy")
+        for way, title in TITLES.items():
+            print(f"test: images {title}: accuracy {scores[way]:.4f}")
+        return scores
+
+    fit = {"x": make_data(*data["train"]), "validation_data": data["validation"], "batch_size": 50}
+    return lw.Experiment(
+        make_task,
+        fit={**fit, "epochs": 12 if quick else 40, "save_every": "1 epoch"},
+        test=data["test"],
+        conclude=conclude,
+    )
 
 
 if __name__ == "__main__":
-    main()
+    run("augment")

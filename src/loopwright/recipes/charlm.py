@@ -10,16 +10,15 @@ the mean of exponentials. Beside it, what counting letters and pairs of letters 
 import functools
 import gzip
 from importlib import resources
-from typing import Any, final
+from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from matplotlib.figure import Figure
 
 import loopwright as lw
-from loopwright.experiment import run
-from loopwright.recipes import _figures
+from loopwright.components.metrics import Perplexity
+from loopwright.recipes import _figures, run
 
 LENGTH = 64
 UNKNOWN = "\0"
@@ -71,48 +70,15 @@ def make_model(characters: int) -> keras.Model:
     )
 
 
-@final
-class Perplexity(keras.metrics.Mean):
-    """The exponential of the mean cross-entropy."""
-
-    def result(self) -> Any:
-        """Between how many characters the model is undecided."""
-        return tf.exp(super().result())
-
-
-@final
-class CharacterModel(lw.Task):
-    """Predicts each next character of a window."""
-
-    def __init__(self, model: keras.Model) -> None:
-        super().__init__()
-        self.model = model
-        self.optimizer = keras.optimizers.Adam(4e-3, clipnorm=1.0)
-        self.perplexity = Perplexity(name="perplexity")
-
-    def train_step(self, batch: Any) -> dict[str, Any]:
-        """Scores, updates."""
-        with tf.GradientTape() as tape:
-            loss = self._loss(batch, training=True)
-        self.minimize(loss, self.model, self.optimizer, tape)
-        return {"loss": loss}
-
-    def test_step(self, batch: Any) -> dict[str, Any]:
-        """Scores."""
-        return {"loss": self._loss(batch, training=False)}
-
-    def _loss(self, batch: Any, *, training: bool) -> Any:
-        x, y = batch
-        logits = self.model(x, training=training)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
-        self.perplexity.update_state(losses)
-        return tf.reduce_mean(losses)
-
-
-def make_task(characters: int = 80) -> CharacterModel:
-    """The task, from a fixed seed."""
-    keras.utils.set_random_seed(0)
-    return CharacterModel(make_model(characters))
+def make_task(*, characters: int = 80, seed: int = 0, optimizer: Any = None) -> lw.Task:
+    """Cross-entropy on logits, Adam with short gradients, perplexity."""
+    keras.utils.set_random_seed(seed)
+    return lw.Supervised(
+        make_model(characters),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=optimizer or keras.optimizers.Adam(4e-3, clipnorm=1.0),
+        metrics=[Perplexity(from_logits=True)],
+    )
 
 
 def write(model: keras.Model, alphabet: str, begin: str, *, length: int) -> str:
@@ -146,9 +112,10 @@ def experiment(*, quick: bool = False) -> lw.Experiment:
     """Eight epochs; or two, of every eighth window."""
     data = load()
     x, y = (part[:: 8 if quick else 1] for part in data["train"])
+    test = tuple(part[:: 4 if quick else 1] for part in data["test"])
 
     def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:
-        scores = trainer.evaluate(*data["test"])
+        scores = trainer.evaluate(*test)
         _figures.save(draw(trainer.history.history, data["counted"]), run_dir, "perplexity")
         print(
             f"test: perplexity {scores['perplexity']:.2f}; "
@@ -157,25 +124,14 @@ def experiment(*, quick: bool = False) -> lw.Experiment:
         print(write(trainer.task.model, data["alphabet"], "Call me ", length=20 if quick else 200))
         return scores
 
-    fit = {"x": x, "y": y, "validation_data": data["test"], "batch_size": 32}
+    fit = {"x": x, "y": y, "validation_data": test, "batch_size": 32}
     return lw.Experiment(
-        functools.partial(make_task, len(data["alphabet"])),
+        functools.partial(make_task, characters=len(data["alphabet"])),
         fit={**fit, "epochs": 2 if quick else 8, "save_every": "1 epoch"},
-        test=data["test"],
+        test=test,
         conclude=conclude,
     )
 
 
-def main(
-    run_dir: str | None = "runs/charlm",
-    *,
-    plan: str = "auto",
-    quick: bool = False,
-    save_every: str = "1 epoch",
-) -> dict[str, float]:
-    """Trains, prints the perplexity, and writes a few lines. Called again, it goes on."""
-    return run(experiment(quick=quick), run_dir, plan=plan, save_every=save_every)
-
-
 if __name__ == "__main__":
-    main()
+    run("charlm")

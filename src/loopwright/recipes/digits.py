@@ -15,8 +15,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import loopwright as lw
-from loopwright.experiment import run
-from loopwright.recipes import _figures
+from loopwright.recipes import _figures, run
 
 
 def load() -> dict[str, Any]:
@@ -101,16 +100,5 @@ def experiment(*, quick: bool = False) -> lw.Experiment:
     )
 
 
-def main(
-    run_dir: str | None = "runs/digits",
-    *,
-    plan: str = "auto",
-    quick: bool = False,
-    save_every: str = "1 epoch",
-) -> dict[str, float]:
-    """Trains, and prints the scores on the test images. Called again, it goes on."""
-    return run(experiment(quick=quick), run_dir, plan=plan, save_every=save_every)
-
-
 if __name__ == "__main__":
-    main()
+    run("digits")

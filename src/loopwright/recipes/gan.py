@@ -3,9 +3,9 @@
     python -m loopwright.recipes.gan
 
 What to look at: the grid of samples, one row for each moment of the training, one column for each
-noise. Every row is the end of a call of `fit`; when the program is started again, finished calls
-are skipped and the rows are drawn from their checkpoints. A classifier that was trained on real
-digits then says how many samples it takes for a digit, and for which.
+noise. A callback keeps the rows, and what it kept is saved with the run: one that goes on draws all
+of them. A classifier that was trained on real digits then says how many
+samples it takes for a digit, and for which.
 """
 
 from typing import Any, final
@@ -17,10 +17,12 @@ from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
 import loopwright as lw
-from loopwright.recipes import _figures, digits
+from loopwright.components.callbacks import KeepPredictions
+from loopwright.recipes import _figures, digits, run
 
 NOISE_SIZE = 32
 SIDE = 8
+COLUMNS = 12
 
 
 def load() -> Any:
@@ -63,6 +65,7 @@ class GAN(lw.Task):
     def __init__(self, generator: keras.Model, discriminator: keras.Model) -> None:
         super().__init__()
         self.generator, self.discriminator = generator, discriminator
+        self.callback_model = generator  # of the two, the one that callbacks see
         self.generator_optimizer = keras.optimizers.Adam(2e-4, beta_1=0.5)
         self.discriminator_optimizer = keras.optimizers.Adam(2e-4, beta_1=0.5)
         self.seed = keras.random.SeedGenerator(0)
@@ -86,15 +89,19 @@ class GAN(lw.Task):
         """Images for noise."""
         return self.generator(batch, training=False)
 
+    def exports(self) -> dict[str, keras.Model]:
+        """The generator; the discriminator has done its work."""
+        return {"serve": self.generator}
+
 
 def _cross_entropy(label: float, logits: Any) -> Any:
     labels = tf.fill(tf.shape(logits), label)
     return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
 
 
-def make_task() -> GAN:
-    """The GAN, from a fixed seed."""
-    keras.utils.set_random_seed(0)
+def make_task(*, seed: int = 0) -> GAN:
+    """The GAN, from a seed."""
+    keras.utils.set_random_seed(seed)
     return GAN(make_generator(), make_discriminator())
 
 
@@ -116,7 +123,7 @@ def draw(rows: dict[int, Any]) -> Figure:
     """A row of samples for each moment, from the same noise."""
     figure = Figure(figsize=(8, 0.6 + 0.75 * len(rows)), layout="constrained")
     figure.suptitle("Samples from the same noise, as the training goes on")
-    grid = figure.subplots(len(rows), 12, squeeze=False)
+    grid = figure.subplots(len(rows), COLUMNS, squeeze=False)
     for line, (epoch, samples) in zip(grid, rows.items(), strict=True):
         for axes, sample in zip(line, samples, strict=False):
             axes.imshow(sample.reshape(SIDE, SIDE), cmap="gray_r", vmin=-1, vmax=1)
@@ -125,35 +132,30 @@ def draw(rows: dict[int, Any]) -> Figure:
     return figure
 
 
-def main(
-    run_dir: str | None = "runs/gan",
-    *,
-    plan: str = "auto",
-    quick: bool = False,
-    save_every: str = "1 epoch",
-) -> dict[str, float]:
-    """Trains, and prints what the samples look like to a classifier. Called again, it goes on."""
-    images = load()
+def experiment(*, quick: bool = False) -> lw.Experiment:
+    """A thousand epochs, or twenty; the scores are what a classifier says of 1,000 samples."""
     noise = np.random.default_rng(0).normal(size=(1000, NOISE_SIZE)).astype("float32")
-    trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
-    rows = {0: trainer.predict(noise)}
-    for epochs in (5, 15) if quick else (10, 40, 150, 300, 500):
-        trainer.fit(images, epochs=epochs, batch_size=64, save_every=save_every)
-        rows[max(rows) + epochs] = trainer.predict(noise)
-    _figures.save(draw(rows), run_dir, "samples")
-    reader = make_reader(epochs=2 if quick else 10)
-    counts = read(reader, rows[max(rows)])
-    share, at_start = counts.sum() / len(noise), read(reader, rows[0]).sum() / len(noise)
-    print(
-        f"{share:.1%} of {len(noise)} samples are taken for a digit ({at_start:.1%} at the start)"
+    samples = KeepPredictions(noise[:COLUMNS], epochs=[5] if quick else [10, 50, 200, 500])
+
+    def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:
+        begin, end = lw.Trainer(make_task()).predict(noise), trainer.predict(noise)
+        epochs = len(trainer.history.history["g_loss"])
+        _figures.save(draw({0: begin, **samples.kept, epochs: end}), run_dir, "samples")
+        reader = make_reader(epochs=2 if quick else 10)
+        counts = read(reader, end)
+        share, at_start = (c.sum() / len(noise) for c in (counts, read(reader, begin)))
+        print(f"{share:.1%} of {len(noise)} samples are taken for a digit, {at_start:.1%} before")
+        print("of each digit: " + ", ".join(f"{digit}: {n}" for digit, n in enumerate(counts)))
+        scores = {"recognised": share, "at_start": at_start, "digits": (counts > 0).sum()}
+        return {name: float(score) for name, score in scores.items()}
+
+    fit = {"x": load(), "batch_size": 64, "callbacks": [samples]}
+    return lw.Experiment(
+        make_task,
+        fit={**fit, "epochs": 20 if quick else 1000, "save_every": "1 epoch"},
+        conclude=conclude,
     )
-    print("of each digit: " + ", ".join(f"{digit}: {n}" for digit, n in enumerate(counts)))
-    return {
-        "recognised": float(share),
-        "at_start": float(at_start),
-        "digits": float((counts > 0).sum()),
-    }
 
 
 if __name__ == "__main__":
-    main()
+    run("gan")

@@ -21,8 +21,8 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 import loopwright as lw
-from loopwright.experiment import run
-from loopwright.recipes import _figures, _weather
+from loopwright.recipes import _figures, _weather, run
+from loopwright.recipes._gaps import draw_gaps, straight_lines
 
 HOURS = 48
 COLUMNS = _weather.COLUMNS[:5]
@@ -47,37 +47,13 @@ def load() -> dict[str, Any]:
         return {"values": np.nan_to_num(found), "is_known": ~np.isnan(found)}
 
     test = windows(is_test, 24)
-    test["gaps"] = draw_gaps(len(test["values"]), keras.random.SeedGenerator(1)).numpy()
+    test["gaps"] = draw_gaps(test["values"], keras.random.SeedGenerator(1)).numpy()
     return {
         "train": windows(~is_test, 5),
         "test": test,
         "mean": mean,
         "deviation": deviation,
     }
-
-
-def draw_gaps(count: Any, seed: Any) -> Any:
-    """Where values are hidden: in half of the columns, 6 to 24 hours long."""
-    begin = keras.random.randint((count, 1, len(COLUMNS)), 1, HOURS - 12, seed=seed)
-    length = keras.random.randint((count, 1, len(COLUMNS)), 6, 25, seed=seed)
-    is_cut = keras.random.uniform((count, 1, len(COLUMNS)), seed=seed) < 0.5
-    hour = tf.range(HOURS)[None, :, None]
-    return is_cut & (hour >= begin) & (hour < begin + length)
-
-
-def straight_lines(values: Any, is_seen: Any) -> Any:
-    """The windows with straight lines from one seen value to the next, level at both ends."""
-    values, is_seen = (tf.transpose(part, (0, 2, 1)) for part in (values, is_seen))
-    hour = tf.range(HOURS)
-    seen = is_seen[:, :, None]
-    before = tf.reduce_max(tf.where(seen & (hour <= hour[:, None]), hour, -1), -1)
-    after = tf.reduce_min(tf.where(seen & (hour >= hour[:, None]), hour, HOURS), -1)
-    left = tf.where(before < 0, after % HOURS, before)
-    right = tf.where(after == HOURS, left, after)
-    at_left, at_right = (tf.gather(values, i, axis=2, batch_dims=2) for i in (left, right))
-    way, whole = (tf.cast(part, tf.float32) for part in (hour - left, right - left))
-    lines = at_left + (at_right - at_left) * tf.math.divide_no_nan(way, whole)
-    return tf.transpose(lines, (0, 2, 1))
 
 
 def make_imputer() -> keras.Model:
@@ -130,7 +106,7 @@ class Imputation(lw.Task):
     def train_step(self, batch: Any) -> dict[str, Any]:
         """The same gaps for all three; one update of each network."""
         values, is_known = batch["values"], batch["is_known"]
-        is_hidden = is_known & draw_gaps(tf.shape(values)[0], self.seed)
+        is_hidden = is_known & draw_gaps(values, self.seed)
         is_seen = is_known & ~is_hidden
         lines = straight_lines(values, is_seen)
         errors = {}
@@ -172,15 +148,19 @@ class Imputation(lw.Task):
         lines = straight_lines(batch["values"], is_seen)
         return {name: self.filled(name, lines, is_seen) for name in WEIGHTS} | {"lines": lines}
 
+    def exports(self) -> dict[str, keras.Model]:
+        """The imputers, by their names: from lines and what was seen to how far to bend."""
+        return dict(self.imputers)
+
 
 def _mean(values: Any, mask: Any) -> Any:
     mask = tf.cast(mask, values.dtype)
     return tf.math.divide_no_nan(tf.reduce_sum(values * mask), tf.reduce_sum(mask))
 
 
-def make_task() -> Imputation:
-    """The three variants, from a fixed seed."""
-    keras.utils.set_random_seed(0)
+def make_task(*, seed: int = 0) -> Imputation:
+    """The three variants, from a seed."""
+    keras.utils.set_random_seed(seed)
     return Imputation()
 
 
@@ -234,16 +214,5 @@ def experiment(*, quick: bool = False) -> lw.Experiment:
     )
 
 
-def main(
-    run_dir: str | None = "runs/imputation",
-    *,
-    plan: str = "auto",
-    quick: bool = False,
-    save_every: str = "1 epoch",
-) -> dict[str, float]:
-    """Trains the three, and prints the table of their errors. Called again, it goes on."""
-    return run(experiment(quick=quick), run_dir, plan=plan, save_every=save_every)
-
-
 if __name__ == "__main__":
-    main()
+    run("imputation")

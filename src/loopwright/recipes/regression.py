@@ -22,8 +22,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 import loopwright as lw
-from loopwright.experiment import run
-from loopwright.recipes import _figures
+from loopwright.recipes import _figures, run
 
 BATCH_SIZE = 32
 
@@ -57,9 +56,9 @@ def make_model() -> keras.Model:
 class Regression(lw.Task):
     """The step takes no batch: it draws one."""
 
-    def __init__(self, model: keras.Model, x: Any, y: Any) -> None:
+    def __init__(self, model: keras.Model, x: Any, y: Any, optimizer: Any = None) -> None:
         super().__init__()
-        self.model, self.optimizer = model, keras.optimizers.Nadam(0.01)
+        self.model, self.optimizer = model, optimizer or keras.optimizers.Nadam(0.01)
         self.mae = keras.metrics.MeanAbsoluteError(name="mae")
         self.seed = keras.random.SeedGenerator(0)
         self._x, self._y = tf.constant(x), tf.constant(y)
@@ -84,10 +83,11 @@ class Regression(lw.Task):
         return {}
 
 
-def make_task() -> Regression:
+def make_task(*, seed: int = 0, optimizer: Any = None) -> Regression:
     """The task around its training data."""
-    keras.utils.set_random_seed(0)
-    return Regression(make_model(), *load()["train"])
+    keras.utils.set_random_seed(seed)
+    x, y = load()["train"]
+    return Regression(make_model(), x, y, optimizer)
 
 
 def draw_data(x: Any, y: Any) -> Figure:
@@ -141,16 +141,5 @@ def experiment(*, quick: bool = False) -> lw.Experiment:
     )
 
 
-def main(
-    run_dir: str | None = "runs/regression",
-    *,
-    plan: str = "auto",
-    quick: bool = False,
-    save_every: str = "1 epoch",
-) -> dict[str, float]:
-    """Trains, and prints how far the error fell. Called again, it goes on."""
-    return run(experiment(quick=quick), run_dir, plan=plan, save_every=save_every)
-
-
 if __name__ == "__main__":
-    main()
+    run("regression")

@@ -21,38 +21,12 @@ from matplotlib.figure import Figure
 
 import loopwright as lw
 from loopwright.components.schedules import Cyclic
-from loopwright.recipes import _figures
+from loopwright.recipes import _figures, run
+from loopwright.recipes._dates import INPUT, OUTPUT, answers, encoded, written
 
-OUTPUT = "0123456789-"
 BEGIN = len(OUTPUT)
 LENGTH = len("1997-03-03")
-MOST_CHARACTERS = len("30th of September 1997")
-INPUT = " ,0123456789ADFJMNOSabcdefghilmnoprstuvy"
 BATCH_SIZE = 64
-
-
-def written(day: date, form: int) -> str:
-    """A date as people write it, in one of four forms.
-
-    >>> [written(date(1997, 3, 3), form) for form in range(4)]
-    ['March 3rd, 1997', '3 March 1997', 'Mar 3, 1997', '3rd of March 1997']
-    """
-    ending = (
-        "th" if day.day in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
-    )
-    month = day.strftime("%B")
-    return [
-        f"{month} {day.day}{ending}, {day.year}",
-        f"{day.day} {month} {day.year}",
-        f"{month[:3]} {day.day}, {day.year}",
-        f"{day.day}{ending} of {month} {day.year}",
-    ][form]
-
-
-def encoded(texts: list[str]) -> Any:
-    """Numbers of characters, 0 behind the end."""
-    rows = [[INPUT.index(character) + 1 for character in text] for text in texts]
-    return np.array([row + [0] * (MOST_CHARACTERS - len(row)) for row in rows], "int32")
 
 
 def load() -> dict[str, Any]:
@@ -61,8 +35,7 @@ def load() -> dict[str, Any]:
     first = date(1900, 1, 1)
     days = [first + timedelta(int(n)) for n in random.permutation(73_049)[:11_000]]
     texts = [written(day, int(random.integers(4))) for day in days]
-    x = encoded(texts)
-    y = np.array([[OUTPUT.index(c) for c in day.isoformat()] for day in days], "int32")
+    x, y = encoded(texts), answers(days)
     parts = {"train": slice(8000), "validation": slice(8000, 9000), "test": slice(9000, None)}
     return {"texts": texts[9000:], **{name: (x[part], y[part]) for name, part in parts.items()}}
 
@@ -137,9 +110,9 @@ def _cross_entropy(answers: Any, logits: Any) -> Any:
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(answers, logits))
 
 
-def make_task(*, forced_steps: int = 750, cycle_steps: int = 250) -> Dates:
-    """The task, from a fixed seed."""
-    keras.utils.set_random_seed(0)
+def make_task(*, seed: int = 0, forced_steps: int = 750, cycle_steps: int = 250) -> Dates:
+    """The task, from a seed."""
+    keras.utils.set_random_seed(seed)
     return Dates(Writer(), forced_steps=forced_steps, cycle_steps=cycle_steps)
 
 
@@ -158,34 +131,30 @@ def draw(history: dict[str, list[float]], task: Dates, steps: int) -> Figure:
     return figure
 
 
-def main(
-    run_dir: str | None = "runs/seq2seq",
-    *,
-    plan: str = "auto",
-    quick: bool = False,
-    save_every: str = "1 epoch",
-) -> dict[str, float]:
-    """Trains, and prints how many dates were right. Called again, it goes on."""
+def experiment(*, quick: bool = False) -> lw.Experiment:
+    """Eight epochs, or one; the score is the share of test days that are exactly right."""
     data = load()
     scored = slice(300 if quick else None)
-    validation, test = ([p[scored] for p in data[name]] for name in ("validation", "test"))
-    task = make_task()
-    trainer = lw.Trainer(task, run_dir=run_dir, plan=plan)
-    history = trainer.fit(
-        *data["train"],
-        validation_data=tuple(validation),
-        batch_size=BATCH_SIZE,
-        epochs=1 if quick else 8,
-        save_every=save_every,
+    validation, test = (tuple(p[scored] for p in data[name]) for name in ("validation", "test"))
+
+    def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:
+        scores, task = trainer.evaluate(*test), trainer.task
+        steps = int(task.step_counter.numpy())
+        _figures.save(draw(trainer.history.history, task, steps), run_dir, "learning")
+        print(f"test: {scores['exact']:.2%} of {len(test[0])} dates are exactly right")
+        for text, row in zip(data["texts"][:5], trainer.predict(test[0][:5]), strict=True):
+            print(f"  {text:22} {''.join(OUTPUT[number] for number in row)}")
+        return scores
+
+    x, y = data["train"]
+    fit = {"x": x, "y": y, "validation_data": validation, "batch_size": BATCH_SIZE}
+    return lw.Experiment(
+        make_task,
+        fit={**fit, "epochs": 1 if quick else 8, "save_every": "1 epoch"},
+        test=test,
+        conclude=conclude,
     )
-    scores = trainer.evaluate(*test)
-    steps = int(task.step_counter.numpy())
-    _figures.save(draw(history.history, task, steps), run_dir, "learning")
-    print(f"test: {scores['exact']:.2%} of {len(test[0])} dates are exactly right")
-    for text, row in zip(data["texts"][:5], trainer.predict(test[0][:5]), strict=True):
-        print(f"  {text:22} {''.join(OUTPUT[number] for number in row)}")
-    return scores
 
 
 if __name__ == "__main__":
-    main()
+    run("seq2seq")

@@ -20,7 +20,7 @@ from sklearn.datasets import make_swiss_roll
 
 import loopwright as lw
 from loopwright.components.models import ReconstructionRegressor
-from loopwright.recipes import _figures
+from loopwright.recipes import _figures, run
 
 TITLES = {"plain": "without reconstruction loss", "rebuilding": "with reconstruction loss"}
 
@@ -67,10 +67,14 @@ class Comparison(lw.Task):
         """What each says."""
         return {name: model(batch) for name, model in self.models.items()}
 
+    def exports(self) -> dict[str, keras.Model]:
+        """Both, by their names."""
+        return dict(self.models)
 
-def make_task() -> Comparison:
-    """Both models, from a fixed seed."""
-    keras.utils.set_random_seed(0)
+
+def make_task(*, seed: int = 0) -> Comparison:
+    """Both models, from a seed."""
+    keras.utils.set_random_seed(seed)
     return Comparison()
 
 
@@ -105,33 +109,28 @@ def _roll(axes: Any, points: Any, colours: Any, title: str) -> None:
     axes.set(title=title, xlabel="$x_1$", ylabel="$x_2$", zlabel="$x_3$")
 
 
-def main(
-    run_dir: str | None = "runs/swissroll",
-    *,
-    plan: str = "auto",
-    quick: bool = False,
-    save_every: str = "1 epoch",
-) -> dict[str, float]:
-    """Trains both, and prints their errors on held-out points. Called again, it goes on."""
+def experiment(*, quick: bool = False) -> lw.Experiment:
+    """Twenty epochs, or six; the last fifth of the points is held out."""
     points, along = load()
-    trainer = lw.Trainer(make_task(), run_dir=run_dir, plan=plan)
-    history = trainer.fit(
-        points,
-        along,
-        validation_split=0.2,
-        epochs=6 if quick else 20,
-        save_every=save_every,
-    ).history
-    held_out = slice(len(points) * 4 // 5, None)
-    scores = trainer.evaluate(points[held_out], along[held_out])
-    predicted = trainer.predict(points)
-    _figures.save(draw_data(points, along), run_dir, "data")
-    _figures.save(draw_panels(history, points, predicted), run_dir, "panels")
-    for name, title in TITLES.items():
-        print(f"held-out points, {title}: mean squared error {scores[f'{name}_mse']:.3f}")
-    print(f"all labels have a variance of {np.var(along):.3f}")
-    return scores
+    test = points[len(points) * 4 // 5 :], along[len(points) * 4 // 5 :]
+
+    def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:
+        scores, predicted = trainer.evaluate(*test), trainer.predict(points)
+        _figures.save(draw_data(points, along), run_dir, "data")
+        _figures.save(draw_panels(trainer.history.history, points, predicted), run_dir, "panels")
+        for name, title in TITLES.items():
+            print(f"held-out points, {title}: mean squared error {scores[f'{name}_mse']:.3f}")
+        print(f"all labels have a variance of {np.var(along):.3f}")
+        return scores
+
+    fit = {"x": points, "y": along, "validation_split": 0.2, "batch_size": 32}
+    return lw.Experiment(
+        make_task,
+        fit={**fit, "epochs": 6 if quick else 20, "save_every": "1 epoch"},
+        test=test,
+        conclude=conclude,
+    )
 
 
 if __name__ == "__main__":
-    main()
+    run("swissroll")

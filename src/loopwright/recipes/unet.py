@@ -16,8 +16,7 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 import loopwright as lw
-from loopwright.experiment import run
-from loopwright.recipes import _figures
+from loopwright.recipes import _figures, run
 
 TILE = 64
 TEST_STRIPS = {"90 to 135° west": (4, 8), "45 to 90° east": (20, 24)}
@@ -85,13 +84,13 @@ def make_model() -> keras.Model:
     return keras.Model(inputs, layers.Conv2D(1, 1)(x))
 
 
-def make_task() -> lw.Task:
+def make_task(*, seed: int = 0, optimizer: Any = None) -> lw.Task:
     """Cross-entropy of every pixel; the mean IoU of water and land."""
-    keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(seed)
     return lw.Supervised(
         make_model(),
         loss=keras.losses.BinaryCrossentropy(from_logits=True),
-        optimizer=keras.optimizers.Adam(2e-3),
+        optimizer=optimizer or keras.optimizers.Adam(2e-3),
         metrics=[keras.metrics.BinaryIoU([0, 1], threshold=0.0, name="mean_iou")],
     )
 
@@ -147,16 +146,5 @@ def experiment(*, quick: bool = False) -> lw.Experiment:
     )
 
 
-def main(
-    run_dir: str | None = "runs/unet",
-    *,
-    plan: str = "auto",
-    quick: bool = False,
-    save_every: str = "1 epoch",
-) -> dict[str, float]:
-    """Trains, and prints the scores on the test strips. Called again, it goes on."""
-    return run(experiment(quick=quick), run_dir, plan=plan, save_every=save_every)
-
-
 if __name__ == "__main__":
-    main()
+    run("unet")

@@ -18,8 +18,7 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 import loopwright as lw
-from loopwright.experiment import run
-from loopwright.recipes import _figures, _weather
+from loopwright.recipes import _figures, _weather, run
 
 AHEAD_HOURS = 12
 MONTHS, HOURS = 12, 24
@@ -97,10 +96,14 @@ class Comparison(lw.Task):
         x, y = batch
         return {name: tf.reduce_mean(tf.abs(y - m(x))) for name, m in self.models.items()}
 
+    def exports(self) -> dict[str, keras.Model]:
+        """All three, by their names."""
+        return dict(self.models)
 
-def make_task() -> Comparison:
-    """The comparison, from a fixed seed."""
-    keras.utils.set_random_seed(0)
+
+def make_task(*, seed: int = 0) -> Comparison:
+    """The comparison, from a seed."""
+    keras.utils.set_random_seed(seed)
     return Comparison()
 
 
@@ -141,16 +144,5 @@ def experiment(*, quick: bool = False) -> lw.Experiment:
     )
 
 
-def main(
-    run_dir: str | None = "runs/wide_and_deep",
-    *,
-    plan: str = "auto",
-    quick: bool = False,
-    save_every: str = "1 epoch",
-) -> dict[str, float]:
-    """Trains the three models, and prints their errors. Called again, it goes on."""
-    return run(experiment(quick=quick), run_dir, plan=plan, save_every=save_every)
-
-
 if __name__ == "__main__":
-    main()
+    run("wide_and_deep")

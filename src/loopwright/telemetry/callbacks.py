@@ -78,6 +78,10 @@ class CallbackBridge:
         if self._calls is not None:
             self._restore()
 
+    def recall(self) -> None:
+        """Puts it back now: of a leg that was finished before, nothing begins."""
+        self._restore()
+
     @property
     def looks_for_nan(self) -> bool:
         """Whether a callback decides by itself what a loss of NaN means."""

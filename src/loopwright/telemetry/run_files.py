@@ -33,6 +33,7 @@ class RunFiles:
         *,
         clock: Callable[[], float],
         learning_rates: Callable[[], Mapping[str, Any]],
+        gradients: Callable[[], Mapping[str, Any]],
         history: Callable[[], Mapping[str, Any]],
         images: Callable[[], Mapping[str, Any]],
         facts: Callable[[], Facts],
@@ -40,7 +41,7 @@ class RunFiles:
         self._directory, self._clock = directory, clock
         self._history, self._images, self._facts = history, images, facts
         self._journal = Journal(directory / JOURNAL, clock, learning_rates)
-        self._board = TensorBoardFiles(directory / "tensorboard", clock, learning_rates)
+        self._board = TensorBoardFiles(directory / "tensorboard", clock, learning_rates, gradients)
         self._log: Any = None
         self._sinks: list[Sink] = []
 

@@ -1,8 +1,9 @@
 """TensorBoard: the numbers of a run under Keras' tags, so that curves overlay with those of `fit`.
 
 `train/` and `validation/` hold `epoch_loss` over epochs, `batch_loss` over steps, and
-`evaluation_loss_vs_iterations` over steps; `epoch_learning_rate` as well. The hyper-parameters lie
-above both, so that TensorBoard finds the scores of either beside them.
+`evaluation_loss_vs_iterations` over steps; `epoch_learning_rate` as well. Watched gradients are
+histograms over steps: `gradient/model.layers[0].kernel`. The hyper-parameters lie above both, so
+that TensorBoard finds the scores of either beside them.
 """
 
 import math
@@ -19,6 +20,7 @@ from loopwright.events import EpochEnded, Event, Finished, Metrics, Trained, Val
 FILES = "tensorboard/**/events.out.tfevents.*"
 _SECONDS_BETWEEN_TRAINED = 1.0
 _MOST_IMAGES = 16
+_SECONDS_BETWEEN_HISTOGRAMS = 10.0
 
 
 @final
@@ -30,10 +32,12 @@ class TensorBoardFiles:
         directory: Path,
         clock: Callable[[], float],
         learning_rates: Callable[[], Mapping[str, Any]],
+        gradients: Callable[[], Mapping[str, Any]],
     ) -> None:
-        self._directory, self._clock, self._learning_rates = directory, clock, learning_rates
+        self._directory, self._clock = directory, clock
+        self._learning_rates, self._gradients = learning_rates, gradients
         self._writers: dict[str, Any] = {}
-        self._last_trained = -math.inf
+        self._last_trained = self._last_histograms = -math.inf
 
     def begin(self, hyperparameters: Mapping[str, Any], graph: Any) -> None:
         """Writes what does not change: hyper-parameters, and the graph of the step."""
@@ -60,6 +64,9 @@ class TensorBoardFiles:
                     self._last_trained = now
                     rate = {"steps_per_second": event.steps / max(event.seconds, 1e-9)}
                     self._write("train", "batch_{0}", {**event.metrics, **rate}, event.step)
+                if now - self._last_histograms >= _SECONDS_BETWEEN_HISTOGRAMS:
+                    self._last_histograms = now
+                    self._write_histograms(self._gradients(), event.step)
             case Validated():
                 tag = "evaluation_{0}_vs_iterations"
                 self._write("validation", tag, event.metrics, event.step)
@@ -91,6 +98,14 @@ class TensorBoardFiles:
         with self._writer(part).as_default(step):
             for name, value in scalars.items():
                 tf.summary.scalar(tag.format(name), value)
+
+    def _write_histograms(self, gradients: Mapping[str, Any], step: int) -> None:
+        if not gradients:
+            return
+        with self._writer("train").as_default(step):
+            for name, values in gradients.items():
+                # Buckets between NaN and infinity would be none.
+                tf.summary.histogram(f"gradient/{name}", values[np.isfinite(values)])
 
     def _writer(self, part: str) -> Any:
         if part not in self._writers:
