@@ -71,7 +71,8 @@ def leg_events(
         else:
             trained = _Leg(fitting, run, leg, files, resumed, exact, heard)
             files.open({} if found is None else found[1].lengths, is_new_leg=what == "begin")
-            with contextlib.closing(files):
+            # A checkpoint under way still brings these files to disk: it ends before they close.
+            with contextlib.closing(files), run.written():
                 yield from trained.events()
     heard.raise_received()
 

@@ -81,18 +81,23 @@ class Run:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
-        """Holds the directory for one process; at the end everything is on disk."""
+        """Holds the directory for one process."""
         self._make()
         with run_lock.held(self.directory / "lock"):
             self._store.clean()
-            try:
-                yield
-            except BaseException:
-                # What is already failing is more important than what else fails.
-                with contextlib.suppress(Exception):
-                    self._writer.wait()
-                raise
-            self._writer.wait()
+            yield
+
+    @contextlib.contextmanager
+    def written(self) -> Iterator[None]:
+        """At the end everything that was saved in it is on disk."""
+        try:
+            yield
+        except BaseException:
+            # What is already failing is more important than what else fails.
+            with contextlib.suppress(Exception):
+                self._writer.wait()
+            raise
+        self._writer.wait()
 
     def move_aside(self) -> None:
         """Makes room for a run that starts over; nothing is deleted."""

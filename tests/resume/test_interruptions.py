@@ -26,6 +26,7 @@ from tests.resume.program import (
 import loopwright as lw
 from loopwright import runs
 from loopwright.checkpoint import Store
+from loopwright.telemetry.run_files import RunFiles
 
 
 def be_asked_to_leave() -> None:
@@ -162,6 +163,13 @@ def test_asked_to_leave_while_a_checkpoint_is_written_it_is_finished(
 
         monkeypatch.setattr(owner, name, call)
 
+    sync = RunFiles.sync
+
+    def slow_sync(files: RunFiles) -> None:
+        time.sleep(0.1)  # long enough for the run to be over, if it did not wait
+        sync(files)
+
+    monkeypatch.setattr(RunFiles, "sync", slow_sync)
     wrapped(runs.tensors, "write")
     wrapped(Store, "apply_retention")
     for _ in range(4):

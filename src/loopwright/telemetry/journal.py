@@ -70,8 +70,7 @@ class Journal:
 
     def sync(self) -> None:
         """Until it is on disk."""
-        if not self._file.closed:
-            os.fsync(self._file.fileno())
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Ends it."""
