@@ -149,14 +149,17 @@ def _sum_up(config: "configs.Config", scores: "Mapping[str, Any]") -> None:
     from rich.console import Console
 
     from loopwright.config import saved_in
+    from loopwright.record import read_record
     from loopwright.summary import show, summary
     from loopwright.telemetry.bar import is_terminal
 
     run, task = config.directory, f" --task {config.task}" if config.task else ""
     epochs = (saved_in(Path(run)) or config).fit.epochs
     more = f"fit.epochs={2 * epochs}" if epochs else "fit.until=..."
+    use = "evaluate" if read_record(Path(run)).best is not None else "export"
+    checkpoint = "best" if use == "evaluate" else "last"
     commands = [
-        f"loopwright evaluate {run} --checkpoint best{task}",
+        f"loopwright {use} {run} --checkpoint {checkpoint}{task}",
         f"loopwright resume {run} {more}{task}",
         f"loopwright board {Path(run).parent}",
     ]

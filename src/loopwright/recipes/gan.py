@@ -89,6 +89,12 @@ class GAN(lw.Task):
         """Images for noise."""
         return self.generator(batch, training=False)
 
+    def images(self) -> dict[str, Any]:
+        """Samples for TensorBoard, of the same noise every time."""
+        noise = keras.random.normal((16, NOISE_SIZE), seed=0)
+        samples = self.generator(noise, training=False).numpy()
+        return {"samples": samples.reshape(-1, SIDE, SIDE, 1) / 2 + 0.5}
+
     def exports(self) -> dict[str, keras.Model]:
         """The generator; the discriminator has done its work."""
         return {"serve": self.generator}
