@@ -7,10 +7,10 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format docs bench faults
+.PHONY: help install train test check format docs bench bench-distribution faults
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
 
 install: $(STAMP)  ## install Loopwright and its tools into .venv
 
@@ -41,10 +41,13 @@ docs: $(STAMP)  ## build the documentation into site/
 bench: $(STAMP)  ## measure speed against Keras fit, start-up, growth and memory
 	$(BIN)/python -m benchmarks $(ARGS)
 
+bench-distribution: $(STAMP)  ## measure one and two workers, and what they exchange
+	$(BIN)/python -m benchmarks distribution $(ARGS)
+
 faults: $(STAMP)  ## kill, corrupt and starve real runs, in full (about an hour)
 	@command -v strace >/dev/null || apt-get install --yes --quiet strace
 	@rm -f .faults.jsonl
 	LOOPWRIGHT_ALL_FAULTS=1 LOOPWRIGHT_FAULTS_REPORT=$(CURDIR)/.faults.jsonl \
 	  $(BIN)/python -m pytest tests/resume tests/test_checkpoint.py \
-	  tests/test_config_fuzz.py $(ARGS)
+	  tests/test_config_fuzz.py tests/distribution $(ARGS)
 	$(BIN)/python -m tests.resume.faults .faults.jsonl

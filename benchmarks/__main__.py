@@ -7,7 +7,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import checkpoints, features, growth, memory, recipes, speed, startup, tuning
+from benchmarks import (
+    checkpoints,
+    distribution,
+    features,
+    growth,
+    memory,
+    recipes,
+    speed,
+    startup,
+    tuning,
+)
 
 SECTIONS = {
     "speed": speed,
@@ -18,6 +28,7 @@ SECTIONS = {
     "checkpoints": checkpoints,
     "features": features,
     "tuning": tuning,
+    "distribution": distribution,
 }
 BY_DEFAULT = ("speed", "recipes", "startup", "growth", "memory", "checkpoints", "features")
 

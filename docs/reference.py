@@ -36,6 +36,7 @@ _SECTIONS = {
         "MissingStepError",
         "NotFiniteError",
         "CheckpointError",
+        "WorkerLostError",
         "LoopwrightWarning",
         "StepWarning",
         "RetraceWarning",

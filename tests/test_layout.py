@@ -69,6 +69,7 @@ PUBLIC = [
     "Trained",
     "Trainer",
     "Validated",
+    "WorkerLostError",
     "check_gradients",
     "components",
     "testing",
@@ -76,8 +77,8 @@ PUBLIC = [
 
 MOST_LINES = 300
 LONGER = {
-    "adaptations.py": (540, "one module for everything that touches internals, by rule"),
-    "trainer.py": (420, "the assembly: two public signatures of twenty arguments each"),
+    "adaptations.py": (560, "one module for everything that touches internals, by rule"),
+    "trainer.py": (430, "the assembly: two public signatures of twenty arguments each"),
 }
 
 # The one class people subclass.

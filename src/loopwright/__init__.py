@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from loopwright.errors import RetraceWarning as RetraceWarning
     from loopwright.errors import StepError as StepError
     from loopwright.errors import StepWarning as StepWarning
+    from loopwright.errors import WorkerLostError as WorkerLostError
     from loopwright.events import BatchSkipped as BatchSkipped
     from loopwright.events import EpochEnded as EpochEnded
     from loopwright.events import EpochStarted as EpochStarted
@@ -67,6 +68,7 @@ _HOMES = {
         "RetraceWarning",
         "StepError",
         "StepWarning",
+        "WorkerLostError",
     ],
     "events": [
         "BatchSkipped",

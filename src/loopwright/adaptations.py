@@ -519,6 +519,27 @@ def was_left_on_purpose() -> bool:
     return any(code.offset == frame.f_lasti and code.opname in leaving for code in codes)
 
 
+def workers(strategy: tf.distribute.Strategy) -> tuple[int, int]:
+    """How many processes train under a strategy, and which of them this is.
+
+    If this moves: each worker would take itself for the only one, and wait for the others (tested).
+    """
+    extended = strategy.extended
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return 1, 0
+    return extended._num_workers, extended._id_in_cluster
+
+
+def replica_numbers(variable: Any) -> tuple[range, int]:
+    """Which replicas of a variable this process holds, and how many there are in all processes."""
+    if not isinstance(variable, tf.distribute.DistributedValues):
+        return range(1), 1
+    strategy = variable.distribute_strategy
+    held = len(strategy.experimental_local_results(variable))
+    first = workers(strategy)[1] * held
+    return range(first, first + held), strategy.num_replicas_in_sync
+
+
 def mirrored_strategy(devices: list[str] | None = None) -> tf.distribute.Strategy:
     """A `MirroredStrategy` beside any others in this process.
 

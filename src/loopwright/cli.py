@@ -1,16 +1,23 @@
 """The command line: `loopwright --help`. TensorFlow is imported by what trains, and only there.
 
 Exit codes: 0 done, also when stopped early; 1 the training failed; 2 wrongly asked; 3 NaN; 130
-Ctrl-C and 143 SIGTERM, both after the run was saved.
+Ctrl-C and 143 SIGTERM, both after the run was saved; 193 another worker is gone, start all again.
 """
 
 import os
+import sys
 import warnings
 
 import typer
 
-from loopwright.commands import looking, training, using
-from loopwright.errors import ConfigurationError, LoopwrightError, NotFiniteError
+from loopwright.commands import looking, training, using, workers
+from loopwright.errors import (
+    EXIT_WORKER_LOST,
+    ConfigurationError,
+    LoopwrightError,
+    NotFiniteError,
+    WorkerLostError,
+)
 
 _ABOUT = "You write the training step; Loopwright owns everything around it."
 
@@ -23,6 +30,7 @@ app = typer.Typer(
 app.command("recipes")(looking.list_recipes)
 app.command("train")(training.train)
 app.command("resume")(training.resume)
+app.command("launch")(workers.launch)
 app.command("evaluate")(using.evaluate)
 app.command("predict")(using.predict)
 app.command("export")(using.export)
@@ -43,6 +51,11 @@ def main() -> None:
     warnings.formatwarning = _worded
     try:
         app()
+    except WorkerLostError:
+        # It has been said. TensorFlow's own end would wait for workers that are gone.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(EXIT_WORKER_LOST)
     except LoopwrightError as error:
         typer.echo(f"error: {error}", err=True)
         raise SystemExit(exit_code(error)) from None

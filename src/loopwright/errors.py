@@ -4,6 +4,9 @@ A message has four parts: what happened, what was expected, what was received, w
 Each class derives from the built-in that a caller would catch anyway.
 """
 
+EXIT_WORKER_LOST = 193
+"""Above 128, which supervisors like Kubeflow retry, and above the codes of all signals."""
+
 
 class LoopwrightError(Exception):
     """The root: `except lw.LoopwrightError` catches all that Loopwright raises by itself."""
@@ -35,6 +38,14 @@ class NotFiniteError(LoopwrightError, FloatingPointError):
     def __init__(self, text: str, *, step: int) -> None:
         super().__init__(text)
         self.step = step
+
+
+class WorkerLostError(LoopwrightError, SystemExit):
+    """Another worker is gone; uncaught, it ends the process with a code that supervisors retry."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code = EXIT_WORKER_LOST
 
 
 class LoopwrightWarning(UserWarning):

@@ -10,8 +10,9 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright import adaptations, loop, state
-from loopwright.compiled import CompiledModel
+from loopwright import loop
+from loopwright.agreement import Agreement, Team
+from loopwright.averages import finalize_averages
 from loopwright.data import Data, Feed
 from loopwright.data.source import NOTHING_READ, Read
 from loopwright.errors import NotFiniteError
@@ -23,6 +24,7 @@ from loopwright.piloting import Piloting
 from loopwright.runners import Runners
 from loopwright.runs import Snapshot
 from loopwright.schedule import Every, Place, Schedule
+from loopwright.signals import Signals
 from loopwright.stopwatch import Stopwatch, advice
 from loopwright.tally import Tally
 from loopwright.task import Task
@@ -36,9 +38,10 @@ class Lent:
 
     task: Task
     strategy: tf.distribute.Strategy
+    team: Team
     runners: Runners
     piloting: Piloting
-    score: Callable[[Data, int | None, Callable[[], bool]], dict[str, Any] | None]
+    score: Callable[[Data, int | None, Agreement], dict[str, Any] | None]
     build_test: Callable[[Data, int | None], object]
     seed: int
     on_nan: OnNan
@@ -75,11 +78,12 @@ class Fitting:
         *,
         first_epoch: int,
         snapshot: "Snapshot | None" = None,
-        is_interrupted: Callable[[], bool] = lambda: False,
+        heard: Signals | None = None,
     ) -> None:
-        self.lent, self.asked, self._is_interrupted = lent, asked, is_interrupted
+        self.lent, self.asked = lent, asked
         self.first_epoch = first_epoch if snapshot is None else snapshot.first_epoch
         self.watch = Stopwatch(time.perf_counter)
+        self.agreement = Agreement(lent.team, time.perf_counter, heard or Signals())
         self.bridge = CallbackBridge(asked.callbacks, lent.task)
         self.history = History(self.bridge.added)
         self.feed, length = self._feed(NOTHING_READ if snapshot is None else snapshot.read)
@@ -184,16 +188,22 @@ class Fitting:
             "save": lambda place, scores: None,
             "stop_requested": lambda: False,
         }
+        parts, agreement = quiet | parts, self.agreement
+        agreement.now()
         return loop.train(
             schedule=schedule,
             place=place,
             start_epoch=self.training.start_epoch,
             report=self.training.report,
-            interrupted=self._is_interrupted,
+            interrupted=agreement.interrupted,
             first_step=self.first_step,
             pace=Pace(),
-            clock=self.watch.clock,
-            **(quiet | parts),
+            clock=agreement.clock,
+            run_steps=agreement.after(parts.pop("run_steps")),
+            validate=agreement.after(parts.pop("validate")),
+            save=agreement.after(parts.pop("save")),
+            stop_requested=agreement.any(parts.pop("stop_requested")),
+            **parts,
         )
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:
@@ -220,7 +230,7 @@ class Fitting:
         with self.watch.timing("validation"):
             for name, data in self.asked.sets.items():
                 steps = self.asked.validation_steps
-                scores = self.lent.score(data, steps, self._is_interrupted)
+                scores = self.lent.score(data, steps, self.agreement)
                 if scores is None:
                     return None
                 found |= {f"{name}{key}": value for key, value in scores.items()}
@@ -260,31 +270,6 @@ class Fitting:
             self.feed = None
             self.training.close()
         yield finished
-
-
-def finalize_averages(task: Task) -> None:
-    """Puts the averaged weights of an optimizer with `use_ema` in place, as Keras does."""
-    optimizers = state.of_kind(keras.optimizers.Optimizer, task)
-    if isinstance(task, CompiledModel) and isinstance(
-        task.model.optimizer, keras.optimizers.Optimizer
-    ):
-        optimizers = [task.model.optimizer]
-    for optimizer in optimizers:
-        if optimizer.built:
-            optimizer.finalize_variable_values(adaptations.trained_by(optimizer))
-
-
-@contextlib.contextmanager
-def averages_in_place(task: Task) -> Iterator[None]:
-    """The averaged weights of optimizers with `use_ema`, until it is left."""
-    weights = [w.value for layer in state.of_kind(keras.Layer, task) for w in layer.weights]
-    before = [weight.read_value() for weight in weights]
-    finalize_averages(task)
-    try:
-        yield
-    finally:
-        for weight, value in zip(weights, before, strict=True):
-            weight.assign(value)
 
 
 def tell(sinks: Sequence[Sink], event: Event) -> None:

@@ -237,7 +237,13 @@ def _apply_on_replicas(
             lambda: _nothing(None),
         )
 
-    tf.distribute.get_replica_context().merge_call(across, args=(gradients, when))
+    context = tf.distribute.get_replica_context()
+    if not isinstance(when, bool) and adaptations.workers(context.strategy)[0] > 1:
+        # The first of all replicas decides, for those on other machines too.
+        asked = tf.cast(tf.cast(when, tf.bool), tf.float32)
+        first = tf.cast(context.replica_id_in_sync_group, tf.int32) == 0
+        when = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(first, asked, 0.0))
+    context.merge_call(across, args=(gradients, when))
 
 
 def _refuse_what_replicas_cannot(optimizer: Any, inner: Any) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright import adaptations, recipes, registry, run_lock
 from loopwright import config as configs
+from loopwright import recipes, registry, run_lock
 from loopwright.checkpoint import Store
 from loopwright.config import Config, Fit
 from loopwright.data import training_data
@@ -20,6 +20,7 @@ from loopwright.data.source import NOTHING_READ
 from loopwright.errors import ConfigurationError, message
 from loopwright.experiment import Experiment, concluded
 from loopwright.exporting import newest, worded
+from loopwright.joining import strategy_for
 from loopwright.projects import function
 from loopwright.quiet import quiet_start
 from loopwright.report import write_report
@@ -44,15 +45,21 @@ def train(
     config: Config, *, fresh: bool = False, say: Callable[[str], None] = print
 ) -> dict[str, float]:
     """Trains a config in its run directory, or goes on there; its scores."""
-    if fresh:
-        Run(config.directory, ()).move_aside()
     with launched(config) as launch:
-        enter(launch.config, say)
-        launch.trainer.fit(**_fit_arguments(launch))
-        scores = concluded(launch.experiment, launch.trainer, config.directory)
-        _export(config, launch.trainer, say)
+        trainer = launch.trainer
+        if trainer.is_chief:
+            if fresh:
+                Run(config.directory, ()).move_aside()
+            enter(launch.config, say)
+        trainer.fit(**_fit_arguments(launch))
+        # All conclude, because they score together; one of them writes.
+        directory = config.directory if trainer.is_chief else None
+        scores = concluded(launch.experiment, trainer, directory)
+        if directory is None:
+            return scores
+        _export(config, trainer, say)
     with attempted("The report"):
-        write_report(Path(config.directory))  # again, for what was concluded
+        write_report(Path(directory))  # again, for what was concluded
     return scores
 
 
@@ -77,8 +84,15 @@ def launched(config: Config) -> Iterator[Launch]:
     if before.name != config.precision:
         keras.config.set_dtype_policy(config.precision)
     try:
+        with quiet_start():
+            tf.config.list_physical_devices()  # they are looked for once, and loudly
+        # Before any data: workers have to be connected before TensorFlow is used.
+        strategy = strategy_for(config.strategy)
+        with quiet_start():
+            tf.config.list_logical_devices()
         experiment = experiment_of(config)
-        yield Launch(settled(config, experiment), experiment, _trainer(config, experiment))
+        trainer = _trainer(config, experiment, strategy)
+        yield Launch(settled(config, experiment), experiment, trainer)
     finally:
         if before.name != config.precision:
             keras.config.set_dtype_policy(before)
@@ -180,11 +194,7 @@ def _make(directory: Path) -> None:
         ) from None
 
 
-def _trainer(config: Config, experiment: Experiment) -> Trainer:
-    with quiet_start():
-        strategy = adaptations.mirrored_strategy() if config.strategy == "mirrored" else None
-        tf.config.list_logical_devices()  # they are looked for once, and loudly
-
+def _trainer(config: Config, experiment: Experiment, strategy: tf.distribute.Strategy) -> Trainer:
     def make_task() -> Any:
         options: dict[str, Any] = dict(config.model)
         parameters = inspect.signature(experiment.task).parameters

@@ -76,6 +76,9 @@ class Piloting:
                 refuse(change.plan, terms)
             return Recorded(self._asked.with_plans(lambda plan: settled(plan, terms)))
         start = settled(WORDS["graph"], terms)
+        if self._runners.workers > 1:
+            # What each of them measures or remembers is another thing.
+            return Recorded(PlanHistory().changed(0, start))
         spec = None if feed is None else feed.batch_spec
         built = self._runners.built("train_step", spec)
         candidates = choosing.candidates(built, feed, terms)

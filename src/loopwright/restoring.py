@@ -2,17 +2,18 @@
 
 from typing import Any, Literal
 
-from loopwright import repeatable, state, tensors
+from loopwright import repeatable, replicas, state, tensors
+from loopwright.agreement import Team
+from loopwright.averages import finalize_averages
 from loopwright.data import specs
 from loopwright.errors import ConfigurationError, message
-from loopwright.fitting import finalize_averages
 from loopwright.runners import Runners
 from loopwright.runs import Run
 
 Which = Literal["best", "last"] | int
 
 
-def restore(task: Any, runners: Runners, run: Run, which: Which) -> int:
+def restore(task: Any, runners: Runners, run: Run, which: Which, team: Team) -> int:
     """Gives a task the state of a checkpoint; the step it belongs to.
 
     The run's own step counter stays: who trains on from here adds to the run, and does not go back
@@ -23,10 +24,15 @@ def restore(task: Any, runners: Runners, run: Run, which: Which) -> int:
         spec = None if snapshot.batch is None else specs.decoded(snapshot.batch)
         runners.built("train_step", spec)
     named = state.named(task)
-    changed = repeatable.difference(snapshot.variables, state.table(named))
+    everywhere = team.everywhere(named)
+    changed = repeatable.difference(
+        replicas.without_numbers(snapshot.variables),
+        replicas.without_numbers(state.table(everywhere)),
+    )
     if changed is not None:
         raise ConfigurationError(changed)
     found = tensors.read(checkpoint.path / "state", snapshot.variables)
+    found = replicas.shared_out(found, everywhere)
     tensors.assign({name: v for name, v in named.items() if name != "step"}, found)
     if which == "last" and snapshot.place.is_over:
         finalize_averages(task)  # as at the end of `fit`; the best score was one without them

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, final
 
 from loopwright import adaptations, signals, state, tensors
-from loopwright.errors import ConfigurationError, DataError, NotFiniteError
+from loopwright.averages import finalize_averages
+from loopwright.errors import DataError, NotFiniteError
 from loopwright.events import (
     BatchSkipped,
     EpochEnded,
@@ -18,18 +19,17 @@ from loopwright.events import (
     Trained,
     Validated,
 )
-from loopwright.fitting import Asked, Fitting, Lent, finalize_averages, tell
+from loopwright.fitting import Asked, Fitting, Lent, tell
 from loopwright.legs import entry
-from loopwright.manifest import Checkpoint
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
-from loopwright.runs import Run, Snapshot
+from loopwright.runs import Run
 from loopwright.schedule import Place, moved, validated
+from loopwright.sharing import Found, held, refuse_data, require_same_state
 from loopwright.snapshots import Exact, put_back, require_resumable, taken
 from loopwright.telemetry.facts import Facts, facts, learning_rates
-from loopwright.telemetry.run_files import RunFiles
+from loopwright.telemetry.run_files import Files, RunFiles
+from loopwright.telemetry.worker_log import WorkerLog
 from loopwright.validation import undisturbed
-
-Found = tuple[Checkpoint, Snapshot]
 
 
 def leg_events(
@@ -44,25 +44,30 @@ def leg_events(
 ) -> Iterator[Event]:
     """The events of one call of `fit`, number `leg` of its run: begun, resumed or skipped."""
     refuse_data(asked)
+    team = lent.team
     # Heard until the last checkpoint is on disk: another SIGTERM must not cut it off.
-    with signals.watched() as heard, run.opened():
-        found = run.newest()
+    with signals.watched() as heard, held(run, team) as newest:
+        found = newest
         what = entry(leg, asked.until, None if found is None else found[1].reached)
         if what == "skip":
             found = run.end_of(leg)
-        elif found is not None:
+        elif found is not None and team.is_chief:
             run.go_on_from(found[0])
         snapshot = None if what == "begin" or found is None else found[1]
         if snapshot is not None:
             lent.piloting.resume(run.plans(snapshot), snapshot.step)
         # They are opened when everything was compared, and not before.
-        files = run_files(lent, run, lambda: fitting)
+        files: Files = (
+            run_files(lent, run, lambda: fitting)
+            if team.is_chief
+            else WorkerLog(run.directory, team.index, time.time)
+        )
         fitting = Fitting(
             lent,
             replace(asked, sinks=[*asked.sinks, files]),
             first_epoch=first_epoch,
             snapshot=snapshot,
-            is_interrupted=heard.received,
+            heard=heard,
         )
         begun(fitting)
         resumed = None if snapshot is None else found
@@ -74,6 +79,7 @@ def leg_events(
             # A checkpoint under way still brings these files to disk: it ends before they close.
             with contextlib.closing(files), run.written():
                 yield from trained.events()
+            fitting.agreement.now()  # nobody leaves before the chief has written everything
     heard.raise_received()
 
 
@@ -96,7 +102,7 @@ class _Leg:
         fitting: Fitting,
         run: Run,
         leg: int,
-        files: RunFiles,
+        files: Files,
         found: Found | None,
         exact: Exact,
         heard: signals.Signals,
@@ -118,7 +124,10 @@ class _Leg:
         self._required = [n for n, v in self._named.items() if id(v) not in metrics]
         infinite = tensors.non_finite(self._required_values())
         self._required = [name for name in self._required if name not in infinite]
-        fitting.lent.piloting.record(run.write_plans)
+        self._team = fitting.lent.team
+        if self._team.is_chief:
+            fitting.lent.piloting.record(run.write_plans)
+        require_same_state(self._team, self._named)
 
     def events(self) -> Iterator[Event]:
         """Trains; `break` ends the leg."""
@@ -142,6 +151,8 @@ class _Leg:
 
     def _data_failed(self) -> None:
         """Data that fails does not cost what was trained before it, if its place is a number."""
+        if not self._team.is_alone:
+            return  # it may have failed for this worker only, and the others would not save
         training, place, feed = self._fitting.training, self._place, self._fitting.feed
         if feed is not None and feed.position != "index":
             # An iterator that failed has lost what it had read of the batch that failed.
@@ -158,7 +169,7 @@ class _Leg:
         fitting = self._fitting
         with fitting.watch.timing("checkpoint"):
             read, position = fitting.training.position()
-            values = tensors.snapshot(self._named)
+            values = self._team.whole(self._named, tensors.snapshot(self._named))
             held = values | fitting.bridge.tensors() | position
             moment = taken(
                 fitting,
@@ -171,7 +182,8 @@ class _Leg:
                 self._files.lengths(),
             )
             required = {name: values[name] for name in self._required}
-            self._run.save(moment, held, required, self._files.sync)
+            if self._team.is_chief:
+                self._run.save(moment, held, required, self._files.sync)
             if place.is_over:
                 self._run.wait()  # whoever hears of the end can rely on it
 
@@ -243,13 +255,6 @@ def _facts(fitting: Fitting) -> Facts:
         **{name: value for name, value in batch_size.items() if name == "batch_size"},
     }
     return facts(lent.task, numbers, lent.runners.built("train_step", spec).graph)
-
-
-def refuse_data(asked: Asked) -> None:
-    """Raises in words if the data has no place that could be found again."""
-    objection = None if asked.data is None else asked.data.objection_to_resume()
-    if objection is not None:
-        raise ConfigurationError(objection)
 
 
 def _after(place: Place, event: Event, first_step: int) -> Place:

@@ -4,7 +4,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright import scheduled, state
+from loopwright import adaptations, scheduled, state
 from loopwright.building import Built, build
 from loopwright.data import Feed, nests
 from loopwright.finite import OnNan, Watch
@@ -31,6 +31,11 @@ class Runners:
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
         self._runners: dict[Any, StepRunner] = {}
+
+    @property
+    def workers(self) -> int:
+        """How many processes run these steps together."""
+        return adaptations.workers(self._strategy)[0]
 
     def runner(self, name: StepName, batch_spec: Any, plan: Plan) -> StepRunner:
         """What runs this step over batches of this spec by this plan."""

@@ -3,9 +3,11 @@
 import os
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from loopwright import adaptations
+from loopwright.errors import ConfigurationError, message
 
 RESIDENT_SHARE = 0.25
 """The part of the device's memory that data may fill as a whole; more is streamed."""
@@ -77,9 +79,18 @@ def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     count = replica_count(strategy)
     if count == 1:
         return batch
-    shares = [share(batch, index, count) for index in range(count)]
     return strategy.experimental_distribute_values_from_function(
-        lambda context: shares[context.replica_id_in_sync_group]
+        lambda context: share(batch, context.replica_id_in_sync_group, count)
+    )
+
+
+def split_here(batch: Any, strategy: tf.distribute.Strategy) -> Any:
+    """As `split`, over the replicas of this process alone: each of several workers has it all."""
+    count = len(strategy.extended.worker_devices)
+    if count == 1:
+        return batch
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: share(batch, context.replica_id_in_sync_group % count, count)
     )
 
 
@@ -90,6 +101,27 @@ def sum_over_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:
     return strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
 
 
+def mean_over_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:
+    """The mean of one tensor per replica."""
+    if adaptations.workers(strategy)[0] > 1:
+        return strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
+    return tf.reduce_mean(tf.stack(strategy.experimental_local_results(value)), axis=0)
+
+
 def made_in_scope(variables: list[Any], strategy: tf.distribute.Strategy) -> bool:
     """Whether every variable was created inside `strategy.scope()`."""
     return all(strategy.extended.variable_created_in_scope(variable) for variable in variables)
+
+
+def require_tensorflow_backend() -> None:
+    """Raises if Keras runs on something else."""
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise ConfigurationError(
+            message(
+                "Loopwright trains with TensorFlow.",
+                expected="Keras with the TensorFlow backend",
+                received=f"the {backend} backend",
+                do="set KERAS_BACKEND=tensorflow before importing keras",
+            )
+        )

@@ -36,6 +36,15 @@ class Signals:
         """Whether it is time to save and leave."""
         return self._received is not None
 
+    @property
+    def number(self) -> int:
+        """Which signal came; 0 if none did."""
+        return self._received or 0
+
+    def adopt(self, number: int) -> None:
+        """A signal that came to another worker, whom this one follows."""
+        self._received = number
+
     def raise_received(self) -> None:
         """Ends the run as the signal asked for; nothing if none came."""
         if self._received == signal.SIGINT:

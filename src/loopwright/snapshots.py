@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from loopwright import environment, repeatable, state, tensors
+from loopwright import environment, repeatable, replicas, state, tensors
 from loopwright.data import specs
 from loopwright.data.source import Read, changed_data
 from loopwright.errors import ConfigurationError, LoopwrightWarning, StepError, message
@@ -68,8 +68,8 @@ def taken(
         history=fitting.history.state(),
         callbacks=fitting.bridge.state(),
         plans=fitting.lent.piloting.history.content(),
-        variables=state.table(named),
-        environment=environment.environment(),
+        variables=state.table(fitting.lent.team.everywhere(named)),
+        environment=_environment(fitting),
         exact_until_step=exact_until,
     )
 
@@ -85,7 +85,11 @@ def put_back(
 
     Returns since which step the bits may differ from those of a run without interruption.
     """
-    changed = repeatable.difference(snapshot.variables, state.table(named))
+    everywhere = fitting.lent.team.everywhere(named)
+    changed = repeatable.difference(
+        replicas.without_numbers(snapshot.variables),
+        replicas.without_numbers(state.table(everywhere)),
+    )
     if changed is not None:
         raise ConfigurationError(changed)
     data = fitting.asked.data
@@ -99,9 +103,9 @@ def put_back(
                 do="pass the same data and batch_size, or start over with fresh=True",
             )
         )
-    exact_until = _still_exact(snapshot, exact)
+    exact_until = _still_exact(snapshot, exact, _environment(fitting))
     read = tensors.read(checkpoint.path / "state")
-    tensors.assign(named, read)
+    tensors.assign(named, replicas.shared_out(read, everywhere))
     fitting.tally.restore(snapshot.tally)
     fitting.history.restore(snapshot.history)
     fitting.bridge.restore(snapshot.callbacks, read)
@@ -114,8 +118,13 @@ def put_back(
     return exact_until
 
 
-def _still_exact(snapshot: Snapshot, exact: Exact) -> int | None:
-    changes = environment.changes(snapshot.environment, environment.environment())
+def _environment(fitting: Fitting) -> dict[str, Any]:
+    """What the bits depend on; sums over replicas depend on how many there are."""
+    return environment.environment() | {"replicas": fitting.lent.strategy.num_replicas_in_sync}
+
+
+def _still_exact(snapshot: Snapshot, exact: Exact, now: Mapping[str, Any]) -> int | None:
+    changes = environment.changes({"replicas": 1, **snapshot.environment}, now)
     if not changes:
         return snapshot.exact_until_step
     if exact == "require":

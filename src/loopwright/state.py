@@ -139,9 +139,10 @@ def named(task: object) -> dict[str, Any]:
             while name in found:  # somebody's attribute may look like another's path
                 name += "'"
             paths[id(variable)] = name
-            each = replicas(variable)
-            if len(each) > 1 and not of_optimizer and _may_differ(variable):
-                found.update({f"{name}.replicas[{i}]": own for i, own in enumerate(each)})
+            numbers, count = adaptations.replica_numbers(variable)
+            if count > 1 and not of_optimizer and _may_differ(variable):
+                each = zip(numbers, replicas(variable), strict=True)
+                found.update({f"{name}.replicas[{i}]": own for i, own in each})
             else:
                 found[name] = variable
 

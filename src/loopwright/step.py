@@ -104,8 +104,9 @@ class Step:
                 name: tuple(runtime.sum_over_replicas(self.strategy, part) for part in pair)
                 for name, pair in outputs.items()
             }
-        local = self.strategy.experimental_local_results
-        return tf.nest.map_structure(lambda v: tf.reduce_mean(tf.stack(local(v)), axis=0), outputs)
+        return tf.nest.map_structure(
+            lambda value: runtime.mean_over_replicas(self.strategy, value), outputs
+        )
 
     @contextlib.contextmanager
     def _statistics_kept(self, some_replica_is_idle: Any) -> Iterator[None]:

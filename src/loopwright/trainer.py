@@ -11,15 +11,18 @@ from typing import Any, Literal, final
 import keras
 import tensorflow as tf
 
+from loopwright.agreement import Agreement, Team
+from loopwright.averages import averages_in_place
 from loopwright.compiled import as_task
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event, Metrics, Sink
 from loopwright.exporting import Exported, Format, export
 from loopwright.finite import OnNan, require_policy
-from loopwright.fitting import Asked, Fitting, Lent, averages_in_place
+from loopwright.fitting import Asked, Fitting, Lent
 from loopwright.history import History
 from loopwright.initial_weights import start_from
+from loopwright.joining import strategy_for
 from loopwright.piloting import Piloting, asked_for
 from loopwright.plan_history import PlanHistory
 from loopwright.plans import Plan, nearest, settled
@@ -30,7 +33,10 @@ from loopwright.retention import KeepBest, KeepLatest, Rule
 from loopwright.runners import Runners
 from loopwright.running import StepRunner
 from loopwright.runs import Run
+from loopwright.runtime import require_tensorflow_backend
 from loopwright.schedule import Every, Place, every
+from loopwright.sharing import require_shareable
+from loopwright.signals import Signals
 from loopwright.snapshots import Exact
 from loopwright.task import Task, require_step
 from loopwright.telemetry.console import console
@@ -53,9 +59,11 @@ class Trainer:
     ['loss']
 
     `task` may also be a function that makes the task: it is called inside `strategy.scope()`,
-    which several replicas need. `seed` decides everything that Loopwright draws. `sinks` are
-    functions that hear every event. `plan` says how steps are run: `"auto"` measures while it
-    trains; a `Plan`, a short word, or what was recorded (`trainer.plan_history`, or a file of it).
+    which several replicas need. `strategy="auto"` takes what is there: the other workers that
+    `TF_CONFIG` or SLURM tell of, several GPUs, or one device. `seed` decides everything that
+    Loopwright draws. `sinks` are functions that hear every event. `plan` says how steps are run:
+    `"auto"` measures while it trains; a `Plan`, a short word, or what was recorded
+    (`trainer.plan_history`, or a file of it).
 
     With a `run_dir` the same program goes on where it was stopped, and ends with the same bits:
     `keep` says which checkpoints stay, `exact="require"` refuses to go on in another environment,
@@ -71,7 +79,7 @@ class Trainer:
         *,
         run_dir: "str | os.PathLike[str] | None" = None,
         plan: "Plan | PlanHistory | str | os.PathLike[str]" = "auto",
-        strategy: tf.distribute.Strategy | None = None,
+        strategy: "tf.distribute.Strategy | str | None" = None,
         seed: int = 0,
         sinks: Sequence[Sink] = (),
         keep: Sequence[Rule] = (KeepLatest(3), KeepBest("val_loss")),
@@ -81,10 +89,12 @@ class Trainer:
         init_from: "str | os.PathLike[str] | None" = None,
         fresh: bool = False,
     ) -> None:
-        _require_tensorflow_backend()
-        self._strategy = strategy or tf.distribute.get_strategy()
-        require_policy(on_nan, run_dir, self._strategy.num_replicas_in_sync)
-        self._task = as_task(task, self._strategy)
+        require_tensorflow_backend()
+        self._strategy = strategy_for(strategy)
+        self._team = Team(self._strategy)
+        require_policy(on_nan, run_dir, self._strategy.num_replicas_in_sync, self._team.size)
+        with self._team.losses_explained():
+            self._task = as_task(task, self._strategy)
         self._init_from = None if init_from is None else os.fspath(init_from)
         _require_watchable(watch, self._task)
         # Whole gradients go to TensorBoard only; on several replicas nobody holds them.
@@ -102,6 +112,7 @@ class Trainer:
         self._lent = Lent(
             self._task,
             self._strategy,
+            self._team,
             self._runners,
             self._piloting,
             self._score,
@@ -116,6 +127,11 @@ class Trainer:
     def task(self) -> Any:
         """What is trained; of a Keras model, the task around it."""
         return self._task
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes and talks: of several workers, only the first one does."""
+        return self._team.is_chief
 
     @property
     def plan(self) -> Plan:
@@ -220,15 +236,17 @@ class Trainer:
             validation_steps=validation_steps,
             shuffle=shuffle,
             callbacks=callbacks,
-            sinks=[console(verbose), *map(tolerated, self._sinks)],
+            sinks=[console(verbose), *map(tolerated, self._sinks)] if self.is_chief else [],
         )
+        require_shareable(asked, self._team)
         if self._run is None:
             fitting = Fitting(self._lent, asked, first_epoch=self._epochs_done)
             self._start_from_given_weights()
             self._began(fitting)
             return self._counted(fitting.events(Place(), {}, _save_nothing))
         if self._fresh:
-            self._run.move_aside()
+            if self.is_chief:
+                self._run.move_aside()
             self._fresh = False
         return self._counted(
             leg_events(
@@ -248,7 +266,8 @@ class Trainer:
         To score, predict or export; or, between two calls of `fit`, to train on from there. The
         run's own count of steps stays.
         """
-        self._restored_step = restore(self._task, self._runners, require_run(self._run), which)
+        run = require_run(self._run)
+        self._restored_step = restore(self._task, self._runners, run, which, self._team)
         return self._restored_step
 
     def evaluate(
@@ -264,7 +283,10 @@ class Trainer:
         require_step(self._task, "test_step")
         _require_positive(steps=steps)
         self._start_from_given_weights()
-        return self._score(as_data(x, y, sample_weight, batch_size=batch_size), steps) or {}
+        data = as_data(x, y, sample_weight, batch_size=batch_size)
+        alone = Agreement(self._team, time.perf_counter, Signals())
+        with self._team.losses_explained():
+            return self._score(data, steps, alone) or {}
 
     def predict(self, x: Any, *, batch_size: int | None = None, steps: int | None = None) -> Any:
         """The predictions for a data set, as NumPy arrays."""
@@ -309,21 +331,20 @@ class Trainer:
         """The events of a leg; afterwards it counts."""
         self._restored_step = None
         try:
-            yield from events
+            with self._team.losses_explained():
+                yield from events
         finally:
             self._epochs_done += len(self.history.epoch)
             self._legs += 1
 
-    def _score(
-        self, data: Data, steps: int | None, interrupted: Callable[[], bool] = lambda: False
-    ) -> dict[str, Any] | None:
+    def _score(self, data: Data, steps: int | None, agreement: Agreement) -> dict[str, Any] | None:
         return score(
             self._task,
             self._test_runner_for,
             data.one_pass(steps=steps),
             strategy=self._strategy,
-            clock=time.perf_counter,
-            interrupted=interrupted,
+            clock=agreement.now,
+            interrupted=agreement.interrupted,
         )
 
     def _build_test(self, data: Data, steps: int | None) -> object:
@@ -405,16 +426,3 @@ def _length_without_data(task: Task, length: int | None, duration: Every) -> int
             )
         )
     return duration.steps if length is None else length
-
-
-def _require_tensorflow_backend() -> None:
-    backend = keras.backend.backend()
-    if backend != "tensorflow":
-        raise ConfigurationError(
-            message(
-                "Loopwright trains with TensorFlow.",
-                expected="Keras with the TensorFlow backend",
-                received=f"the {backend} backend",
-                do="set KERAS_BACKEND=tensorflow before importing keras",
-            )
-        )

@@ -197,8 +197,9 @@ def test_a_run_on_two_replicas_that_was_killed_goes_on_with_the_same_bits(tmp_pa
     )
     assert digest(resumed.task) == digest(whole.task)
     assert history.epoch_steps == expected.epoch_steps
-    with pytest.raises(lw.ConfigurationError, match="replica"):
-        train(tmp_path / "run", "arrays", "graph", epochs=2, callbacks=[KillsAt(None)])
+    exactly = {"epochs": 2, "exact": "require", "callbacks": [KillsAt(None)]}
+    with pytest.raises(lw.ConfigurationError, match="replicas: 2 then, 1 now"):
+        train(tmp_path / "run", "arrays", "graph", **exactly)
 
 
 class Wandering(lw.Task):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loopwright import recipes
+from loopwright import cluster, recipes
 from loopwright.commands.arguments import (
     NamedTask,
     Overrides,
@@ -141,7 +141,8 @@ def _train(config: "configs.Config", *, fresh: bool) -> None:
     except Preempted:
         typer.echo(_how_to_go_on(config), err=True)
         raise
-    if config.fit.verbose != 0:
+    workers = cluster.found(os.environ)
+    if config.fit.verbose != 0 and (workers is None or workers.is_chief):
         _sum_up(config, scores)
 
 

@@ -190,7 +190,7 @@ class Config(BaseModel):
     optimizer: Optimizer | None = None
     fit: Fit = Fit()
     plan: Annotated[str, Field(max_length=1000)] = "auto"
-    strategy: Literal["none", "mirrored"] = "none"
+    strategy: Literal["auto", "none", "mirrored", "multi_worker"] = "auto"
     precision: Literal["float32", "float64", "mixed_float16", "mixed_bfloat16"] = "float32"
     callbacks: Annotated[list[Callback], Field(max_length=50)] = Field(default_factory=list)
     on_nan: Literal["raise", "skip", "rollback"] = "raise"

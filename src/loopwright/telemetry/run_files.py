@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from rich.console import Console
 
@@ -21,6 +21,29 @@ from loopwright.telemetry.tolerance import attempted, tolerated
 
 LOG = "train.log"
 _STATUS = {"complete": "completed", "stopped": "completed", "left": "completed"}
+
+
+class Files(Protocol):
+    """What a run tells in files: a sink, which a run that goes on may cut."""
+
+    def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
+        """Goes on after what a checkpoint has seen."""
+
+    def close(self) -> None:
+        """Everything is in its file."""
+
+    def __call__(self, event: Event) -> None:
+        """Hears an event."""
+
+    def lengths(self) -> dict[str, int]:
+        """How long the files are that a run that goes on would cut."""
+        ...
+
+    def cut(self, lengths: Mapping[str, int]) -> None:
+        """Forgets what is about to happen anew."""
+
+    def sync(self) -> None:
+        """Until what a checkpoint refers to is on disk."""
 
 
 @final

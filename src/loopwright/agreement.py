@@ -1,0 +1,216 @@
+"""Agreement: workers that train one model go by the same numbers.
+
+All of them must call the same collective operations in the same order, or all wait for ever. So
+nothing that is different between them may decide what comes next: not a clock, not a signal, not a
+wish to stop. They meet where control is back in Python, exchange a few numbers, and go by these
+until they meet again. A worker that trains alone meets nobody, and nothing costs anything.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, final
+
+import numpy as np
+import tensorflow as tf
+
+from loopwright import adaptations, replicas
+from loopwright.errors import ConfigurationError, WorkerLostError, message
+from loopwright.signals import Signals
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_FAILED = -(2**62)
+
+
+@final
+class Team:
+    """The workers of one strategy, of which this process is one."""
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self._strategy = strategy
+        self.size, self.index = adaptations.workers(strategy)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is nobody to agree with."""
+        return self.size == 1
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker decides, writes and talks; a worker alone is its own chief."""
+        return self.index == 0
+
+    def exchanged(self, own: Sequence[int]) -> list[list[int]]:
+        """The numbers of all workers, as many from each; all workers have to call it."""
+        if self.is_alone:
+            return [list(own)]
+        rows = np.zeros((self.size, len(own)), np.int64)
+        rows[self.index] = own
+        # Not a constant: TensorFlow may have one in store that lies on no worker.
+        summed = self._strategy.reduce(tf.distribute.ReduceOp.SUM, tf.identity(rows), axis=None)
+        return summed.numpy().tolist()
+
+    def from_chief(self, find: Callable[[], int]) -> int:
+        """What the chief alone finds out; where it fails, all fail."""
+        if not self.is_chief:
+            found = self.exchanged([0])[0][0]
+            if found == _FAILED:
+                raise WorkerLostError(_lost("the first worker could not begin; its log says why"))
+            return found
+        try:
+            found = find()
+        except BaseException:
+            self.exchanged([_FAILED])
+            raise
+        self.exchanged([found])
+        return found
+
+    def require_same(self, what: str, value: Any) -> None:
+        """Raises on all workers if something is not the same for all of them."""
+        if self.is_alone:
+            return
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+        own = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+        found = [row[0] for row in self.exchanged([own])]
+        others = [str(index) for index, each in enumerate(found) if each != found[0]]
+        if others:
+            raise ConfigurationError(
+                message(
+                    f"The workers do not have the same {what}.",
+                    expected="the same program, data and settings on every worker",
+                    received=f"worker {', '.join(others)} has another than worker 0; here it is "
+                    f"{text:.300}",
+                    do="start all workers with the same code, files and command",
+                )
+            )
+
+    def everywhere(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """The names of all variables on all workers; own ones stand for those of the others."""
+        found = dict(named)
+        for name, variable in self.differing(named).items():
+            found |= {self._on(worker, name): variable for worker in range(self.size)}
+        return found | dict(named)
+
+    def whole(self, named: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of all variables on all workers, bit for bit; all workers have to call it."""
+        differing = self.differing(named)
+        if not differing:
+            return dict(values)
+        own = {name: np.asarray(values[name]) for name in sorted(differing)}
+        data = b"".join(value.tobytes() for value in own.values())
+        padded = np.frombuffer(data + bytes(-len(data) % 8), np.int64)
+        found = dict(values)
+        for worker, row in enumerate(self.exchanged(padded.tolist())):
+            rest = np.array(row, np.int64).tobytes()
+            for name, like in own.items():
+                bits, rest = rest[: like.nbytes], rest[like.nbytes :]
+                value = np.frombuffer(bits, like.dtype).reshape(like.shape)
+                found.setdefault(self._on(worker, name), tf.identity(value))
+        return found
+
+    def differing(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """Those that are not the same on all workers."""
+        if self.is_alone:
+            return {}
+        return {
+            name: variable for name, variable in named.items() if replicas.is_of_one(name, variable)
+        }
+
+    def _on(self, worker: int, name: str) -> str:
+        """What a variable of one replica is called on another worker."""
+        local = len(self._strategy.extended.worker_devices)
+        return replicas.renumbered(name, (worker - self.index) * local)
+
+    @contextlib.contextmanager
+    def losses_explained(self) -> Iterator[None]:
+        """Says in words that another worker is gone, where TensorFlow says it in its own."""
+        if self.is_alone:
+            yield
+            return
+        try:
+            yield
+        except _SIGNS as error:
+            first = str(error).strip().splitlines()[0] if str(error).strip() else ""
+            text = _lost(f"{type(error).__name__}: {first:.300}")
+            # Whoever leaves by SystemExit leaves without a word.
+            print(f"error: {text}", file=sys.stderr, flush=True)
+            raise WorkerLostError(text) from error
+
+
+_SIGNS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+)
+
+
+def _lost(received: str) -> str:
+    return message(
+        "Another worker is gone, and this one cannot go on without it.",
+        expected="all workers, to the end",
+        received=received,
+        do="start all workers again: they go on from the last checkpoint. "
+        "loopwright launch --restarts 3 does so by itself",
+    )
+
+
+@final
+class Agreement:
+    """What all workers go by between two meetings: the chief's clock, and what anybody asked for.
+
+    Every number that follows from this clock is the same on all workers, like the pace.
+    """
+
+    def __init__(self, team: Team, clock: Callable[[], float], signals: Signals) -> None:
+        self._team, self._own_clock, self._signals = team, clock, signals
+        self._seconds, self._is_interrupted = clock(), False
+
+    def clock(self) -> float:
+        """The time, of a worker alone; else what it was when the workers last met."""
+        return self._own_clock() if self._team.is_alone else self._seconds
+
+    def interrupted(self) -> bool:
+        """Whether a signal came, to any worker, before the workers last met."""
+        return self._signals.received() if self._team.is_alone else self._is_interrupted
+
+    def now(self) -> float:
+        """Meets, and says what time it is."""
+        self._meet()
+        return self.clock()
+
+    def after(self, call: Callable[P, T]) -> Callable[P, T]:
+        """A call at whose end the workers meet."""
+
+        @functools.wraps(call)
+        def called(*args: P.args, **kwargs: P.kwargs) -> T:
+            result = call(*args, **kwargs)
+            self._meet()
+            return result
+
+        return call if self._team.is_alone else called
+
+    def any(self, asks: Callable[[], bool]) -> Callable[[], bool]:
+        """Asks every worker; true if it is so for one of them."""
+        return asks if self._team.is_alone else lambda: self._meet(asks())
+
+    def _meet(self, wish: bool = False) -> bool:
+        if self._team.is_alone:
+            return wish
+        bits = struct.unpack("q", struct.pack("d", self._own_clock()))[0]
+        rows = self._team.exchanged([bits, self._signals.number, int(wish)])
+        self._seconds = struct.unpack("d", struct.pack("q", rows[0][0]))[0]
+        # Several may have come: a machine that goes counts for more than a person's wish.
+        number = max(row[1] for row in rows)
+        if number:
+            self._signals.adopt(number)
+            self._is_interrupted = True
+        return any(row[2] for row in rows)

@@ -1,0 +1,35 @@
+"""The averaged weights of optimizers with `use_ema`, put in place of the weights."""
+
+import contextlib
+from collections.abc import Iterator
+
+import keras
+
+from loopwright import adaptations, state
+from loopwright.compiled import CompiledModel
+from loopwright.task import Task
+
+
+def finalize_averages(task: Task) -> None:
+    """Puts the averaged weights of an optimizer with `use_ema` in place, as Keras does."""
+    optimizers = state.of_kind(keras.optimizers.Optimizer, task)
+    if isinstance(task, CompiledModel) and isinstance(
+        task.model.optimizer, keras.optimizers.Optimizer
+    ):
+        optimizers = [task.model.optimizer]
+    for optimizer in optimizers:
+        if optimizer.built:
+            optimizer.finalize_variable_values(adaptations.trained_by(optimizer))
+
+
+@contextlib.contextmanager
+def averages_in_place(task: Task) -> Iterator[None]:
+    """The averaged weights of optimizers with `use_ema`, until it is left."""
+    weights = [w.value for layer in state.of_kind(keras.Layer, task) for w in layer.weights]
+    before = [weight.read_value() for weight in weights]
+    finalize_averages(task)
+    try:
+        yield
+    finally:
+        for weight, value in zip(weights, before, strict=True):
+            weight.assign(value)

@@ -1,0 +1,77 @@
+"""Sharing: what several workers have in common, and one of them holds for all."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+
+from loopwright import tensors
+from loopwright.agreement import Team
+from loopwright.errors import ConfigurationError, message
+from loopwright.fitting import Asked
+from loopwright.manifest import Checkpoint
+from loopwright.runs import Run, Snapshot
+
+Found = tuple[Checkpoint, Snapshot]
+
+_WRITING = (
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.TensorBoard,
+    keras.callbacks.CSVLogger,
+)
+
+
+@contextlib.contextmanager
+def held(run: Run, team: Team) -> Iterator[Found | None]:
+    """The newest checkpoint, for all workers the same; the chief holds the directory for them."""
+    own: list[Found] = []
+    with contextlib.ExitStack() as opened:
+
+        def newest() -> int:
+            opened.enter_context(run.opened())
+            found = run.newest()
+            own.extend([] if found is None else [found])
+            return -1 if found is None else found[0].step
+
+        step = team.from_chief(newest)
+        if step >= 0 and not own:
+            own.append(run.chosen(step))
+        yield own[0] if own else None
+
+
+def require_shareable(asked: Asked, team: Team) -> None:
+    """Raises if several workers would not train on the same batches, or write the same files."""
+    if team.is_alone:
+        return
+    refuse_data(asked)
+    writing = [c for c in asked.callbacks if isinstance(c, _WRITING)]
+    if writing:
+        raise ConfigurationError(
+            message(
+                f"{type(writing[0]).__name__} would write the same files from every worker.",
+                expected="callbacks that write no files",
+                received=f"{team.size} workers",
+                do="leave it out: a run_dir brings checkpoints and TensorBoard files",
+            )
+        )
+    settings = [asked.until, asked.validate_every, asked.save_every, asked.steps_per_epoch]
+    own = {
+        name: data.fingerprint() for name, data in {"": asked.data, **asked.sets}.items() if data
+    }
+    team.require_same("data or settings", [own, list(map(str, settings)), asked.shuffle])
+
+
+def refuse_data(asked: Asked) -> None:
+    """Raises in words if the data has no place that could be found again."""
+    objection = None if asked.data is None else asked.data.objection_to_resume()
+    if objection is not None:
+        raise ConfigurationError(objection)
+
+
+def require_same_state(team: Team, named: Mapping[str, Any]) -> None:
+    """Raises if a variable that all workers share is not the same on all of them."""
+    if not team.is_alone:
+        shared = {name: v for name, v in named.items() if name not in team.differing(named)}
+        team.require_same("state", tensors.digest(tensors.snapshot(shared)))
