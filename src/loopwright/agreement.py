@@ -124,7 +124,7 @@ class Team:
 
     def _on(self, worker: int, name: str) -> str:
         """What a variable of one replica is called on another worker."""
-        local = len(self._strategy.extended.worker_devices)
+        local = self._strategy.num_replicas_in_sync // self.size
         return replicas.renumbered(name, (worker - self.index) * local)
 
     @contextlib.contextmanager

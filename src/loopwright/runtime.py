@@ -86,7 +86,7 @@ def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
 
 def split_here(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     """As `split`, over the replicas of this process alone: each of several workers has it all."""
-    count = len(strategy.extended.worker_devices)
+    count = replica_count(strategy) // adaptations.workers(strategy)[0]
     if count == 1:
         return batch
     return strategy.experimental_distribute_values_from_function(

@@ -79,7 +79,8 @@ def tell_numbers(out: Path) -> None:
 
     third = lw.Trainer(make_gan, strategy="auto")
     third.fit(gan.load()[:60], batch_size=8, epochs=1, verbose=0)
-    found |= {f"gan {name}": v.numpy() for name, v in state.named(third.task).items()}
+    shared = {n: v for n, v in state.named(third.task).items() if ".replicas[" not in n}
+    found |= {f"gan {name}": variable.numpy() for name, variable in shared.items()}
     with (out / f"{worker_index()}.pickle").open("wb") as file:
         pickle.dump({name: np.asarray(value) for name, value in found.items()}, file)
 
