@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import re
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _FAILED = -(2**62)
+_OF_OTHERS = re.compile(r"Collective|CoordinationService|WorkerService|heartbeat")
+"""In what TensorFlow says when another worker cannot be reached."""
 
 
 @final
@@ -135,22 +138,14 @@ class Team:
             return
         try:
             yield
-        except _SIGNS as error:
-            first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-            text = _lost(f"{type(error).__name__}: {first:.300}")
+        except tf.errors.OpError as error:
+            if not _OF_OTHERS.search(str(error)):
+                raise
+            reason = re.search(r"aborted by: *([^\n]+)", str(error))
+            text = _lost(f"{type(error).__name__}{f': {reason[1]:.300}' if reason else ''}")
             # Whoever leaves by SystemExit leaves without a word.
             print(f"error: {text}", file=sys.stderr, flush=True)
             raise WorkerLostError(text) from error
-
-
-_SIGNS = (
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.InternalError,
-)
 
 
 def _lost(received: str) -> str:

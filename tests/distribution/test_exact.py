@@ -1,5 +1,6 @@
 """Workers in a run directory: one writes, all stop at the same step, and go on bit for bit."""
 
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -53,20 +54,46 @@ def test_a_signal_to_one_worker_stops_all_at_one_step_and_the_run_goes_on(
 
 
 GONE = {
-    "killed chief": (0, signal.SIGKILL),
     "stopped worker": (1, signal.SIGSTOP),
+    "killed chief": (0, signal.SIGKILL),
     "stopped chief": (0, signal.SIGSTOP),
     "killed worker": (1, signal.SIGKILL),
 }
 
 
-@pytest.mark.parametrize(("victim", "number"), list(GONE.values())[: None if ALL else 2], ids=str)
-def test_a_worker_that_is_gone_ends_the_other_with_a_code_to_be_retried(
-    victim: int, number: signal.Signals, tmp_path: Path
+@pytest.mark.parametrize("which", list(GONE)[: None if ALL else 1])
+def test_a_worker_that_is_gone_ends_the_other_and_the_run_goes_on_bit_for_bit(
+    which: str, whole: tuple[str, Path], tmp_path: Path
 ):
-    given = (str(tmp_path / "run"), "arrays", victim, number, 8)
-    workers = Workers(tmp_path / "logs", 2, train_exactly, *given)
+    (victim, number), (kind, run) = GONE[which], whole
+    given = (str(tmp_path / "run"), kind)
+    # Step 9 is saved in the background while step 10 is run.
+    workers = Workers(tmp_path / "first", 2, train_exactly, *given, victim, number, 10)
     code, log = workers.each[1 - victim].ended(60)
     workers.each[victim].send(signal.SIGKILL)
     assert code == EXIT_WORKER_LOST, log[-3000:]
     assert "Another worker is gone" in log
+    assert "loopwright launch --restarts" in log
+    for code, log in Workers(tmp_path / "second", 2, train_exactly, *given).ended():
+        assert code == 0, log[-3000:]
+    is_same = bits(tmp_path / "run") == bits(run)
+    record(f"of two workers: {which}, all started again", tried=1, held=int(is_same))
+    assert is_same
+
+
+def test_a_run_of_two_workers_goes_on_with_one_and_says_since_when_bits_may_differ(
+    whole: tuple[str, Path], tmp_path: Path
+):
+    kind, run = whole
+    shutil.copytree(run, tmp_path / "run")
+    for later in sorted((tmp_path / "run" / "checkpoints").glob("step-????????"))[1:]:
+        shutil.rmtree(later)
+    before = int(bits(tmp_path / "run")["step"])
+    ((code, log),) = Workers(
+        tmp_path / "alone", 1, train_exactly, str(tmp_path / "run"), kind
+    ).ended()
+    assert code == 0, log[-3000:]
+    assert (
+        f"replicas: 2 then, 1 now): this run goes on, and is bit-exact until step {before}" in log
+    )
+    assert bits(tmp_path / "run")["step"] == bits(run)["step"]

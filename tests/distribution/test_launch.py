@@ -30,7 +30,7 @@ def make_task(seed=0):
 def experiment():
     x = np.random.default_rng(0).normal(size=(101, 4)).astype("float32")
     fit = {"x": x, "y": x[:, :1] * 3, "validation_data": (x[:20], x[:20, :1]), "batch_size": 8}
-    fit |= {"epochs": 6, "callbacks": [Slowly()]}
+    fit |= {"epochs": 3, "callbacks": [Slowly()]}
     return lw.Experiment(make_task, fit=fit, test=(x, x[:, :1]))
 """
 
