@@ -16,7 +16,7 @@ from loopwright.cluster import tf_config
 from loopwright.supervising import free_ports
 
 _BYTES = 4
-_COMPUTE = {"width": 768, "depth": 4, "batch_size": 512}
+_COMPUTE = {"width": 512, "depth": 3, "batch_size": 2048}
 _WIDTHS = (32, 128, 512, 1024, 2048)
 
 

@@ -94,11 +94,17 @@ def split_here(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     )
 
 
-def sum_over_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:
-    """The sum of one scalar per replica."""
-    if replica_count(strategy) == 1:
-        return value
-    return strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
+def sums_over_replicas(strategy: tf.distribute.Strategy, values: Any) -> Any:
+    """The sum of each scalar of a nest over all replicas."""
+    leaves, total = tf.nest.flatten(values), tf.distribute.ReduceOp.SUM
+    if adaptations.workers(strategy)[0] > 1:
+        # All in one message: each costs as much as thousands of numbers in it.
+        pairs = [(leaf, "/device:CPU:0") for leaf in leaves]
+        reduced = strategy.extended.batch_reduce_to(total, pairs)
+        summed = [strategy.experimental_local_results(leaf)[0] for leaf in reduced]
+    else:
+        summed = [strategy.reduce(total, leaf, axis=None) for leaf in leaves]
+    return tf.nest.pack_sequence_as(values, summed)
 
 
 def mean_over_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:

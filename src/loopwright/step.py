@@ -100,10 +100,7 @@ class Step:
         if self.replicas == 1:
             return outputs
         if not self.reports_last:
-            return {
-                name: tuple(runtime.sum_over_replicas(self.strategy, part) for part in pair)
-                for name, pair in outputs.items()
-            }
+            return runtime.sums_over_replicas(self.strategy, outputs)
         return tf.nest.map_structure(
             lambda value: runtime.mean_over_replicas(self.strategy, value), outputs
         )
