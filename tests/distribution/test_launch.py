@@ -58,6 +58,11 @@ def workers_of(process: "subprocess.Popen[str]") -> list[int]:
     return [int(pid) for pid in children.split()]
 
 
+def wait(process: "subprocess.Popen[str]", seconds: float) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(seconds)
+
+
 def test_workers_that_are_killed_at_random_end_with_the_same_bits(tmp_path: Path):
     (tmp_path / "mine.py").write_text(MINE)
     whole = launched(tmp_path, "whole", 0)
@@ -67,17 +72,14 @@ def test_workers_that_are_killed_at_random_end_with_the_same_bits(tmp_path: Path
 
     kills, chance = 10 if ALL else 1, random.Random(int(os.environ.get("FAULTS_SEED", "0")))
     end = last_step(tmp_path / "whole")
-    process = launched(tmp_path, "killed", kills)
+    process, dead = launched(tmp_path, "killed", kills), set[int]()
     for step in sorted(chance.randrange(0, end - 8) for _ in range(kills)):
-        before = set(workers_of(process))
-        while last_step(tmp_path / "killed") <= step:
-            assert process.poll() is None
-            with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(0.01)
+        # All of a new start are there, and it has come so far, or a little further.
+        while len(set(workers_of(process)) - dead) < 2 or last_step(tmp_path / "killed") <= step:
+            wait(process, 0.01)
+        wait(process, chance.uniform(0.0, 0.1))
+        dead |= set(workers_of(process))
         os.kill(chance.choice(sorted(workers_of(process))), signal.SIGKILL)
-        while before & set(workers_of(process)):
-            with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(0.01)
     said, _ = process.communicate(timeout=600)
     assert process.returncode == 0, said[-3000:]
     assert said.count("all start again") == kills
