@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,24 @@ def tell_numbers(out: Path) -> None:
     third.fit(gan.load()[:60], batch_size=8, epochs=1, verbose=0)
     shared = {n: v for n, v in state.named(third.task).items() if ".replicas[" not in n}
     found |= {f"gan {name}": variable.numpy() for name, variable in shared.items()}
+    if worker_index() is not None:
+        others = data()[0] + worker_index()
+        writes = [keras.callbacks.CSVLogger(out / "log.csv")]
+        found["refused data"] = refusal(lambda: again.fit(others, y, verbose=0))
+        found["refused callback"] = refusal(lambda: again.fit(x, y, callbacks=writes, verbose=0))
+        found["refused plan"] = refusal(
+            lambda: lw.Trainer(Regression, strategy="auto", plan="fused").fit(x, y, verbose=0)
+        )
     with (out / f"{worker_index()}.pickle").open("wb") as file:
         pickle.dump({name: np.asarray(value) for name, value in found.items()}, file)
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except lw.ConfigurationError as error:
+        return str(error).splitlines()[0]
+    return "nothing was refused"
 
 
 def make_gan() -> lw.Task:

@@ -39,3 +39,13 @@ def test_several_workers_train_as_one_does(told: dict[str, Any]):
     for name in compared:
         one, two = told["None"][name], told["0"][name]
         np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_what_would_not_be_the_same_on_all_workers_is_refused(told: dict[str, Any]):
+    refused = {name: str(text) for name, text in told["0"].items() if name.startswith("refused")}
+    assert refused == {
+        "refused data": "The workers do not have the same data or settings.",
+        "refused callback": "CSVLogger would write the same files from every worker.",
+        "refused plan": "The plan 'fused' cannot run this: XLA does not run a step on several "
+        "replicas.",
+    }
