@@ -60,6 +60,12 @@ class Team:
         rows[self.index] = own
         return self._summed(tf.identity(rows)).numpy().tolist()
 
+    def meet(self) -> None:
+        """Waits for all workers: whoever left while others work would be taken for dead."""
+        if not self.is_alone:
+            with self.losses_explained():
+                self.exchanged([0])
+
     def _sum(self, rows: Any) -> Any:
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, rows, axis=None)
 

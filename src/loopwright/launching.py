@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from loopwright import config as configs
 from loopwright import recipes, registry, run_lock
+from loopwright.agreement import Team
 from loopwright.checkpoint import Store
 from loopwright.config import Config, Fit
 from loopwright.data import training_data
@@ -93,6 +94,7 @@ def launched(config: Config) -> Iterator[Launch]:
         experiment = experiment_of(config)
         trainer = _trainer(config, experiment, strategy)
         yield Launch(settled(config, experiment), experiment, trainer)
+        Team(strategy).meet()
     finally:
         if before.name != config.precision:
             keras.config.set_dtype_policy(before)
