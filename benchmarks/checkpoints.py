@@ -13,8 +13,8 @@ _MEGABYTE = 2**20
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=2000, help="of the cnn, in each round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=1000, help="of the cnn, in each round")
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--saves", type=int, default=8, help="of the large model")
 
 

@@ -15,12 +15,12 @@ from typing import Any
 from benchmarks import processes, reports
 from benchmarks.measuring import say
 
-PLANS = {"cnn": ("graph", 1_500), "mlp": ("fused", 150_000)}
+PLANS = {"cnn": ("graph", 400), "mlp": ("fused", 60_000)}
 """The plan that serves each best, and steps for some seconds."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--share", type=float, default=1.0, help="of the steps in each round")
 
 

@@ -19,8 +19,8 @@ _LEGEND = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--only", choices=KEYS, action="append", help="may be repeated")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--round-seconds", type=float, default=3.0, help="of each contender")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--round-seconds", type=float, default=10.0, help="of each contender")
     parser.add_argument(
         "--settle-seconds", type=float, default=60.0, help="for Loopwright to choose its plan"
     )

@@ -18,7 +18,7 @@ from loopwright.telemetry.journal import Journal
 def opened(
     path: Path, after_bytes: int, clock: Callable[[], float], **options: bool
 ) -> Iterator[Journal]:
-    journal = Journal(path, clock, dict)
+    journal = Journal(path, clock, lambda: {"learning_rate": 0.1})
     with contextlib.closing(journal):
         journal.open(after_bytes, **options)
         yield journal
@@ -41,7 +41,13 @@ def test_an_event_is_a_line_with_its_name_and_time(tmp_path: Path):
         journal(ended(loss=0.5))
     expected = {"event": "epoch_ended", "time": 12.346, "epoch": 0, "step": 3, "steps": 3}
     assert lines(tmp_path / "m") == [
-        {**expected, "seconds": 0.5, "metrics": {"loss": 0.5}, "validation": {}}
+        {
+            **expected,
+            "seconds": 0.5,
+            "metrics": {"loss": 0.5},
+            "validation": {},
+            "learning_rates": {"learning_rate": 0.1},
+        }
     ]
 
 

@@ -1,10 +1,10 @@
-"""Fifty trainers, one after the other, leave nothing behind."""
+"""Twenty trainers, one after the other, leave nothing behind."""
 
 import subprocess
 import sys
 import textwrap
 
-MEGABYTES_OVER_FORTY_TRAINERS = 60
+MEGABYTES_OVER_FIFTEEN_TRAINERS = 40
 
 SCRIPT = """
     import gc, os, sys
@@ -27,19 +27,19 @@ SCRIPT = """
         trainer.fit(x, y, validation_data=(x, y), epochs=2, verbose=0)
         trainer.predict(x)
 
-    for number in range(50):
+    for number in range(20):
         train()
         keras.backend.clear_session()
-        if number == 9:
+        if number == 4:
             megabytes, live = resident_megabytes(), graphs()
     print(resident_megabytes() - megabytes, graphs() - live)
 """
 
 
-def test_fifty_trainers_leak_neither_graphs_nor_memory():
+def test_twenty_trainers_leak_neither_graphs_nor_memory():
     run = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SCRIPT)], capture_output=True, text=True, check=True
     )
     megabytes, graphs = map(float, run.stdout.split())
     assert graphs == 0
-    assert megabytes < MEGABYTES_OVER_FORTY_TRAINERS
+    assert megabytes < MEGABYTES_OVER_FIFTEEN_TRAINERS

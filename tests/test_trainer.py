@@ -167,7 +167,7 @@ def test_a_sink_that_fails_warns_once_and_training_goes_on():
 
     assert len(warned) == 1
     assert "broken" in str(warned[0].message)
-    assert "OSError('disk full')" in str(warned[0].message)
+    assert "OSError: disk full" in str(warned[0].message)
     assert outline(calls) == ["Started 0", "EpochStarted 0"]
     assert outline(heard)[-1] == "Finished 9"
     assert history.epoch == [0, 1, 2]

@@ -128,18 +128,15 @@ def test_the_identity_of_a_step_is_the_same_in_every_process(tmp_path):
         from tests.test_tuning import data, recurrent_identity
         print(recurrent_identity())
     """)
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=Path(__file__).parents[1],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()[-1]
-        for seed in ("1", "2")
-    ]
-    assert found[0] == found[1]
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[1],
+        env=os.environ | {"PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split()[-1] == recurrent_identity()
 
 
 def recurrent_identity() -> str:
@@ -228,14 +225,12 @@ def test_a_step_that_xla_cannot_compile_trains_on_and_the_reason_is_noted():
 
 
 def test_preparing_a_plan_leaves_every_variable_as_it_was():
-    for plan in (lw.Plan("xla", "fused", "resident"), lw.Plan("xla", "graph", "resident")):
-        assert_preparing_changes_nothing(plan, lw.Arrays(*data(70)))
+    assert_preparing_changes_nothing(lw.Plan("xla", "fused", "resident"), lw.Arrays(*data(70)))
     x, y = data(70)
     stream = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
     unknown = stream.filter(lambda *_: True)
-    for plan in (lw.Plan("xla", "fused", "chunk"), lw.Plan("xla", "graph", "stream")):
-        assert_preparing_changes_nothing(plan, lw.Stream(stream))
-        assert_preparing_changes_nothing(plan, lw.Stream(unknown))
+    assert_preparing_changes_nothing(lw.Plan("xla", "fused", "chunk"), lw.Stream(unknown))
+    assert_preparing_changes_nothing(lw.Plan("xla", "graph", "stream"), lw.Stream(stream))
 
 
 def assert_preparing_changes_nothing(plan, given):

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from loopwright import adaptations, guards, watching
 from loopwright.errors import ConfigurationError, StepError, message
-from loopwright.transforms import Transforms, as_list, transformed
+from loopwright.transforms import Transform, Transforms, as_list, transformed
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class StepScope:
     """False in a dry run that only collects."""
 
 
+# AutoGraph has nothing to convert here, and reading all of it takes a second of the first step.
+_as_written = tf.autograph.experimental.do_not_convert
 _current = threading.local()  # replicas are traced in threads of their own
 
 
@@ -42,6 +44,7 @@ def step_scope(scope: StepScope) -> Iterator[None]:
         _current.scope = before
 
 
+@_as_written
 def minimize(
     loss: Any,
     model_or_variables: Any,
@@ -65,6 +68,7 @@ def minimize(
     return _update(gradients, variables, optimizer, scale, when, transform)
 
 
+@_as_written
 def apply(
     gradients: Sequence[Any],
     variables: Sequence[Any],
@@ -149,7 +153,8 @@ def _update(
         norms = [tf.norm(tf.cast(each, norm.dtype)) for each in rows]
         watching.record(variables, norms, unscaled)
     if as_list(transform):
-        gradients, variables = transformed(transform, unscaled, variables)
+        transforms = [_as_graph(each) for each in as_list(transform)]
+        gradients, variables = transformed(transforms, unscaled, variables)
         if scale is not None:
             gradients = [_times(gradient, scale) for gradient in gradients]
 
@@ -165,6 +170,11 @@ def _update(
             lambda: _nothing(None),
         )
     return norm
+
+
+def _as_graph(transform: Transform) -> Transform:
+    """Lets a person's `if` on a tensor become a graph operation, as in their step."""
+    return transform if tf.executing_eagerly() else adaptations.autograph(transform)
 
 
 def _reduce(gradients: list[Any], fraction: Any) -> list[Any]:

@@ -1,6 +1,7 @@
 """Resuming: a call of `fit` in a run directory goes on where the run was saved."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -26,7 +27,7 @@ from loopwright.runs import Run
 from loopwright.schedule import Place, moved, validated
 from loopwright.sharing import Found, held, refuse_data, require_same_state
 from loopwright.snapshots import Exact, put_back, require_resumable, taken
-from loopwright.telemetry.facts import Facts, facts, learning_rates
+from loopwright.telemetry.facts import Facts, facts, learning_rates, optimizers
 from loopwright.telemetry.run_files import Files, RunFiles
 from loopwright.telemetry.worker_log import WorkerLog
 from loopwright.validation import undisturbed
@@ -234,10 +235,11 @@ def run_files(lent: Lent, run: Run, fitting: Callable[[], Fitting]) -> RunFiles:
         with undisturbed(lent.task, lent.strategy):
             return lent.task.images()
 
+    held = functools.cache(lambda: optimizers(lent.task))  # looking for them takes a while
     return RunFiles(
         run.directory,
         clock=time.time,
-        learning_rates=lambda: learning_rates(lent.task),
+        learning_rates=lambda: learning_rates(held()),
         gradients=lent.runners.last_gradients,
         history=lambda: fitting().history.history,
         images=images,

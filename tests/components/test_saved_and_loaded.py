@@ -194,4 +194,5 @@ def test_every_argument_of_a_part_is_in_its_config(kind: Any, arguments: dict[st
 
 def test_every_class_of_the_shelf_is_among_these():
     kinds = {kind for kind, _ in PARTS} - {losses.HuberFunction}
-    assert kinds == {part for part in vars(components).values() if isinstance(part, type)}
+    classes = {part for part in vars(components).values() if isinstance(part, type)}
+    assert kinds == {part for part in classes if not issubclass(part, keras.callbacks.Callback)}

@@ -6,7 +6,6 @@ import platform
 import subprocess
 import sys
 from datetime import datetime, timedelta
-from importlib import metadata, util
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -158,6 +157,8 @@ def board(
 
 def doctor() -> None:
     """Tells what is installed, which devices there are, and what is missing."""
+    from importlib import util
+
     typer.echo(
         f"python        {platform.python_version()} on {platform.system()} {platform.machine()}"
     )
@@ -189,6 +190,8 @@ def doctor() -> None:
 
 
 def _version(part: str) -> str | None:
+    from importlib import metadata  # it takes its time, and --help has none
+
     try:
         return metadata.version(part)
     except metadata.PackageNotFoundError:

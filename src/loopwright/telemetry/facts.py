@@ -68,12 +68,12 @@ def optimizers(task: Task) -> dict[str, keras.optimizers.Optimizer]:
     }
 
 
-def learning_rates(task: Task) -> dict[str, float]:
+def learning_rates(held: Mapping[str, keras.optimizers.Optimizer]) -> dict[str, float]:
     """The rate of each optimizer as it is now: `learning_rate`, or `NAME_learning_rate` each."""
     rates = {
         # Under a strategy it is a variable that float() does not know.
         path: float(tf.convert_to_tensor(optimizer.learning_rate))
-        for path, optimizer in optimizers(task).items()
+        for path, optimizer in held.items()
         if optimizer.built
     }
     if len(rates) == 1:

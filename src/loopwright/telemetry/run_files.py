@@ -1,5 +1,6 @@
 """What a run directory tells: metrics.jsonl, TensorBoard, history.json, status.json, train.log."""
 
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -63,8 +64,11 @@ class RunFiles:
     ) -> None:
         self._directory, self._clock = directory, clock
         self._history, self._images, self._facts = history, images, facts
-        self._journal = Journal(directory / JOURNAL, clock, learning_rates)
-        self._board = TensorBoardFiles(directory / "tensorboard", clock, learning_rates, gradients)
+        self._learning_rates = functools.cache(learning_rates)  # of one event: two sinks ask
+        self._journal = Journal(directory / JOURNAL, clock, self._learning_rates)
+        self._board = TensorBoardFiles(
+            directory / "tensorboard", clock, self._learning_rates, gradients
+        )
         self._log: Any = None
         self._sinks: list[Sink] = []
 
@@ -96,6 +100,7 @@ class RunFiles:
 
     def __call__(self, event: Event) -> None:
         """Hears an event."""
+        self._learning_rates.cache_clear()
         for sink in self._sinks:
             sink(event)
 
