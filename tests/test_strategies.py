@@ -150,6 +150,35 @@ def test_replicas_hold_equal_weights_after_training():
         np.testing.assert_array_equal(first, second)
 
 
+class Drawing(lw.Task):
+    """Reports what each replica draws; its share of the examples is a half."""
+
+    def __init__(self):
+        super().__init__()
+        self.seed = keras.random.SeedGenerator(3)
+
+    def train_step(self, batch):
+        number = tf.distribute.get_replica_context().replica_id_in_sync_group
+        drawn = keras.random.normal((), seed=self.seed) + tf.reduce_sum(batch)
+        return {f"replica {i}": drawn if number == i else 0.0 for i in range(2)}
+
+    def predict_step(self, batch):
+        return keras.random.normal(tf.shape(batch), seed=self.seed)
+
+
+def test_replicas_draw_random_numbers_of_their_own_and_the_first_those_of_one_device():
+    x = np.zeros((8, 1), "float32")
+    told = {}
+    for strategy in (None, mirrored()):
+        trainer = lw.Trainer(Drawing, strategy=strategy, plan="graph")
+        told[strategy] = trainer.fit(x, batch_size=4, epochs=2, verbose=0).history
+        parts = np.split(trainer.predict(x, batch_size=8)[:, 0], 2)
+        assert not np.any(parts[0] == parts[1])
+    one, two = told[None], told[mirrored()]
+    np.testing.assert_allclose(np.multiply(two["replica 0"], 2), one["replica 0"], rtol=1e-6)
+    assert not np.isclose(two["replica 0"], two["replica 1"]).any()
+
+
 def test_the_eager_plan_trains_two_replicas_as_well():
     x, y = data()
     histories = []

@@ -27,6 +27,9 @@ from loopwright.errors import LoopwrightError, StepError, message
 # Inside our own graphs AutoGraph is off, and would refuse to convert what they call.
 _OUTSIDE_ANY_GRAPH = tf.__internal__.autograph.control_status_ctx()
 
+_FAR_APART = 0x61C88647
+"""Between the seeds of two replicas: people take small numbers, one after the other."""
+
 
 def autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Lets `if` and `while` on tensors in a person's step become graph operations.
@@ -145,6 +148,32 @@ def losses_as_for_one_device() -> Iterator[None]:
         _replaced(keras_loss, "scale_loss_for_distribution", lambda value: value),
         _replaced(keras_loss, "unscale_loss_for_distribution", lambda value: value),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def replicas_draw_apart(count: int) -> Iterator[None]:
+    """Has each of `count` replicas draw random numbers of its own from a `SeedGenerator`.
+
+    Keras gives every replica a copy of one seed: all would drop the same units, and a GAN would
+    see as many times less noise. The copies stay equal, so that they mean the same to any number
+    of replicas; the first one draws what one device draws. If this moves: replicas draw the same
+    numbers again (tested).
+    """
+    if count == 1:
+        yield
+        return
+    owner = keras.random.SeedGenerator
+    drawn = owner.next
+
+    def apart(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seed, context = drawn(self, *args, **kwargs), tf.distribute.get_replica_context()
+        if context is None:
+            return seed
+        number = tf.cast(context.replica_id_in_sync_group, seed.dtype) % count
+        return seed + tf.stack([number * _FAR_APART, tf.zeros_like(number)])
+
+    with _replaced(owner, "next", apart):
         yield
 
 

@@ -70,7 +70,8 @@ class Predictor:
 def _on_all_replicas(step: _Step, strategy: tf.distribute.Strategy) -> _Step:
     def on_batch(batch: Any) -> Any:
         shares = runtime.split_here(nests.to_floatx(batch), strategy)
-        outputs = strategy.run(step, args=(shares,))
+        with adaptations.replicas_draw_apart(runtime.local_replicas(strategy)):
+            outputs = strategy.run(step, args=(shares,))
         local = strategy.experimental_local_results
         return tf.nest.map_structure(lambda value: _joined(local(value)), outputs)
 

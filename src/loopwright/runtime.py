@@ -18,6 +18,11 @@ def replica_count(strategy: tf.distribute.Strategy) -> int:
     return strategy.num_replicas_in_sync
 
 
+def local_replicas(strategy: tf.distribute.Strategy) -> int:
+    """How many of them are in this process."""
+    return replica_count(strategy) // adaptations.workers(strategy)[0]
+
+
 def fits_on_device(tensors: Any) -> bool:
     """Whether tensors take at most `RESIDENT_SHARE` of the device's memory."""
     bytes_needed = sum(
@@ -86,7 +91,7 @@ def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
 
 def split_here(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     """As `split`, over the replicas of this process alone: each of several workers has it all."""
-    count = replica_count(strategy) // adaptations.workers(strategy)[0]
+    count = local_replicas(strategy)
     if count == 1:
         return batch
     return strategy.experimental_distribute_values_from_function(

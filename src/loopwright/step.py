@@ -93,6 +93,7 @@ class Step:
                 stack.enter_context(adaptations.optimizers_reduce_nothing())
             if self.replicas > 1 and not self.reports_last:
                 stack.enter_context(adaptations.losses_as_for_one_device())
+                stack.enter_context(adaptations.replicas_draw_apart(self.replicas))
                 reduced = stack.enter_context(adaptations.plain_apply_refused())
             yield reduced
 
