@@ -12,7 +12,7 @@ import loopwright as lw
 
 _SECTIONS = {
     "training": ["Trainer", "Task", "Supervised", "Mean", "Scheduled", "History"],
-    "data": ["Arrays", "Stream"],
+    "data": ["Arrays", "Shares", "Stream"],
     "plans": ["Plan", "PlanHistory"],
     "runs": ["Every", "KeepLatest", "KeepBest", "Preempted", "Experiment"],
     "events": [

@@ -59,6 +59,7 @@ PUBLIC = [
     "RetraceWarning",
     "Saved",
     "Scheduled",
+    "Shares",
     "Sink",
     "Started",
     "StepError",

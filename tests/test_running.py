@@ -280,7 +280,7 @@ def test_a_runner_says_how_many_steps_it_ran_before_the_data_ended(plan):
     strategy = tf.distribute.get_strategy()
     runners, watch = Runners(task, strategy), Stopwatch(time.perf_counter)
     chosen = settled(plan_of(plan), runners.terms(feed))
-    runner = runners.runner("train_step", feed.batch_spec, chosen)
+    runner = runners.runner("train_step", feed, chosen)
     reader = runner.open(feed)
     ran = runner.run(reader, 8, watch)
     assert (ran.steps, ran.outputs["loss"][1]) == (8, 80)

@@ -241,11 +241,11 @@ def assert_preparing_changes_nothing(plan, given):
         watch = lw.stopwatch.Stopwatch(lambda: 0.0)
         runners = Runners(learned, tf.distribute.get_strategy())
         feed = given.training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None)
-        graph = runners.runner("train_step", feed.batch_spec, lw.Plan("graph", "graph", plan.feed))
+        graph = runners.runner("train_step", feed, lw.Plan("graph", "graph", plan.feed))
         reader = graph.open(feed)
         graph.run(reader, 5, watch)
         if prepares:
-            runners.runner("train_step", feed.batch_spec, plan).prepare(reader)()
+            runners.runner("train_step", feed, plan).prepare(reader)()
         graph.run(reader, 5, watch)
         ends.append(np.concatenate([w.numpy().ravel() for w in learned.model.weights]))
         assert int(learned.step) == 10 if given.__class__ is lw.Arrays else int(learned.step) > 4

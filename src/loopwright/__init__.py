@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "data": ["Arrays", "Stream"],
+    "data": ["Arrays", "Shares", "Stream"],
     "errors": [
         "CheckpointError",
         "ConfigurationError",

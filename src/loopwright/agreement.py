@@ -27,6 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _FAILED = -(2**62)
+_PLACE = "{0}.workers[{1}]"
 _OF_OTHERS = re.compile(r"Collective|CoordinationService|WorkerService|heartbeat")
 """In what TensorFlow says when another worker cannot be reached."""
 
@@ -52,13 +53,18 @@ class Team:
         """Whether this worker decides, writes and talks; a worker alone is its own chief."""
         return self.index == 0
 
-    def exchanged(self, own: Sequence[int]) -> list[list[int]]:
-        """The numbers of all workers, as many from each; all workers have to call it."""
-        if self.is_alone:
-            return [list(own)]
+    def exchanged(self, own: Sequence[int] | np.ndarray) -> np.ndarray:
+        """A row of numbers of each worker, as many from each; all workers have to call it."""
         rows = np.zeros((self.size, len(own)), np.int64)
         rows[self.index] = own
-        return self._summed(tf.identity(rows)).numpy().tolist()
+        return rows if self.is_alone else self._summed(tf.identity(rows)).numpy()
+
+    def exchanged_bytes(self, own: bytes) -> list[bytes]:
+        """The bytes of each worker, of any length; all workers have to call it."""
+        lengths = self.exchanged([len(own)])[:, 0]
+        padded = own.ljust(-(-max(lengths) // 8) * 8, b"\0")
+        rows = self.exchanged(np.frombuffer(padded, np.int64))
+        return [row.tobytes()[:length] for row, length in zip(rows, lengths, strict=True)]
 
     def meet(self) -> None:
         """Waits for all workers: whoever left while others work would be taken for dead."""
@@ -72,7 +78,7 @@ class Team:
     def from_chief(self, find: Callable[[], int]) -> int:
         """What the chief alone finds out; where it fails, all fail."""
         if not self.is_chief:
-            found = self.exchanged([0])[0][0]
+            found = int(self.exchanged([0])[0, 0])
             if found == _FAILED:
                 raise WorkerLostError(_lost("the first worker could not begin; its log says why"))
             return found
@@ -90,7 +96,7 @@ class Team:
             return
         text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
         own = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
-        found = [row[0] for row in self.exchanged([own])]
+        found = self.exchanged([own])[:, 0]
         others = [str(index) for index, each in enumerate(found) if each != found[0]]
         if others:
             raise ConfigurationError(
@@ -117,15 +123,29 @@ class Team:
             return dict(values)
         own = {name: np.asarray(values[name]) for name in sorted(differing)}
         data = b"".join(value.tobytes() for value in own.values())
-        padded = np.frombuffer(data + bytes(-len(data) % 8), np.int64)
         found = dict(values)
-        for worker, row in enumerate(self.exchanged(padded.tolist())):
-            rest = np.array(row, np.int64).tobytes()
+        for worker, each in enumerate(self.exchanged_bytes(data)):
+            begin = 0
             for name, like in own.items():
-                bits, rest = rest[: like.nbytes], rest[like.nbytes :]
-                value = np.frombuffer(bits, like.dtype).reshape(like.shape)
+                value = np.frombuffer(each, like.dtype, like.size, begin).reshape(like.shape)
+                begin += like.nbytes
                 found.setdefault(self._on(worker, name), tf.identity(value))
         return found
+
+    def places(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Where each worker is in its share of the data; all workers have to call it."""
+        found: dict[str, Any] = {}
+        for name in sorted(own):
+            serialized = tf.io.serialize_tensor(own[name]).numpy()
+            for worker, each in enumerate(self.exchanged_bytes(serialized)):
+                found[_PLACE.format(name, worker)] = tf.io.parse_tensor(each, own[name].dtype)
+        return found
+
+    def own_place(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """What this worker finds of itself in what `places` gave, and everything else there is."""
+        ending = _PLACE.format("", self.index)
+        own = {n.removesuffix(ending): v for n, v in saved.items() if n.endswith(ending)}
+        return {**saved, **own}
 
     def differing(self, named: Mapping[str, Any]) -> dict[str, Any]:
         """Those that are not the same on all workers."""
@@ -212,10 +232,10 @@ class Agreement:
             return wish
         bits = struct.unpack("q", struct.pack("d", self._own_clock()))[0]
         rows = self._team.exchanged([bits, self._signals.number, int(wish)])
-        self._seconds = struct.unpack("d", struct.pack("q", rows[0][0]))[0]
+        self._seconds = struct.unpack("d", struct.pack("q", rows[0, 0]))[0]
         # Several may have come: a machine that goes counts for more than a person's wish.
-        number = max(row[1] for row in rows)
+        number = int(rows[:, 1].max())
         if number:
             self._signals.adopt(number)
             self._is_interrupted = True
-        return any(row[2] for row in rows)
+        return bool(rows[:, 2].any())

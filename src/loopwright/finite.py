@@ -116,7 +116,7 @@ def _all_finite(tensors: Sequence[Any]) -> Any:
     return tf.reduce_all(tf.stack(found)) if len(found) > 1 else found[0] if found else True
 
 
-def require_policy(on_nan: Any, run_dir: Any, replicas: int, workers: int = 1) -> None:
+def require_policy(on_nan: Any, run_dir: Any, replicas: int) -> None:
     """Raises if this cannot be done about steps that are not finite."""
     objection = ""
     if on_nan not in ("raise", "rollback", "skip"):
@@ -125,15 +125,12 @@ def require_policy(on_nan: Any, run_dir: Any, replicas: int, workers: int = 1) -
         objection = "Going back needs a state to go back to."
     elif on_nan == "skip" and replicas > 1:
         objection = "With several replicas steps cannot be skipped one by one."
-    elif on_nan == "rollback" and workers > 1:
-        objection = "Several workers cannot go back together."
     if objection:
         raise ConfigurationError(
             message(
                 objection,
                 expected='on_nan="raise"; "rollback" with a run_dir; "skip" on one device',
-                received=f"on_nan={on_nan!r}, run_dir={run_dir!r}, {replicas} replica(s) of "
-                f"{workers} worker(s)",
+                received=f"on_nan={on_nan!r}, run_dir={run_dir!r}, {replicas} replica(s)",
                 do="choose one of these",
             )
         )

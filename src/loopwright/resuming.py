@@ -25,7 +25,7 @@ from loopwright.legs import entry
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.runs import Run
 from loopwright.schedule import Place, moved, validated
-from loopwright.sharing import Found, held, refuse_data, require_same_state
+from loopwright.sharing import Found, held, newest, refuse_data, require_same_state
 from loopwright.snapshots import Exact, put_back, require_resumable, taken
 from loopwright.telemetry.facts import Facts, facts, learning_rates, optimizers
 from loopwright.telemetry.run_files import Files, RunFiles
@@ -47,8 +47,8 @@ def leg_events(
     refuse_data(asked)
     team = lent.team
     # Heard until the last checkpoint is on disk: another SIGTERM must not cut it off.
-    with signals.watched() as heard, held(run, team) as newest:
-        found = newest
+    with signals.watched() as heard, held(run, team) as last:
+        found = last
         what = entry(leg, asked.until, None if found is None else found[1].reached)
         if what == "skip":
             found = run.end_of(leg)
@@ -170,6 +170,8 @@ class _Leg:
         fitting = self._fitting
         with fitting.watch.timing("checkpoint"):
             read, position = fitting.training.position()
+            if fitting.feed is not None and fitting.feed.is_share:
+                position = self._team.places(position)
             values = self._team.whole(self._named, tensors.snapshot(self._named))
             held = values | fitting.bridge.tensors() | position
             moment = taken(
@@ -183,6 +185,8 @@ class _Leg:
                 self._files.lengths(),
             )
             required = {name: values[name] for name in self._required}
+            if not self._team.is_alone:
+                tensors.require_finite(required, moment.step)  # now, so that all hear of it
             if self._team.is_chief:
                 self._run.save(moment, held, required, self._files.sync)
             if place.is_over:
@@ -199,9 +203,12 @@ class _Leg:
     def _recover(self, error: NotFiniteError) -> tuple[Place, Metrics, Event]:
         """After a step that was not finite: the last good state, without the batch that did it."""
         run, training = self._run, self._fitting.training
-        with contextlib.suppress(NotFiniteError):
-            run.wait()
-        found = run.newest()
+
+        def written() -> None:
+            with contextlib.suppress(NotFiniteError):
+                run.wait()
+
+        found = newest(run, self._team, written)
         if found is None or self._rollbacks == MOST_ROLLBACKS:
             raise error
         self._rollbacks += 1
@@ -214,7 +221,8 @@ class _Leg:
         def goes_wrong(steps: int) -> bool:
             go_back()
             is_finite = self._fitting.replay(self._place, steps)
-            self._heard.raise_received()  # what is on disk is the state to go on from
+            if self._fitting.agreement.interrupted():
+                self._heard.raise_received()  # what is on disk is the state to go on from
             return not is_finite or bool(tensors.non_finite(self._required_values()))
 
         first = first_bad_step(goes_wrong, error.step - saved.step)

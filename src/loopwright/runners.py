@@ -37,13 +37,14 @@ class Runners:
         """How many processes run these steps together."""
         return adaptations.workers(self._strategy)[0]
 
-    def runner(self, name: StepName, batch_spec: Any, plan: Plan) -> StepRunner:
-        """What runs this step over batches of this spec by this plan."""
+    def runner(self, name: StepName, feed: Feed | None, plan: Plan) -> StepRunner:
+        """What runs this step over batches like those of this feed, by this plan."""
         self._forget_if_changed()
-        kind = (name, str(batch_spec), plan)
+        batch_spec, is_share = (None, False) if feed is None else (feed.batch_spec, feed.is_share)
+        kind = (name, str(batch_spec), plan, is_share)
         if kind not in self._runners:
             is_eager = plan.step == "eager"
-            step = self._step(name, batch_spec, converts=not is_eager)
+            step = self._step(name, batch_spec, converts=not is_eager, is_share=is_share)
             # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
             needs_trace = not is_eager or step.replicas > 1 or self._on_nan == "skip"
             built = self._build(step, batch_spec) if needs_trace else Built(None)
@@ -72,13 +73,16 @@ class Runners:
         """Those that were put aside, by the names of their variables; none unless it is asked."""
         return {} if self._watched is None else self._watched.last(self._task)
 
-    def _step(self, name: StepName, batch_spec: Any, *, converts: bool) -> Step:
+    def _step(
+        self, name: StepName, batch_spec: Any, *, converts: bool, is_share: bool = False
+    ) -> Step:
         return Step(
             self._task,
             name,
             self._strategy,
             batch_spec is not None,
             converts=converts,
+            is_share=is_share,
             watch=self._watched if name == "train_step" else None,
         )
 

@@ -1,13 +1,14 @@
 """Sharing: what several workers have in common, and one of them holds for all."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 
 from loopwright import tensors
 from loopwright.agreement import Team
+from loopwright.data import Data
 from loopwright.errors import ConfigurationError, message
 from loopwright.fitting import Asked
 from loopwright.manifest import Checkpoint
@@ -26,19 +27,29 @@ _WRITING = (
 @contextlib.contextmanager
 def held(run: Run, team: Team) -> Iterator[Found | None]:
     """The newest checkpoint, for all workers the same; the chief holds the directory for them."""
-    own: list[Found] = []
     with contextlib.ExitStack() as opened:
+        yield newest(run, team, lambda: opened.enter_context(run.opened()))
 
-        def newest() -> int:
-            opened.enter_context(run.opened())
-            found = run.newest()
-            own.extend([] if found is None else [found])
-            return -1 if found is None else found[0].step
 
-        step = team.from_chief(newest)
-        if step >= 0 and not own:
-            own.append(run.chosen(step))
-        yield own[0] if own else None
+def newest(run: Run, team: Team, before: Callable[[], object]) -> Found | None:
+    """The newest checkpoint, which the chief finds for all workers; it calls `before` first."""
+    own: list[Found] = []
+
+    def find() -> int:
+        before()
+        found = run.newest()
+        own.extend([] if found is None else [found])
+        return -1 if found is None else found[0].step
+
+    step = team.from_chief(find)
+    if step >= 0 and not own:
+        own.append(run.chosen(step))
+    return own[0] if own else None
+
+
+def part(data: Data, team: Team) -> Data:
+    """What this worker reads of some data."""
+    return data.of(team.size, team.index)
 
 
 def require_shareable(asked: Asked, team: Team) -> None:

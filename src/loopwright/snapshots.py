@@ -93,7 +93,11 @@ def put_back(
     if changed is not None:
         raise ConfigurationError(changed)
     data = fitting.asked.data
-    other = "" if data is None else changed_data(snapshot.data, data.fingerprint())
+    now = {} if data is None else data.fingerprint()
+    then, workers = (known.get("workers", 1) for known in (snapshot.data, now))
+    if then != workers:
+        raise ConfigurationError(_other_shares(then, workers))
+    other = "" if data is None else changed_data(snapshot.data, now)
     if other:
         raise ConfigurationError(
             message(
@@ -113,9 +117,23 @@ def put_back(
     place, length = snapshot.place, fitting.schedule.steps_per_epoch
     in_epoch = 0 < place.step_in_epoch != length and not place.epoch_ended
     fitting.training.resume(
-        snapshot.step, snapshot.read, place.step_in_epoch, read, in_epoch=in_epoch
+        snapshot.step,
+        snapshot.read,
+        place.step_in_epoch,
+        fitting.lent.team.own_place(read),
+        in_epoch=in_epoch,
     )
     return exact_until
+
+
+def _other_shares(then: int, now: int) -> str:
+    return message(
+        "Each worker has saved its own place in the data, and these are other workers.",
+        expected=f"{then} worker(s), as when this run began",
+        received=f"{now} worker(s)",
+        do=f"start {then} worker(s), or start over with fresh=True; arrays, and a dataset that "
+        "every worker reads as a whole (without lw.Shares), go on with any number",
+    )
 
 
 def _environment(fitting: Fitting) -> dict[str, Any]:

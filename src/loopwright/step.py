@@ -26,6 +26,8 @@ class Step:
     has_data: bool
     converts: bool
     """Whether `if` and `while` on tensors become graph operations; not while debugging eagerly."""
+    is_share: bool = False
+    """Whether batches are those of this worker, and others have the rest."""
     watch: GradientWatch | None = None
     """Who is told of each variable's gradient; its norm is reported as well."""
 
@@ -47,8 +49,7 @@ class Step:
 
     def on_all_replicas(self, batch: Any) -> Any:
         """Runs the step once: (weighted sum, weight) of each scalar, or the outputs as they are."""
-        examples = runtime.count_examples(batch) if self.has_data else tf.constant(self.replicas)
-        shares = runtime.split(nests.to_floatx(batch), self.strategy) if self.has_data else None
+        shares, examples, some_replica_is_idle = self._shared_out(batch)
 
         def on_replica(share: Any) -> Any:
             own = runtime.count_examples(share) if self.has_data else tf.constant(1)
@@ -56,9 +57,22 @@ class Step:
             with step_scope(StepScope(fraction=fraction, reduced=reduced)):
                 return self.folded(self.call(share), own)
 
-        with self.adapted() as reduced, self._statistics_kept(examples < self.replicas):
+        with self.adapted() as reduced, self._statistics_kept(some_replica_is_idle):
             outputs = self.strategy.run(on_replica, args=(shares,))
         return self._reduced(outputs)
+
+    def _shared_out(self, batch: Any) -> tuple[Any, Any, Any]:
+        """The part of each replica, how many examples all have, and whether one has none."""
+        if not self.has_data:
+            return None, tf.constant(self.replicas), tf.constant(False)
+        batch = nests.to_floatx(batch)
+        if not self.is_share:
+            examples = runtime.count_examples(batch)
+            return runtime.split(batch, self.strategy), examples, examples < self.replicas
+        shares = runtime.split_here(batch, self.strategy)
+        counted = self.strategy.run(_counted, args=(shares,))
+        examples, idle = runtime.sums_over_replicas(self.strategy, counted)
+        return shares, tf.cast(examples, tf.int32), idle > 0
 
     def call(self, batch: Any) -> Any:
         """The person's own code."""
@@ -123,3 +137,9 @@ class Step:
                 return tf.constant(0)
 
             tf.cond(some_replica_is_idle, put_back, lambda: tf.constant(0))
+
+
+def _counted(share: Any) -> tuple[Any, Any]:
+    """How many examples a replica has, and whether it has none; GPUs add up floats only."""
+    examples = runtime.count_examples(share)
+    return tf.cast(examples, tf.float32), tf.cast(examples == 0, tf.float32)

@@ -35,7 +35,7 @@ from loopwright.running import StepRunner
 from loopwright.runs import Run
 from loopwright.runtime import require_tensorflow_backend
 from loopwright.schedule import Every, Place, every
-from loopwright.sharing import require_shareable
+from loopwright.sharing import part, require_shareable
 from loopwright.signals import Signals
 from loopwright.snapshots import Exact
 from loopwright.task import Task, require_step
@@ -92,7 +92,7 @@ class Trainer:
         require_tensorflow_backend()
         self._strategy = strategy_for(strategy)
         self._team = Team(self._strategy)
-        require_policy(on_nan, run_dir, self._strategy.num_replicas_in_sync, self._team.size)
+        require_policy(on_nan, run_dir, self._strategy.num_replicas_in_sync)
         with self._team.losses_explained():
             self._task = as_task(task, self._strategy)
         self._init_from = None if init_from is None else os.fspath(init_from)
@@ -225,9 +225,10 @@ class Trainer:
         require_step(self._task, "train_step")
         if held_out is not None:
             require_step(self._task, "test_step")
+        sets = validation_sets(held_out, batch_size)
         asked = Asked(
-            data=data,
-            sets=validation_sets(held_out, batch_size),
+            data=None if data is None else part(data, self._team),
+            sets={name: part(held, self._team) for name, held in sets.items()},
             until=duration,
             validate_every=every(validate_every),
             save_every=every(save_every) if self._run is not None else None,
@@ -283,7 +284,7 @@ class Trainer:
         require_step(self._task, "test_step")
         _require_positive(steps=steps)
         self._start_from_given_weights()
-        data = as_data(x, y, sample_weight, batch_size=batch_size)
+        data = part(as_data(x, y, sample_weight, batch_size=batch_size), self._team)
         alone = Agreement(self._team, time.perf_counter, Signals())
         with self._team.losses_explained():
             return self._score(data, steps, alone) or {}
@@ -355,7 +356,7 @@ class Trainer:
         terms = self._runners.terms(feed)
         plan = Plan(self.plan.step, self.plan.loop)
         plan = settled(nearest(plan, terms), terms)
-        return self._runners.runner("test_step", feed.batch_spec, plan)
+        return self._runners.runner("test_step", feed, plan)
 
 
 def _require_watchable(watch: Any, task: Task) -> None:

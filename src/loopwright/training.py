@@ -26,7 +26,7 @@ class Training:
 
     def __init__(
         self,
-        runner_for: Callable[[Any, Plan], StepRunner],
+        runner_for: Callable[[Feed | None, Plan], StepRunner],
         feed: Feed | None,
         tally: Tally,
         pilot_for: "Callable[[Feed | None, Training], Pilot]",
@@ -186,8 +186,7 @@ class Training:
 
     def _runner(self, plan: Plan) -> StepRunner:
         if plan not in self._runners:
-            spec = None if self._feed is None else self._feed.batch_spec
-            self._runners[plan] = self._runner_for(spec, plan)
+            self._runners[plan] = self._runner_for(self._feed, plan)
         return self._runners[plan]
 
     def _open(self, feed: Feed) -> None:

@@ -1,12 +1,14 @@
 """Workers in a run directory: one writes, all stop at the same step, and go on bit for bit."""
 
-import shutil
+import os
+import random
 import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.distribution.program import train_exactly
+from tests.distribution.trainings import COMMIT, train_exactly, train_over_a_bad_batch
 from tests.distribution.workers import Workers
 from tests.resume.faults import ALL, record
 
@@ -22,13 +24,19 @@ def bits(run: Path) -> dict[str, bytes]:
     return {"step": str(found.step).encode(), **files}
 
 
-@pytest.fixture(scope="module", params=["arrays", "stream"] if ALL else ["stream"])
+def ended(workers: Workers, expected: int = 0) -> list[str]:
+    """What they have printed, after all have ended with the same exit code."""
+    found = workers.ended()
+    for code, log in found:
+        assert code == expected, log[-3000:]
+    return [log for _, log in found]
+
+
+@pytest.fixture(scope="module", params=["shares", "arrays", "stream"] if ALL else ["shares"])
 def whole(request: Any, tmp_path_factory: Any) -> tuple[str, Path]:
     """A run of two workers that nobody disturbed."""
     directory: Path = tmp_path_factory.mktemp(request.param)
-    workers = Workers(directory / "logs", 2, train_exactly, str(directory / "run"), request.param)
-    for code, log in workers.ended():
-        assert code == 0, log[-3000:]
+    ended(Workers(directory / "logs", 2, train_exactly, str(directory / "run"), request.param))
     return request.param, directory / "run"
 
 
@@ -39,61 +47,80 @@ def test_only_the_first_worker_writes_into_the_run(whole: tuple[str, Path]):
     assert (run / "metrics.jsonl").read_text().count('"event": "epoch_ended"') == 3
 
 
+chance = random.Random(int(os.environ.get("FAULTS_SEED", "0")))
+MOMENTS: list[tuple[int, int | str]] = [
+    (1, 14),
+    (0, "validation"),
+    (1, "start"),
+    *((chance.randrange(2), chance.randrange(1, 39)) for _ in range(5)),
+]
+
+
+@pytest.mark.parametrize(("worker", "moment"), MOMENTS if ALL else MOMENTS[:1])
 def test_a_signal_to_one_worker_stops_all_at_one_step_and_the_run_goes_on(
-    whole: tuple[str, Path], tmp_path: Path
+    worker: int, moment: int | str, whole: tuple[str, Path], tmp_path: Path
 ):
     kind, run = whole
     given = (str(tmp_path / "run"), kind)
-    stopped = Workers(tmp_path / "first", 2, train_exactly, *given, 1, signal.SIGTERM, 14)
-    for code, log in stopped.ended():
-        assert code == 143, log[-3000:]
-    assert bits(tmp_path / "run")["step"] == b"14"
-    for code, log in Workers(tmp_path / "second", 2, train_exactly, *given).ended():
-        assert code == 0, log[-3000:]
-    assert bits(tmp_path / "run") == bits(run)
+    ended(
+        Workers(tmp_path / "first", 2, train_exactly, *given, worker, signal.SIGTERM, moment), 143
+    )
+    if isinstance(moment, int):
+        assert bits(tmp_path / "run")["step"] == str(moment).encode()
+    if kind == "shares":
+        (log,) = ended(Workers(tmp_path / "alone", 1, train_exactly, *given), 1)
+        assert "Each worker has saved its own place in the data, and these are other" in log
+        assert "expected: 2 worker(s), as when this run began" in log
+    ended(Workers(tmp_path / "second", 2, train_exactly, *given))
+    is_same = bits(tmp_path / "run") == bits(run)
+    record("SIGTERM to one of two workers", tried=1, held=int(is_same))
+    assert is_same
 
 
-GONE = {
-    "stopped worker": (1, signal.SIGSTOP),
-    "killed chief": (0, signal.SIGKILL),
-    "stopped chief": (0, signal.SIGSTOP),
-    "killed worker": (1, signal.SIGKILL),
+GONE: dict[str, tuple[int, int, int | str]] = {
+    # Step 9 is saved in the background while step 10 is run.
+    "stopped worker": (1, signal.SIGSTOP, 10),
+    "chief killed between writing and commit": (0, signal.SIGKILL, COMMIT),
+    "killed chief": (0, signal.SIGKILL, 10),
+    "stopped chief": (0, signal.SIGSTOP, 10),
+    "killed worker": (1, signal.SIGKILL, 10),
 }
 
 
-@pytest.mark.parametrize("which", list(GONE)[: None if ALL else 1])
+@pytest.mark.parametrize("which", list(GONE)[: None if ALL else 2])
 def test_a_worker_that_is_gone_ends_the_other_and_the_run_goes_on_bit_for_bit(
     which: str, whole: tuple[str, Path], tmp_path: Path
 ):
-    (victim, number), (kind, run) = GONE[which], whole
+    (victim, number, at), (kind, run) = GONE[which], whole
     given = (str(tmp_path / "run"), kind)
-    # Step 9 is saved in the background while step 10 is run.
-    workers = Workers(tmp_path / "first", 2, train_exactly, *given, victim, number, 10)
+    workers = Workers(tmp_path / "first", 2, train_exactly, *given, victim, number, at)
     code, log = workers.each[1 - victim].ended(60)
     workers.each[victim].send(signal.SIGKILL)
     assert code == EXIT_WORKER_LOST, log[-3000:]
     assert "Another worker is gone" in log
     assert "loopwright launch --restarts" in log
-    for code, log in Workers(tmp_path / "second", 2, train_exactly, *given).ended():
-        assert code == 0, log[-3000:]
+    if at == COMMIT:
+        assert bits(tmp_path / "run")["step"] == b"6"  # of step 9 there is all but the name
+    ended(Workers(tmp_path / "second", 2, train_exactly, *given))
     is_same = bits(tmp_path / "run") == bits(run)
     record(f"of two workers: {which}, all started again", tried=1, held=int(is_same))
     assert is_same
 
 
-def test_a_run_of_two_workers_goes_on_with_one_and_says_since_when_bits_may_differ(
-    whole: tuple[str, Path], tmp_path: Path
-):
-    kind, run = whole
-    shutil.copytree(run, tmp_path / "run")
-    for later in sorted((tmp_path / "run" / "checkpoints").glob("step-????????"))[1:]:
-        shutil.rmtree(later)
-    before = int(bits(tmp_path / "run")["step"])
-    ((code, log),) = Workers(
-        tmp_path / "alone", 1, train_exactly, str(tmp_path / "run"), kind
-    ).ended()
-    assert code == 0, log[-3000:]
-    assert (
-        f"replicas: 2 then, 1 now): this run goes on, and is bit-exact until step {before}" in log
-    )
-    assert bits(tmp_path / "run")["step"] == bits(run)["step"]
+def test_a_run_of_two_workers_goes_on_with_one_and_says_since_when_bits_may_differ(tmp_path: Path):
+    given = (str(tmp_path / "run"), "arrays")
+    ended(Workers(tmp_path / "two", 2, train_exactly, *given, 0, signal.SIGUSR1, 14), 143)
+    (log,) = ended(Workers(tmp_path / "one", 1, train_exactly, *given))
+    assert "replicas: 2 then, 1 now): this run goes on, and is bit-exact until step 14" in log
+    assert bits(tmp_path / "run")["step"] == b"39"
+
+
+def test_all_workers_go_back_before_a_bad_batch_and_leave_it_out(tmp_path: Path):
+    given = (str(tmp_path / "run"), str(tmp_path / "weights"))
+    ended(Workers(tmp_path / "two", 2, train_over_a_bad_batch, *given))
+    given = (str(tmp_path / "alone"), str(tmp_path / "weights"))
+    ended(Workers(tmp_path / "one", 1, train_over_a_bad_batch, *given))
+    first, second, alone = (np.load(tmp_path / f"weights-{who}.npy") for who in (0, 1, None))
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first, alone, rtol=1e-5)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count("batch_skipped") == 2

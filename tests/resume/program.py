@@ -74,6 +74,14 @@ def stream(*, unknown=False):
     return dataset.filter(lambda *_: True) if unknown else dataset
 
 
+def shares():
+    def make_batches(workers, worker):
+        rows = tf.data.Dataset.from_tensor_slices(arrays()).shard(workers, worker)
+        return rows.shuffle(40, seed=7).batch(8 // workers)
+
+    return lw.Shares(make_batches)
+
+
 def _noise(example, seed):
     x, y = example
     return x + np.random.default_rng(seed).normal(size=x.shape).astype("float32") * 0.01, y
@@ -84,6 +92,7 @@ DATA = {
     "mapped": lambda: (lw.Arrays(*arrays(), map=_noise).in_batches_of(8),),
     "stream": lambda: (stream(),),
     "unknown": lambda: (stream(unknown=True),),
+    "shares": lambda: (shares(),),
     "pydataset": lambda: (Sequence(),),
 }
 

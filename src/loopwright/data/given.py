@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from loopwright.data.arrays import Arrays
 from loopwright.data.iterables import Batches
+from loopwright.data.shares import Shares
 from loopwright.data.source import Data
 from loopwright.data.stream import Stream
 from loopwright.errors import ConfigurationError, DataError, message
@@ -30,7 +31,7 @@ def as_data(
         data = data if batch_size is None else data.in_batches_of(batch_size)
     else:
         _refuse_beside(x, batch_size=batch_size)
-    if class_weight is not None and isinstance(data, Arrays | Stream | Batches):
+    if class_weight is not None and isinstance(data, Arrays | Stream | Batches | Shares):
         data = data.weighted_by_class(class_weight)
     return data
 

@@ -69,6 +69,8 @@ class Feed:
     skip: int = 0
     """How many elements to read and throw away before the first."""
     reseeded: "Reseeded | None" = None
+    is_share: bool = False
+    """Whether it gives this worker's part of each batch, and others have the rest."""
     last_digest: Callable[[], str | None] = field(default=lambda: None)
     """Of the batch that was read last, where it has to be compared after a replay."""
 
@@ -128,6 +130,10 @@ class Data(ABC):
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
         """What tells this data from other data, cheaply, as JSON knows it."""
+
+    def of(self, workers: int, worker: int) -> "Data":
+        """What one of several workers reads: all of it, and takes its share of each batch."""
+        return self
 
     @abstractmethod
     def one_pass(self, *, steps: int | None) -> Feed:

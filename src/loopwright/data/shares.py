@@ -1,0 +1,168 @@
+"""Shares: data of which each of several workers reads its own part and no other."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, final
+
+import tensorflow as tf
+
+from loopwright.data.source import NOTHING_READ, Data, Feed, Read
+from loopwright.data.stream import STEPS, Stream
+from loopwright.errors import DataError, message
+
+
+@final
+class Shares(Data):
+    """Batches from a function that is told how many workers there are, and which one this is.
+
+    Each worker reads, decodes and batches its own examples only; the batches of all workers
+    together are the batch of a step. `dataset.shard` takes the same two numbers. All workers have
+    to give the same number of batches.
+
+    >>> numbers = tf.data.Dataset.range(12)
+    >>> shares = Shares(lambda workers, worker: numbers.shard(workers, worker).batch(4 // workers))
+    >>> [next(iter(shares.of(2, i).one_pass(steps=1).open())).numpy().tolist() for i in (0, 1)]
+    [[0, 2], [1, 3]]
+
+    A worker alone reads everything, and so does each one that predicts.
+    """
+
+    def __init__(self, make_batches: Callable[[int, int], tf.data.Dataset]) -> None:
+        if not callable(make_batches):
+            raise DataError(_no_function(make_batches))
+        self._make: Callable[[int, int], Stream] = lambda workers, worker: _stream(
+            make_batches(workers, worker)
+        )
+
+    def of(self, workers: int, worker: int) -> Data:
+        """What one of the workers reads."""
+        return _Share(self._make(workers, worker), self._make(1, 0), workers)
+
+    def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Shares":
+        """The data with sample weights that follow from the class of each label."""
+        plain, weighted = self._make, Shares(lambda workers, worker: tf.data.Dataset.range(0))
+        weighted._make = lambda workers, worker: plain(workers, worker).weighted_by_class(
+            class_weight
+        )
+        return weighted
+
+    @property
+    def can_be_read_again(self) -> bool:
+        """Always."""
+        return True
+
+    def training(
+        self,
+        *,
+        seed: int,
+        first_epoch: int,
+        shuffle: bool,
+        steps_per_epoch: int | None,
+        after: Read = NOTHING_READ,
+    ) -> Feed:
+        """All of it, for a worker alone."""
+        return self.of(1, 0).training(
+            seed=seed,
+            first_epoch=first_epoch,
+            shuffle=shuffle,
+            steps_per_epoch=steps_per_epoch,
+            after=after,
+        )
+
+    def objection_to_resume(self) -> str | None:
+        """What in the pipeline would give other batches the next time."""
+        return self._make(1, 0).objection_to_resume()
+
+    def fingerprint(self) -> dict[str, Any]:
+        """That of a worker alone."""
+        return self.of(1, 0).fingerprint()
+
+    def one_pass(self, *, steps: int | None) -> Feed:
+        """All of it, once."""
+        return self._make(1, 0).one_pass(steps=steps)
+
+
+@final
+class _Share(Data):
+    """What one worker reads; `whole` is what a worker alone would."""
+
+    def __init__(self, own: Stream, whole: Stream, workers: int) -> None:
+        self._own, self._whole, self._workers = own, whole, workers
+
+    @property
+    def can_be_read_again(self) -> bool:
+        """Always."""
+        return True
+
+    def training(
+        self,
+        *,
+        seed: int,
+        first_epoch: int,
+        shuffle: bool,
+        steps_per_epoch: int | None,
+        after: Read = NOTHING_READ,
+    ) -> Feed:
+        """Its batches over and over."""
+        feed = self._own.training(
+            seed=seed,
+            first_epoch=first_epoch,
+            shuffle=shuffle,
+            steps_per_epoch=steps_per_epoch,
+            after=after,
+        )
+        return self._shared(feed, "steps_per_epoch")
+
+    def objection_to_resume(self) -> str | None:
+        """What in its pipeline would give other batches the next time."""
+        return self._own.objection_to_resume()
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What all workers have in common, and how long the part of each one is."""
+        own = self._own.fingerprint()
+        return {
+            **self._whole.fingerprint(),
+            "workers": self._workers,
+            "length of each": own["length"],
+        }
+
+    def one_pass(self, *, steps: int | None) -> Feed:
+        """Its batches, once."""
+        return self._shared(self._own.one_pass(steps=steps), STEPS)
+
+    def _shared(self, feed: Feed, argument: str) -> Feed:
+        if self._workers > 1 and feed.steps_per_epoch is None:
+            raise DataError(_without_length(argument))
+        return replace(feed, is_share=self._workers > 1)
+
+
+def _stream(made: Any) -> Stream:
+    if not isinstance(made, tf.data.Dataset):
+        raise DataError(
+            message(
+                "The function of lw.Shares does not make a dataset.",
+                expected="a batched tf.data.Dataset",
+                received=f"{type(made).__name__}",
+                do="return dataset.shard(workers, worker).batch(256 // workers)",
+            )
+        )
+    return Stream(made)
+
+
+def _no_function(given: Any) -> str:
+    return message(
+        "lw.Shares takes a function.",
+        expected="a function of two numbers, workers and worker, that makes a tf.data.Dataset",
+        received=type(given).__name__,
+        do="write lw.Shares(lambda workers, worker: files.shard(workers, worker)...); what every "
+        "worker may read as a whole is passed to fit as it is",
+    )
+
+
+def _without_length(argument: str) -> str:
+    return message(
+        "It is not known how many batches each worker has.",
+        expected="the same known number for all: one that ends first would keep the others waiting",
+        received="a dataset of unknown length, as after filter() or from files",
+        do=f"pass {argument}, or dataset.apply(tf.data.experimental.assert_cardinality(n))",
+    )
