@@ -20,7 +20,10 @@ def iterator_state(iterator: Any) -> Any:
 
 
 def restore_iterator(iterator: Any, state: Any) -> None:
-    """Puts an iterator over the same pipeline to where `iterator_state` was taken."""
+    """Puts an iterator over the same pipeline to where `iterator_state` was taken.
+
+    If this moves: streams cannot go on where they were (tested).
+    """
     with tf.device("CPU:0"):
         tf.raw_ops.DeserializeIterator(
             resource_handle=iterator._iterator_resource, serialized=state

@@ -91,5 +91,8 @@ def _takes_labels(function: Callable[..., Any]) -> bool:
 
 
 def layers_in(layer: keras.Layer) -> list[keras.Layer]:
-    """The layer itself and all layers inside it, however deep."""
+    """The layer itself and all layers inside it, however deep.
+
+    If this moves: no step that trains layers can be built (tested).
+    """
     return list(layer._flatten_layers())

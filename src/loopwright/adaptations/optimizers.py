@@ -35,23 +35,35 @@ def without_accumulation(optimizer: keras.optimizers.Optimizer) -> Iterator[None
 
 
 def accumulators(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> list[Any]:
-    """The optimizer's own gradient accumulators for `variables`, as `tf.Variable`s."""
+    """The optimizer's own gradient accumulators for `variables`, as `tf.Variable`s.
+
+    If this moves: an accumulating optimizer fails with several replicas (tested).
+    """
     stored = optimizer._accumulated_gradients
     return [stored[optimizer._get_variable_index(variable)].value for variable in variables]
 
 
 def trained_by(optimizer: keras.optimizers.Optimizer) -> list[Any]:
-    """The variables an optimizer was built for, in its own order."""
+    """The variables an optimizer was built for, in its own order.
+
+    If this moves: every `fit` fails (tested).
+    """
     return list(optimizer._trainable_variables)
 
 
 def update_counter(optimizer: keras.optimizers.Optimizer) -> Any:
-    """The optimizer's count of calls, which `iterations` divides by the accumulation steps."""
+    """The optimizer's count of calls, which `iterations` divides by the accumulation steps.
+
+    If this moves: no step with an optimizer can be built (tested).
+    """
     return optimizer._iterations
 
 
 def counter_in(graph: Any, optimizer: keras.optimizers.Optimizer) -> Any:
-    """The optimizer's count of calls as a graph has captured it; None if it has not."""
+    """The optimizer's count of calls as a graph has captured it; None if it has not.
+
+    If this moves: the guard against a count returned as a loss says nothing (tested).
+    """
     handle = update_counter(optimizer).value.handle
     return next((inner for outer, inner in graph.captures if outer is handle), None)
 

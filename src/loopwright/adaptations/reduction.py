@@ -46,6 +46,7 @@ def plain_apply_refused() -> Iterator[Callable[[], contextlib.AbstractContextMan
     """Refuses `optimizer.apply` in a step, because nobody would divide by the number of replicas.
 
     Yields a context manager inside which it is allowed: for gradients that are reduced.
+    If this moves: it is refused no longer, and such updates are too large (tested).
     """
     allowed = 0
 

@@ -40,6 +40,7 @@ def scratch_graph() -> Iterator[Any]:
     """A graph to trace into and throw away.
 
     `tf.function` would trace a second time when the first trace creates variables.
+    If this moves: no step can be built (tested).
     """
     graph = tf.__internal__.FuncGraph("loopwright_build")
     with graph.as_default():
