@@ -9,7 +9,6 @@ from tests.mirrored import mirrored
 import loopwright as lw
 from loopwright import cluster, replicas
 from loopwright.errors import ConfigurationError, WorkerLostError
-from loopwright.finite import require_policy
 from loopwright.joining import strategy_for
 
 
@@ -43,12 +42,6 @@ def test_workers_that_come_too_late_are_told_to_make_the_trainer_first(
     with pytest.raises(ConfigurationError, match="too late to connect") as refusal:
         lw.Trainer(keras.Model, strategy="auto")
     assert 'Trainer(make_task, strategy="auto")' in str(refusal.value)
-
-
-def test_several_workers_cannot_go_back_together():
-    with pytest.raises(ConfigurationError, match="2 replica\\(s\\) of 2 worker\\(s\\)"):
-        require_policy("rollback", "runs/some", replicas=2, workers=2)
-    require_policy("rollback", "runs/some", replicas=2, workers=1)
 
 
 def test_a_lost_worker_ends_a_program_with_a_code_that_supervisors_retry():

@@ -1,0 +1,86 @@
+"""The only place that touches internals of Keras and TensorFlow.
+
+Each adaptation is scoped, says what happens "if this moves", and has a test that fails then, most
+of them in `tests/adaptations/`. Everybody else calls them from here: `adaptations.compiled(...)`.
+"""
+
+from loopwright.adaptations.datasets import (
+    PipelinePart,
+    holds_failure,
+    iterator_state,
+    pipeline_parts,
+    restore_iterator,
+)
+from loopwright.adaptations.devices import (
+    gpu_memory_bytes,
+    mirrored_strategy,
+    replica_numbers,
+    workers,
+)
+from loopwright.adaptations.frames import was_left_on_purpose
+from loopwright.adaptations.layers import Called, layers_in, watching_calls, watching_losses
+from loopwright.adaptations.models import (
+    better,
+    build_compiled_model,
+    is_bookkeeping,
+    take_initial_epoch,
+)
+from loopwright.adaptations.optimizers import (
+    accumulators,
+    counter_in,
+    trained_by,
+    update_counter,
+    without_accumulation,
+)
+from loopwright.adaptations.reduction import (
+    losses_as_for_one_device,
+    optimizers_reduce_nothing,
+    plain_apply_refused,
+    replicas_draw_apart,
+)
+from loopwright.adaptations.tracing import (
+    autograph,
+    captured_variables,
+    compiled,
+    random_numbers_for_xla,
+    run_on_copies,
+    scratch_graph,
+    slow_random_numbers,
+)
+
+__all__ = [
+    "Called",
+    "PipelinePart",
+    "accumulators",
+    "autograph",
+    "better",
+    "build_compiled_model",
+    "captured_variables",
+    "compiled",
+    "counter_in",
+    "gpu_memory_bytes",
+    "holds_failure",
+    "is_bookkeeping",
+    "iterator_state",
+    "layers_in",
+    "losses_as_for_one_device",
+    "mirrored_strategy",
+    "optimizers_reduce_nothing",
+    "pipeline_parts",
+    "plain_apply_refused",
+    "random_numbers_for_xla",
+    "replica_numbers",
+    "replicas_draw_apart",
+    "restore_iterator",
+    "run_on_copies",
+    "scratch_graph",
+    "slow_random_numbers",
+    "take_initial_epoch",
+    "trained_by",
+    "update_counter",
+    "was_left_on_purpose",
+    "watching_calls",
+    "watching_losses",
+    "without_accumulation",
+    "workers",
+]

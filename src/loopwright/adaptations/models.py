@@ -1,0 +1,59 @@
+"""Whole models and metrics, and what Keras notes down in them."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def build_compiled_model(task: Any, batch_spec: Any) -> None:
+    """Creates what a compiled model makes lazily, as Keras' own `fit` does before it trains.
+
+    If this moves: with several replicas a compiled model has to arrive built, optimizer included.
+    """
+    batch = tf.nest.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), batch_spec)
+    task.model._symbolic_build(data_batch=batch)
+
+
+def better(metric: keras.metrics.Metric) -> str | None:
+    """`"max"` or `"min"`, where the metric says which is better.
+
+    If this moves: `EarlyStopping("val_accuracy")` asks for a mode.
+    """
+    return {"up": "max", "down": "min"}.get(getattr(metric, "_direction", None) or "")
+
+
+def take_initial_epoch(model: keras.Model) -> int:
+    """The epoch with which `BackupAndRestore` asks Keras' own `fit` to go on; 0 if it did not.
+
+    If this moves: nobody is told that epochs count from zero here.
+    """
+    epoch = getattr(model, "_initial_epoch", None) or 0
+    if epoch:
+        model._initial_epoch = None
+    return epoch
+
+
+def is_bookkeeping(attribute: str) -> bool:
+    """Whether Keras keeps lists in this attribute, of what its objects hold in others as well.
+
+    If this moves: the names of some variables change, and checkpoints from before are refused.
+    """
+    return attribute in _BOOKKEEPING or attribute.startswith("_self_")
+
+
+_BOOKKEEPING = frozenset(
+    [
+        "_layers",
+        "_metrics",
+        "_variables",
+        "_trainable_variables",
+        "_non_trainable_variables",
+        "_seed_generators",
+        "_functional",
+        "_operations",
+        "_loss_tracker",
+        "_compile_metrics",
+        "_compile_loss",
+    ]
+)

@@ -1,0 +1,26 @@
+"""Compiled models are built before they train."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from loopwright import adaptations
+from loopwright.compiled import CompiledModel
+
+
+def test_a_compiled_model_is_built_with_its_optimizer_and_metrics_and_nothing_is_trained():
+    model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile("adam", "mse", metrics=["mae"])
+
+    adaptations.build_compiled_model(
+        CompiledModel(model), (tf.TensorSpec((None, 3)), tf.TensorSpec((None, 1)))
+    )
+
+    assert model.built
+    assert model.optimizer.built
+    assert len(model.optimizer.variables) == 6  # iterations, rate, two moments of kernel and bias
+    assert (
+        "mean_absolute_error" in model.get_metrics_result() or "mae" in model.get_metrics_result()
+    )
+    np.testing.assert_array_equal(model.get_weights()[0], np.ones((3, 1)))
+    assert int(model.optimizer.iterations.numpy()) == 0

@@ -1,0 +1,178 @@
+"""Steps become graphs as they should, and draw the numbers that XLA draws."""
+
+import contextlib
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tests.adaptations.keras_parts import two_replicas
+
+import loopwright
+from loopwright import adaptations
+from loopwright.adaptations import tracing
+from loopwright.errors import StepError
+
+# --- autograph ------------------------------------------------------------------------------------
+
+
+def absolute(x):
+    if x < 0:
+        x = -x
+    return x
+
+
+def test_a_branch_on_a_tensor_becomes_part_of_the_graph():
+    def step(x):
+        return adaptations.autograph(absolute)(x)
+
+    function = adaptations.compiled(step, [tf.TensorSpec(())])
+
+    assert [float(function(tf.constant(x))) for x in (-2.0, 3.0)] == [2.0, 3.0]
+
+
+def test_a_converted_function_can_merge_replicas():
+    def merged(x):
+        if x < 0:
+            x = -x
+        return tf.distribute.get_replica_context().merge_call(lambda strategy, v: v, args=(x,))
+
+    strategy = two_replicas()
+
+    def step():
+        return strategy.run(adaptations.autograph(merged), args=(tf.constant(-2.0),))
+
+    results = strategy.experimental_local_results(adaptations.compiled(step)())
+
+    assert [float(x) for x in results] == [2.0, 2.0]
+
+
+def test_an_error_of_ours_leaves_a_converted_function_as_it_is():
+    error = StepError("ours")
+
+    def step():
+        raise error
+
+    with adaptations.scratch_graph(), pytest.raises(StepError) as caught:
+        adaptations.autograph(step)()
+
+    assert caught.value is error
+
+
+# --- graphs ---------------------------------------------------------------------------------------
+
+
+def test_a_scratch_graph_takes_all_operations_and_runs_none():
+    counter = tf.Variable(0)
+
+    with adaptations.scratch_graph() as graph:
+        counter.assign_add(1)
+        assert not tf.executing_eagerly()
+
+    assert tf.executing_eagerly()
+    assert "AssignAddVariableOp" in {op.type for op in graph.get_operations()}
+    assert int(counter.numpy()) == 0
+
+
+def test_variables_made_in_a_scratch_graph_are_real():
+    dense = keras.layers.Dense(1, kernel_initializer="ones")
+
+    with adaptations.scratch_graph():
+        dense(tf.ones((2, 3)))
+
+    np.testing.assert_array_equal(dense.get_weights()[0], np.ones((3, 1)))
+
+
+def test_many_compiled_functions_from_one_line_are_no_reason_for_a_warning(
+    caplog: pytest.LogCaptureFixture,
+):
+    def each_anew(make: Any) -> list[str]:
+        caplog.clear()
+        for _ in range(8):
+            make(lambda x: x + 1.0)(tf.constant(1.0))
+        return [record.message for record in caplog.records]
+
+    logger = tf.get_logger()
+    logger.addHandler(caplog.handler)
+    try:
+        assert each_anew(adaptations.compiled) == []
+        assert "triggered tf.function retracing" in each_anew(tf.function)[0]
+    finally:
+        logger.removeHandler(caplog.handler)
+
+
+# --- random numbers -------------------------------------------------------------------------------
+
+DRAWS = {
+    "uniform": lambda seed: keras.random.uniform((64,), seed=seed),
+    "normal": lambda seed: keras.random.normal((64,), seed=seed),
+    "truncated normal": lambda seed: keras.random.truncated_normal((64,), seed=seed),
+    "integers": lambda seed: keras.random.randint((64,), 0, 1000, seed=seed),
+    "categorical": lambda seed: keras.random.categorical(tf.zeros((8, 5)), 4, seed=seed),
+    "shuffle": lambda seed: keras.random.shuffle(tf.range(64), seed=seed),
+    "dropout": lambda seed: keras.random.dropout(tf.ones(64), 0.5, seed=seed),
+    "gaussian noise": lambda seed: _layer(keras.layers.GaussianNoise, 0.5)(tf.ones((8, 8))),
+    "augmentation, flip": lambda seed: _layer(keras.layers.RandomFlip)(IMAGES),
+    "augmentation, brightness": lambda seed: _layer(keras.layers.RandomBrightness, 0.4)(IMAGES),
+    "augmentation, contrast": lambda seed: _layer(keras.layers.RandomContrast, 0.4)(IMAGES),
+}
+IMAGES = np.linspace(0, 255, 8 * 6 * 6 * 3).reshape(8, 6, 6, 3).astype("float32")
+
+
+def _layer(kind, *settings):
+    """A random layer in training, made before anything is traced."""
+    if (kind, settings) not in _LAYERS:
+        with tf.init_scope():
+            _LAYERS[kind, settings] = kind(*settings, seed=7)
+    layer = _LAYERS[kind, settings]
+    return lambda inputs: layer(inputs, training=True)
+
+
+_LAYERS = {}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
+def test_random_numbers_for_xla_are_the_ones_that_xla_draws_anyway(draw):
+    def drawn(scope):
+        seed = keras.random.SeedGenerator(3)
+        _LAYERS.clear()
+
+        def function():
+            with scope():
+                return draw(seed)
+
+        return tf.function(function, jit_compile=True, autograph=False)().numpy()
+
+    adapted, plain = drawn(adaptations.random_numbers_for_xla), drawn(contextlib.nullcontext)
+    np.testing.assert_array_equal(adapted, plain)
+
+
+def test_random_numbers_for_xla_ask_for_philox_by_name_and_only_in_scope():
+    def algorithms():
+        seed = keras.random.SeedGenerator(3)
+        function = tf.function(lambda: keras.random.uniform((4,), seed=seed), autograph=False)
+        graph = function.get_concrete_function().graph
+        return {op.type for op in graph.get_operations()}
+
+    with adaptations.random_numbers_for_xla():
+        named = algorithms()
+    open_choice = algorithms()
+    # The operation that chooses by device, and whose choice XLA makes slowly.
+    assert "StatelessRandomGetKeyCounter" not in named
+    assert "StatelessRandomGetKeyCounter" in open_choice
+
+
+def test_a_tensorflow_that_has_moved_the_function_is_left_alone(monkeypatch):
+    monkeypatch.delattr(tracing.random_ops_util, "get_key_counter_alg")
+    with adaptations.random_numbers_for_xla():
+        assert not hasattr(tracing.random_ops_util, "get_key_counter_alg")
+    note = adaptations.slow_random_numbers()
+    assert note is not None
+    assert note.startswith("random numbers inside XLA are drawn slowly: TensorFlow")
+
+    dense = keras.layers.Dense(1, kernel_initializer="zeros")
+    model = keras.Sequential([keras.Input((4,)), dense])
+    trainer = loopwright.Trainer(loopwright.Supervised(model, "mse", "sgd"), plan="fused")
+    trainer.fit(np.zeros((8, 4)), np.zeros((8, 1)), shuffle=False, verbose=0)
+    assert trainer.plan_history.notes == (note,)
