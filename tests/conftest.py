@@ -1,4 +1,4 @@
-"""Police: a test that leaves the process changed fails. And two CPU devices for strategies.
+"""Police: a test that leaves the process changed fails. And four CPU devices for strategies.
 
 The checks are hooks and not fixtures, so that they come before and after every fixture, also
 `monkeypatch` and those of the conftest above.
@@ -52,7 +52,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Two CPU devices, if any collected module uses TensorFlow; pure tests never import it."""
+    """Four CPU devices, if any collected module uses TensorFlow; pure tests never import it."""
     if "tensorflow" not in sys.modules:
         return
     import tensorflow as tf
@@ -60,7 +60,7 @@ def pytest_collection_finish() -> None:
     (cpu,) = tf.config.list_physical_devices("CPU")
     try:
         tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+            cpu, [tf.config.LogicalDeviceConfiguration()] * 4
         )
     except RuntimeError as error:
         raise pytest.UsageError(

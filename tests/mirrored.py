@@ -1,4 +1,4 @@
-"""One strategy of two replicas for all tests of a process: making one takes its time."""
+"""One strategy of each size for all tests of a process: making one takes its time."""
 
 import functools
 from typing import Any
@@ -7,5 +7,5 @@ from loopwright import adaptations
 
 
 @functools.cache
-def mirrored() -> Any:
-    return adaptations.mirrored_strategy(["CPU:0", "CPU:1"])
+def mirrored(replicas: int = 2) -> Any:
+    return adaptations.mirrored_strategy([f"CPU:{index}" for index in range(replicas)])

@@ -4,6 +4,7 @@ The screenshots stay in `build/screenshots`, to be looked at.
 """
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -45,6 +46,7 @@ def board(run_dir: Path) -> Iterator[str]:
         [sys.executable, "-m", "loopwright", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     address = f"http://127.0.0.1:{port}"
     try:
@@ -53,7 +55,7 @@ def board(run_dir: Path) -> Iterator[str]:
             time.sleep(0.2)
         yield address
     finally:
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGTERM)  # a background job has no ears for SIGINT
         process.wait()
 
 

@@ -14,6 +14,7 @@ RAISED = [
     (errors.MissingStepError, NotImplementedError),
     (errors.CheckpointError, Exception),
     (errors.NotFiniteError, FloatingPointError),
+    (errors.WorkerLostError, SystemExit),
 ]
 WITH: dict[type[Exception], dict[str, int]] = {errors.NotFiniteError: {"step": 3}}
 WARNED = [errors.StepWarning, errors.RetraceWarning]

@@ -66,10 +66,13 @@ class Team:
         rows = self.exchanged(np.frombuffer(padded, np.int64))
         return [row.tobytes()[:length] for row, length in zip(rows, lengths, strict=True)]
 
-    def meet(self) -> None:
-        """Waits for all workers: whoever left while others work would be taken for dead."""
+    def farewell(self) -> None:
+        """Waits for all workers: whoever left while others work would be taken for dead.
+
+        Nothing is left to be done when they meet, so whoever is gone by then is not missed.
+        """
         if not self.is_alone:
-            with self.losses_explained():
+            with contextlib.suppress(tf.errors.OpError):
                 self.exchanged([0])
 
     def _sum(self, rows: Any) -> Any:

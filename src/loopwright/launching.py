@@ -94,7 +94,7 @@ def launched(config: Config) -> Iterator[Launch]:
         experiment = experiment_of(config)
         trainer = _trainer(config, experiment, strategy)
         yield Launch(settled(config, experiment), experiment, trainer)
-        Team(strategy).meet()
+        Team(strategy).farewell()
     finally:
         if before.name != config.precision:
             keras.config.set_dtype_policy(before)

@@ -80,7 +80,7 @@ def leg_events(
             # A checkpoint under way still brings these files to disk: it ends before they close.
             with contextlib.closing(files), run.written():
                 yield from trained.events()
-            fitting.agreement.now()  # nobody leaves before the chief has written everything
+            team.farewell()  # nobody leaves before the chief has written everything
     heard.raise_received()
 
 

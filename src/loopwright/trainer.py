@@ -334,6 +334,7 @@ class Trainer:
         try:
             with self._team.losses_explained():
                 yield from events
+            self._team.farewell()
         finally:
             self._epochs_done += len(self.history.epoch)
             self._legs += 1

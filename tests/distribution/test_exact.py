@@ -42,7 +42,7 @@ def whole(request: Any, tmp_path_factory: Any) -> tuple[str, Path]:
 
 def test_only_the_first_worker_writes_into_the_run(whole: tuple[str, Path]):
     _, run = whole
-    assert (run / "worker-1.log").read_text().count("epoch") == 3
+    assert (run / "worker-1.log").read_text().count("/3 · 13 steps") == 3
     assert not (run / "worker-0.log").exists()
     assert (run / "metrics.jsonl").read_text().count('"event": "epoch_ended"') == 3
 
