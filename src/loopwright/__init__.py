@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from loopwright import components as components
     from loopwright import testing as testing
     from loopwright.data import Arrays as Arrays
+    from loopwright.data import Shares as Shares
     from loopwright.data import Stream as Stream
     from loopwright.errors import CheckpointError as CheckpointError
     from loopwright.errors import ConfigurationError as ConfigurationError

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright import adaptations, cluster
+from loopwright import adaptations, cluster, loopback
 from loopwright.errors import ConfigurationError, message
 
 WORDS = ("auto", "none", "mirrored", "multi_worker")
@@ -63,7 +63,7 @@ def _multi_worker(key: tuple[Any, ...]) -> tf.distribute.Strategy:
         rpc_layer="grpc",
     )
     try:
-        return tf.distribute.MultiWorkerMirroredStrategy(resolver)
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
     except RuntimeError as error:
         if "program startup" not in str(error):
             raise
@@ -76,6 +76,9 @@ def _multi_worker(key: tuple[Any, ...]) -> tf.distribute.Strategy:
                 'Trainer(make_task, strategy="auto"); load data after it',
             )
         ) from None
+    if loopback.are_of_this_machine([address for _, each in jobs for address in each]):
+        loopback.listen_to_this_machine(int(dict(jobs)[job][task].rpartition(":")[2]))
+    return strategy
 
 
 def _gpus() -> int:

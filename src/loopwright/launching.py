@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import inspect
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,13 +56,21 @@ def train(
         trainer.fit(**_fit_arguments(launch))
         # All conclude, because they score together; one of them writes.
         directory = config.directory if trainer.is_chief else None
-        scores = concluded(launch.experiment, trainer, directory)
+        with _heard_once(trainer):
+            scores = concluded(launch.experiment, trainer, directory)
         if directory is None:
             return scores
         _export(config, trainer, say)
     with attempted("The report"):
         write_report(Path(directory))  # again, for what was concluded
     return scores
+
+
+def _heard_once(trainer: Trainer) -> contextlib.AbstractContextManager[object]:
+    """What is printed by all workers alike, the chief alone says."""
+    if trainer.is_chief:
+        return contextlib.nullcontext()
+    return contextlib.redirect_stdout(io.StringIO())
 
 
 def _export(config: Config, trainer: Trainer, say: Callable[[str], None]) -> None:

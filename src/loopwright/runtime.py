@@ -104,8 +104,7 @@ def sums_over_replicas(strategy: tf.distribute.Strategy, values: Any) -> Any:
     leaves, total = tf.nest.flatten(values), tf.distribute.ReduceOp.SUM
     if adaptations.workers(strategy)[0] > 1:
         # All in one message: each costs as much as thousands of numbers in it.
-        pairs = [(leaf, "/device:CPU:0") for leaf in leaves]
-        reduced = strategy.extended.batch_reduce_to(total, pairs)
+        reduced = strategy.extended.batch_reduce_to(total, [(leaf, leaf) for leaf in leaves])
         summed = [strategy.experimental_local_results(leaf)[0] for leaf in reduced]
     else:
         summed = [strategy.reduce(total, leaf, axis=None) for leaf in leaves]

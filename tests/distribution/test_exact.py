@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def test_a_worker_that_is_gone_ends_the_other_and_the_run_goes_on_bit_for_bit(
     given = (str(tmp_path / "run"), kind)
     workers = Workers(tmp_path / "first", 2, train_exactly, *given, victim, number, at)
     code, log = workers.each[1 - victim].ended(60)
+    noticed = time.time() - float((tmp_path / "gone").read_text())
     workers.each[victim].send(signal.SIGKILL)
     assert code == EXIT_WORKER_LOST, log[-3000:]
     assert "Another worker is gone" in log
@@ -103,7 +105,8 @@ def test_a_worker_that_is_gone_ends_the_other_and_the_run_goes_on_bit_for_bit(
         assert bits(tmp_path / "run")["step"] == b"6"  # of step 9 there is all but the name
     ended(Workers(tmp_path / "second", 2, train_exactly, *given))
     is_same = bits(tmp_path / "run") == bits(run)
-    record(f"of two workers: {which}, all started again", tried=1, held=int(is_same))
+    fault = f"of two workers: {which}, all started again"
+    record(fault, tried=1, held=int(is_same), seconds_until_noticed=noticed)
     assert is_same
 
 

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from tests.distribution.trainings import tell_numbers
 from tests.distribution.workers import Workers, slurm_variables
+from tests.resume.faults import ALL
 
-WORKERS = 3
 
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: Any) -> dict[str, Any]:
-    """What three workers, and one process alone, have written down."""
+@pytest.fixture(scope="module", params=[(3, 1), (2, 2)] if ALL else [(3, 1)], ids=str)
+def told(request: Any, tmp_path_factory: Any) -> dict[str, Any]:
+    """What so many workers with so many devices, and one process alone, have written down."""
     out: Path = tmp_path_factory.mktemp("numbers")
-    together = Workers(out / "together", WORKERS, tell_numbers, out, told=slurm_variables).ended()
+    count, devices = request.param
+    workers = Workers(out / "together", count, tell_numbers, out, devices, told=slurm_variables)
+    together = workers.ended()
     alone = Workers(out / "one", 1, tell_numbers, out).ended()
     for code, log in together + alone:
         assert code == 0, log[-3000:]
@@ -24,7 +25,8 @@ def told(tmp_path_factory: Any) -> dict[str, Any]:
 
 
 def test_all_workers_hold_the_same_bits(told: dict[str, Any]):
-    first, *others = (told[str(index)] for index in range(WORKERS))
+    first, *others = (numbers for worker, numbers in told.items() if worker != "None")
+    assert others
     assert any(name.startswith("drawn generator") for name in first)
     for other in others:
         assert other.keys() == first.keys()
@@ -48,6 +50,11 @@ def test_several_workers_train_as_one_does(what: str, told: dict[str, Any]):
 def test_two_hundred_steps_were_compared_and_all_kinds_of_numbers(told: dict[str, Any]):
     assert told["0"]["arrays step"] > 200
     assert {"arrays history val_near_mae", "score mae", "shares history val_loss"} <= set(told["0"])
+
+
+def test_a_worker_on_loopback_hears_this_machine_alone(told: dict[str, Any]):
+    assert told["0"]["heard here"]
+    assert not any(told["0"]["heard elsewhere"])
 
 
 def test_what_would_not_be_the_same_on_all_workers_is_refused(told: dict[str, Any]):

@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.distribute import collective_all_reduce_strategy
+from tests.networks import hears, other_addresses
 from tests.resume.program import train
 
 import loopwright as lw
@@ -109,9 +112,24 @@ def compiled():
     return model
 
 
-def tell_numbers(out: Path) -> None:
+def with_two_devices() -> None:
+    """Gives each worker two replicas, as two GPUs would; TensorFlow takes one CPU by itself."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(cpu, two)
+
+    def devices(self: Any, resolver: Any, worker: str) -> tuple[tuple[str, ...], str]:
+        return tuple(f"{worker}/device:CPU:{index}" for index in range(2)), "CPU"
+
+    extended: Any = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    extended._initialize_local_devices = devices
+
+
+def tell_numbers(out: Path, devices: int = 1) -> None:
     """Trains what must come out the same for any number of workers, and writes it down."""
     found: dict[str, Any] = {}
+    if devices == 2:
+        with_two_devices()
 
     def fitted(title: str, make_task: Callable[[], Any], *given: Any, **options: Any) -> lw.Trainer:
         trainer = lw.Trainer(make_task, strategy="auto")
@@ -139,10 +157,14 @@ def tell_numbers(out: Path) -> None:
     fitted("drawn", gan.make_task, gan.load()[:60], batch_size=8)
     whole = x[:96], y[:96]  # Keras weighs replicas alike, whatever their share
     fitted("compiled", compiled, *whole, batch_size=24, epochs=2, shuffle=False)
-    if worker_index() is not None:
-        others = data()[0] + worker_index()
+    team = cluster.found(os.environ)
+    if team is not None:
+        others = data()[0] + team.task
         writes = [keras.callbacks.CSVLogger(out / "log.csv")]
         longer = lw.Shares(lambda n, i: tf.data.Dataset.range(8 + i).map(lambda _: (x, y)))
+        port = int(team.jobs["worker"][team.task].rpartition(":")[2])
+        found["heard elsewhere"] = [hears(address, port) for address in other_addresses()]
+        found["heard here"] = hears("127.0.0.1", port)
         found["refused data"] = refusal(lambda: again.fit(others, y, verbose=0))
         found["refused lengths"] = refusal(lambda: again.fit(longer, verbose=0))
         found["refused callback"] = refusal(lambda: again.fit(x, y, callbacks=writes, verbose=0))
@@ -174,7 +196,7 @@ def train_exactly(
     is_victim = worker_index() == victim
     if is_victim and at == COMMIT:
         kill_at_commit(run_dir, saves=3)
-    sends = SendsItself(number, at if is_victim else None)
+    sends = SendsItself(number, at if is_victim else None, run_dir)
     train(
         run_dir, kind, "graph", strategy="auto", save_every="3 steps", epochs=3, callbacks=[sends]
     )
@@ -190,9 +212,15 @@ def kill_at_commit(run_dir: str, saves: int) -> None:
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         is_commit = event == "os.rename" and Path(arguments[1]).parent.name == "checkpoints"
         if is_commit and Path(arguments[1]).is_relative_to(run_dir) and next(left) == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+            send_itself(signal.SIGKILL, run_dir)
 
     sys.addaudithook(hook)
+
+
+def send_itself(number: int, run_dir: str) -> None:
+    """Sends this process a signal, and leaves word of when."""
+    Path(run_dir).with_name("gone").write_text(str(time.time()))
+    os.kill(os.getpid(), number)
 
 
 class SendsItself(keras.callbacks.Callback):
@@ -200,9 +228,9 @@ class SendsItself(keras.callbacks.Callback):
 
     needs_every_step = True
 
-    def __init__(self, number: int, at: "int | str | None") -> None:
+    def __init__(self, number: int, at: "int | str | None", run_dir: str) -> None:
         super().__init__()
-        self.number, self.at, self.steps = number, at, 0
+        self.number, self.at, self.run_dir, self.steps = number, at, run_dir, 0
 
     def get_state(self):
         return {}
@@ -223,7 +251,7 @@ class SendsItself(keras.callbacks.Callback):
     def _come_to(self, place: "int | str") -> None:
         if place == self.at:
             self.at = None
-            os.kill(os.getpid(), self.number)
+            send_itself(self.number, self.run_dir)
 
 
 def train_over_a_bad_batch(run_dir: str, out: str) -> None:
