@@ -219,6 +219,15 @@ def test_streams_and_named_validation_sets_train_on_two_replicas():
         np.testing.assert_allclose(histories[1][name], values, rtol=1e-5, err_msg=name)
 
 
+def test_the_tuner_never_picks_what_replicas_cannot_run():
+    x, y = data()
+    trainer = lw.Trainer(CASES["adam"], strategy=mirrored(), plan="auto")
+    trainer.fit(x, y, batch_size=2, epochs=4, verbose=0)
+    assert {change.plan.step for change in trainer.plan_history.changes} == {"graph"}
+    with pytest.raises(ConfigurationError, match="XLA does not run a step on several replicas"):
+        lw.Trainer(CASES["adam"], strategy=mirrored(), plan="xla").fit(x, y, verbose=0)
+
+
 def test_a_task_built_outside_the_scope_is_refused_with_the_remedy():
     task = CASES["adam"]()
     with pytest.raises(ConfigurationError, match="outside the strategy's scope") as refusal:
