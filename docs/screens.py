@@ -1,4 +1,4 @@
-"""Takes the pictures of a terminal in README: `python docs/screens.py`, with `pyte` installed.
+"""Takes the pictures of a terminal in README and docs: `python docs/screens.py`, with `pyte`.
 
 Everything in them happened: each command runs in a terminal of its own, and what stands there in
 the end, or when it is killed, is drawn as SVG.
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-COLUMNS, ROWS = 104, 60
+ROWS = 60
 HERE = Path(__file__).parent
 _COLOURS = {"brown": "yellow"}
 
@@ -28,13 +28,13 @@ _COLOURS = {"brown": "yellow"}
 class Terminal:
     """A screen that commands are run on, one after the other."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._screen = pyte.HistoryScreen(COLUMNS, ROWS, history=500)
+    def __init__(self, directory: Path, columns: int = 104) -> None:
+        self._directory, self._columns = directory, columns
+        self._screen = pyte.HistoryScreen(columns, ROWS, history=500)
         self._stream = pyte.ByteStream(self._screen)
 
-    def run(self, command: str, kill_if: Callable[[], bool] = lambda: False) -> None:
-        """Runs a command to its end, or until it is killed."""
+    def run(self, command: str, hit: "Callable[[subprocess.Popen[bytes]], object]" = id) -> None:
+        """Runs a command to its end; `hit` may kill it, or somebody of its own, on the way."""
         self._stream.feed(f"\x1b[1m$ {command}\x1b[0m\r\n".encode())
         process, master = self._started(command)
         while True:
@@ -43,16 +43,15 @@ class Terminal:
             except OSError:  # its side of the terminal is closed
                 break
             self._stream.feed(found)
-            if process.poll() is None and kill_if():
-                process.send_signal(signal.SIGKILL)
-                self._stream.feed(b"\r\n\x1b[31mKilled (kill -9)\x1b[0m\r\n")
-                break
-        process.wait()
+            if process.poll() is None:
+                hit(process)
+        if process.wait() == -signal.SIGKILL:
+            self._stream.feed(b"\r\n\x1b[31mKilled (kill -9)\x1b[0m\r\n")
         os.close(master)
 
     def save(self, name: str, title: str) -> None:
         """Draws what stands on the screen."""
-        console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115
+        console = Console(record=True, width=self._columns, file=open(os.devnull, "w"))  # noqa: SIM115
         for line in self._lines():
             console.print(line, no_wrap=True, crop=False)
         console.save_svg(str(HERE / "screens" / f"{name}.svg"), title=title)
@@ -60,7 +59,7 @@ class Terminal:
     def _started(self, command: str) -> tuple["subprocess.Popen[bytes]", int]:
         master, slave = pty.openpty()
         # Rows and columns as the kernel keeps them.
-        size = f"stty rows {ROWS} cols {COLUMNS}; exec {command}"
+        size = f"stty rows {ROWS} cols {self._columns}; exec {command}"
         environment = {
             **os.environ,
             "TERM": "xterm-256color",
@@ -81,15 +80,15 @@ class Terminal:
 
     def _lines(self) -> list[Text]:
         rows = [*self._screen.history.top, *(self._screen.buffer[y] for y in range(ROWS))]
-        lines = [_text(row) for row in rows]
+        lines = [_text(row, self._columns) for row in rows]
         while lines and not lines[-1].plain.strip():
             lines.pop()
         return lines
 
 
-def _text(row: Any) -> Text:
+def _text(row: Any, columns: int) -> Text:
     line = Text()
-    cells = (row[column] for column in range(COLUMNS))
+    cells = (row[column] for column in range(columns))
     for style, same in itertools.groupby(cells, key=_style):
         line.append("".join(cell.data for cell in same), style)
     line.rstrip()
@@ -103,18 +102,45 @@ def _style(cell: Any) -> Style:
     return Style(color=colour, bold=cell.bold)
 
 
-def main() -> None:
+def killed_and_verified(place: Path) -> None:
     """A training that is killed and goes on; and the proof that its bits are the same."""
-    with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory)
-        saved = place / "runs" / "digits" / "checkpoints"
-        terminal = Terminal(place)
-        terminal.run("loopwright train digits", kill_if=lambda: len(list(saved.glob("step-*"))) > 2)
-        terminal.run("loopwright train digits")
-        terminal.save("killed", "kill -9, and the same command again")
-        terminal = Terminal(place)
-        terminal.run("loopwright verify digits")
-        terminal.save("verified", "loopwright verify")
+    saved = place / "runs" / "digits" / "checkpoints"
+
+    def kill(process: "subprocess.Popen[bytes]") -> None:
+        if len(list(saved.glob("step-*"))) > 2:
+            process.kill()
+
+    terminal = Terminal(place)
+    terminal.run("loopwright train digits", kill)
+    terminal.run("loopwright train digits")
+    terminal.save("killed", "kill -9, and the same command again")
+    terminal = Terminal(place)
+    terminal.run("loopwright verify digits")
+    terminal.save("verified", "loopwright verify")
+
+
+def launched(place: Path) -> None:
+    """Two workers, of which one is killed; all start again, and go on."""
+    saved, killed = place / "runs" / "digits" / "checkpoints", list[int]()
+
+    def kill_a_worker(process: "subprocess.Popen[bytes]") -> None:
+        if not killed and len(list(saved.glob("step-????????"))) > 2:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            killed.append(int(children.split()[-1]))
+            os.kill(killed[0], signal.SIGKILL)
+
+    terminal = Terminal(place, columns=128)
+    train = "train digits fit.epochs=6 'fit.save_every=1 epoch'"
+    terminal.run(f"loopwright launch --workers 2 --restarts 3 -- {train}", kill_a_worker)
+    terminal.save("launched", "two workers; one is killed, all start again and go on")
+
+
+def main() -> None:
+    """All of them, or those that are named."""
+    for take in (killed_and_verified, launched):
+        if not sys.argv[1:] or take.__name__ in sys.argv[1:]:
+            with tempfile.TemporaryDirectory() as directory:
+                take(Path(directory))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,23 @@ def test_what_workers_say_is_told_with_their_numbers(tmp_path: Path):
     assert sorted(lines) == [f"[worker {index}] hello" for index in range(3)]
 
 
+def test_of_a_lost_worker_the_words_are_told_and_not_the_noise(tmp_path: Path):
+    text = """
+    if me == 0:
+        print("E0000 00:00:17.98 7 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE: reset")
+        print("Additional GRPC error information from remote target /job:worker:")
+        print(':UNKNOWN:Error received from peer  {grpc_message:"recvmsg"}')
+        print("\\t [[{{node CollectiveReduceV2}}]]")
+        print("E0000 00:00:17.98 7 somewhere_else.cc:1] something else")
+        print("error: Another worker is gone")
+    """
+    _, said = supervised(tmp_path, text)
+    assert said == [
+        "[worker 0] E0000 00:00:17.98 7 somewhere_else.cc:1] something else",
+        "[worker 0] error: Another worker is gone",
+    ]
+
+
 def test_a_killed_worker_takes_the_others_with_it_and_all_start_again(tmp_path: Path):
     text = """
     if start < 3:

@@ -115,8 +115,8 @@ class Finished:
     `interrupted`: a signal came, and the run can be resumed. `skipped`: this leg of the run was
     finished before."""
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Where the time went, in seconds: data wait, step, validation, checkpoint, tuning, compile,
-    Python."""
+    """Where the time of this start went, in seconds: data wait, step, validation, checkpoint,
+    tuning, compile, Python."""
     advice: str = ""
     """What would make the next run faster, where that is plain to see."""
 

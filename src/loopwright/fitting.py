@@ -242,7 +242,8 @@ class Fitting:
         sinks: Sequence[Sink],
         leaving: Mapping[type[BaseException], Callable[[], None]],
     ) -> Iterator[Event]:
-        began, finished, reason = self.watch.clock(), None, "failed"
+        began, first_step = self.watch.clock(), self.training.step
+        finished, reason = None, "failed"
         try:
             for event in events:
                 if isinstance(event, Finished):
@@ -258,11 +259,11 @@ class Fitting:
             raise
         finally:
             self.lent.piloting.end()
-            if finished is None:
-                seconds = self.watch.clock() - began
-                finished = Finished(self.training.step, seconds, reason)
-            spent = self.watch.whole(finished.seconds)
-            hint = advice(spent, finished.step - self.first_step)
+            # Of this start: a run that goes on has seconds before it that nobody here has seen.
+            seconds = self.watch.clock() - began
+            finished = finished or Finished(self.training.step, seconds, reason)
+            spent = self.watch.whole(seconds)
+            hint = advice(spent, finished.step - first_step)
             finished = replace(finished, spent=spent, advice=hint or "")
             if finished.reason in ("complete", "stopped", "left"):
                 finalize_averages(self.lent.task)

@@ -7,6 +7,7 @@ go on from the last checkpoint. Nothing here imports TensorFlow.
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -24,6 +25,12 @@ _SECONDS_TO_LEAVE = 600.0
 _ASKED_TO_LEAVE = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_SAID_BETTER = re.compile(
+    r"(ring_alg|base_collective_executor|local_rendezvous|coordination_service\w*)\.cc:\d+\]"
+    r"|^Additional GRPC error information|^ *:UNKNOWN:Error received from peer"
+    r"|^The error could be from a previous operation|\[\[\{\{node Collective"
+)
+"""What TensorFlow's libraries write when a worker is gone, which the others say in words."""
 
 
 def supervise(
@@ -162,7 +169,9 @@ class _Workers:
     def _read(self, index: int, stream: Any) -> None:
         with stream:
             for line in stream:
-                self._say(f"[worker {index}] {line.decode(errors='replace').rstrip()}")
+                text = line.decode(errors="replace").rstrip()
+                if not _SAID_BETTER.search(text):
+                    self._say(f"[worker {index}] {text}")
 
 
 def _as_exit_code(code: int) -> int:

@@ -249,10 +249,11 @@ def test_a_task_that_makes_its_own_data_goes_on_and_time_already_spent_counts(
     def fit(run_dir: Path | None, asks_after: int | None = None) -> tuple[lw.Trainer, Any]:
         clock = Hourly(asks_after)
         monkeypatch.setattr("loopwright.fitting.time", clock)
-        trainer = lw.Trainer(Wandering(), run_dir=run_dir, plan="graph")
+        trainer = lw.Trainer(Wandering(), run_dir=run_dir, plan="graph", sinks=[told.append])
         history = trainer.fit(None, until=until, save_every="2 steps", callbacks=[clock], verbose=0)
         return trainer, history
 
+    told: list[lw.Event] = []
     whole, expected = fit(None)
     steps = int(whole.task.step_counter)
     for hours in (4, 3):
@@ -261,6 +262,10 @@ def test_a_task_that_makes_its_own_data_goes_on_and_time_already_spent_counts(
     assert int(resumed.task.step_counter) == steps
     assert digest(resumed.task) == digest(whole.task)
     assert history.history["loss"] == pytest.approx(expected.history["loss"], rel=1e-6)
+    end = told[-1]
+    assert isinstance(end, lw.Finished)
+    # Where the hours of earlier starts went nobody knows: they are not this one's Python.
+    assert sum(end.spent.values()) <= 3 * 3600 < 8 * 3600 <= end.seconds
 
 
 # --- legs with layers frozen and unfrozen between them ---
