@@ -23,11 +23,13 @@ class Loops:
         self._step, self._outputs, self._plan, self._watch = step, outputs, plan, watch
         self._xla_step: Callable[..., Any] | None = None
 
-    def one(self, batch: Any) -> tuple[Any, Any]:
-        """One step, as it is, and whether it was finite."""
+    def one(self, batch: Any, examples: Any = None) -> tuple[Any, Any]:
+        """One step, as it is, and whether it was finite; see `Step.on_all_replicas`."""
         is_xla = self._plan.step == "xla"
         with adaptations.random_numbers_for_xla() if is_xla else contextlib.nullcontext():
-            outputs, is_finite = self._watch.around(lambda: self._step.on_all_replicas(batch))
+            outputs, is_finite = self._watch.around(
+                lambda: self._step.on_all_replicas(batch, examples)
+            )
         if self._step.name == "train_step":
             self._step.task.step_counter.assign_add(1)
         return outputs, is_finite
@@ -47,17 +49,24 @@ class Loops:
         is_fused = self._plan.loop == "fused"
 
         def loop(tensors: Any, order: Any, begin: Any, steps: Any) -> Any:
-            def batch(done: Any) -> Any:
+            def places(done: Any) -> Any:
                 first = begin + done * size
                 if is_fused:
                     # XLA has to know the size (a smaller last batch runs by itself), and the
                     # beginning of a slice would be a constant to it: a compile for each call.
-                    some = tf.gather(order, first + tf.range(size))
-                else:
-                    some = order[first : first + size]
+                    return tf.gather(order, first + tf.range(size))
+                return order[first : first + size]
+
+            def gathered(some: Any) -> Any:
                 return tf.nest.map_structure(lambda leaf: tf.gather(leaf, some), tensors)
 
-            return self._counted(batch, steps)
+            def run_own_part(some: Any) -> tuple[Any, Any]:
+                own = runtime.part_here(some, self._step.strategy)
+                return self.one(gathered(own), examples=tf.shape(some)[0])
+
+            if adaptations.workers(self._step.strategy)[0] > 1:
+                return self._counted(places, steps, run_own_part)
+            return self._counted(lambda done: gathered(places(done)), steps)
 
         return loop
 
@@ -110,8 +119,13 @@ class Loops:
 
         return loop
 
-    def _counted(self, batch: Callable[[Any], Any], steps: Any) -> Any:
-        run = self.one if self._plan.loop == "fused" else self._compiled
+    def _counted(
+        self,
+        batch: Callable[[Any], Any],
+        steps: Any,
+        run: Callable[[Any], tuple[Any, Any]] | None = None,
+    ) -> Any:
+        run = run or (self.one if self._plan.loop == "fused" else self._compiled)
         # A while on tensors: the bounds of a tf.range would be constants to XLA, and every new
         # number of steps would be compiled anew.
         no_marks = self._watch.no_marks()

@@ -89,6 +89,12 @@ def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     )
 
 
+def part_here(batch: Any, strategy: tf.distribute.Strategy) -> Any:
+    """The part of a global batch that the replicas of this process work on."""
+    workers, worker = adaptations.workers(strategy)
+    return batch if workers == 1 else share(batch, worker, workers)
+
+
 def split_here(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     """As `split`, over the replicas of this process alone: each of several workers has it all."""
     count = local_replicas(strategy)

@@ -47,9 +47,12 @@ class Step:
         """How many replicas share each batch."""
         return runtime.replica_count(self.strategy)
 
-    def on_all_replicas(self, batch: Any) -> Any:
-        """Runs the step once: (weighted sum, weight) of each scalar, or the outputs as they are."""
-        shares, examples, some_replica_is_idle = self._shared_out(batch)
+    def on_all_replicas(self, batch: Any, examples: Any = None) -> Any:
+        """Runs the step once: (weighted sum, weight) of each scalar, or the outputs as they are.
+
+        With `examples`, those of all workers, the batch is the part of this one.
+        """
+        shares, examples, some_replica_is_idle = self._shared_out(batch, examples)
 
         def on_replica(share: Any) -> Any:
             own = runtime.count_examples(share) if self.has_data else tf.constant(1)
@@ -61,11 +64,14 @@ class Step:
             outputs = self.strategy.run(on_replica, args=(shares,))
         return self._reduced(outputs)
 
-    def _shared_out(self, batch: Any) -> tuple[Any, Any, Any]:
+    def _shared_out(self, batch: Any, examples: Any) -> tuple[Any, Any, Any]:
         """The part of each replica, how many examples all have, and whether one has none."""
         if not self.has_data:
             return None, tf.constant(self.replicas), tf.constant(False)
         batch = nests.to_floatx(batch)
+        if examples is not None:
+            here = runtime.split_here(batch, self.strategy)
+            return here, examples, examples < self.replicas
         if not self.is_share:
             examples = runtime.count_examples(batch)
             return runtime.split(batch, self.strategy), examples, examples < self.replicas
