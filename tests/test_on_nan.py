@@ -1,5 +1,6 @@
 """What is done about a loss that is NaN: named, skipped, or gone back from."""
 
+import functools
 import json
 from typing import Any
 
@@ -25,10 +26,10 @@ class Normalised(lw.Task):
         keras.utils.set_random_seed(1)
         layers = [
             keras.Input((3,)),
-            keras.layers.Dense(4),
-            keras.layers.BatchNormalization(),
+            keras.layers.Dense(4, use_bias=False),
+            keras.layers.BatchNormalization(scale=False),
             keras.layers.Dropout(0.1, seed=2),
-            keras.layers.Dense(1),
+            keras.layers.Dense(1, use_bias=False),
         ]
         self.model = keras.Sequential(layers)
         self.optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
@@ -152,6 +153,15 @@ def test_an_overflow_of_the_loss_scale_is_no_such_event():
 # --- skip ---
 
 
+@functools.cache
+def bits_without_the_batch(plan: Any) -> str:
+    without = lw.Trainer(Normalised(), plan=plan, on_nan="skip")
+    x, y = arrays(bad=None)
+    fit(without, (np.delete(x, range(40, 48), 0), np.delete(y, range(40, 48), 0)), epochs=1)
+    without.task.step_counter.assign_add(1)
+    return digest(without.task)
+
+
 @pytest.mark.parametrize(
     ("plan", "is_stream"),
     [*((plan, False) for plan in PLANS), ("graph", True), (lw.Plan("xla", "fused", "chunk"), True)],
@@ -163,12 +173,7 @@ def test_a_skipped_step_leaves_everything_as_it_was(plan: Any, is_stream: bool):
     data = stream(arrays()) if is_stream else arrays()
     history = fit(skipping, data, epochs=1)
 
-    without = lw.Trainer(Normalised(), plan=plan, on_nan="skip")
-    x, y = arrays(bad=None)
-    fit(without, (np.delete(x, range(40, 48), 0), np.delete(y, range(40, 48), 0)), epochs=1)
-    without.task.step_counter.assign_add(1)
-
-    assert digest(skipping.task) == digest(without.task)
+    assert digest(skipping.task) == bits_without_the_batch(plan)
     skipped = [event for event in told if isinstance(event, lw.BatchSkipped)]
     assert [event.step for event in skipped] == [6]
     assert "batch 6" in skipped[0].batch
@@ -207,7 +212,9 @@ def test_a_training_that_only_skips_is_ended_in_words_however_few_steps_a_call_h
 
 
 @pytest.mark.parametrize("plan", ["graph", "fused"])
-def test_going_back_leaves_the_batch_out_and_nothing_else(plan: str, tmp_path: Any):
+def test_going_back_leaves_the_batch_out_and_nothing_else_and_the_journal_tells_of_it(
+    plan: str, tmp_path: Any
+):
     told: list[Any] = []
     back = lw.Trainer(
         Normalised(), run_dir=tmp_path, plan=plan, on_nan="rollback", sinks=[told.append]
@@ -226,6 +233,9 @@ def test_going_back_leaves_the_batch_out_and_nothing_else(plan: str, tmp_path: A
     assert "example 45 of x" in skipped[0].batch
     assert history.epoch == [0, 1]
     assert sum(isinstance(event, lw.Started) for event in told) == 1
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if line["event"] == "epoch_ended"] == [0, 1]
+    assert [line["step"] for line in lines if line["event"] == "batch_skipped"] == [6, 16]
 
 
 def test_a_run_that_went_back_and_was_stopped_goes_on_with_the_same_bits(tmp_path: Any):
@@ -257,14 +267,6 @@ def test_statistics_that_no_loss_shows_are_found_when_they_are_saved(tmp_path: A
     fit(trainer, arrays(), epochs=1, save_every="4 steps")
     assert [event.step for event in told if isinstance(event, lw.BatchSkipped)] == [6]
     assert np.isfinite(trainer.task.model.layers[1].moving_mean).all()
-
-
-def test_the_journal_tells_of_a_rollback_and_of_no_epoch_twice(tmp_path: Any):
-    trainer = lw.Trainer(Normalised(), run_dir=tmp_path, plan="graph", on_nan="rollback")
-    fit(trainer, arrays(), epochs=2, save_every="4 steps")
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in lines if line["event"] == "epoch_ended"] == [0, 1]
-    assert [line["step"] for line in lines if line["event"] == "batch_skipped"] == [6, 16]
 
 
 def test_a_run_that_goes_back_again_and_again_is_ended(tmp_path: Any):

@@ -26,13 +26,14 @@ class Noisy(lw.Task):
     def __init__(self):
         super().__init__()
         keras.utils.set_random_seed(3)
+        # One weight of each kind: every further one is traced, and compiled, in each of the runs.
         self.model = keras.Sequential(
             [
                 keras.Input((4,)),
-                LAYERS.Dense(8, "relu"),
-                LAYERS.BatchNormalization(),
+                LAYERS.Dense(8, "relu", use_bias=False),
+                LAYERS.BatchNormalization(scale=False),
                 LAYERS.Dropout(0.2, seed=5),
-                LAYERS.Dense(1),
+                LAYERS.Dense(1, use_bias=False),
             ]
         )
         self.optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9)

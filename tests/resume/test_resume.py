@@ -1,14 +1,18 @@
 """A run that was stopped goes on where it was, and ends with the same bits."""
 
+import functools
 import json
+import shutil
 import warnings
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.resume.program import DATA, EPOCHS, STEPS_PER_EPOCH, Noisy, arrays, digest, train
+from tests.resume.faults import ALL
+from tests.resume.program import DATA, STEPS_PER_EPOCH, Noisy, arrays, digest, train
 
 import loopwright as lw
 from loopwright.components import KeepPredictions
@@ -36,6 +40,12 @@ class FailsAt(keras.callbacks.Callback):
 
 
 NEVER = 10**9
+EPOCHS = 3  # one that fails, and one that is begun after it
+RUNS = [
+    *((kind, "graph") for kind in DATA),
+    ("stream", "fused"),
+    *([("arrays", "fused")] if ALL else []),  # in `test_parts_by_plan.py` otherwise
+]
 
 
 def failing(run_dir, kind, plan, *steps, **options):
@@ -46,29 +56,56 @@ def failing(run_dir, kind, plan, *steps, **options):
     return train(run_dir, kind, plan, callbacks=[FailsAt(NEVER)], **options)
 
 
-@pytest.mark.parametrize(
-    ("kind", "plan"),
-    [*((kind, "graph") for kind in DATA), ("arrays", "fused"), ("stream", "fused")],
-)
+@functools.cache
+def undisturbed(kind, plan):
+    """How a run ends that nothing happens to: its bits and its history."""
+    trainer, history = train(None, kind, plan, epochs=EPOCHS)
+    return digest(trainer.task), history
+
+
+@pytest.fixture(scope="module")
+def failed_run(tmp_path_factory):
+    """A run that failed after 18 steps, to be copied."""
+    run_dir = tmp_path_factory.mktemp("failed") / "run"
+    with pytest.raises(RuntimeError, match="the machine failed"):
+        train(run_dir, "arrays", "graph", callbacks=[FailsAt(18)], epochs=EPOCHS)
+    return run_dir
+
+
+@pytest.fixture
+def failed(failed_run, tmp_path):
+    return Path(shutil.copytree(failed_run, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory):
+    """A run that went on after two failures and is complete, to be copied; and what it returned."""
+    run_dir = tmp_path_factory.mktemp("finished") / "run"
+    _, history = failing(run_dir, "arrays", "graph", 18, 4, epochs=EPOCHS)
+    return run_dir, history
+
+
+@pytest.mark.parametrize(("kind", "plan"), RUNS)
 def test_a_run_that_failed_and_went_on_ends_with_the_same_bits(kind, plan, tmp_path):
-    whole, undisturbed = train(None, kind, plan)
+    bits, whole = undisturbed(kind, plan)
     fails_at = [3, 20, 1] if (kind, plan) == ("stream", "graph") else [18]
-    resumed, history = failing(tmp_path / "run", kind, plan, *fails_at)
-    assert digest(resumed.task) == digest(whole.task)
-    assert history.epoch == undisturbed.epoch
-    assert history.epoch_steps == undisturbed.epoch_steps
-    assert history.validation_steps == undisturbed.validation_steps
-    for name, values in undisturbed.history.items():
+    resumed, history = failing(tmp_path / "run", kind, plan, *fails_at, epochs=EPOCHS)
+    assert digest(resumed.task) == bits
+    assert history.epoch == whole.epoch
+    assert history.epoch_steps == whole.epoch_steps
+    assert history.validation_steps == whole.validation_steps
+    for name, values in whole.history.items():
         np.testing.assert_allclose(history.history[name], values, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["stream", "unknown", "pydataset"])
 def test_the_end_of_an_epoch_is_a_place_to_go_on_from(kind, tmp_path):
-    whole, undisturbed = train(None, kind, "graph", epochs=2)
+    bits, whole = undisturbed(kind, "graph")
     fails_at = (STEPS_PER_EPOCH, 2)  # goes on from the step before the end, then from the end
-    resumed, history = failing(tmp_path, kind, "graph", *fails_at, save_every="1 step", epochs=2)
-    assert digest(resumed.task) == digest(whole.task)
-    assert history.epoch_steps == undisturbed.epoch_steps
+    options: Any = {"save_every": "1 step", "epochs": EPOCHS}
+    resumed, history = failing(tmp_path, kind, "graph", *fails_at, **options)
+    assert digest(resumed.task) == bits
+    assert history.epoch_steps == whole.epoch_steps
 
 
 def test_a_finished_run_is_skipped_and_returns_what_it_returned(tmp_path):
@@ -86,11 +123,11 @@ def test_a_finished_run_is_skipped_and_returns_what_it_returned(tmp_path):
 
 
 def test_more_epochs_continue_a_run_that_was_finished(tmp_path):
-    whole, undisturbed = train(None, "arrays", "graph", epochs=5)
-    train(tmp_path / "run", "arrays", "graph", epochs=2)
-    resumed, history = train(tmp_path / "run", "arrays", "graph", epochs=5)
-    assert history.epoch == undisturbed.epoch == [0, 1, 2, 3, 4]
-    assert digest(resumed.task) == digest(whole.task)
+    bits, whole = undisturbed("arrays", "graph")
+    train(tmp_path / "run", "arrays", "graph", epochs=1)
+    resumed, history = train(tmp_path / "run", "arrays", "graph", epochs=EPOCHS)
+    assert history.epoch == whole.epoch == [0, 1, 2]
+    assert digest(resumed.task) == bits
 
 
 def test_a_script_that_failed_in_its_first_leg_goes_on_there(tmp_path):
@@ -111,19 +148,17 @@ def test_a_script_that_failed_in_its_first_leg_goes_on_there(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["lost", "garbage"])
-def test_the_other_files_of_a_run_may_be_lost_or_garbage(how, tmp_path):
-    with pytest.raises(RuntimeError):
-        train(tmp_path / "run", "arrays", "graph", callbacks=[FailsAt(18)], epochs=2)
-    others = [path for path in (tmp_path / "run").iterdir() if path.is_file()]
+def test_the_other_files_of_a_run_may_be_lost_or_garbage(how, failed):
+    others = [path for path in failed.iterdir() if path.is_file()]
     assert {"plan.json", "metrics.jsonl", "status.json"} <= {path.name for path in others}
     for path in others:
         path.unlink() if how == "lost" else path.write_bytes(b"\x00{garbage")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lw.LoopwrightWarning)
-        resumed, history = failing(tmp_path / "run", "arrays", "graph", epochs=2)
-    whole, undisturbed = train(None, "arrays", "graph", epochs=2)
-    assert digest(resumed.task) == digest(whole.task)
-    assert history.epoch_steps == undisturbed.epoch_steps
+        resumed, history = failing(failed, "arrays", "graph", epochs=EPOCHS)
+    bits, whole = undisturbed("arrays", "graph")
+    assert digest(resumed.task) == bits
+    assert history.epoch_steps == whole.epoch_steps
 
 
 def test_a_directory_that_cannot_be_written_to_is_refused_before_the_first_step(tmp_path):
@@ -154,15 +189,15 @@ def test_breaking_out_of_the_events_finishes_a_leg(tmp_path):
 def test_an_exception_in_the_body_of_the_loop_does_not_finish_a_leg(tmp_path):
     def run(fails):
         trainer = lw.Trainer(Noisy(), run_dir=tmp_path / "run", plan="graph")
-        for event in trainer.events(*arrays(), batch_size=8, epochs=2):
+        for event in trainer.events(*arrays(), batch_size=8, epochs=EPOCHS):
             if fails and isinstance(event, lw.EpochEnded):
                 raise RuntimeError("of the person's own")
         return trainer
 
     with pytest.raises(RuntimeError, match="of the person's own"):
         run(fails=True)
-    whole, _ = train(None, "arrays", "graph", epochs=2)
-    assert digest(run(fails=False).task) == digest(whole.task)
+    bits, _ = undisturbed("arrays", "graph")
+    assert digest(run(fails=False).task) == bits
 
 
 def test_early_stopping_goes_on_with_its_patience_and_its_best_weights(tmp_path):
@@ -183,13 +218,13 @@ def test_early_stopping_goes_on_with_its_patience_and_its_best_weights(tmp_path)
 
     whole, undisturbed = run(None)
     assert 3 < len(undisturbed.epoch) < 30
-    for epochs in (2, len(undisturbed.epoch) - 1):
-        where = tmp_path / str(epochs)
+    epochs = len(undisturbed.epoch)
+    for goes_on_from, fails_in in ((0, 2), (2, epochs - 1)):
         with pytest.raises(RuntimeError):
-            run(where, fails_at=epochs * STEPS_PER_EPOCH + 3)
-        resumed, history = run(where)
-        assert history.epoch == undisturbed.epoch
-        assert digest(resumed.task) == digest(whole.task)
+            run(tmp_path, fails_at=(fails_in - goes_on_from) * STEPS_PER_EPOCH + 3)
+    resumed, history = run(tmp_path)
+    assert history.epoch == undisturbed.epoch
+    assert digest(resumed.task) == digest(whole.task)
 
 
 def test_a_compiled_keras_model_is_resumed_like_a_task(tmp_path):
@@ -219,21 +254,19 @@ def test_a_compiled_keras_model_is_resumed_like_a_task(tmp_path):
         np.testing.assert_allclose(history.history[name], values, rtol=1e-6)
 
 
-def test_starting_over_is_asked_for_and_moves_the_old_run_aside(tmp_path):
-    first, _ = train(tmp_path / "run", "arrays", "graph")
+def test_starting_over_is_asked_for_and_moves_the_old_run_aside(tmp_path, finished_run):
+    shutil.copytree(finished_run[0], tmp_path / "run")
     with pytest.warns(lw.LoopwrightWarning, match="The run before lies in"):
-        second, history = train(tmp_path / "run", "arrays", "graph", fresh=True)
-    assert digest(second.task) == digest(first.task)
+        again, history = train(tmp_path / "run", "arrays", "graph", fresh=True, epochs=EPOCHS)
+    bits, _ = undisturbed("arrays", "graph")
+    assert digest(again.task) == bits
     assert history.epoch == [*range(EPOCHS)]
     assert len([path for path in tmp_path.iterdir() if ".old-" in path.name]) == 1
 
 
-def test_another_model_other_data_and_other_callbacks_are_refused_in_words(tmp_path):
-    with pytest.raises(RuntimeError):
-        train(tmp_path / "run", "arrays", "graph", callbacks=[FailsAt(20)])
-
+def test_another_model_other_data_and_other_callbacks_are_refused_in_words(failed):
     def fit(task, *data, batch_size=8):
-        trainer = lw.Trainer(task, run_dir=tmp_path / "run")
+        trainer = lw.Trainer(task, run_dir=failed)
         trainer.fit(*data, batch_size=batch_size, epochs=EPOCHS, verbose=0)
 
     narrow = Noisy()
@@ -284,15 +317,13 @@ def test_the_plans_of_a_run_are_written_down_and_give_the_same_bits_again(tmp_pa
     assert digest(whole.task) == digest(resumed.task)
 
 
-def test_a_changed_environment_goes_on_with_a_warning_or_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(RuntimeError):
-        train(tmp_path / "run", "arrays", "graph", callbacks=[FailsAt(22)])
+def test_a_changed_environment_goes_on_with_a_warning_or_is_refused(failed, monkeypatch):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    again: Any = {"callbacks": [FailsAt(NEVER)]}
+    again: Any = {"callbacks": [FailsAt(NEVER)], "epochs": EPOCHS}
     with pytest.raises(lw.ConfigurationError, match="TF_ENABLE_ONEDNN_OPTS: None then, 0 now"):
-        train(tmp_path / "run", "arrays", "graph", **again, exact="require")
-    with pytest.warns(lw.LoopwrightWarning, match="bit-exact until step 20"):
-        train(tmp_path / "run", "arrays", "graph", **again)
+        train(failed, "arrays", "graph", **again, exact="require")
+    with pytest.warns(lw.LoopwrightWarning, match="bit-exact until step 15"):
+        train(failed, "arrays", "graph", **again)
 
 
 def test_a_state_that_is_not_finite_never_becomes_a_checkpoint(tmp_path):
@@ -308,7 +339,7 @@ def test_a_state_that_is_not_finite_never_becomes_a_checkpoint(tmp_path):
 
 def test_nothing_is_written_without_a_run_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    train(None, "arrays", "graph")
+    train(None, "arrays", "graph", epochs=1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -337,20 +368,18 @@ def test_data_that_fails_costs_nothing_that_was_trained_before_it(tmp_path):
     assert digest(fit(Failing(), tmp_path / "run").task) == digest(fit(Failing(), None).task)
 
 
-def test_the_journal_and_the_history_tell_of_one_continuous_run(tmp_path):
-    _, undisturbed = train(tmp_path / "whole", "arrays", "graph", callbacks=[FailsAt(NEVER)])
-    _, history = failing(tmp_path / "run", "arrays", "graph", 18, 4)
-    assert history.history.keys() == undisturbed.history.keys()
+def test_the_journal_and_the_history_tell_of_one_continuous_run(tmp_path, finished_run):
+    run_dir, history = finished_run
+    _, whole = train(tmp_path / "whole", "arrays", "graph", epochs=EPOCHS)
+    assert history.history.keys() == whole.history.keys()
 
     def told(run_dir):
         lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
         kinds = ("epoch_ended", "validated", "finished")
         return [(line["event"], line["step"]) for line in lines if line["event"] in kinds]
 
-    assert told(tmp_path / "run") == told(tmp_path / "whole")
-    lines = [
-        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    ]
+    assert told(run_dir) == told(tmp_path / "whole")
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert sum(line["event"] == "finished" for line in lines) == 1
 
 
