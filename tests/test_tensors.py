@@ -4,9 +4,8 @@ import contextlib
 import json
 import os
 import re
-import subprocess
-import sys
-import textwrap
+import resource
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tests.mirrored import mirrored
+from tests.resume.children import Child
 
 import loopwright as lw
 from loopwright import adaptations, state, tensors
@@ -27,7 +27,6 @@ layers = keras.layers
 X = np.linspace(0, 1, 64 * 4, dtype="float32").reshape(64, 4)
 Y = X[:, :1]
 IDS = np.arange(64).reshape(64, 1) % 7
-HERE = str(Path(__file__).parent)
 
 
 def dense_task(optimizer: Any = None) -> lw.Supervised:
@@ -35,10 +34,10 @@ def dense_task(optimizer: Any = None) -> lw.Supervised:
     model = keras.Sequential(
         [
             keras.Input((4,)),
-            layers.Dense(8, activation="relu"),
-            layers.BatchNormalization(),
+            layers.Dense(8, activation="relu", use_bias=False),
+            layers.BatchNormalization(scale=False),
             layers.Dropout(0.5, seed=3),
-            layers.Dense(1),
+            layers.Dense(1, use_bias=False),
         ]
     )
     return lw.Supervised(
@@ -57,17 +56,11 @@ def two_replicas() -> tf.distribute.Strategy:
     return mirrored()
 
 
-def run_python(script: str, *arguments: str) -> list[str]:
-    """What a fresh interpreter prints."""
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), HERE, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.splitlines()
+def in_another_process(log: Path, function: Callable[..., Any], *arguments: Any) -> list[str]:
+    """What a function prints there: in a process that began before this one made anything."""
+    code, printed = Child(log, function, *arguments).ended()
+    assert code == 0, printed
+    return printed.splitlines()
 
 
 # --- held -----------------------------------------------------------------------------------------
@@ -257,37 +250,22 @@ def test_a_snapshot_is_written_in_a_thread_while_training_goes_on(tmp_path: Path
     assert {tensors.digest(tensors.read(tmp_path / f"state{i}")) for i in range(20)} == {before}
 
 
-SAVE = """
-    import sys
-    sys.path.insert(0, sys.argv[1])
-    import test_tensors as t
-    from pathlib import Path
-
-    trainer = t.lw.Trainer(t.dense_task(), plan=sys.argv[3])
-    named = t.train(trainer, t.X)
-    t.tensors.write(Path(sys.argv[2]) / "state", t.tensors.snapshot(named))
-    print(t.tensors.digest(t.tensors.snapshot(t.train(trainer, t.X))))
-"""
-RESUME = """
-    import sys
-    sys.path.insert(0, sys.argv[1])
-    import test_tensors as t
-    from pathlib import Path
-
-    trainer = t.lw.Trainer(t.dense_task(), plan=sys.argv[3])
-    trainer.fit(t.X[:16], t.Y[:16], batch_size=16, verbose=0)  # builds, and makes another state
-    named = t.state.named(trainer.task)
-    read = t.tensors.read(Path(sys.argv[2]) / "state", t.state.table(named))
-    t.tensors.assign(named, read)
+def resume(directory: Path, plan: str) -> None:
+    trainer = lw.Trainer(dense_task(), plan=plan)
+    trainer.fit(X[:16], Y[:16], batch_size=16, verbose=0)  # builds, and makes another state
+    named = state.named(trainer.task)
+    tensors.assign(named, tensors.read(directory / "state", state.table(named)))
     trainer._epochs_done = 2
-    print(t.tensors.digest(t.tensors.snapshot(t.train(trainer, t.X))))
-"""
+    print(os.getpid(), tensors.digest(tensors.snapshot(train(trainer, X))))
 
 
 def test_a_run_goes_on_in_another_process_with_the_same_bits(tmp_path: Path):
-    whole = run_python(SAVE, str(tmp_path), "fused")
-    assert len(whole[-1]) == 64
-    assert run_python(RESUME, str(tmp_path), "fused")[-1] == whole[-1]
+    trainer = lw.Trainer(dense_task(), plan="fused")
+    tensors.write(tmp_path / "state", tensors.snapshot(train(trainer, X)))
+    whole = tensors.digest(tensors.snapshot(train(trainer, X)))
+    process, resumed = in_another_process(tmp_path / "log", resume, tmp_path, "fused")[-1].split()
+    assert int(process) != os.getpid()
+    assert resumed == whole
 
 
 # --- damaged --------------------------------------------------------------------------------------
@@ -387,18 +365,16 @@ def test_an_error_of_the_disk_says_what_the_system_said(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(tf.errors.OpError, match="Not a directory"):
         tensors.write(tmp_path / "file" / "state", {"a": tf.constant(1)})
-    script = """
-        import resource, signal, sys, tensorflow as tf
-        from pathlib import Path
-        from loopwright import tensors
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-        try:
-            tensors.write(Path(sys.argv[2]) / "state", {"a": tf.zeros((1000000,))})
-        except tf.errors.OpError as error:
-            print("File too large" in str(error))
-    """
-    assert run_python(script, str(tmp_path)) == ["True"]
+    assert in_another_process(tmp_path / "log", write_on_a_full_disk, tmp_path)[-1] == "True"
+
+
+def write_on_a_full_disk(directory: Path) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    try:
+        tensors.write(directory / "state", {"a": tf.zeros((1000000,))})
+    except tf.errors.OpError as error:
+        print("File too large" in str(error))
 
 
 # --- put back -------------------------------------------------------------------------------------
@@ -571,18 +547,12 @@ def test_an_iterator_is_put_back_while_it_is_in_use():
     assert rest(iterator, 20) == expected
 
 
-CONTINUE = """
-    import json, sys
-    sys.path.insert(0, sys.argv[1])
-    import test_tensors as t
-    from pathlib import Path
-
-    for index, pipeline in enumerate(t.PIPELINES.values()):
+def go_on(directory: Path) -> None:
+    for index, pipeline in enumerate(PIPELINES.values()):
         iterator = iter(pipeline())
-        found = t.tensors.read(Path(sys.argv[2]) / f"state{index}")
-        t.adaptations.restore_iterator(iterator, found["iterator"])
-        print(json.dumps(t.rest(iterator, 40)))
-"""
+        found = tensors.read(directory / f"state{index}")
+        adaptations.restore_iterator(iterator, found["iterator"])
+        print(json.dumps(rest(iterator, 40)))
 
 
 def test_iterators_go_on_in_another_process(tmp_path: Path):
@@ -593,8 +563,8 @@ def test_iterators_go_on_in_another_process(tmp_path: Path):
         place = {"iterator": adaptations.iterator_state(iterator), "weight": tf.ones((3,))}
         tensors.write(tmp_path / f"state{index}", place)
         expected.append(rest(iterator, 40))
-    found = [json.loads(line) for line in run_python(CONTINUE, str(tmp_path))]
-    assert found == expected
+    printed = in_another_process(tmp_path / "log", go_on, tmp_path)
+    assert [json.loads(line) for line in printed if line.startswith("[")] == expected
 
 
 def test_the_place_of_an_iterator_is_held_digested_and_finite():

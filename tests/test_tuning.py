@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
-from loopwright import choosing, runtime
+from loopwright import choosing, piloting, runtime
 from loopwright.runners import Runners
 
 LAYERS = keras.layers
@@ -47,9 +47,24 @@ def steps_until_chosen(trainer, *given, most_seconds: int = 90, **options):
     raise AssertionError(f"nothing was chosen; {trainer.plan_history}")
 
 
-def test_a_small_network_on_arrays_ends_inside_xla_and_its_history_gives_the_same_bits(tmp_path):
-    trainer = lw.Trainer(task())
-    chosen, steps = steps_until_chosen(trainer, *data())
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """A training of the small network until its plan is chosen; what was chosen is remembered.
+
+    The trainer, the event, the steps done, the weights then, and where the choice is remembered.
+    """
+    remembered = tmp_path_factory.mktemp("choices")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOPWRIGHT_CACHE_DIR", str(remembered))
+        trainer = lw.Trainer(task())
+        chosen, steps = steps_until_chosen(trainer, *data())
+    return trainer, chosen, steps, weights(trainer), remembered
+
+
+def test_a_small_network_on_arrays_ends_inside_xla_and_its_history_gives_the_same_bits(
+    tuned, tmp_path
+):
+    trainer, chosen, steps, ended, _ = tuned
     assert trainer.plan == lw.Plan("xla", "fused", "resident")
     assert chosen.plan == "loop inside XLA, arrays on the device"
     assert chosen.repeat == "plan=Plan(step='xla', loop='fused', feed='resident')"
@@ -58,14 +73,18 @@ def test_a_small_network_on_arrays_ends_inside_xla_and_its_history_gives_the_sam
     assert len(changes) > 2
 
     trainer.plan_history.save(tmp_path / "plan.json")
-    for recorded in (trainer.plan_history, tmp_path / "plan.json", str(tmp_path / "plan.json")):
-        again = lw.Trainer(task(), plan=recorded)
-        again.fit(*data(), until=f"{steps} steps", verbose=0)
-        np.testing.assert_array_equal(weights(again), weights(trainer))
-        assert again.plan_history.changes == changes
+    forms = (trainer.plan_history, tmp_path / "plan.json", str(tmp_path / "plan.json"))
+    for recorded in forms:  # one of them is trained by: they are the same plans
+        followed = piloting.asked_for(recorded)
+        assert followed is not None
+        assert followed.changes == changes
+    again = lw.Trainer(task(), plan=forms[-1])
+    again.fit(*data(), until=f"{steps} steps", verbose=0)
+    np.testing.assert_array_equal(weights(again), ended)
+    assert again.plan_history.changes == changes
     other = lw.Trainer(task(), plan="graph")
     other.fit(*data(), until=f"{steps} steps", verbose=0)
-    assert not np.array_equal(weights(other), weights(trainer))
+    assert not np.array_equal(weights(other), ended)
 
 
 def test_chunks_are_tried_on_a_pipeline_and_the_history_gives_the_same_bits():
@@ -81,10 +100,9 @@ def test_chunks_are_tried_on_a_pipeline_and_the_history_gives_the_same_bits():
     assert lw.Plan("xla", "fused", "chunk") in tried
 
 
-def test_the_tuner_goes_on_in_the_next_fit_and_tells_its_choice_once():
-    trainer, told = lw.Trainer(task()), []
-    steps_until_chosen(trainer, *data())
-    trainer = lw.Trainer(trainer.task, sinks=[told.append])
+def test_the_tuner_goes_on_in_the_next_fit_and_tells_its_choice_once(tuned):
+    told = []
+    trainer = lw.Trainer(tuned[0].task, sinks=[told.append])
     for _ in range(3):
         trainer.fit(*data(), verbose=0)
     assert not [event for event in told if isinstance(event, lw.PlanChosen)]
@@ -99,11 +117,10 @@ def test_a_candidate_is_prepared_for_the_data_of_the_fit_that_goes_on():
     assert "steps/s against" in trainer.plan_history.notes[0]
 
 
-def test_the_second_run_of_the_same_thing_starts_on_the_choice(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(tmp_path))
-    first = lw.Trainer(task())
-    chosen, _ = steps_until_chosen(first, *data())
-    assert len(list((tmp_path / "plans").iterdir())) == 1
+def test_the_second_run_of_the_same_thing_starts_on_the_choice(tuned, monkeypatch):
+    first, chosen, _, _, remembered = tuned
+    assert len(list((remembered / "plans").iterdir())) == 1
+    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(remembered))
 
     told = []
     second = lw.Trainer(task(), sinks=[told.append])
@@ -121,22 +138,8 @@ def test_the_second_run_of_the_same_thing_starts_on_the_choice(tmp_path, monkeyp
         assert other.plan == lw.Plan("graph", "graph", "resident")
 
 
-def test_the_identity_of_a_step_is_the_same_in_every_process(tmp_path):
-    program = textwrap.dedent("""
-        from loopwright import choosing
-        from loopwright.runners import Runners
-        from tests.test_tuning import data, recurrent_identity
-        print(recurrent_identity())
-    """)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).parents[1],
-        env=os.environ | {"PYTHONHASHSEED": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split()[-1] == recurrent_identity()
+def test_the_identity_of_a_step_is_the_same_in_every_process(left):
+    assert left.stdout.splitlines()[0] == recurrent_identity()
 
 
 def recurrent_identity() -> str:
@@ -255,7 +258,8 @@ def assert_preparing_changes_nothing(plan, given):
 EXIT = """
     import keras, numpy as np, sys, threading
     import loopwright as lw
-    from tests.test_tuning import data, task
+    from tests.test_tuning import data, recurrent_identity, task
+    print(recurrent_identity(), flush=True)
     layers = [keras.layers.Dense(32, "relu") for _ in range(12)]
     trainer = lw.Trainer(task(*layers))
     for event in trainer.events(*data(), until="1000 seconds"):
@@ -265,13 +269,19 @@ EXIT = """
 """
 
 
-def test_a_process_may_end_while_a_compile_is_under_way():
-    run = subprocess.run(
+@pytest.fixture(scope="module")
+def left():
+    """Another process, which told the identity of a step and ended while XLA compiled."""
+    return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(EXIT)],
         cwd=Path(__file__).parents[1],
+        env=os.environ | {"PYTHONHASHSEED": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert run.stdout == "leaving while XLA compiles\n"
-    assert run.returncode == 7, run.stderr[-2000:]
+
+
+def test_a_process_may_end_while_a_compile_is_under_way(left):
+    assert left.stdout.splitlines()[1:] == ["leaving while XLA compiles"]
+    assert left.returncode == 7, left.stderr[-2000:]
