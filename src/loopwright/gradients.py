@@ -154,7 +154,8 @@ def _update(
         watching.record(variables, norms, unscaled)
     if as_list(transform):
         transforms = [_as_graph(each) for each in as_list(transform)]
-        gradients, variables = transformed(transforms, unscaled, variables)
+        with adaptations.replicas_draw_alike():
+            gradients, variables = transformed(transforms, unscaled, variables)
         if scale is not None:
             gradients = [_times(gradient, scale) for gradient in gradients]
 
@@ -207,7 +208,8 @@ def _apply_on_replicas(
 
     def apply_each(strategy: Any, per_replica: Any) -> None:
         def apply_one(values: Any) -> None:
-            with reduced(), adaptations.without_accumulation(inner):
+            alike = adaptations.replicas_draw_alike()
+            with reduced(), adaptations.without_accumulation(inner), alike:
                 optimizer.apply(values, variables)
 
         strategy.extended.call_for_each_replica(apply_one, args=(per_replica,))

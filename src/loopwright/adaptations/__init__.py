@@ -36,6 +36,7 @@ from loopwright.adaptations.reduction import (
     losses_as_for_one_device,
     optimizers_reduce_nothing,
     plain_apply_refused,
+    replicas_draw_alike,
     replicas_draw_apart,
 )
 from loopwright.adaptations.tracing import (
@@ -70,6 +71,7 @@ __all__ = [
     "plain_apply_refused",
     "random_numbers_for_xla",
     "replica_numbers",
+    "replicas_draw_alike",
     "replicas_draw_apart",
     "restore_iterator",
     "run_on_copies",

@@ -1,6 +1,7 @@
 """What Keras divides, sums and draws on replicas by itself, and should not."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from loopwright.adaptations.optimizers import defining_class
 from loopwright.adaptations.replacement import replaced
 from loopwright.errors import StepError, message
 
+_drawing = threading.local()
 _FAR_APART = 0x61C88647
 """Between the seeds of two replicas: people take small numbers, one after the other."""
 
@@ -48,13 +50,27 @@ def replicas_draw_apart(count: int) -> Iterator[None]:
 
     def apart(self: Any, *args: Any, **kwargs: Any) -> Any:
         seed, context = drawn(self, *args, **kwargs), tf.distribute.get_replica_context()
-        if context is None:
+        if context is None or getattr(_drawing, "is_alike", False):
             return seed
         number = tf.cast(context.replica_id_in_sync_group, seed.dtype) % count
         return seed + tf.stack([number * _FAR_APART, tf.zeros_like(number)])
 
     with replaced(owner, "next", apart):
         yield
+
+
+@contextlib.contextmanager
+def replicas_draw_alike() -> Iterator[None]:
+    """All replicas draw the same numbers inside: what is done to reduced gradients is one for all.
+
+    For this thread: replicas are traced in threads of their own.
+    """
+    before = getattr(_drawing, "is_alike", False)
+    _drawing.is_alike = True
+    try:
+        yield
+    finally:
+        _drawing.is_alike = before
 
 
 @contextlib.contextmanager
