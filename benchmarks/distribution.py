@@ -16,13 +16,13 @@ from loopwright.cluster import tf_config
 from loopwright.supervising import free_ports
 
 _BYTES = 4
-_COMPUTE = {"width": 512, "depth": 3, "batch_size": 2048}
+_COMPUTE = {"width": 512, "depth": 3, "batch_size": 8192}
 _WIDTHS = (32, 128, 512, 1024, 2048)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each round")
 
 
 def run(arguments: Namespace) -> str:
