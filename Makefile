@@ -23,7 +23,7 @@ train: $(STAMP)  ## train the digits recipe: checkpoints, TensorBoard, report, e
 	$(BIN)/loopwright train digits export=saved_model $(ARGS)
 
 test: $(STAMP)  ## run every test, docstring example and documentation fence
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 check: $(STAMP)  ## check format, lint, types and layers
 	$(BIN)/ruff format --check .
