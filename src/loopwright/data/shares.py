@@ -1,11 +1,13 @@
 """Shares: data of which each of several workers reads its own part and no other."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, final
 
 import tensorflow as tf
 
+from loopwright.data.class_weights import check_labelled, weighted
 from loopwright.data.source import NOTHING_READ, Data, Feed, Read
 from loopwright.data.stream import STEPS, Stream
 from loopwright.errors import DataError, message
@@ -27,67 +29,37 @@ class Shares(Data):
     A worker alone reads everything, and so does each one that predicts.
     """
 
-    def __init__(self, make_batches: Callable[[int, int], tf.data.Dataset]) -> None:
+    def __init__(
+        self,
+        make_batches: Callable[[int, int], tf.data.Dataset],
+        *,
+        workers: int = 1,
+        worker: int = 0,
+    ) -> None:
         if not callable(make_batches):
             raise DataError(_no_function(make_batches))
-        self._make: Callable[[int, int], Stream] = lambda workers, worker: _stream(
-            make_batches(workers, worker)
-        )
+        # Not called yet: a dataset made now would keep workers from being connected.
+        self._make, self._workers, self._worker = make_batches, workers, worker
 
-    def of(self, workers: int, worker: int) -> Data:
+    @functools.cached_property
+    def _own(self) -> Stream:
+        return _stream(self._make(self._workers, self._worker))
+
+    def of(self, workers: int, worker: int) -> "Shares":
         """What one of the workers reads."""
-        return _Share(self._make(workers, worker), self._make(1, 0), workers)
+        part = Shares(self._make, workers=workers, worker=worker)
+        _ = part._own  # what is wrong with it shows now
+        return part
 
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Shares":
         """The data with sample weights that follow from the class of each label."""
-        plain, weighted = self._make, Shares(lambda workers, worker: tf.data.Dataset.range(0))
-        weighted._make = lambda workers, worker: plain(workers, worker).weighted_by_class(
-            class_weight
-        )
-        return weighted
 
-    @property
-    def can_be_read_again(self) -> bool:
-        """Always."""
-        return True
+        def make(workers: int, worker: int) -> tf.data.Dataset:
+            labelled = self._make(workers, worker)
+            check_labelled(labelled.element_spec)
+            return labelled.map(lambda x, y: weighted((x, y), class_weight))
 
-    def training(
-        self,
-        *,
-        seed: int,
-        first_epoch: int,
-        shuffle: bool,
-        steps_per_epoch: int | None,
-        after: Read = NOTHING_READ,
-    ) -> Feed:
-        """All of it, for a worker alone."""
-        return self.of(1, 0).training(
-            seed=seed,
-            first_epoch=first_epoch,
-            shuffle=shuffle,
-            steps_per_epoch=steps_per_epoch,
-            after=after,
-        )
-
-    def objection_to_resume(self) -> str | None:
-        """What in the pipeline would give other batches the next time."""
-        return self._make(1, 0).objection_to_resume()
-
-    def fingerprint(self) -> dict[str, Any]:
-        """That of a worker alone."""
-        return self.of(1, 0).fingerprint()
-
-    def one_pass(self, *, steps: int | None) -> Feed:
-        """All of it, once."""
-        return self._make(1, 0).one_pass(steps=steps)
-
-
-@final
-class _Share(Data):
-    """What one worker reads; `whole` is what a worker alone would."""
-
-    def __init__(self, own: Stream, whole: Stream, workers: int) -> None:
-        self._own, self._whole, self._workers = own, whole, workers
+        return Shares(make, workers=self._workers, worker=self._worker)
 
     @property
     def can_be_read_again(self) -> bool:
@@ -119,12 +91,9 @@ class _Share(Data):
 
     def fingerprint(self) -> dict[str, Any]:
         """What all workers have in common, and how long the part of each one is."""
-        own = self._own.fingerprint()
-        return {
-            **self._whole.fingerprint(),
-            "workers": self._workers,
-            "length of each": own["length"],
-        }
+        whole = _stream(self._make(1, 0)).fingerprint()
+        length = self._own.fingerprint()["length"]
+        return {**whole, "workers": self._workers, "length of each": length}
 
     def one_pass(self, *, steps: int | None) -> Feed:
         """Its batches, once."""
