@@ -76,10 +76,8 @@ PUBLIC = [
     "testing",
 ]
 
-MOST_LINES = 300
-LONGER = {
-    "trainer.py": (430, "the assembly: two public signatures of twenty arguments each"),
-}
+MOST_LINES = 450
+LONGER: dict[str, tuple[int, str]] = {}
 
 # The one class people subclass.
 SUBCLASSED_BY_PEOPLE = {"Task"}
