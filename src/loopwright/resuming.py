@@ -3,13 +3,14 @@
 import contextlib
 import functools
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, final
 
 from loopwright import adaptations, signals, state, tensors
 from loopwright.averages import finalize_averages
-from loopwright.errors import DataError, NotFiniteError
+from loopwright.errors import DataError, LoopwrightWarning, NotFiniteError, message
 from loopwright.events import (
     BatchSkipped,
     EpochEnded,
@@ -20,8 +21,9 @@ from loopwright.events import (
     Trained,
     Validated,
 )
-from loopwright.fitting import Asked, Fitting, Lent, tell
+from loopwright.fitting import Asked, Fitting, Lent, Saving, tell
 from loopwright.legs import entry
+from loopwright.retention import BestSoFar, require_measured
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.runs import Run
 from loopwright.schedule import Place, moved, validated
@@ -75,6 +77,8 @@ def leg_events(
         if what == "skip":
             yield _skipped(fitting, resumed, exact)
         else:
+            if team.is_chief and not asked.sets:
+                _warn_of_no_validation(run)
             trained = _Leg(fitting, run, leg, files, resumed, exact, heard)
             files.open({} if found is None else found[1].lengths, is_new_leg=what == "begin")
             # A checkpoint under way still brings these files to disk: it ends before they close.
@@ -116,6 +120,12 @@ class _Leg:
         self._exact_until: int | None = None
         self._place: Place = Place()
         self._scores: Metrics = {}
+        self._measured: tuple[int, Metrics] = (-1, {})
+        """The last validation: its step and its scores."""
+        self._has_validated = False
+        self._team = fitting.lent.team
+        # The chief alone sees the disk, and decides for all.
+        self._best = BestSoFar(run.rules, run.entries() if self._team.is_chief else [])
         if found is not None:
             self._go_back(found)
         else:
@@ -125,7 +135,6 @@ class _Leg:
         self._required = [n for n, v in self._named.items() if id(v) not in metrics]
         infinite = tensors.non_finite(self._required_values())
         self._required = [name for name in self._required if name not in infinite]
-        self._team = fitting.lent.team
         if self._team.is_chief:
             fitting.lent.piloting.record(run.write_plans)
         require_same_state(self._team, self._named)
@@ -139,7 +148,9 @@ class _Leg:
             if place.step == 0:
                 self._save(place, {})
         leaving = {GeneratorExit: self._left, DataError: self._data_failed}
-        for event in fitting.events(place, scores, self._save, recover, leaving):
+        only_best = functools.partial(self._save, is_due=False)
+        saving = Saving(self._save, self._is_best, only_best)
+        for event in fitting.events(place, scores, saving, recover, leaving):
             self._place = _after(self._place, event, fitting.first_step)
             if isinstance(event, Validated | EpochStarted):
                 self._scores = event.metrics if isinstance(event, Validated) else {}
@@ -166,8 +177,19 @@ class _Leg:
             moved(place, steps=steps, seconds=place.seconds) if steps else place, self._scores
         )
 
-    def _save(self, place: Place, scores: Metrics) -> None:
+    def _is_best(self, step: int, scores: Metrics) -> bool:
+        """Whether a validation is a checkpoint; refuses rules whose metric it does not give."""
+        if not self._has_validated:
+            require_measured(self._run.asked_rules, scores)
+        self._has_validated, self._measured = True, (step, scores)
+        return self._team.is_chief and self._best.add(step, scores)
+
+    def _save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
+        """Saves a moment; not `is_due`: only because its validation is among the best so far."""
         fitting = self._fitting
+        measured_step, measured = self._measured
+        if measured_step != fitting.first_step + place.step:
+            measured = {}
         with fitting.watch.timing("checkpoint"):
             read, position = fitting.training.position()
             if fitting.feed is not None and fitting.feed.is_share:
@@ -183,12 +205,15 @@ class _Leg:
                 self._named,
                 self._exact_until,
                 self._files.lengths(),
+                measured,
+                self._run.rules,
             )
             required = {name: values[name] for name in self._required}
             if not self._team.is_alone:
                 tensors.require_finite(required, moment.step)  # now, so that all hear of it
             if self._team.is_chief:
-                self._run.save(moment, held, required, self._files.sync)
+                best_steps = None if is_due else self._best.steps
+                self._run.save(moment, held, required, self._files.sync, best_steps)
             if place.is_over:
                 self._run.wait()  # whoever hears of the end can rely on it
 
@@ -199,6 +224,8 @@ class _Leg:
         self._fitting.lent.piloting.go_back(snapshot.step)
         self._place = replace(snapshot.place, is_over=False)
         self._scores = snapshot.scores
+        self._measured = snapshot.step, snapshot.measured or {}
+        self._best.go_back(snapshot.step)
 
     def _recover(self, error: NotFiniteError) -> tuple[Place, Metrics, Event]:
         """After a step that was not finite: the last good state, without the batch that did it."""
@@ -234,6 +261,21 @@ class _Leg:
 
     def _required_values(self) -> dict[str, Any]:
         return tensors.snapshot({name: self._named[name] for name in self._required})
+
+
+def _warn_of_no_validation(run: Run) -> None:
+    names = [rule.metric for rule in run.asked_rules]
+    if names:
+        warnings.warn(
+            message(
+                f"No checkpoint can be the best by {', '.join(names)}: fit does not validate.",
+                expected="validation_data or validation_split",
+                received="neither",
+                do="pass validation_data to fit, or leave KeepBest out of keep",
+            ),
+            LoopwrightWarning,
+            stacklevel=2,
+        )
 
 
 def run_files(lent: Lent, run: Run, fitting: Callable[[], Fitting]) -> RunFiles:

@@ -1,10 +1,10 @@
 """Snapshots: the moment of a run, taken from its parts, and put back into them."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from loopwright import environment, repeatable, replicas, state, tensors
+from loopwright import environment, repeatable, replicas, retention, state, tensors
 from loopwright.data import specs
 from loopwright.data.source import Read, changed_data
 from loopwright.errors import ConfigurationError, LoopwrightWarning, StepError, message
@@ -48,6 +48,8 @@ def taken(
     named: dict[str, Any],
     exact_until: int | None,
     lengths: Mapping[str, int],
+    measured: Metrics,
+    rules: Sequence[retention.Rule],
 ) -> Snapshot:
     """The moment as it is now; the tensors are taken beside it."""
     asked = fitting.asked
@@ -71,6 +73,8 @@ def taken(
         variables=state.table(fitting.lent.team.everywhere(named)),
         environment=_environment(fitting),
         exact_until_step=exact_until,
+        measured=dict(measured),
+        keep=retention.recorded(rules),
     )
 
 
