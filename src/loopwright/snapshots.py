@@ -10,7 +10,6 @@ from loopwright.data.source import Read, changed_data
 from loopwright.errors import ConfigurationError, LoopwrightWarning, StepError, message
 from loopwright.events import Metrics
 from loopwright.fitting import Fitting
-from loopwright.manifest import Checkpoint
 from loopwright.runs import Snapshot
 from loopwright.schedule import Place
 
@@ -81,11 +80,11 @@ def taken(
 def put_back(
     fitting: Fitting,
     named: dict[str, Any],
-    checkpoint: Checkpoint,
     snapshot: Snapshot,
+    read: Mapping[str, Any],
     exact: Exact,
 ) -> int | None:
-    """Puts everything back; nothing is touched before everything was read and compared.
+    """Puts everything back, with the tensors that were `read`; compares before it changes anything.
 
     Returns since which step the bits may differ from those of a run without interruption.
     """
@@ -112,7 +111,6 @@ def put_back(
             )
         )
     exact_until = _still_exact(snapshot, exact, _environment(fitting))
-    read = tensors.read(checkpoint.path / "state")
     tensors.assign(named, replicas.shared_out(read, everywhere))
     fitting.tally.restore(snapshot.tally)
     fitting.history.restore(snapshot.history)

@@ -266,3 +266,19 @@ def test_the_terminal_names_the_best_of_the_run_also_after_it_was_resumed(tmp_pa
     show.hear(lw.Started(20, 5, 10, 50, 20))
     show.hear(lw.Validated(30, 2, 0.1, {"accuracy": 0.05}))
     assert [part.text for part in show.parts()] == ["best val_accuracy 1.000 at step 10"]
+
+
+@pytest.mark.parametrize("second", ["is left before its first step", "may have to go back"])
+def test_the_end_of_a_leg_stays_when_the_next_one_has_only_begun(tmp_path: Path, second: str):
+    def script() -> list[int]:
+        on_nan: Any = "rollback" if second == "may have to go back" else "raise"
+        walking = trainer(tmp_path, on_nan=on_nan)
+        walking.fit(**arguments(1))
+        for event in walking.events(**arguments(2)):
+            if on_nan == "raise" and isinstance(event, lw.EpochStarted):
+                break
+        return on_disk(tmp_path)
+
+    found = script()
+    assert restored(tmp_path) == (10, 10.0)
+    assert script() == found  # started again, it finds the end of its first leg
