@@ -40,7 +40,8 @@ def runs(
         str | None, typer.Option(help="What is best by; the run's own KeepBest if left out.")
     ] = None,
     mode: Annotated[
-        str, typer.Option(help="min or max: which values of --metric are better.")
+        str,
+        typer.Option(help="min or max: which values of --metric are better; auto: by its name."),
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
@@ -55,6 +56,15 @@ def runs(
                 expected=" or ".join(run_table.SORT_KEYS),
                 received=repr(sort),
                 do="choose one of these, or leave --sort out",
+            )
+        )
+    if mode not in ("auto", "min", "max") or (mode != "auto" and metric is None):
+        raise ConfigurationError(
+            message(
+                "This mode cannot be used.",
+                expected="--metric NAME --mode min, or max",
+                received=f"--mode {mode}" + ("" if metric is None else f" --metric {metric}"),
+                do="name the metric as well, or leave --mode out",
             )
         )
     rows = run_table.rows(directory, metric, mode, sort=sort)
