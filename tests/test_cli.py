@@ -241,10 +241,13 @@ def test_a_run_is_trained_listed_inspected_scored_asked_and_trained_on(project: 
 
     code, output = invoke("runs")
     assert code == 0
-    assert re.search(rf"^{run} +complete +8 +val_loss \S+ +0:00:0\d +20", output, re.M)
+    assert re.search(rf"^{run} +complete +8 +val_loss \S+ at step 8 +0:00:0\d +20", output, re.M)
     code, output = invoke("runs", "runs", "--json", "--sort", "step")
     assert json.loads(output)[0]["step"] == 8
     assert invoke("runs", "runs", "--sort", "beauty")[0] == 2
+    assert invoke("runs", "runs", "--mode", "max")[0] == 2
+    assert invoke("runs", "runs", "--metric", "val_beauty")[0] == 2
+    assert invoke("runs", "runs", "--metric", "val_beauty", "--mode", "max")[0] == 0
     assert invoke("runs", "nowhere")[0] == 2
 
     code, output = invoke("inspect", run)
@@ -293,7 +296,7 @@ def test_a_training_ends_with_a_summary_a_report_and_an_export(project: Path):
         r"time        .*step \d+%.*",
         r"files       runs/experiment/report.html  \(curves, plan, time, environment\)",
         r"            runs/experiment/export/1  \(for serving\)",
-        r"            runs/experiment/checkpoints  \(steps 8\)",
+        r"            runs/experiment/checkpoints  \(steps 4, 8\)",
         r"next        loopwright evaluate runs/experiment --checkpoint best --task mine:experiment",
         r"            loopwright resume runs/experiment fit.epochs=4 --task mine:experiment",
         r"            loopwright board runs",

@@ -160,6 +160,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(given: Any, hint: str):
         {"callbacks": ["ModelCheckpoint"]},
         {"keep": [{}]},
         {"keep": [{"latest": 1, "best": "val_loss"}]},
+        {"keep": [{"best": "val_gain"}]},
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_in_words(given: Any):

@@ -54,6 +54,8 @@ class World:
         self.heard: list[Event] = []
         self.found: list[Event] = []
         self.saved: list[tuple[Place, Metrics]] = []
+        self.saved_best: list[tuple[Place, Metrics]] = []
+        self.best_steps: set[int] = set()
         self.cut_validation = False
         self.interrupt_when: Callable[[World], bool] = lambda world: False
         self._epoch_lengths = epoch_lengths
@@ -85,6 +87,13 @@ class World:
     def save(self, place: Place, scores: Metrics) -> None:
         self.saved.append((place, scores))
 
+    def save_best(self, place: Place, scores: Metrics) -> None:
+        self.saved_best.append((place, scores))
+
+    def is_best(self, step: int, scores: Metrics) -> bool:
+        assert scores == {"after": self.steps}
+        return step in self.best_steps
+
     def validate(self) -> Metrics | None:
         if self.cut_validation:
             self.interrupt_when = lambda world: True
@@ -112,7 +121,9 @@ class World:
             report=self.report,
             news=self.news,
             validate=self.validate,
+            is_best=self.is_best,
             save=self.save,
+            save_best=self.save_best,
             stop_requested=lambda: self._stop_when(self),
             interrupted=lambda: self.interrupt_when(self),
             first_step=first_step,
@@ -448,6 +459,60 @@ def test_a_checkpoint_is_due_at_its_interval_and_at_the_end():
         "complete at 8",
     ]
     assert [place.is_over for place, _ in world.saved] == [False, False, True]
+
+
+def test_a_best_validation_is_saved_at_its_step_once_and_resets_the_interval():
+    world = World()
+    world.best_steps = {4, 6}
+    schedule = Schedule(
+        4,
+        until=Every(epochs=2),
+        validate_every=Every(steps=2),
+        save_every=Every(seconds=3.0),
+    )
+    assert told(world.train(schedule, pace=calls_of(1))) == [
+        "start at 0: 2 epochs of 4, 8 steps",
+        "epoch 0 at 0",
+        "  1 steps to 1, 1 in epoch",
+        "  1 steps to 2, 2 in epoch",
+        "  validated at 2: {'after': 2}",
+        "  1 steps to 3, 3 in epoch",
+        "saved at 3",
+        "  1 steps to 4, 4 in epoch",
+        "  validated at 4: {'after': 4}",
+        "end of epoch 0 at 4, 4 steps: {'after': 4}",
+        "saved at 4",  # the best so far: the next one is due three seconds later
+        "epoch 1 at 4",
+        "  1 steps to 5, 1 in epoch",
+        "  1 steps to 6, 2 in epoch",
+        "  validated at 6: {'after': 6}",
+        "saved at 6",
+        "  1 steps to 7, 3 in epoch",
+        "  1 steps to 8, 4 in epoch",
+        "  validated at 8: {'after': 8}",
+        "end of epoch 1 at 8, 4 steps: {'after': 8}",
+        "saved at 8",
+        "complete at 8",
+    ]
+    assert [place.step for place, _ in world.saved] == [3, 8]
+    assert [(place.step, scores) for place, scores in world.saved_best] == [
+        (4, {"after": 4}),
+        (6, {"after": 6}),
+    ]
+
+
+def test_where_a_checkpoint_is_due_a_best_validation_is_saved_as_one_that_is_due():
+    world = World()
+    world.best_steps = {4, 8}
+    schedule = Schedule(
+        4, until=Every(epochs=2), validate_every=Every(epochs=1), save_every=Every(steps=4)
+    )
+    assert [step for step in told(world.train(schedule)) if "saved" in step] == [
+        "saved at 4",
+        "saved at 8",
+    ]
+    assert [place.step for place, _ in world.saved] == [4, 8]
+    assert world.saved_best == []
 
 
 def test_a_run_that_goes_on_from_any_checkpoint_does_what_is_left_and_no_more():

@@ -252,6 +252,26 @@ def test_a_run_that_went_back_and_was_stopped_goes_on_with_the_same_bits(tmp_pat
     assert digest(second.task) == digest(whole.task)
 
 
+def test_a_later_leg_goes_back_to_its_beginning_and_leaves_the_end_of_the_leg_before(tmp_path: Any):
+    def script() -> tuple[lw.Trainer, list[Any]]:
+        told: list[Any] = []
+        trainer = lw.Trainer(
+            Normalised(), run_dir=tmp_path, plan="graph", on_nan="rollback", sinks=[told.append]
+        )
+        fit(trainer, arrays(bad=None), epochs=1)
+        trainer.task.optimizer.learning_rate = 0.001
+        fit(trainer, arrays(), epochs=1)
+        return trainer, told
+
+    first, told = script()
+    steps = int(first.task.step_counter) // 2
+    skipped = [event for event in told if isinstance(event, lw.BatchSkipped)]
+    assert [(e.step, e.went_back_to_step) for e in skipped] == [(steps + 6, steps)]
+    second, told = script()
+    assert [e.reason for e in told if isinstance(e, lw.Finished)] == ["skipped", "skipped"]
+    assert digest(second.task) == digest(first.task)
+
+
 def test_statistics_that_no_loss_shows_are_found_when_they_are_saved(tmp_path: Any):
     class Unseen(Normalised):
         def train_step(self, batch):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopwright.errors import ConfigurationError
-from loopwright.retention import Entry, KeepBest, KeepLatest, Rule, best, kept
+from loopwright.retention import BestSoFar, Entry, KeepBest, KeepLatest, Rule, best, kept
 
 
 def entry(step: int, *, ends_leg: bool = False, **scores: Any) -> Entry:
@@ -32,7 +32,7 @@ RULES = st.lists(
         st.builds(KeepLatest, st.integers(1, 5)),
         st.builds(
             KeepBest,
-            st.sampled_from(["val_loss", "accuracy", "unknown"]),
+            st.sampled_from(["val_loss", "accuracy", "other_loss"]),
             st.integers(1, 3),
             st.sampled_from(["auto", "min", "max"]),
         ),
@@ -140,14 +140,54 @@ def test_of_equally_good_ones_the_earlier_is_the_best():
         ("mean_absolute_error", False),
         ("mae", False),
         ("layer2_mae", False),
-        ("indices", False),
         ("perplexity", False),
+        ("val_rmse", False),
+        ("brier_score", False),
+        ("val_top5_error", False),
+        ("false_positives", False),
+        ("val_kl_divergence", False),
+        ("binary_crossentropy", False),
+        ("val_loss_1", False),
+        ("val_map50", True),
+        ("val_mape", False),
+        ("val_cosine_similarity", True),
+        ("val_psnr", True),
+        ("val_top_5", True),
+        ("rouge_l", True),
     ],
 )
 def test_the_name_says_which_direction_is_better(metric: str, larger: bool):
     assert KeepBest(metric).larger_is_better == larger
     assert KeepBest(metric, mode="max").larger_is_better
     assert not KeepBest(metric, mode="min").larger_is_better
+
+
+@pytest.mark.parametrize("metric", ["indices", "val_gain", "val_wandering", "heap"])
+def test_a_metric_whose_name_tells_no_direction_needs_a_mode(metric: str):
+    with pytest.raises(ConfigurationError, match=r'(?s)smaller or larger.*do: .*mode="max"'):
+        KeepBest(metric)
+    assert KeepBest(metric, mode="max").larger_is_better
+    assert not KeepBest(metric, mode="min").larger_is_better
+
+
+def test_a_validation_is_among_the_best_so_far_by_any_rule():
+    rules = [KeepLatest(1), KeepBest("val_loss", count=2), KeepBest("val_accuracy")]
+    found = BestSoFar(rules, [entry(5, val_loss=0.6, val_accuracy=0.5)])
+    assert found.add(10, {"loss": 0.7, "accuracy": 0.1})  # the second best loss
+    assert not found.add(20, {"loss": 0.8, "accuracy": 0.5})  # as good as an earlier one
+    assert found.add(30, {"loss": 0.9, "accuracy": 0.6})
+    assert not found.add(40, {"loss": math.nan, "accuracy": [0.9]})
+    assert found.steps == {5, 10, 30}
+    found.go_back(20)
+    assert found.steps == {5, 10}
+    assert not BestSoFar([KeepLatest(3)], []).add(10, {"loss": 0.1})
+
+
+@given(ENTRIES, RULES)
+def test_what_is_left_on_disk_tells_the_best_so_far(entries: list[Entry], rules: list[Rule]):
+    kept_steps = kept(entries, rules)
+    on_disk = [entry for entry in entries if entry.step in kept_steps]
+    assert BestSoFar(rules, on_disk).steps == BestSoFar(rules, entries).steps
 
 
 @pytest.mark.parametrize("rule", [KeepLatest, KeepBest])

@@ -226,9 +226,14 @@ class Agreement:
 
         return call if self._team.is_alone else called
 
-    def any(self, asks: Callable[[], bool]) -> Callable[[], bool]:
+    def any(self, asks: Callable[P, bool]) -> Callable[P, bool]:
         """Asks every worker; true if it is so for one of them."""
-        return asks if self._team.is_alone else lambda: self._meet(asks())
+
+        @functools.wraps(asks)
+        def asked(*args: P.args, **kwargs: P.kwargs) -> bool:
+            return self._meet(asks(*args, **kwargs))
+
+        return asks if self._team.is_alone else asked
 
     def _meet(self, wish: bool = False) -> bool:
         if self._team.is_alone:

@@ -6,7 +6,8 @@
 
 Order: `Started`, then for each epoch `EpochStarted`, `Trained` and `Validated` as often as
 there are stops, `EpochEnded`; and `Finished` once, last, whatever happened. `PlanChosen` comes
-after a `Trained`, at most once in a run, `BatchSkipped` as well, `Saved` where a checkpoint is due.
+after a `Trained`, at most once in a run, `BatchSkipped` as well, `Saved` where a checkpoint is due
+and at a stop whose validation is among the best so far.
 """
 
 from collections.abc import Callable, Mapping
@@ -97,7 +98,10 @@ class EpochEnded:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint of the state after `step` steps is being written."""
+    """A checkpoint of the state after `step` steps is being written.
+
+    One that was saved only as the best so far may still be replaced by a newer best.
+    """
 
     step: int
     seconds: float

@@ -50,6 +50,20 @@ class Lent:
 
 
 @dataclass(frozen=True)
+class Saving:
+    """What is saved of a run, as the loop asks for it; the default saves nothing."""
+
+    save: Callable[[Place, Metrics], None] = lambda place, scores: None
+    is_best: Callable[[int, Metrics], bool] = lambda step, scores: False
+    """Whether the scores after a step make a checkpoint of it."""
+    save_best: Callable[[Place, Metrics], None] = lambda place, scores: None
+    """Saves a checkpoint that is not due, and is only among the best so far."""
+
+
+SAVE_NOTHING = Saving()
+
+
+@dataclass(frozen=True)
 class Asked:
     """What `fit` was asked for."""
 
@@ -117,7 +131,7 @@ class Fitting:
         self,
         place: Place,
         scores: Metrics,
-        save: Callable[[Place, Metrics], None],
+        saving: Saving = SAVE_NOTHING,
         recover: Callable[[NotFiniteError], tuple[Place, Metrics, Event]] | None = None,
         leaving: Mapping[type[BaseException], Callable[[], None]] | None = None,
     ) -> Iterator[Event]:
@@ -126,7 +140,7 @@ class Fitting:
         `recover` says where to go on after a step that was not finite, and what to tell of it.
         `leaving` is called for what ends the run, with everything as it is at that moment.
         """
-        events = self._looped(place, scores, save, recover)
+        events = self._looped(place, scores, saving, recover)
         sinks = [self.bridge, self.history, *self.asked.sinks]
         return self._heard(events, sinks, leaving or {})
 
@@ -150,7 +164,7 @@ class Fitting:
         self,
         place: Place,
         scores: Metrics,
-        save: Callable[[Place, Metrics], None],
+        saving: Saving,
         recover: Callable[[NotFiniteError], tuple[Place, Metrics, Event]] | None,
     ) -> Iterator[Event]:
         bridge, training, piloting = self.bridge, self.training, self.lent.piloting
@@ -159,11 +173,11 @@ class Fitting:
             events = self._trained(
                 self.schedule,
                 place,
+                saving,
                 scores=scores,
                 run_steps=bridge.before_steps(training.run_steps),
                 news=lambda: [*piloting.news(training.step), *training.news()],
                 validate=bridge.around_validation(self._validate),
-                save=save,
                 stop_requested=bridge.stop_requested,
             )
             try:
@@ -178,14 +192,15 @@ class Fitting:
                 is_begun = True
             yield told
 
-    def _trained(self, schedule: Schedule, place: Place, **parts: Any) -> Iterator[Event]:
+    def _trained(
+        self, schedule: Schedule, place: Place, saving: Saving = SAVE_NOTHING, **parts: Any
+    ) -> Iterator[Event]:
         """The loop over this data; what is not given in `parts` does nothing."""
         quiet = {
             "scores": {},
             "run_steps": self.training.run_steps,
             "news": tuple[Event, ...],
             "validate": dict[str, Any],
-            "save": lambda place, scores: None,
             "stop_requested": lambda: False,
         }
         parts, agreement = quiet | parts, self.agreement
@@ -201,7 +216,9 @@ class Fitting:
             clock=agreement.clock,
             run_steps=agreement.after(parts.pop("run_steps")),
             validate=agreement.after(parts.pop("validate")),
-            save=agreement.after(parts.pop("save")),
+            is_best=agreement.any(saving.is_best),
+            save=agreement.after(saving.save),
+            save_best=agreement.after(saving.save_best),
             stop_requested=agreement.any(parts.pop("stop_requested")),
             **parts,
         )

@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import inspect
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from loopwright.joining import strategy_for
 from loopwright.projects import function
 from loopwright.quiet import quiet_start
 from loopwright.report import write_report
-from loopwright.retention import KeepBest, KeepLatest, Rule
+from loopwright.retention import DEFAULT_KEEP, KeepBest, KeepLatest, Rule
 from loopwright.runs import Run
 from loopwright.schedule import Every, Schedule, every
 from loopwright.telemetry.tolerance import attempted
@@ -228,13 +228,15 @@ def _trainer(config: Config, experiment: Experiment, strategy: tf.distribute.Str
     )
 
 
-def _rules(config: Config) -> list[Rule]:
-    return [
+def _rules(config: Config) -> Sequence[Rule]:
+    rules = [
         KeepLatest(keep.latest)
         if keep.latest is not None
         else KeepBest(keep.best or "", keep.count, keep.mode)
         for keep in config.keep
     ]
+    # A config is saved with its default rules, which nobody asked for.
+    return DEFAULT_KEEP if rules == list(DEFAULT_KEEP) else rules
 
 
 def _fit_arguments(launch: Launch) -> dict[str, Any]:

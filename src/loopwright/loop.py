@@ -28,7 +28,9 @@ def train(
     report: Callable[[], Metrics],  # running values since the epoch began
     news: Callable[[], Iterable[Event]],  # what was found out about the run, to be told
     validate: Callable[[], Metrics | None],  # None: a signal came
+    is_best: Callable[[int, Metrics], bool],  # whether the scores after a step are worth saving
     save: Callable[[Place, Metrics], None],
+    save_best: Callable[[Place, Metrics], None],  # where no other checkpoint is due
     stop_requested: Callable[[], bool],
     interrupted: Callable[[], bool],  # whether a signal came
     first_step: int,  # steps done before this call of fit
@@ -72,11 +74,12 @@ def train(
 
         leaving = stop_requested()
         stop, step = schedule.stop_at(place, leaving=leaving), first_step + place.step
+        best = False
         if stop.validate and not interrupted():
             validation_began = clock()
             found = validate()
             if found is not None:
-                scores = found
+                scores, best = found, is_best(step, found)
                 seconds = clock() - validation_began
                 yield Validated(step=step, epoch=place.epoch, seconds=seconds, metrics=scores)
                 place = validated(place, seconds=clock() - began)
@@ -95,10 +98,11 @@ def train(
             )
             if stop_requested():  # a callback may ask at the end of an epoch
                 leaving, stop = True, schedule.stop_at(place, leaving=True)
-        place = after(stop, place, seconds=clock() - began)
-        if stop.save:
+        saves = stop.save or best
+        place = after(replace(stop, save=saves), place, seconds=clock() - began)
+        if saves:
             saving_began = clock()
-            save(place, scores)
+            (save if stop.save else save_best)(place, scores)
             yield Saved(step=step, seconds=clock() - saving_began)
 
     if interrupted():

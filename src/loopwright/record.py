@@ -1,16 +1,29 @@
 """What the files of a run tell: read for its report and its summary, nothing is changed."""
 
+import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from loopwright.checkpoint import Store
+from loopwright.config import saved_in
 from loopwright.errors import CheckpointError, ConfigurationError, message
-from loopwright.retention import Entry, KeepBest, best
+from loopwright.manifest import Checkpoint
+from loopwright.retention import KeepBest, best, entry, recorded_in
 
 _TRAINED = '{"event": "trained"'
+
+
+@final
+class Best(NamedTuple):
+    """The best checkpoint of a run."""
+
+    metric: str
+    score: float
+    step: int
 
 
 @final
@@ -39,25 +52,18 @@ class Record:
         return {**ended.get("metrics", {}), **scores}
 
     @cached_property
-    def checkpoints(self) -> list[Entry]:
+    def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints that are whole, the oldest first."""
         try:
             found = Store(self.directory / "checkpoints").all()
         except CheckpointError:
             return []
-        return [
-            Entry(c.step, 0, False, {f"val_{n}": v for n, v in c.content["scores"].items()})
-            for c in found
-            if not c.damage
-        ]
+        return [c for c in found if not c.damage]
 
     @cached_property
-    def best(self) -> tuple[int, float] | None:
-        """The step of the best checkpoint, and its score by `val_loss`."""
-        rule = KeepBest()
-        ranked = best(self.checkpoints, rule)
-        scores = {entry.step: entry.scores for entry in self.checkpoints}
-        return (ranked[0], scores[ranked[0]][rule.metric]) if ranked else None
+    def best(self) -> Best | None:
+        """The checkpoint that `restore("best")` gives."""
+        return best_of(self.checkpoints, rules_of(self.directory, self.checkpoints)[0])
 
     @cached_property
     def shares(self) -> list[tuple[str, float]]:
@@ -76,6 +82,32 @@ class Record:
 
     def _last(self, event: str) -> dict[str, Any]:
         return next((e for e in reversed(self.events) if e["event"] == event), {})
+
+
+def kept_best(checkpoints: Sequence[Checkpoint]) -> list[KeepBest] | None:
+    """The `KeepBest` rules of the newest whole checkpoint; None if it recorded none."""
+    whole = [c for c in checkpoints if not c.damage]
+    return recorded_in(whole[-1].content) if whole else None
+
+
+def rules_of(directory: Path, checkpoints: Sequence[Checkpoint]) -> list[KeepBest]:
+    """The rules by which a run calls checkpoints the best: recorded, of its config, or default."""
+    rules = kept_best(checkpoints)
+    if rules is None:
+        with contextlib.suppress(ConfigurationError):
+            config = saved_in(directory)
+            asked = [] if config is None else config.keep
+            rules = [KeepBest(k.best, k.count, k.mode) for k in asked if k.best]
+    return rules or [KeepBest()]
+
+
+def best_of(checkpoints: Sequence[Checkpoint], rule: KeepBest) -> Best | None:
+    """The best of some whole checkpoints."""
+    entries = {c.step: entry(c.step, c.content) for c in checkpoints}
+    ranked = best(list(entries.values()), rule)
+    if not ranked:
+        return None
+    return Best(rule.metric, entries[ranked[0]].scores[rule.metric], ranked[0])
 
 
 def read_record(run_dir: Path) -> Record:

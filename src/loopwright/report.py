@@ -113,7 +113,8 @@ def _curves(events: list[dict[str, Any]]) -> str:
 def _scores(record: Record) -> str:
     rows: dict[str, Any] = {}
     if record.best is not None:
-        rows["best checkpoint by val_loss"] = f"step {record.best[0]:,}: {record.best[1]:.6g}"
+        metric, score, step = record.best
+        rows[f"best checkpoint by {metric}"] = f"step {step:,}: {score:.6g}"
     rows["checkpoints"] = ", ".join(f"{entry.step:,}" for entry in record.checkpoints) or "none"
     return _table("Scores of the last epoch", {**rows, **record.last_epoch})
 

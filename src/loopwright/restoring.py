@@ -13,13 +13,15 @@ from loopwright.runs import Run
 Which = Literal["best", "last"] | int
 
 
-def restore(task: Any, runners: Runners, run: Run, which: Which, team: Team) -> int:
+def restore(
+    task: Any, runners: Runners, run: Run, which: Which, team: Team, metric: str | None = None
+) -> int:
     """Gives a task the state of a checkpoint; the step it belongs to.
 
     The run's own step counter stays: who trains on from here adds to the run, and does not go back
     in it.
     """
-    checkpoint, snapshot = run.chosen(which)
+    checkpoint, snapshot = run.chosen(which, metric)
     if snapshot.batch is not None or not snapshot.has_data:
         spec = None if snapshot.batch is None else specs.decoded(snapshot.batch)
         runners.built("train_step", spec)

@@ -3,13 +3,14 @@
 import contextlib
 import functools
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from loopwright import adaptations, signals, state, tensors
 from loopwright.averages import finalize_averages
-from loopwright.errors import DataError, NotFiniteError
+from loopwright.errors import DataError, LoopwrightWarning, NotFiniteError, message
 from loopwright.events import (
     BatchSkipped,
     EpochEnded,
@@ -20,10 +21,11 @@ from loopwright.events import (
     Trained,
     Validated,
 )
-from loopwright.fitting import Asked, Fitting, Lent, tell
+from loopwright.fitting import Asked, Fitting, Lent, Saving, tell
 from loopwright.legs import entry
+from loopwright.retention import BestSoFar, require_measured
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
-from loopwright.runs import Run
+from loopwright.runs import Run, Snapshot
 from loopwright.schedule import Place, moved, validated
 from loopwright.sharing import Found, held, newest, refuse_data, require_same_state
 from loopwright.snapshots import Exact, put_back, require_resumable, taken
@@ -75,6 +77,8 @@ def leg_events(
         if what == "skip":
             yield _skipped(fitting, resumed, exact)
         else:
+            if team.is_chief and not asked.sets:
+                _warn_of_no_validation(run)
             trained = _Leg(fitting, run, leg, files, resumed, exact, heard)
             files.open({} if found is None else found[1].lengths, is_new_leg=what == "begin")
             # A checkpoint under way still brings these files to disk: it ends before they close.
@@ -86,12 +90,25 @@ def leg_events(
 
 def _skipped(fitting: Fitting, found: Found | None, exact: Exact) -> Finished:
     if found is not None:
-        put_back(fitting, require_resumable(fitting), *found, exact)
+        put_back(fitting, require_resumable(fitting), *_on_disk(found), exact)
         fitting.bridge.recall()
     finalize_averages(fitting.lent.task)
     skipped = Finished(fitting.training.step, 0.0, "skipped")
     tell(fitting.asked.sinks, skipped)
     return skipped
+
+
+@final
+class _Moment(NamedTuple):
+    """A moment of a run with its tensors."""
+
+    snapshot: Snapshot
+    held: Mapping[str, Any]
+
+
+def _on_disk(found: Found) -> _Moment:
+    checkpoint, snapshot = found
+    return _Moment(snapshot, tensors.read(checkpoint.path / "state"))
 
 
 @final
@@ -116,8 +133,16 @@ class _Leg:
         self._exact_until: int | None = None
         self._place: Place = Place()
         self._scores: Metrics = {}
+        self._measured: tuple[int, Metrics] = (-1, {})
+        """The last validation: its step and its scores."""
+        self._has_validated = False
+        self._beginning: _Moment | None = None
+        """Where a later leg goes back to before its first checkpoint, if it may have to."""
+        self._team = fitting.lent.team
+        # The chief alone sees the disk, and decides for all.
+        self._best = BestSoFar(run.rules, run.entries() if self._team.is_chief else [])
         if found is not None:
-            self._go_back(found)
+            self._go_back(_on_disk(found))
         else:
             fitting.lent.start_from_given_weights()
         # A person may keep infinity in a variable on purpose, as the best score so far.
@@ -125,7 +150,6 @@ class _Leg:
         self._required = [n for n, v in self._named.items() if id(v) not in metrics]
         infinite = tensors.non_finite(self._required_values())
         self._required = [name for name in self._required if name not in infinite]
-        self._team = fitting.lent.team
         if self._team.is_chief:
             fitting.lent.piloting.record(run.write_plans)
         require_same_state(self._team, self._named)
@@ -136,10 +160,14 @@ class _Leg:
         recover = None
         if fitting.lent.on_nan == "rollback":
             recover = self._recover
-            if place.step == 0:
+            if place.step == 0 and self._leg == 0:
                 self._save(place, {})
+            elif place.step == 0:
+                self._beginning = self._moment(place, {})
         leaving = {GeneratorExit: self._left, DataError: self._data_failed}
-        for event in fitting.events(place, scores, self._save, recover, leaving):
+        only_best = functools.partial(self._save, is_due=False)
+        saving = Saving(self._save, self._is_best, only_best)
+        for event in fitting.events(place, scores, saving, recover, leaving):
             self._place = _after(self._place, event, fitting.first_step)
             if isinstance(event, Validated | EpochStarted):
                 self._scores = event.metrics if isinstance(event, Validated) else {}
@@ -166,39 +194,59 @@ class _Leg:
             moved(place, steps=steps, seconds=place.seconds) if steps else place, self._scores
         )
 
-    def _save(self, place: Place, scores: Metrics) -> None:
-        fitting = self._fitting
-        with fitting.watch.timing("checkpoint"):
-            read, position = fitting.training.position()
-            if fitting.feed is not None and fitting.feed.is_share:
-                position = self._team.places(position)
-            values = self._team.whole(self._named, tensors.snapshot(self._named))
-            held = values | fitting.bridge.tensors() | position
-            moment = taken(
-                fitting,
-                self._leg,
-                place,
-                scores,
-                read,
-                self._named,
-                self._exact_until,
-                self._files.lengths(),
-            )
-            required = {name: values[name] for name in self._required}
+    def _is_best(self, step: int, scores: Metrics) -> bool:
+        """Whether a validation is a checkpoint; refuses rules whose metric it does not give."""
+        if not self._has_validated:
+            require_measured(self._run.asked_rules, scores)
+        self._has_validated, self._measured = True, (step, scores)
+        return self._team.is_chief and self._best.add(step, scores)
+
+    def _save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
+        """Saves a moment; not `is_due`: only because its validation is among the best so far."""
+        if place.step == 0 and self._leg > 0:
+            return  # nothing is lost, and the end of the leg before has the checkpoint of this step
+        with self._fitting.watch.timing("checkpoint"):
+            snapshot, held = self._moment(place, scores)
+            required = {name: held[name] for name in self._required}
             if not self._team.is_alone:
-                tensors.require_finite(required, moment.step)  # now, so that all hear of it
+                tensors.require_finite(required, snapshot.step)  # now, so that all hear of it
             if self._team.is_chief:
-                self._run.save(moment, held, required, self._files.sync)
+                best_steps = None if is_due else self._best.steps
+                self._run.save(snapshot, held, required, self._files.sync, best_steps)
             if place.is_over:
                 self._run.wait()  # whoever hears of the end can rely on it
 
-    def _go_back(self, found: Found) -> None:
-        """Puts the leg to where a checkpoint was written."""
-        checkpoint, snapshot = found
-        self._exact_until = put_back(self._fitting, self._named, checkpoint, snapshot, self._exact)
+    def _moment(self, place: Place, scores: Metrics) -> "_Moment":
+        fitting, (measured_step, measured) = self._fitting, self._measured
+        if measured_step != fitting.first_step + place.step:
+            measured = {}
+        read, position = fitting.training.position()
+        if fitting.feed is not None and fitting.feed.is_share:
+            position = self._team.places(position)
+        values = self._team.whole(self._named, tensors.snapshot(self._named))
+        snapshot = taken(
+            fitting,
+            self._leg,
+            place,
+            scores,
+            read,
+            self._named,
+            self._exact_until,
+            self._files.lengths(),
+            measured,
+            self._run.rules,
+        )
+        return _Moment(snapshot, values | fitting.bridge.tensors() | position)
+
+    def _go_back(self, moment: "_Moment") -> None:
+        """Puts the leg to where it was at a moment."""
+        snapshot, held = moment
+        self._exact_until = put_back(self._fitting, self._named, snapshot, held, self._exact)
         self._fitting.lent.piloting.go_back(snapshot.step)
         self._place = replace(snapshot.place, is_over=False)
         self._scores = snapshot.scores
+        self._measured = snapshot.step, snapshot.measured or {}
+        self._best.go_back(snapshot.step)
 
     def _recover(self, error: NotFiniteError) -> tuple[Place, Metrics, Event]:
         """After a step that was not finite: the last good state, without the batch that did it."""
@@ -209,14 +257,17 @@ class _Leg:
                 run.wait()
 
         found = newest(run, self._team, written)
-        if found is None or self._rollbacks == MOST_ROLLBACKS:
+        last = self._beginning
+        if found is not None and found[1].leg == self._leg:
+            last = _on_disk(found)
+        if last is None or self._rollbacks == MOST_ROLLBACKS:
             raise error
         self._rollbacks += 1
-        saved = found[1]
+        saved = last.snapshot
 
         def go_back() -> None:
             self._fitting.read_again(saved.read)
-            self._go_back(found)
+            self._go_back(last)
 
         def goes_wrong(steps: int) -> bool:
             go_back()
@@ -234,6 +285,21 @@ class _Leg:
 
     def _required_values(self) -> dict[str, Any]:
         return tensors.snapshot({name: self._named[name] for name in self._required})
+
+
+def _warn_of_no_validation(run: Run) -> None:
+    names = [rule.metric for rule in run.asked_rules]
+    if names:
+        warnings.warn(
+            message(
+                f"No checkpoint can be the best by {', '.join(names)}: fit does not validate.",
+                expected="validation_data or validation_split",
+                received="neither",
+                do="pass validation_data to fit, or leave KeepBest out of keep",
+            ),
+            LoopwrightWarning,
+            stacklevel=2,
+        )
 
 
 def run_files(lent: Lent, run: Run, fitting: Callable[[], Fitting]) -> RunFiles:

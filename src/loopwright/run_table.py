@@ -1,6 +1,5 @@
 """The runs in a directory, as far as their files tell: nothing is loaded, nothing is changed."""
 
-import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -9,10 +8,10 @@ from typing import Any, Literal
 
 from loopwright import run_lock
 from loopwright.checkpoint import Store
-from loopwright.config import saved_in
-from loopwright.errors import CheckpointError, ConfigurationError
+from loopwright.errors import CheckpointError
 from loopwright.manifest import Checkpoint
-from loopwright.retention import Entry, KeepBest, best
+from loopwright.record import best_of, rules_of
+from loopwright.retention import KeepBest, Mode, best_first
 
 Status = Literal["running", "complete", "interrupted", "failed", "broken off", "empty", "damaged"]
 
@@ -35,8 +34,11 @@ class Row:
     status: Status
     step: int | None
     best: float | None
+    best_step: int | None
     metric: str
     """By which the best checkpoint is the best."""
+    mode: Literal["min", "max"]
+    """Whether smaller or larger values of the metric are better."""
     seconds: float | None
     """For how long it has trained."""
     changed: float
@@ -46,9 +48,14 @@ class Row:
 SORT_KEYS = ("when", "name", "status", "step", "best", "duration")
 
 
-def rows(directory: Path, metric: str | None = None, *, sort: str = "when") -> list[Row]:
-    """Every run in a directory and below it, sorted; what is not known comes last."""
-    found = [_row(path, metric) for path in _runs(directory)]
+def rows(
+    directory: Path, metric: str | None = None, mode: Mode = "auto", *, sort: str = "when"
+) -> list[Row]:
+    """Every run in a directory and below it, sorted; what is not known comes last.
+
+    Sorted by "best", the best run comes first, and runs with the same metric stand together.
+    """
+    found = [_row(path, metric, mode) for path in _runs(directory)]
 
     def key(row: Row) -> tuple[bool, Any]:
         value = {
@@ -56,12 +63,16 @@ def rows(directory: Path, metric: str | None = None, *, sort: str = "when") -> l
             "name": str(row.path),
             "status": row.status,
             "step": row.step,
-            "best": row.best,
+            "best": None if row.best is None else _rank(row.best, row),
             "duration": row.seconds,
         }[sort]
         return value is None, 0 if value is None else value
 
     return sorted(found, key=key)
+
+
+def _rank(score: float, row: Row) -> tuple[str, str, float]:
+    return row.metric, row.mode, best_first(score, KeepBest(row.metric, mode=row.mode))
 
 
 def is_run(path: Path) -> bool:
@@ -83,47 +94,29 @@ def _runs(directory: Path) -> list[Path]:
     return sorted(found)
 
 
-def _row(path: Path, metric: str | None) -> Row:
+def _row(path: Path, metric: str | None, mode: Mode) -> Row:
     try:
         whole = Store(path / "checkpoints").all()
     except CheckpointError:
         whole = []
     usable = [found for found in whole if not found.damage and "place" in found.content]
-    metric = metric or _metric(path)
-    score = best_score(usable, metric)
+    rules = rules_of(path, usable)
+    if metric is not None:
+        own = [rule for rule in rules if rule.metric == metric] if mode == "auto" else []
+        rules = own or [KeepBest(metric, mode=mode)]
+    rule, found = rules[0], best_of(usable, rules[0])
     changed = max((p.stat().st_mtime for p in [path, *(c.path for c in whole)]), default=0.0)
     return Row(
         path=path,
         status=_status(path, whole, usable),
         step=max((found.step for found in usable), default=None),
-        best=score,
-        metric=metric,
+        best=None if found is None else found.score,
+        best_step=None if found is None else found.step,
+        metric=rule.metric,
+        mode="max" if rule.larger_is_better else "min",
         seconds=seconds(usable),
         changed=changed,
     )
-
-
-def _metric(path: Path) -> str:
-    """What the run itself calls the best."""
-    with contextlib.suppress(ConfigurationError):
-        config = saved_in(path)
-        named = [keep.best for keep in config.keep if keep.best] if config else []
-        return named[0] if named else KeepBest().metric
-    return KeepBest().metric
-
-
-def best_score(found: "list[Checkpoint]", metric: str) -> float | None:
-    """The best value of a metric among checkpoints."""
-    entries = [entry(checkpoint) for checkpoint in found]
-    ranked = best(entries, KeepBest(metric))
-    return next((e.scores[metric] for e in entries if ranked and e.step == ranked[0]), None)
-
-
-def entry(found: Checkpoint) -> Entry:
-    """What decides how good a checkpoint is."""
-    content = found.content
-    scores = {f"val_{name}": value for name, value in content.get("scores", {}).items()}
-    return Entry(found.step, content["leg"], content["place"]["is_over"], scores)
 
 
 def seconds(found: "list[Checkpoint]") -> float | None:

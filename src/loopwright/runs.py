@@ -5,12 +5,12 @@ import datetime
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-from loopwright import plan_history, readers, run_lock, tensors
+from loopwright import plan_history, readers, retention, run_lock, tensors
 from loopwright.checkpoint import Store
 from loopwright.data.source import Read
 from loopwright.disk import write_whole
@@ -18,7 +18,8 @@ from loopwright.errors import ConfigurationError, LoopwrightWarning, message
 from loopwright.legs import Reached
 from loopwright.manifest import Checkpoint
 from loopwright.plan_history import PlanHistory
-from loopwright.retention import Entry, KeepBest, Rule, best
+from loopwright.record import best_of, kept_best
+from loopwright.retention import DEFAULT_KEEP, Entry, KeepBest, Rule, best_rules
 from loopwright.saving import Writer
 from loopwright.schedule import Place, every
 
@@ -36,6 +37,7 @@ class Snapshot:
     until: str
     place: Place
     scores: Mapping[str, Any]
+    """Of the last validation in the epoch, perhaps some steps earlier."""
     first_step: int
     first_epoch: int
     read: Read
@@ -56,6 +58,10 @@ class Snapshot:
     environment: Mapping[str, Any]
     exact_until_step: int | None = None
     """Since when the bits may differ from those of a run that was never interrupted."""
+    measured: Mapping[str, Any] | None = None
+    """The scores of exactly this state; empty if it was not validated."""
+    keep: Sequence[Mapping[str, Any]] | None = None
+    """The `KeepBest` rules of the run; None: written by a version that did not record them."""
 
     @property
     def step(self) -> int:
@@ -74,7 +80,7 @@ class Run:
 
     def __init__(self, directory: str | os.PathLike[str], rules: Sequence[Rule]) -> None:
         self.directory = Path(directory)
-        self._rules = rules
+        self.rules = rules
         self._store = Store(self.directory / "checkpoints")
         self._writer = Writer()
         self._told_of_position = False
@@ -112,23 +118,42 @@ class Run:
         found = self._store.newest()
         return None if found is None else (found, parsed(found.content))
 
-    def chosen(self, which: "str | int") -> tuple[Checkpoint, Snapshot]:
-        """The checkpoint of a step, the "last" one, or the "best" by the first `KeepBest`."""
+    @property
+    def asked_rules(self) -> list[KeepBest]:
+        """The `KeepBest` rules that a person passed; none if the trainer has its default rules."""
+        return [] if self.rules is DEFAULT_KEEP else best_rules(self.rules)
+
+    def entries(self) -> list[Entry]:
+        """What retention knows of the whole checkpoints, the oldest first."""
+        return [retention.entry(c.step, c.content) for c in self._whole()]
+
+    def chosen(self, which: "str | int", metric: str | None = None) -> tuple[Checkpoint, Snapshot]:
+        """The checkpoint of a step, the "last" one, or the "best" by a rule of the run."""
+        if metric is not None and which != "best":
+            raise ConfigurationError(
+                message(
+                    "A metric chooses among the best checkpoints only.",
+                    expected=f'restore("best", metric={metric!r})',
+                    received=f"restore({which!r}, metric={metric!r})",
+                    do="leave metric out, or restore the best",
+                )
+            )
         if which == "last":
             found = self.newest()
             if found is not None:
                 return found
         elif which == "best":
-            rule = next((r for r in self._rules if isinstance(r, KeepBest)), KeepBest())
-            ranked = best([entry(c) for c in self._store.all() if not c.damage], rule)
-            if ranked:
-                return self._at(ranked[0])
+            whole, rule = self._whole(), self.best_rule(metric)
+            found = best_of(whole, rule)
+            if found is not None:
+                _warn_of_missed(found.step, rule, whole)
+                return self._at(found.step)
             raise ConfigurationError(
                 message(
                     "No checkpoint of this run is the best one.",
                     expected=f"checkpoints with a score {rule.metric!r}",
                     received=f"none in {self.directory}",
-                    do='validate where the run is saved, name another metric with KeepBest("..."),'
+                    do='pass validation_data to fit, name another metric with KeepBest("..."),'
                     ' or restore "last"',
                 )
             )
@@ -151,6 +176,33 @@ class Run:
                 do="train first, or check run_dir",
             )
         )
+
+    def best_rule(self, metric: str | None = None) -> KeepBest:
+        """The rule that "best" goes by: the first `KeepBest`, or the one of a metric.
+
+        A trainer with its default rules goes by the rules that the run was trained with.
+        """
+        recorded = kept_best(self._whole())
+        rules = self.asked_rules or recorded or best_rules(self.rules) or [KeepBest()]
+        found = [rule for rule in rules if metric in (None, rule.metric)]
+        if not found:
+            raise ConfigurationError(
+                message(
+                    f"This run does not keep the best checkpoint by {metric!r}.",
+                    expected=f"one of {', '.join(rule.metric for rule in rules)}",
+                    received=f'restore("best", metric={metric!r})',
+                    do=f"train with keep=[..., KeepBest({metric!r})]",
+                )
+            )
+        return found[0]
+
+    def best(self, rule: KeepBest) -> tuple[float, int] | None:
+        """The best score that is saved, and its step."""
+        found = best_of(self._whole(), rule)
+        return None if found is None else (found.score, found.step)
+
+    def _whole(self) -> list[Checkpoint]:
+        return [found for found in self._store.all() if not found.damage]
 
     def _at(self, step: int) -> tuple[Checkpoint, Snapshot]:
         found = self._store.at(step)
@@ -210,11 +262,13 @@ class Run:
         held: Mapping[str, Any],
         required: Mapping[str, Any],
         sync: Callable[[], None],
+        best_steps: Container[int] | None = None,
     ) -> None:
         """Writes a checkpoint in the background; `held` are tensors that nobody changes.
 
         Those `required` to be finite are looked at first; `sync` brings to disk what the
-        checkpoint refers to.
+        checkpoint refers to. With `best_steps` the checkpoint is written only because it is one of
+        these: it may wait for the write under way, until a newer best replaces it.
         """
 
         def write() -> None:
@@ -225,10 +279,12 @@ class Run:
                 snapshot.step, content, lambda into: tensors.write(into / "state", held)
             )
             self._report_position(path, snapshot)
-            whole = [entry(found) for found in self._store.all() if not found.damage]
-            self._store.apply_retention(self._rules, whole)
+            self._store.apply_retention(self.rules, self.entries())
 
-        self._writer.start(write)
+        if best_steps is None:
+            self._writer.start(write)
+        else:
+            self._writer.queue(snapshot.step, write, best_steps)
 
     def _report_position(self, path: Path, snapshot: Snapshot) -> None:
         """Tells once of a place in the data that makes checkpoints large."""
@@ -267,6 +323,26 @@ class Run:
             ) from None
 
 
+def _warn_of_missed(step: int, rule: KeepBest, whole: Sequence[Checkpoint]) -> None:
+    """Warns if better validations may have gone unsaved, since no rule asked for them."""
+    wanted = rule.metric, rule.larger_is_better
+    for found in whole:
+        rules = retention.recorded_in(found.content)
+        if rules is not None and wanted not in [(r.metric, r.larger_is_better) for r in rules]:
+            warnings.warn(
+                message(
+                    f"Step {step:,} is the best saved checkpoint by {rule.metric!r}, but a better "
+                    "validation may not have been saved.",
+                    expected=f"a run trained with KeepBest({rule.metric!r})",
+                    received=f"step {found.step:,} was saved without this rule",
+                    do=f"pass keep=[KeepLatest(3), KeepBest({rule.metric!r})] when training starts",
+                ),
+                LoopwrightWarning,
+                stacklevel=2,
+            )
+            return
+
+
 def position_bytes(checkpoint: Path, variables: Sequence[Mapping[str, Any]]) -> int:
     """How much of a checkpoint is not variables: the place in the data, and what callbacks hold."""
     known = sum(
@@ -281,11 +357,5 @@ def position_bytes(checkpoint: Path, variables: Sequence[Mapping[str, Any]]) -> 
 def parsed(content: Mapping[str, Any]) -> Snapshot:
     """A snapshot as it was written."""
     place, read = Place(**content["place"]), Read(**content["read"])
-    return Snapshot(**{**content, "place": place, "read": read})
-
-
-def entry(found: Checkpoint) -> Entry:
-    """What decides whether a checkpoint is kept."""
-    scores = {f"val_{name}": value for name, value in found.content["scores"].items()}
-    place = found.content["place"]
-    return Entry(found.step, found.content["leg"], place["is_over"], scores)
+    measured = retention.measured(content)
+    return Snapshot(**{**content, "place": place, "read": read, "measured": measured})

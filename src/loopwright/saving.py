@@ -1,34 +1,45 @@
 """Saving: checkpoints written beside the training, one at a time."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import final
 
 
 @final
 class Writer:
-    """Runs one write after the other in a thread; what fails is raised at the next occasion."""
+    """Runs one write after the other in a thread; what fails is raised at the next occasion.
+
+    At most one write waits behind the one under way.
+    """
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self._turn = threading.Condition()
+        self._is_running = False
+        self._waiting: tuple[int | None, Callable[[], None]] | None = None
+        """A write that has not begun; its step if a newer best may replace it."""
 
     def start(self, write: Callable[[], None]) -> None:
-        """Starts a write; waits for the one before, and raises what went wrong with it."""
-        self.wait()
+        """Starts a write; waits for those before, and raises what went wrong with them."""
+        self._begin(None, write)
 
-        def run() -> None:
-            try:
-                write()
-            except Exception as error:
-                self._error = error
+    def queue(self, step: int, write: Callable[[], None], best: Container[int]) -> None:
+        """Starts a write, or lets it wait behind the one under way.
 
-        # Not a daemon: a process that ends lets its last checkpoint be finished.
-        self._thread = threading.Thread(target=run, name="loopwright-save")
-        self._thread.start()
+        It replaces one that waits and is not among the `best` steps any more. Blocks while one
+        waits that may not be replaced.
+        """
+        with self._turn:
+            while self._waiting is not None and not self._may_replace(self._waiting[0], best):
+                self._turn.wait()
+            if self._is_running:
+                self._waiting = step, write
+                return
+        self._begin(step, write)
 
     def wait(self) -> None:
-        """Lets the write under way end, and raises what went wrong with it."""
+        """Lets the writes under way and waiting end, and raises what went wrong with them."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -39,3 +50,29 @@ class Writer:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+
+    def _begin(self, step: int | None, write: Callable[[], None]) -> None:
+        self.wait()
+        self._waiting, self._is_running = (step, write), True
+        # Not a daemon: a process that ends lets its last checkpoint be finished.
+        self._thread = threading.Thread(target=self._run, name="loopwright-save")
+        self._thread.start()
+
+    @staticmethod
+    def _may_replace(step: int | None, best: Container[int]) -> bool:
+        return step is not None and step not in best
+
+    def _run(self) -> None:
+        while (write := self._next()) is not None:
+            try:
+                write()
+            except Exception as error:
+                self._error = error
+
+    def _next(self) -> Callable[[], None] | None:
+        """The write whose turn it is; none after an error, with which the run will end."""
+        with self._turn:
+            write = None if self._error or self._waiting is None else self._waiting[1]
+            self._waiting, self._is_running = None, write is not None
+            self._turn.notify_all()
+            return write

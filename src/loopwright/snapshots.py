@@ -1,16 +1,15 @@
 """Snapshots: the moment of a run, taken from its parts, and put back into them."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from loopwright import environment, repeatable, replicas, state, tensors
+from loopwright import environment, repeatable, replicas, retention, state, tensors
 from loopwright.data import specs
 from loopwright.data.source import Read, changed_data
 from loopwright.errors import ConfigurationError, LoopwrightWarning, StepError, message
 from loopwright.events import Metrics
 from loopwright.fitting import Fitting
-from loopwright.manifest import Checkpoint
 from loopwright.runs import Snapshot
 from loopwright.schedule import Place
 
@@ -48,6 +47,8 @@ def taken(
     named: dict[str, Any],
     exact_until: int | None,
     lengths: Mapping[str, int],
+    measured: Metrics,
+    rules: Sequence[retention.Rule],
 ) -> Snapshot:
     """The moment as it is now; the tensors are taken beside it."""
     asked = fitting.asked
@@ -71,17 +72,19 @@ def taken(
         variables=state.table(fitting.lent.team.everywhere(named)),
         environment=_environment(fitting),
         exact_until_step=exact_until,
+        measured=dict(measured),
+        keep=retention.recorded(rules),
     )
 
 
 def put_back(
     fitting: Fitting,
     named: dict[str, Any],
-    checkpoint: Checkpoint,
     snapshot: Snapshot,
+    read: Mapping[str, Any],
     exact: Exact,
 ) -> int | None:
-    """Puts everything back; nothing is touched before everything was read and compared.
+    """Puts everything back, with the tensors that were `read`; compares before it changes anything.
 
     Returns since which step the bits may differ from those of a run without interruption.
     """
@@ -108,7 +111,6 @@ def put_back(
             )
         )
     exact_until = _still_exact(snapshot, exact, _environment(fitting))
-    read = tensors.read(checkpoint.path / "state")
     tensors.assign(named, replicas.shared_out(read, everywhere))
     fitting.tally.restore(snapshot.tally)
     fitting.history.restore(snapshot.history)

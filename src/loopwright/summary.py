@@ -32,8 +32,8 @@ def summary(run_dir: Path, scores: Mapping[str, Any], commands: Sequence[str]) -
         Row("last epoch", _numbers(record.last_epoch)),
     ]
     if record.best is not None:
-        step, score = record.best
-        rows.append(Row("best", f"val_loss {number(score)} at step {step:,}"))
+        metric, score, step = record.best
+        rows.append(Row("best", f"{metric} {number(score)} at step {step:,}"))
     shown = [f"{name} {share:.0%}" for name, share in record.shares if share >= _LEAST_SHARE]
     rows.append(Row("time", ", ".join(shown)))
     rows += [Row("files" if i == 0 else "", f) for i, f in enumerate(_files(record))]

@@ -1,6 +1,7 @@
 """Trainer: the only place that wires parts together."""
 
 import contextlib
+import functools
 import inspect
 import os
 import time
@@ -16,7 +17,7 @@ from loopwright.averages import averages_in_place
 from loopwright.compiled import as_task
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
 from loopwright.errors import ConfigurationError, message
-from loopwright.events import Event, Metrics, Sink
+from loopwright.events import Event, Sink
 from loopwright.exporting import Exported, Format, export
 from loopwright.finite import OnNan, require_policy
 from loopwright.fitting import Asked, Fitting, Lent
@@ -29,7 +30,7 @@ from loopwright.plans import Plan, nearest, settled
 from loopwright.prediction import Predictor
 from loopwright.restoring import Which, require_run, restore
 from loopwright.resuming import leg_events
-from loopwright.retention import KeepBest, KeepLatest, Rule
+from loopwright.retention import DEFAULT_KEEP, KeepBest, Rule, best_rules
 from loopwright.runners import Runners
 from loopwright.running import StepRunner
 from loopwright.runs import Run
@@ -66,7 +67,9 @@ class Trainer:
     (`trainer.plan_history`, or a file of it).
 
     With a `run_dir` the same program goes on where it was stopped, and ends with the same bits:
-    `keep` says which checkpoints stay, `exact="require"` refuses to go on in another environment,
+    `keep` says which checkpoints stay (default: `[KeepLatest(3), KeepBest("val_loss")]`; a metric
+    whose name does not tell its direction needs `mode`: `KeepBest("val_gain", mode="max")`),
+    `exact="require"` refuses to go on in another environment,
     `fresh=True` starts over and moves the old run aside. `on_nan` says what is done about a loss
     that is not finite. `watch="gradients"` reports the norm of each, and writes histograms into
     the TensorBoard files of a run directory. `init_from` are weights to begin with: a run, a
@@ -82,7 +85,7 @@ class Trainer:
         strategy: "tf.distribute.Strategy | str | None" = None,
         seed: int = 0,
         sinks: Sequence[Sink] = (),
-        keep: Sequence[Rule] = (KeepLatest(3), KeepBest("val_loss")),
+        keep: Sequence[Rule] = DEFAULT_KEEP,
         on_nan: OnNan = "raise",
         exact: Exact = "warn",
         watch: Literal["gradients"] | None = None,
@@ -107,6 +110,7 @@ class Trainer:
         self._epochs_done = self._legs = 0
         self._restored_step: int | None = None
         self._run = None if run_dir is None else Run(run_dir, keep)
+        self._shown_rule = next(iter(best_rules(keep)), KeepBest())
         self._exact: Exact = exact
         self._fresh = fresh
         self._lent = Lent(
@@ -172,7 +176,8 @@ class Trainer:
         Data: arrays (`fit(x, y)`), a batched `tf.data.Dataset`, a `PyDataset`, a generator, or
         None for a step without a batch. `until="6 hours"` or `"100000 steps"` instead of
         `epochs`, counted from this call. `validation_data` may be a dict of named sets. In a run
-        directory `save_every` says how often it is saved, beside the end.
+        directory `save_every` says how often it is saved, beside the end and each validation that
+        is the best so far (`Trainer(keep=[KeepBest(...)])`).
         """
         events = self.events(
             x,
@@ -237,14 +242,14 @@ class Trainer:
             validation_steps=validation_steps,
             shuffle=shuffle,
             callbacks=callbacks,
-            sinks=[console(verbose), *map(tolerated, self._sinks)] if self.is_chief else [],
+            sinks=[self._console(verbose), *map(tolerated, self._sinks)] if self.is_chief else [],
         )
         require_shareable(asked, self._team)
         if self._run is None:
             fitting = Fitting(self._lent, asked, first_epoch=self._epochs_done)
             self._start_from_given_weights()
             self._began(fitting)
-            return self._counted(fitting.events(Place(), {}, _save_nothing))
+            return self._counted(fitting.events(Place(), {}))
         if self._fresh:
             if self.is_chief:
                 self._run.move_aside()
@@ -261,14 +266,17 @@ class Trainer:
             )
         )
 
-    def restore(self, which: Which) -> int:
+    def restore(self, which: Which, *, metric: str | None = None) -> int:
         """Gives the task the state of a checkpoint: "best", "last" or a step; which step that was.
+
+        "best" is the best validation by the first `KeepBest` of `keep`, with `metric="val_auc"` by
+        another one. A trainer without `keep` takes the rules that the run was trained with.
 
         To score, predict or export; or, between two calls of `fit`, to train on from there. The
         run's own count of steps stays.
         """
         run = require_run(self._run)
-        self._restored_step = restore(self._task, self._runners, run, which, self._team)
+        self._restored_step = restore(self._task, self._runners, run, which, self._team, metric)
         return self._restored_step
 
     def evaluate(
@@ -320,6 +328,13 @@ class Trainer:
         with averages_in_place(self._task) if averaged else contextlib.nullcontext():
             return export(self._task.exports(), Path(path), examples, format=format, step=step)
 
+    def _console(self, verbose: Verbose) -> Sink:
+        if self._run is None:
+            return console(verbose, self._shown_rule)
+        return console(
+            verbose, self._shown_rule, functools.partial(self._run.best, self._shown_rule)
+        )
+
     def _start_from_given_weights(self) -> None:
         if self._init_from is not None:
             source, self._init_from = self._init_from, None
@@ -370,10 +385,6 @@ def _require_watchable(watch: Any, task: Task) -> None:
                 do="leave watch out; of a compiled Keras model, make a task: lw.Supervised(...)",
             )
         )
-
-
-def _save_nothing(place: Place, scores: Metrics) -> None:
-    """Without a run directory nothing is written."""
 
 
 def _duration(epochs: int, until: str | Every | None) -> Every:

@@ -29,7 +29,8 @@ class Unbuilt(Noisy):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: Any) -> tuple[Path, lw.Trainer]:
     run_dir = tmp_path_factory.mktemp("restore") / "run"
-    trainer, _ = train(run_dir, "arrays", "graph", epochs=2, keep=KEEP_ALL)
+    keep = [*KEEP_ALL, lw.KeepBest("val_loss")]
+    trainer, _ = train(run_dir, "arrays", "graph", epochs=2, keep=keep)
     return run_dir, trainer
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from loopwright import __version__, recipes
 from loopwright.commands.arguments import RunDirectory
 from loopwright.errors import ConfigurationError, message
 from loopwright.quiet import quiet_start
+
+if TYPE_CHECKING:
+    from loopwright.run_table import Row
 
 _PARTS = ("tensorflow", "keras", "numpy", "pydantic", "pyyaml", "rich", "tensorboard", "typer")
 _OPTIONAL = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
@@ -34,8 +37,12 @@ def runs(
     ),
     sort: Annotated[str, typer.Option(help="when, name, status, step, best or duration.")] = "when",
     metric: Annotated[
-        str | None, typer.Option(help="What is best by; as the run's config says if left out.")
+        str | None, typer.Option(help="What is best by; the run's own KeepBest if left out.")
     ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(help="min or max: which values of --metric are better; auto: by its name."),
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Lists the runs in a directory: status, step, best score, duration, when."""
@@ -51,7 +58,16 @@ def runs(
                 do="choose one of these, or leave --sort out",
             )
         )
-    rows = run_table.rows(directory, metric, sort=sort)
+    if mode not in ("auto", "min", "max") or (mode != "auto" and metric is None):
+        raise ConfigurationError(
+            message(
+                "This mode cannot be used.",
+                expected="--metric NAME --mode min, or max",
+                received=f"--mode {mode}" + ("" if metric is None else f" --metric {metric}"),
+                do="name the metric as well, or leave --mode out",
+            )
+        )
+    rows = run_table.rows(directory, metric, mode, sort=sort)
     if as_json:
         plain = [{**vars(row), "path": str(row.path)} for row in rows]
         typer.echo(json.dumps(plain, indent=2))
@@ -66,13 +82,17 @@ def runs(
                 str(row.path),
                 row.status,
                 "" if row.step is None else f"{row.step:,}",
-                "" if row.best is None else f"{row.metric} {row.best:.4g}",
+                "" if row.best is None else _best(row),
                 "" if row.seconds is None else str(timedelta(seconds=round(row.seconds))),
                 datetime.fromtimestamp(row.changed).strftime("%Y-%m-%d %H:%M"),
             )
             for row in rows
         ],
     )
+
+
+def _best(row: "Row") -> str:
+    return f"{row.metric} {row.best:.4g} at step {row.best_step:,}"
 
 
 def inspect(

@@ -72,6 +72,9 @@ def schedule(
         typer.echo(
             f"{what}: {'never' if interval is None else f'every {interval}, and at the end'}"
         )
+    best = [keep.best for keep in config.keep if keep.best]
+    if best and planned.validate_every is not None:
+        typer.echo(f"save also: each validation that is the best so far by {', '.join(best)}")
     if planned.total_steps is None:
         typer.echo("which steps these are shows only while it trains")
         return

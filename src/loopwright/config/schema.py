@@ -19,6 +19,7 @@ from pydantic import (
 
 from loopwright.config import names
 from loopwright.errors import ConfigurationError
+from loopwright.retention import larger_is_better
 from loopwright.schedule import every
 
 Plain = bool | int | float | str | None | list[Any] | dict[str, Any]
@@ -100,7 +101,10 @@ Callback = Annotated[
 
 @final
 class Keep(BaseModel):
-    """Checkpoints that stay: `{latest: 3}` or `{best: val_loss, count: 1, mode: min}`."""
+    """Checkpoints that stay: `{latest: 3}` or `{best: val_loss, count: 1, mode: min}`.
+
+    `mode` is min or max; auto goes by the name of the metric, where the name tells the direction.
+    """
 
     model_config = _CLOSED
 
@@ -113,6 +117,11 @@ class Keep(BaseModel):
     def _one_rule(self) -> Self:
         if (self.latest is None) == (self.best is None):
             raise ValueError("one of latest and best")
+        if self.best and self.mode == "auto" and larger_is_better(self.best) is None:
+            raise ValueError(
+                f"the name {self.best!r} does not tell whether smaller or larger is better: "
+                f"add mode, as in {{best: {self.best}, mode: max}}"
+            )
         return self
 
 

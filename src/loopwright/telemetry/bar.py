@@ -23,6 +23,7 @@ from loopwright.events import (
     Trained,
     Validated,
 )
+from loopwright.retention import KeepBest
 from loopwright.telemetry import wording
 from loopwright.telemetry.outlook import Outlook
 
@@ -40,7 +41,13 @@ def is_terminal(stream: TextIO | None) -> bool:
 class Bar:
     """Live lines for the run and the running epoch; finished epochs stay above them."""
 
-    def __init__(self, output: Console, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        output: Console,
+        clock: Callable[[], float],
+        rule: KeepBest,
+        best_before: Callable[[], tuple[float, int] | None],
+    ) -> None:
         self._output, self._clock = output, clock
         self._run = Started(0, None, None, None)
         self._live: Live | None = None
@@ -51,7 +58,7 @@ class Bar:
         self._epoch_kept_at = float("-inf")
         self._recent: deque[tuple[float, int]] = deque(maxlen=20)
         self._rate: float | None = None
-        self._outlook = Outlook(clock)
+        self._outlook = Outlook(clock, rule, best_before)
 
     def show(self, event: Event) -> None:
         """Hears an event."""

@@ -12,17 +12,24 @@ from rich.console import Console
 
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event, Sink
+from loopwright.retention import KeepBest
 from loopwright.telemetry.bar import Bar, is_terminal
 from loopwright.telemetry.lines import Lines
+from loopwright.telemetry.outlook import DEFAULT_RULE
 
 
 def console(
     verbose: Literal["auto", 0, 1, 2] = "auto",
+    rule: KeepBest = DEFAULT_RULE,
+    best_before: Callable[[], tuple[float, int] | None] = lambda: None,
     *,
     output: Console | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Sink:
     """A sink that shows progress: 0 nothing, 1 a bar, 2 a line per epoch, "auto" what fits.
+
+    The bar names the best validation by `rule`; `best_before` gives score and step of the best one
+    before this start.
 
     >>> from loopwright.events import EpochEnded, Started
     >>> show = console(verbose=2)
@@ -45,7 +52,7 @@ def console(
     screen = output or Console(force_terminal=None if is_terminal(sys.stdout) else False)
     is_plain = verbose == 2 or (verbose == "auto" and _asks_for_plain_text())
     if not is_plain and _can_redraw(screen):
-        return _Unbreakable(Bar(screen, clock))
+        return _Unbreakable(Bar(screen, clock, rule, best_before))
     # In a notebook rich would wrap each line in HTML of its own; text is enough for lines.
     return _Unbreakable(Lines(output or Console(force_jupyter=False), clock))
 

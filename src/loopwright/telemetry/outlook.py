@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from loopwright.events import Event, PlanChosen, Saved, Started, Trained, Validated
+from loopwright.retention import KeepBest, best_first
 from loopwright.telemetry import wording
 
+DEFAULT_RULE = KeepBest()
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _MOST_COLUMNS = 32
 
@@ -15,8 +17,13 @@ _MOST_COLUMNS = 32
 class Outlook:
     """Remembers of the events of a run what belongs beside its bar."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        rule: KeepBest,
+        best_before: Callable[[], tuple[float, int] | None],
+    ) -> None:
+        self._clock, self._rule, self._best_before = clock, rule, best_before
         self._began_at, self._steps_before = clock(), 0
         self._run = Started(0, None, None, None)
         self._followed = "loss"
@@ -34,16 +41,21 @@ class Outlook:
         match event:
             case Started():
                 self._run, self._began_at = event, self._clock()
+                self._best = self._best_before()
             case Validated():
-                loss = _finite(event.metrics.get("loss"))
-                if loss is not None and (self._best is None or loss < self._best[0]):
-                    self._best = loss, event.step
+                score = _finite(event.metrics.get(self._rule.metric.removeprefix("val_")))
+                if score is not None and self._is_better(score):
+                    self._best = score, event.step
             case Saved():
                 self._saved_step = event.step
             case PlanChosen():
                 self._plan = event.plan
             case _:
                 pass
+
+    def _is_better(self, score: float) -> bool:
+        rule, best = self._rule, self._best
+        return best is None or best_first(score, rule) < best_first(best[0], rule)
 
     def note_loss(self, event: Trained) -> None:
         """Remembers the loss of a moment; the columns stay few, however many there were."""
@@ -70,7 +82,7 @@ class Outlook:
             parts.append(wording.Part(f"{self._followed} {sparkline(self._losses)}", 3))
         if self._best is not None:
             score, step = self._best
-            best = f"best val_loss {wording.number(score)} at step {step:,}"
+            best = f"best {self._rule.metric} {wording.number(score)} at step {step:,}"
             parts.append(wording.Part(best, 0, "cyan"))
         if self._saved_step is not None:
             parts.append(wording.Part(f"saved at step {self._saved_step:,}", 1, "dim"))
