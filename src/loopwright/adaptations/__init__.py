@@ -28,6 +28,7 @@ from loopwright.adaptations.models import (
 from loopwright.adaptations.optimizers import (
     accumulators,
     counter_in,
+    learning_rate_of,
     trained_by,
     update_counter,
     without_accumulation,
@@ -64,6 +65,7 @@ __all__ = [
     "is_bookkeeping",
     "iterator_state",
     "layers_in",
+    "learning_rate_of",
     "losses_as_for_one_device",
     "mirrored_strategy",
     "optimizers_reduce_nothing",
