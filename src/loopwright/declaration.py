@@ -223,6 +223,8 @@ def _config(part: Any) -> dict[str, Any]:
         config = part.get_config()
     except Exception:  # a class of anybody's: then its name has to do
         config = _attributes(part) if isinstance(part, _Schedule) else {}
+    if isinstance(part, keras.losses.Loss) and isinstance(config, Mapping):
+        config = {**config, **adaptations.loss_arguments(part)}
     plain = _plain(config) if isinstance(config, Mapping) else None
     return {"class": type(part).__name__, **(plain if isinstance(plain, dict) else {})}
 

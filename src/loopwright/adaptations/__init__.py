@@ -23,6 +23,7 @@ from loopwright.adaptations.models import (
     better,
     build_compiled_model,
     is_bookkeeping,
+    loss_arguments,
     take_initial_epoch,
 )
 from loopwright.adaptations.optimizers import (
@@ -66,6 +67,7 @@ __all__ = [
     "iterator_state",
     "layers_in",
     "learning_rate_of",
+    "loss_arguments",
     "losses_as_for_one_device",
     "mirrored_strategy",
     "optimizers_reduce_nothing",
