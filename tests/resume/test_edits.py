@@ -147,7 +147,7 @@ def test_starting_over_covers_other_data_and_other_variables(run_dir):
     made = lw.Trainer(task(), run_dir=run_dir, plan="graph", on_change="start_over")
     with pytest.warns(lw.LoopwrightWarning, match="saved with other data"):
         made.fit(X[:16], Y[:16], batch_size=8, verbose=0)
-    other = task()
+    other: Any = task()
     other.added = tf.Variable(1.0)
     with pytest.warns(lw.LoopwrightWarning, match="added"):
         trained(run_dir, other, trainer={"on_change": "start_over"})
@@ -331,7 +331,7 @@ def compiled() -> keras.Model:
 
 def mixed() -> lw.Task:
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1))
-    made = lw.Supervised(sequential(), keras.losses.Huber(0.5), optimizer)
+    made: Any = lw.Supervised(sequential(), keras.losses.Huber(0.5), optimizer)
     made.weight = lw.Scheduled(lambda step: 0.5)
     made.other = lw.Scheduled(RATES.ExponentialDecay(1.0, 10, 0.5))
     return made
@@ -382,7 +382,7 @@ def test_what_a_layer_or_a_loss_is_made_with_is_compared():
     assert differing(*huber) == ["loss (delta): 0.5 -> 1"]
     warm = [of(functional(), rate=Warmup(peak)) for peak in (0.5, 1.0)]
     assert differing(*warm) == ["learning_rate (peak): 0.5 -> 1"]
-    frozen = of(functional())
+    frozen: Any = of(functional())
     frozen.model.layers[1].trainable = False
     assert differing(of(functional()), frozen) == [
         "layers (model.layers[1].trainable): True -> False"
