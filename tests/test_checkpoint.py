@@ -338,7 +338,7 @@ def test_if_all_are_damaged_the_run_does_not_start_over(store: Store):
         store.newest()
     said = str(refused.value)
     assert "nothing was deleted" in said
-    assert "fresh=True" in said
+    assert "choose another run_dir" in said
     assert f"{store.directory / 'step-00000001'}: missing 'state.index'" in said
     assert f"{store.directory / STEP_2 / 'state.index'}: 0 bytes instead of 500" in said
     assert names(store) == before

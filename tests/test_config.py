@@ -347,6 +347,15 @@ def test_how_long_and_how_often_may_change_and_what_is_trained_may_not(
             configs.refuse_changes(found)
 
 
+def test_an_edit_that_is_accepted_by_name_is_allowed():
+    now = ("optimizer=adam", "seed=1", "on_change=[optimizer]")
+    found = configs.changes(load({}, "optimizer=sgd"), load({}, *now))
+    allowed = {change.key: change.is_allowed for change in found}
+    assert allowed == {"seed": False, "optimizer": True, "on_change": True}
+    with pytest.raises(lw.ConfigurationError, match=r"unknown 'rate'; choose from seed, shuffle"):
+        load({}, "on_change=[rate]")
+
+
 # --- pure ---
 
 

@@ -106,10 +106,30 @@ def test_another_model_is_refused_before_anything_changes():
     told: list[str] = []
     with pytest.raises(lw.ConfigurationError, match=r"NOT ALLOWED") as caught:
         train("model.units=9", "fit.save_every=1 epoch", say=told.append)
-    assert "--fresh" in str(caught.value)
+    assert "on_change=start_over" in str(caught.value)
     assert told[0].startswith("config: model: {} -> {'units': 9} (NOT ALLOWED")
     assert told[1] == "config: fit.save_every: none -> 1 epoch (allowed)"
     assert Path("runs/experiment/config.yaml").read_text() == before
+
+
+def test_an_edit_is_accepted_by_name_or_starts_over():
+    train("optimizer.name=sgd", "optimizer.learning_rate=0.1")
+    rate = "optimizer.learning_rate=0.2"
+    with pytest.raises(lw.ConfigurationError, match="NOT ALLOWED"):
+        train("optimizer.name=sgd", rate, "fit.epochs=3")
+    train("optimizer.name=sgd", rate, "fit.epochs=3", "on_change=[learning_rate]")
+    assert newest().step == 12
+    assert len(list(Path("runs").iterdir())) == 1
+    told: list[str] = []
+    train("model.units=9", "on_change=start_over", say=told.append)
+    assert told[-1].startswith("starting over; previous run moved to ")
+    assert newest().step == 8
+    old, new = (
+        configs.load(str(path / "config.yaml")) for path in sorted(Path("runs").iterdir())[::-1]
+    )
+    assert (old.fit.epochs, new.fit.epochs, new.model) == (3, 2, {"units": 9})
+    train("model.units=9", "on_change=start_over")
+    assert len(list(Path("runs").iterdir())) == 2
 
 
 def test_a_run_that_never_saved_anything_may_be_corrected():

@@ -127,8 +127,8 @@ def test_a_difference_is_listed_by_its_kind():
         "  retyped:\n"
         "    half: float32 in the checkpoint, float16 now\n"
         "    both: float32 in the checkpoint, int64 now\n"
-        "  do: restore the old structure, start over with fresh=True, or pass init_from= to take "
-        "over what matches"
+        '  do: restore the old structure; pass on_change="start_over" to start over; or choose '
+        "another run_dir, with init_from= to take over the weights that match"
     )
 
 

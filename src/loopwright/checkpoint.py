@@ -110,7 +110,7 @@ class Store:
                 f"No checkpoint in {self.directory} can be used; nothing was deleted.",
                 expected="at least one that is whole",
                 received="; ".join(damages),
-                do="put a copy back, or start over with fresh=True: it moves the old run aside",
+                do="put a copy back, or choose another run_dir",
             )
         )
 
@@ -174,6 +174,16 @@ class Store:
             if later:
                 fsync_directory(self.directory)
         return sorted(later.values())
+
+    def move_after(self, step: int, into: Path) -> None:
+        """Moves later checkpoints into another directory, the newest first."""
+        with self._explaining(f"The checkpoints in {self.directory} could not be moved"):
+            into.mkdir(mode=0o700)
+            for each, path in sorted(self._steps().items(), reverse=True):
+                if each > step:
+                    path.rename(into / f"step-{each:08d}")
+            fsync_directory(into)
+            fsync_directory(self.directory)
 
     def clean(self) -> list[Path]:
         """Removes what killed processes left half written, half replaced or half deleted."""

@@ -10,7 +10,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright import loop
+from loopwright import declaration, loop
 from loopwright.agreement import Agreement, Team
 from loopwright.averages import finalize_averages
 from loopwright.data import Data, Feed
@@ -77,6 +77,7 @@ class Asked:
     steps_per_epoch: int | None
     validation_steps: int | None
     shuffle: bool
+    class_weight: Mapping[int, float] | None
     callbacks: Sequence[keras.callbacks.Callback]
     sinks: Sequence[Sink]
 
@@ -95,6 +96,7 @@ class Fitting:
         heard: Signals | None = None,
     ) -> None:
         self.lent, self.asked = lent, asked
+        self.declared: Mapping[str, Any] = {}
         self.first_epoch = first_epoch if snapshot is None else snapshot.first_epoch
         self.watch = Stopwatch(time.perf_counter)
         self.agreement = Agreement(lent.team, time.perf_counter, heard or Signals())
@@ -285,6 +287,7 @@ class Fitting:
             if finished.reason in ("complete", "stopped", "left"):
                 finalize_averages(self.lent.task)
             tell(sinks, finished)
+            declaration.leave(self.lent.task)
             self.feed = None
             self.training.close()
         yield finished

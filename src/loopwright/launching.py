@@ -187,7 +187,10 @@ def enter(config: Config, say: Callable[[str], None]) -> None:
             told = [change for change in found if change.key != "run_dir"]
             for change in told:
                 say(f"config: {change}")
-            configs.refuse_changes(told)
+            if config.on_change == "start_over" and not all(change.is_allowed for change in told):
+                say(f"starting over; previous run moved to {Run(directory, ()).start_over(0)}")
+            else:
+                configs.refuse_changes(told)
         configs.save(config, directory)
 
 
@@ -225,6 +228,7 @@ def _trainer(config: Config, experiment: Experiment, strategy: tf.distribute.Str
         sinks=[function(named, Path.cwd()) for named in config.sinks],
         keep=_rules(config),
         on_nan=config.on_nan,
+        on_change=config.on_change,
     )
 
 

@@ -99,8 +99,8 @@ def difference(saved: Sequence[Row], current: Sequence[Row]) -> str | None:
         return None
     return message(
         "\n".join(lines),
-        do="restore the old structure, start over with fresh=True, or pass init_from= to take "
-        "over what matches",
+        do='restore the old structure; pass on_change="start_over" to start over; or choose '
+        "another run_dir, with init_from= to take over the weights that match",
     )
 
 

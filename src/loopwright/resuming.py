@@ -8,9 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, final
 
-from loopwright import adaptations, signals, state, tensors
+from loopwright import adaptations, declaration, signals, state, tensors
 from loopwright.averages import finalize_averages
-from loopwright.errors import DataError, LoopwrightWarning, NotFiniteError, message
+from loopwright.edits import OnChange
+from loopwright.errors import (
+    ConfigurationError,
+    DataError,
+    LoopwrightWarning,
+    NotFiniteError,
+    message,
+)
 from loopwright.events import (
     BatchSkipped,
     EpochEnded,
@@ -27,8 +34,15 @@ from loopwright.retention import BestSoFar, require_measured
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.runs import Run, Snapshot
 from loopwright.schedule import Place, moved, validated
-from loopwright.sharing import Found, held, newest, refuse_data, require_same_state
-from loopwright.snapshots import Exact, put_back, require_resumable, taken
+from loopwright.sharing import (
+    Found,
+    held,
+    newest,
+    refuse_data,
+    require_same_state,
+    start_over,
+)
+from loopwright.snapshots import Exact, declare, objection, put_back, require_resumable, taken
 from loopwright.telemetry.facts import Facts, facts, learning_rates, optimizers
 from loopwright.telemetry.run_files import Files, RunFiles
 from loopwright.telemetry.worker_log import WorkerLog
@@ -43,6 +57,7 @@ def leg_events(
     *,
     first_epoch: int,
     exact: Exact,
+    on_change: OnChange,
     begun: Callable[[Fitting], None],
 ) -> Iterator[Event]:
     """The events of one call of `fit`, number `leg` of its run: begun, resumed or skipped."""
@@ -54,32 +69,47 @@ def leg_events(
         what = entry(leg, asked.until, None if found is None else found[1].reached)
         if what == "skip":
             found = run.end_of(leg)
-        elif found is not None and team.is_chief:
-            run.go_on_from(found[0])
-        snapshot = None if what == "begin" or found is None else found[1]
-        if snapshot is not None:
-            lent.piloting.resume(run.plans(snapshot), snapshot.step)
         # They are opened when everything was compared, and not before.
         files: Files = (
             run_files(lent, run, lambda: fitting)
             if team.is_chief
             else WorkerLog(run.directory, team.index, time.time)
         )
-        fitting = Fitting(
-            lent,
-            replace(asked, sinks=[*asked.sinks, files]),
-            first_epoch=first_epoch,
-            snapshot=snapshot,
-            heard=heard,
-        )
-        begun(fitting)
+
+        def fitted(snapshot: Snapshot | None) -> tuple[Fitting, dict[str, Any]]:
+            made = Fitting(
+                lent,
+                replace(asked, sinks=[*asked.sinks, files]),
+                first_epoch=first_epoch,
+                snapshot=snapshot,
+                heard=heard,
+            )
+            begun(made)
+            named = require_resumable(made)
+            declare(made, leg, snapshot)
+            return made, named
+
+        snapshot = None if what == "begin" or found is None else found[1]
+        fitting, named = fitted(snapshot)
+        differs = None if snapshot is None else objection(fitting, named, snapshot, on_change)
+        if differs is not None:
+            if on_change != "start_over":
+                raise ConfigurationError(differs)
+            found, what, snapshot = start_over(run, team, leg, differs), "begin", None
+            fitting, named = fitted(None)
+            _warn_of_trained(fitting.first_step, 0 if found is None else found[1].step)
+        if what != "skip" and found is not None and team.is_chief:
+            run.go_on_from(found[0])
+        if snapshot is not None:
+            lent.piloting.resume(run.plans(snapshot), snapshot.step)
+        declaration.accept(lent.task, fitting.declared)
         resumed = None if snapshot is None else found
         if what == "skip":
-            yield _skipped(fitting, resumed, exact)
+            yield _skipped(fitting, named, resumed, exact)
         else:
             if team.is_chief and not asked.sets:
                 _warn_of_no_validation(run)
-            trained = _Leg(fitting, run, leg, files, resumed, exact, heard)
+            trained = _Leg(fitting, named, run, leg, files, resumed, exact, heard)
             files.open({} if found is None else found[1].lengths, is_new_leg=what == "begin")
             # A checkpoint under way still brings these files to disk: it ends before they close.
             with contextlib.closing(files), run.written():
@@ -88,11 +118,24 @@ def leg_events(
     heard.raise_received()
 
 
-def _skipped(fitting: Fitting, found: Found | None, exact: Exact) -> Finished:
+def _warn_of_trained(steps: int, expected: int) -> None:
+    if steps != expected:
+        warnings.warn(
+            f"The task has already trained for {steps:,} steps in this process: starting over from "
+            "its current weights. Build the task again to start from its initial weights.",
+            LoopwrightWarning,
+            stacklevel=2,
+        )
+
+
+def _skipped(
+    fitting: Fitting, named: dict[str, Any], found: Found | None, exact: Exact
+) -> Finished:
     if found is not None:
-        put_back(fitting, require_resumable(fitting), *_on_disk(found), exact)
+        put_back(fitting, named, *_on_disk(found), exact)
         fitting.bridge.recall()
     finalize_averages(fitting.lent.task)
+    declaration.leave(fitting.lent.task)
     skipped = Finished(fitting.training.step, 0.0, "skipped")
     tell(fitting.asked.sinks, skipped)
     return skipped
@@ -118,6 +161,7 @@ class _Leg:
     def __init__(
         self,
         fitting: Fitting,
+        named: dict[str, Any],
         run: Run,
         leg: int,
         files: Files,
@@ -129,7 +173,7 @@ class _Leg:
         self._fitting, self._run, self._leg, self._files = fitting, run, leg, files
         self._exact: Exact = exact
         self._rollbacks = 0
-        self._named = require_resumable(fitting)
+        self._named = named
         self._exact_until: int | None = None
         self._place: Place = Place()
         self._scores: Metrics = {}

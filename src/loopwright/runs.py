@@ -4,9 +4,10 @@ import contextlib
 import datetime
 import math
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -22,6 +23,9 @@ from loopwright.record import best_of, kept_best
 from loopwright.retention import DEFAULT_KEEP, Entry, KeepBest, Rule, best_rules
 from loopwright.saving import Writer
 from loopwright.schedule import Place, every
+
+CONFIG = "config.yaml"
+"""What the command line writes down; a run that starts over keeps it."""
 
 _MOST_POSITION_BYTES = 64 * 2**20
 _BITS = {"bool": 8} | {
@@ -62,6 +66,8 @@ class Snapshot:
     """The scores of exactly this state; empty if it was not validated."""
     keep: Sequence[Mapping[str, Any]] | None = None
     """The `KeepBest` rules of the run; None: written by a version that did not record them."""
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    """What the program asked for when the leg began; empty in checkpoints of earlier versions."""
 
     @property
     def step(self) -> int:
@@ -108,10 +114,25 @@ class Run:
     def move_aside(self) -> None:
         """Makes room for a run that starts over; nothing is deleted."""
         if self.directory.exists():
-            now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-            aside = self.directory.with_name(f"{self.directory.name}.old-{now}")
+            aside = _unused(self.directory)
             self.directory.rename(aside)
             warnings.warn(f"The run before lies in {aside}.", LoopwrightWarning, stacklevel=2)
+
+    def start_over(self, leg: int) -> Path:
+        """Moves a leg and the ones after it aside; of the first leg, everything. Says where.
+
+        The directory stays, and with it its lock. A kill on the way leaves a run that is shorter.
+        """
+        aside = _unused(self.directory)
+        aside.mkdir(mode=0o700)
+        last = self.end_of(leg - 1)[0].step if leg else -1
+        self._store.move_after(last, aside / "checkpoints")
+        for path in sorted(self.directory.iterdir()) if not leg else ():
+            if path.name == CONFIG:  # it is the one of this start
+                shutil.copyfile(path, aside / path.name, follow_symlinks=False)
+            elif path.name not in ("lock", "checkpoints"):
+                path.rename(aside / path.name)
+        return aside
 
     def newest(self) -> "tuple[Checkpoint, Snapshot] | None":
         """The newest checkpoint that is whole."""
@@ -209,8 +230,8 @@ class Run:
         return found, parsed(found.content)
 
     def end_of(self, leg: int) -> tuple[Checkpoint, Snapshot]:
-        """The checkpoint with which a leg ended."""
-        for found in self._store.all():
+        """The checkpoint with which a leg ended; the last one, if it was asked for more epochs."""
+        for found in reversed(self._store.all()):
             if found.content.get("leg") == leg and found.content["place"]["is_over"]:
                 return self._at(found.step)
         raise ConfigurationError(
@@ -218,7 +239,7 @@ class Run:
                 f"The end of leg {leg + 1} is missing from this run.",
                 expected=f"a checkpoint at the end of each leg in {self.directory}",
                 received="a later leg without it",
-                do="restore the directory, or start over with fresh=True",
+                do="restore the directory, or choose another run_dir",
             )
         )
 
@@ -341,6 +362,15 @@ def _warn_of_missed(step: int, rule: KeepBest, whole: Sequence[Checkpoint]) -> N
                 stacklevel=2,
             )
             return
+
+
+def _unused(directory: Path) -> Path:
+    """A name beside a run directory, to move what is in it there."""
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    names = (
+        f"{directory.name}.old-{now}{more}" for more in ("", *map("-{}".format, range(2, 100)))
+    )
+    return next(path for path in map(directory.with_name, names) if not os.path.lexists(path))
 
 
 def position_bytes(checkpoint: Path, variables: Sequence[Mapping[str, Any]]) -> int:

@@ -1,6 +1,7 @@
 """Sharing: what several workers have in common, and one of them holds for all."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import keras
 from loopwright import tensors
 from loopwright.agreement import Team
 from loopwright.data import Data
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError, LoopwrightWarning, message
 from loopwright.fitting import Asked
 from loopwright.manifest import Checkpoint
 from loopwright.runs import Run, Snapshot
@@ -45,6 +46,20 @@ def newest(run: Run, team: Team, before: Callable[[], object]) -> Found | None:
     if step >= 0 and not own:
         own.append(run.chosen(step))
     return own[0] if own else None
+
+
+def start_over(run: Run, team: Team, leg: int, why: str) -> Found | None:
+    """Moves a leg and the ones after it aside; the end of the leg before it."""
+
+    def move() -> int:
+        aside = run.start_over(leg)
+        differs = why.partition("\n  do: ")[0]
+        text = f"{differs}\nStarting over; the previous run was moved to {aside}."
+        warnings.warn(text, LoopwrightWarning, stacklevel=2)
+        return 0
+
+    team.from_chief(move)
+    return run.end_of(leg - 1) if leg else None
 
 
 def part(data: Data, team: Team) -> Data:

@@ -4,9 +4,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from loopwright import environment, repeatable, replicas, retention, state, tensors
+from loopwright import declaration, environment, repeatable, replicas, retention, state, tensors
 from loopwright.data import specs
 from loopwright.data.source import Read, changed_data
+from loopwright.edits import STEP, OnChange, edits, refusal
 from loopwright.errors import ConfigurationError, LoopwrightWarning, StepError, message
 from loopwright.events import Metrics
 from loopwright.fitting import Fitting
@@ -60,7 +61,7 @@ def taken(
         first_step=fitting.first_step,
         first_epoch=fitting.first_epoch,
         read=read,
-        data={} if asked.data is None else asked.data.fingerprint(),
+        data=_fingerprint(fitting),
         batch=None if fitting.feed is None else specs.encoded(fitting.feed.batch_spec),
         has_data=asked.data is not None,
         lengths=lengths,
@@ -74,7 +75,69 @@ def taken(
         exact_until_step=exact_until,
         measured=dict(measured),
         keep=retention.recorded(rules),
+        declared=fitting.declared,
     )
+
+
+def declare(fitting: Fitting, leg: int, snapshot: Snapshot | None) -> None:
+    """Notes what the program asks of a leg whose step is built; all workers ask for the same."""
+    lent, asked = fitting.lent, fitting.asked
+    numbers = {
+        "seed": lent.seed,
+        "shuffle": bool(asked.shuffle),
+        "steps_per_epoch": asked.steps_per_epoch,
+        "class_weight": asked.class_weight,
+    }
+    before = None if snapshot is None else snapshot.declared
+    found = declaration.declared(lent.task, numbers, leg=leg, before=before)
+    code = (STEP, "versions")  # what each worker's own Python makes of the program
+    lent.team.require_same("program", {n: v for n, v in found.items() if n not in code})
+    fitting.declared = found
+
+
+def objection(
+    fitting: Fitting, named: dict[str, Any], snapshot: Snapshot, on_change: OnChange
+) -> str | None:
+    """What differs from the program and the data that the snapshot is of, and was not accepted.
+
+    An edit of code is a warning only, unless it is to start over.
+    """
+    everywhere = fitting.lent.team.everywhere(named)
+    rates = declaration.new_rates(snapshot.declared, fitting.declared)
+    rows = [
+        [row for row in replicas.without_numbers(table) if row["name"] not in rates]
+        for table in (snapshot.variables, state.table(everywhere))
+    ]
+    changed = repeatable.difference(*rows)
+    found = edits(snapshot.declared, fitting.declared)
+    accepted = () if isinstance(on_change, str) else on_change
+    found = [edit for edit in found if edit.name not in accepted]
+    if any(edit.name != STEP or on_change == "start_over" for edit in found):
+        return refusal(found, can_continue=changed is None)
+    if found:
+        warnings.warn(
+            f"The code of {', '.join(edit.place for edit in found)} has changed since this run "
+            f'began; the run continues with the new code. on_change=["{STEP}"] accepts this.',
+            LoopwrightWarning,
+            stacklevel=2,
+        )
+    if changed is not None:
+        return changed
+    now = _fingerprint(fitting)
+    then, workers = (known.get("workers", 1) for known in (snapshot.data, now))
+    if then != workers:
+        # Not an edit: on as many machines as before the run continues.
+        raise ConfigurationError(_other_shares(then, workers))
+    other = "" if fitting.asked.data is None else changed_data(snapshot.data, now)
+    if other:
+        return message(
+            "This run was saved with other data.",
+            expected="the data that the run began with",
+            received=other,
+            do='pass the same data and batch_size, pass on_change="start_over" to start over, or '
+            "choose another run_dir",
+        )
+    return fitting.bridge.objection(snapshot.callbacks)
 
 
 def put_back(
@@ -84,34 +147,17 @@ def put_back(
     read: Mapping[str, Any],
     exact: Exact,
 ) -> int | None:
-    """Puts everything back, with the tensors that were `read`; compares before it changes anything.
+    """Puts everything back that `objection` has nothing against, with the tensors that were `read`.
 
-    Returns since which step the bits may differ from those of a run without interruption.
+    A learning rate that was accepted stays the new one. Returns since which step the bits may
+    differ from those of a run without interruption.
     """
     everywhere = fitting.lent.team.everywhere(named)
-    changed = repeatable.difference(
-        replicas.without_numbers(snapshot.variables),
-        replicas.without_numbers(state.table(everywhere)),
-    )
-    if changed is not None:
-        raise ConfigurationError(changed)
-    data = fitting.asked.data
-    now = {} if data is None else data.fingerprint()
-    then, workers = (known.get("workers", 1) for known in (snapshot.data, now))
-    if then != workers:
-        raise ConfigurationError(_other_shares(then, workers))
-    other = "" if data is None else changed_data(snapshot.data, now)
-    if other:
-        raise ConfigurationError(
-            message(
-                "This run was saved with other data.",
-                expected="the data that the run began with",
-                received=other,
-                do="pass the same data and batch_size, or start over with fresh=True",
-            )
-        )
     exact_until = _still_exact(snapshot, exact, _environment(fitting))
-    tensors.assign(named, replicas.shared_out(read, everywhere))
+    rates = declaration.new_rates(snapshot.declared, fitting.declared)
+    restored = {name: variable for name, variable in named.items() if name not in rates}
+    tensors.assign(restored, replicas.shared_out(read, everywhere))
+    declaration.set_rates(named, rates)
     fitting.tally.restore(snapshot.tally)
     fitting.history.restore(snapshot.history)
     fitting.bridge.restore(snapshot.callbacks, read)
@@ -128,13 +174,17 @@ def put_back(
     return exact_until
 
 
+def _fingerprint(fitting: Fitting) -> dict[str, Any]:
+    return {} if fitting.asked.data is None else fitting.asked.data.fingerprint()
+
+
 def _other_shares(then: int, now: int) -> str:
     return message(
         "Each worker has saved its own place in the data, and these are other workers.",
         expected=f"{then} worker(s), as when this run began",
         received=f"{now} worker(s)",
-        do=f"start {then} worker(s), or start over with fresh=True; arrays, and a dataset that "
-        "every worker reads as a whole (without lw.Shares), go on with any number",
+        do=f"start {then} worker(s), or choose another run_dir; arrays, and a dataset that every "
+        "worker reads as a whole (without lw.Shares), go on with any number",
     )
 
 

@@ -36,6 +36,11 @@ def parts(task: object, *also: type) -> list[Part]:
     return list(_walk(task, "", {}, kinds=(*_PARTS, *also)))
 
 
+def all_parts(task: object, *also: type) -> list[Part]:
+    """Every part of a task, also those inside other parts: the layers of models."""
+    return list(_walk(task, "", {}, deep=True, kinds=(*_PARTS, *also)))
+
+
 def of_kind(kind: type[T], task: object) -> list[T]:
     """The parts of one kind, in the order of their attributes."""
     return [part.value for part in parts(task) if isinstance(part.value, kind)]

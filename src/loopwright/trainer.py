@@ -12,10 +12,12 @@ from typing import Any, Literal, final
 import keras
 import tensorflow as tf
 
+from loopwright import declaration
 from loopwright.agreement import Agreement, Team
 from loopwright.averages import averages_in_place
 from loopwright.compiled import as_task
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
+from loopwright.edits import OnChange, require_on_change
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event, Sink
 from loopwright.exporting import Exported, Format, export
@@ -70,9 +72,11 @@ class Trainer:
     `keep` says which checkpoints stay (default: `[KeepLatest(3), KeepBest("val_loss")]`; a metric
     whose name does not tell its direction needs `mode`: `KeepBest("val_gain", mode="max")`),
     `exact="require"` refuses to go on in another environment,
-    `fresh=True` starts over and moves the old run aside. `on_nan` says what is done about a loss
-    that is not finite. `watch="gradients"` reports the norm of each, and writes histograms into
-    the TensorBoard files of a run directory. `init_from` are weights to begin with: a run, a
+    `fresh=True` starts over and moves the old run aside. A program that was edited since the run
+    began is refused: `on_change=["learning_rate"]` accepts edits by name, `on_change="start_over"`
+    moves the old run aside if something differs. `on_nan` says what is done about a loss that is
+    not finite. `watch="gradients"` reports the norm of each, and writes histograms into the
+    TensorBoard files of a run directory. `init_from` are weights to begin with: a run, a
     `.weights.h5` file, or a `tf.train.Checkpoint`.
     """
 
@@ -88,6 +92,7 @@ class Trainer:
         keep: Sequence[Rule] = DEFAULT_KEEP,
         on_nan: OnNan = "raise",
         exact: Exact = "warn",
+        on_change: OnChange = "refuse",
         watch: Literal["gradients"] | None = None,
         init_from: "str | os.PathLike[str] | None" = None,
         fresh: bool = False,
@@ -96,6 +101,7 @@ class Trainer:
         self._strategy = strategy_for(strategy)
         self._team = Team(self._strategy)
         require_policy(on_nan, run_dir, self._strategy.num_replicas_in_sync)
+        require_on_change(on_change)
         with self._team.losses_explained():
             self._task = as_task(task, self._strategy)
         self._init_from = None if init_from is None else os.fspath(init_from)
@@ -112,6 +118,7 @@ class Trainer:
         self._run = None if run_dir is None else Run(run_dir, keep)
         self._shown_rule = next(iter(best_rules(keep)), KeepBest())
         self._exact: Exact = exact
+        self._on_change: OnChange = on_change
         self._fresh = fresh
         self._lent = Lent(
             self._task,
@@ -241,6 +248,7 @@ class Trainer:
             steps_per_epoch=steps_per_epoch,
             validation_steps=validation_steps,
             shuffle=shuffle,
+            class_weight=class_weight,
             callbacks=callbacks,
             sinks=[self._console(verbose), *map(tolerated, self._sinks)] if self.is_chief else [],
         )
@@ -262,6 +270,7 @@ class Trainer:
                 self._legs,
                 first_epoch=self._epochs_done,
                 exact=self._exact,
+                on_change=self._on_change,
                 begun=self._began,
             )
         )
@@ -277,6 +286,7 @@ class Trainer:
         """
         run = require_run(self._run)
         self._restored_step = restore(self._task, self._runners, run, which, self._team, metric)
+        declaration.leave(self._task)
         return self._restored_step
 
     def evaluate(

@@ -262,7 +262,7 @@ def _reads_otherwise(batches: int) -> str:
         "The data gave other batches when it was read again.",
         expected=f"the {batches} batches that this run has read before, as replay=True says",
         received="another last batch than then",
-        do="make the pipeline repeatable (seeds, order of files), or start over with fresh=True",
+        do="make the pipeline repeatable (seeds, order of files), or choose another run_dir",
     )
 
 

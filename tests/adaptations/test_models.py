@@ -24,3 +24,7 @@ def test_a_compiled_model_is_built_with_its_optimizer_and_metrics_and_nothing_is
     )
     np.testing.assert_array_equal(model.get_weights()[0], np.ones((3, 1)))
     assert int(model.optimizer.iterations.numpy()) == 0
+
+
+def test_a_loss_tells_the_arguments_of_its_function():
+    assert adaptations.loss_arguments(keras.losses.Huber(0.25)) == {"delta": 0.25}

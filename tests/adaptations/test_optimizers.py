@@ -70,3 +70,9 @@ def test_the_counter_counts_calls_where_iterations_count_updates():
 
     assert int(adaptations.update_counter(optimizer)) == 3
     assert int(optimizer.iterations) == 1
+
+
+def test_a_learning_rate_is_a_number_or_what_was_given():
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 10)
+    assert adaptations.learning_rate_of(SGD(schedule)) is schedule
+    assert float(adaptations.learning_rate_of(SGD(0.5)).numpy()) == 0.5

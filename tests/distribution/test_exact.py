@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -9,7 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.distribution.trainings import COMMIT, train_exactly, train_over_a_bad_batch
+from tests.distribution.trainings import (
+    COMMIT,
+    train_edited,
+    train_exactly,
+    train_over_a_bad_batch,
+)
 from tests.distribution.workers import Workers
 from tests.resume.faults import ALL, record
 
@@ -46,6 +52,18 @@ def test_only_the_first_worker_writes_into_the_run(whole: tuple[str, Path]):
     assert (run / "worker-1.log").read_text().count("/3 · 13 steps") == 3
     assert not (run / "worker-0.log").exists()
     assert (run / "metrics.jsonl").read_text().count('"event": "epoch_ended"') == 3
+
+
+def test_all_workers_refuse_an_edited_program_or_start_over_together(
+    whole: tuple[str, Path], tmp_path: Path
+):
+    kind, run = whole
+    given = (str(shutil.copytree(run, tmp_path / "run")), kind)
+    for log in ended(Workers(tmp_path / "refused", 2, train_edited, *given, "refuse"), 1):
+        assert "seed: 0 -> 7" in log
+    ended(Workers(tmp_path / "over", 2, train_edited, *given, "start_over"))
+    assert len(list(tmp_path.glob("run.old-*"))) == 1
+    assert bits(tmp_path / "run")["step"] == b"39"
 
 
 chance = random.Random(int(os.environ.get("FAULTS_SEED", "0")))

@@ -121,6 +121,7 @@ def test_without_a_run_or_a_checkpoint_there_is_nothing_to_restore(tmp_path: Pat
 
 
 def test_another_model_is_refused_with_the_difference(trained: Any):
-    with pytest.raises(lw.ConfigurationError, match="fresh=True") as refusal:
+    with pytest.raises(lw.ConfigurationError, match="other variables") as refusal:
         lw.Trainer(Unbuilt(), run_dir=trained[0]).restore("last")
     assert "model.layers[" in str(refusal.value)
+    assert "fresh=True" not in str(refusal.value)

@@ -23,11 +23,13 @@ from loopwright.adaptations.models import (
     better,
     build_compiled_model,
     is_bookkeeping,
+    loss_arguments,
     take_initial_epoch,
 )
 from loopwright.adaptations.optimizers import (
     accumulators,
     counter_in,
+    learning_rate_of,
     trained_by,
     update_counter,
     without_accumulation,
@@ -64,6 +66,8 @@ __all__ = [
     "is_bookkeeping",
     "iterator_state",
     "layers_in",
+    "learning_rate_of",
+    "loss_arguments",
     "losses_as_for_one_device",
     "mirrored_strategy",
     "optimizers_reduce_nothing",

@@ -51,6 +51,14 @@ def trained_by(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     return list(optimizer._trainable_variables)
 
 
+def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
+    """What an optimizer was given as its learning rate: a variable, a schedule or a function.
+
+    If this moves: every `fit` fails (tested).
+    """
+    return optimizer._learning_rate
+
+
 def update_counter(optimizer: keras.optimizers.Optimizer) -> Any:
     """The optimizer's count of calls, which `iterations` divides by the accumulation steps.
 

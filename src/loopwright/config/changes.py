@@ -14,10 +14,20 @@ _FREE = {
     "keep",
     "sinks",
     "export",
+    "on_change",
     "fit.validate_every",
     "fit.save_every",
     "fit.verbose",
 }
+
+_ACCEPTED_AS = {
+    "seed": ("seed",),
+    "optimizer": ("optimizer", "learning_rate"),
+    "model": ("layers", "loss", "optimizer", "learning_rate", "schedules"),
+    "precision": ("layers",),
+    "fit.shuffle": ("shuffle",),
+}
+"""By which names of `on_change` the trainer accepts what these keys decide."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +54,15 @@ def changes(before: Config, now: Config) -> list[Change]:
     fit.epochs: 3 -> 5 (allowed)
     """
     old, new = _flat(before), _flat(now)
+    accepted = () if isinstance(now.on_change, str) else now.on_change
+
+    def is_allowed(key: str) -> bool:
+        names = _ACCEPTED_AS.get(key, ())
+        return _is_allowed(key, old.get(key), new.get(key)) or any(n in accepted for n in names)
+
     keys = [*old, *(key for key in new if key not in old)]
     return [
-        Change(key, old.get(key), new.get(key), _is_allowed(key, old.get(key), new.get(key)))
+        Change(key, old.get(key), new.get(key), is_allowed(key))
         for key in keys
         if old.get(key) != new.get(key)
     ]
@@ -62,7 +78,8 @@ def refuse_changes(found: Sequence[Change]) -> None:
                 expected="changes of how long, how often and what is shown: more epochs, "
                 "intervals, verbosity, keep, plan, sinks, export",
                 received="; ".join(map(str, refused)),
-                do="put these values back, start over with --fresh, or choose another --run-dir",
+                do="put these values back, pass on_change=start_over (it moves the old run aside, "
+                "only if something differs), or choose another --run-dir",
             )
         )
 

@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from loopwright import edits
 from loopwright.config import names
 from loopwright.errors import ConfigurationError
 from loopwright.retention import larger_is_better
@@ -38,9 +39,16 @@ def _no_truth(value: Any) -> Any:
     return value
 
 
+def _known_edit(name: str) -> str:
+    if name not in edits.NAMES:
+        raise ValueError(f"unknown {name!r:.80}; choose from {', '.join(edits.NAMES)}")
+    return name
+
+
 Interval = Annotated[str, Field(max_length=40), AfterValidator(_interval)]
 Count = Annotated[PositiveInt, BeforeValidator(_no_truth)]
 Options = dict[str, Plain]
+Edits = Annotated[list[Annotated[str, AfterValidator(_known_edit)]], Field(max_length=50)]
 
 
 _CLOSED = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -203,6 +211,9 @@ class Config(BaseModel):
     precision: Literal["float32", "float64", "mixed_float16", "mixed_bfloat16"] = "float32"
     callbacks: Annotated[list[Callback], Field(max_length=50)] = Field(default_factory=list)
     on_nan: Literal["raise", "skip", "rollback"] = "raise"
+    on_change: Literal["refuse", "start_over"] | Edits = Field(
+        default="refuse", description="edits to accept in a run that goes on, by their names"
+    )
     keep: Annotated[list[Keep], Field(max_length=50)] = Field(
         default_factory=lambda: [Keep(latest=3), Keep(best="val_loss")]
     )

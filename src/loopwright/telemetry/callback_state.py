@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import message
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -38,18 +38,18 @@ def callback_tensors(callbacks: Sequence[Any]) -> dict[str, tf.Tensor]:
     }
 
 
-def require_same(callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]) -> None:
-    """Raises unless these are states of such callbacks, in the same order."""
+def objection(callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why these states do not belong to such callbacks, in any order; None if they do."""
     names, before = [type(c).__name__ for c in callbacks], [state["class"] for state in states]
-    if names != before:
-        raise ConfigurationError(
-            message(
-                "This run was saved with other callbacks.",
-                expected=", ".join(before) or "no callbacks",
-                received=", ".join(names) or "no callbacks",
-                do="pass the same callbacks in the same order, or start over with fresh=True",
-            )
-        )
+    if sorted(names) == sorted(before):
+        return None
+    return message(
+        "This run was saved with other callbacks.",
+        expected=", ".join(before) or "no callbacks",
+        received=", ".join(names) or "no callbacks",
+        do='pass the same callbacks, pass on_change="start_over" to start over, or choose another '
+        "run_dir",
+    )
 
 
 def restore_callbacks(
@@ -57,8 +57,11 @@ def restore_callbacks(
     states: Sequence[Mapping[str, Any]],
     tensors: Mapping[str, tf.Tensor],
 ) -> None:
-    """Puts back what callbacks remembered."""
-    for number, (callback, kept) in enumerate(zip(callbacks, states, strict=True)):
+    """Puts back what callbacks remembered; of several of a class, each gets its own in order."""
+    waiting = list(callbacks)
+    for number, kept in enumerate(states):
+        kinds = [type(each).__name__ for each in waiting]
+        callback = waiting.pop(kinds.index(kept["class"]))
         if hasattr(callback, "set_state"):
             callback.set_state(kept["state"])
             continue

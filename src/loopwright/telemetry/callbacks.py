@@ -24,7 +24,7 @@ from loopwright.telemetry.callback_state import (
     as_begun,
     callback_states,
     callback_tensors,
-    require_same,
+    objection,
     restore_callbacks,
 )
 
@@ -67,13 +67,16 @@ class CallbackBridge:
         """What the callbacks remember, as JSON knows it."""
         return callback_states(self._callbacks, self._begun)
 
+    def objection(self, states: Sequence[Mapping[str, Any]]) -> str | None:
+        """Why these states cannot be put back into the callbacks; None if they can."""
+        return objection(self._callbacks, states)
+
     def tensors(self) -> dict[str, Any]:
         """The arrays that callbacks hold, by name."""
         return callback_tensors(self._callbacks)
 
     def restore(self, states: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any]) -> None:
         """Puts back what callbacks remembered, once they have begun: beginning wipes it."""
-        require_same(self._callbacks, states)
         self._restore = lambda: restore_callbacks(self._callbacks, states, tensors)
         if self._calls is not None:
             self._restore()
