@@ -131,8 +131,11 @@ def test_a_run_exports_versions_into_its_directory_and_averaged_weights_if_asked
     task.optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9)
     trainer = lw.Trainer(task, run_dir=tmp_path / "run", plan="graph")
     trainer.fit(X, Y, epochs=2, batch_size=8, save_every="3 steps", verbose=0)
+    after_fit = task.model.get_weights()
+    plain, averaged = (trainer.export(checkpoint=3, averaged=flag) for flag in (False, True))
+    assert all(map(np.array_equal, task.model.get_weights(), after_fit))
+    assert [done.step for done in (plain, averaged)] == [3, 3]
     trainer.restore(3)
-    plain, averaged = (trainer.export(averaged=flag) for flag in (False, True))
     where = tmp_path / "run" / "export"
     assert [Path(done.path) for done in (plain, averaged)] == [where / "1", where / "2"]
     assert sorted(p.name for p in where.iterdir()) == ["1", "2"]

@@ -47,6 +47,8 @@ class Lent:
     on_nan: OnNan
     start_from_given_weights: Callable[[], None]
     """Once, if the trainer was given any."""
+    state_is_set: Callable[[], None]
+    """Called when the task has the state that a leg of a run begins, resumes or ended with."""
 
 
 @dataclass(frozen=True)

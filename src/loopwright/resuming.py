@@ -87,6 +87,7 @@ def leg_events(
 def _skipped(fitting: Fitting, found: Found | None, exact: Exact) -> Finished:
     if found is not None:
         put_back(fitting, require_resumable(fitting), *found, exact)
+        fitting.lent.state_is_set()
         fitting.bridge.recall()
     finalize_averages(fitting.lent.task)
     skipped = Finished(fitting.training.step, 0.0, "skipped")
@@ -120,6 +121,7 @@ class _Leg:
             self._go_back(found)
         else:
             fitting.lent.start_from_given_weights()
+        fitting.lent.state_is_set()
         # A person may keep infinity in a variable on purpose, as the best score so far.
         metrics = {id(v) for v in state.metric_variables(fitting.lent.task)}
         self._required = [n for n, v in self._named.items() if id(v) not in metrics]

@@ -107,6 +107,11 @@ class Run:
             self.directory.rename(aside)
             warnings.warn(f"The run before lies in {aside}.", LoopwrightWarning, stacklevel=2)
 
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether there is any, whole or damaged."""
+        return bool(self._store.all())
+
     def newest(self) -> "tuple[Checkpoint, Snapshot] | None":
         """The newest checkpoint that is whole."""
         found = self._store.newest()
