@@ -98,7 +98,7 @@ class Fitting:
         )
         counted = int(lent.task.step_counter.read_value())
         self.first_step = counted if snapshot is None else snapshot.first_step
-        self.tally = Tally(lent.task)
+        self.tally = Tally(lent.task, "train_step", lent.runners.updates)
         self.training = Training(
             functools.partial(lent.runners.runner, "train_step"),
             self.feed,

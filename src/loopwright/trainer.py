@@ -353,6 +353,7 @@ class Trainer:
             self._task,
             self._test_runner_for,
             data.one_pass(steps=steps),
+            self._runners.updates,
             strategy=self._strategy,
             clock=agreement.now,
             interrupted=agreement.interrupted,

@@ -169,7 +169,7 @@ def test_a_checkpoint_is_used_for_one_call_and_everything_is_put_back(trained: A
 
 def test_scheduled_numbers_follow_the_step_of_the_checkpoint_that_is_used(tmp_path: Path):
     class Counting(lw.Task):
-        def train_step(self):
+        def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
             return {"step": self.step}
 
         def predict_step(self, batch):

@@ -24,6 +24,7 @@ from loopwright.adaptations.models import (
     build_compiled_model,
     is_bookkeeping,
     take_initial_epoch,
+    watching_updates,
 )
 from loopwright.adaptations.optimizers import (
     accumulators,
@@ -42,11 +43,13 @@ from loopwright.adaptations.reduction import (
 from loopwright.adaptations.tracing import (
     autograph,
     captured_variables,
+    captures_of,
     compiled,
     random_numbers_for_xla,
     run_on_copies,
     scratch_graph,
     slow_random_numbers,
+    written_handles,
 )
 
 __all__ = [
@@ -57,6 +60,7 @@ __all__ = [
     "better",
     "build_compiled_model",
     "captured_variables",
+    "captures_of",
     "compiled",
     "counter_in",
     "gpu_memory_bytes",
@@ -83,6 +87,8 @@ __all__ = [
     "was_left_on_purpose",
     "watching_calls",
     "watching_losses",
+    "watching_updates",
     "without_accumulation",
     "workers",
+    "written_handles",
 ]
