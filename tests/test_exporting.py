@@ -1,6 +1,11 @@
 """Models that are exported answer in a new process as they do here, or are not exported."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
-from loopwright import exporting
+from loopwright import exporting, outputs, staging
 
 X = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
 Y = X[:, :1]
@@ -116,7 +121,7 @@ def test_a_model_that_answers_otherwise_is_not_exported(tmp_path: Path):
 
 def test_beyond_the_tolerance_nothing_is_left_behind(trained: lw.Trainer, tmp_path: Path):
     models = {"serve": trained.task.model}
-    with pytest.raises(lw.LoopwrightError, match="answers otherwise than the task"):
+    with pytest.raises(lw.LoopwrightError, match="differ from the task's"):
         exporting.export(models, tmp_path / "export", tolerance=-1.0)
     assert list((tmp_path / "export").iterdir()) == []
 
@@ -126,8 +131,11 @@ def test_a_run_exports_versions_into_its_directory_and_averaged_weights_if_asked
     task.optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9)
     trainer = lw.Trainer(task, run_dir=tmp_path / "run", plan="graph")
     trainer.fit(X, Y, epochs=2, batch_size=8, save_every="3 steps", verbose=0)
+    after_fit = task.model.get_weights()
+    plain, averaged = (trainer.export(checkpoint=3, averaged=flag) for flag in (False, True))
+    assert all(map(np.array_equal, task.model.get_weights(), after_fit))
+    assert [done.step for done in (plain, averaged)] == [3, 3]
     trainer.restore(3)
-    plain, averaged = (trainer.export(averaged=flag) for flag in (False, True))
     where = tmp_path / "run" / "export"
     assert [Path(done.path) for done in (plain, averaged)] == [where / "1", where / "2"]
     assert sorted(p.name for p in where.iterdir()) == ["1", "2"]
@@ -148,3 +156,126 @@ def test_without_a_model_there_is_nothing_to_export(tmp_path: Path):
 
     with pytest.raises(lw.ConfigurationError, match="a task without a model"):
         lw.Trainer(Nothing()).export(tmp_path / "export")
+
+
+class Elsewhere(keras.layers.Layer):
+    """Computes something else as soon as it is in a graph, as an exported model is."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.change = change
+
+    def call(self, x: Any) -> Any:
+        return self.change(x) if tf.inside_function() else {"a": x, "b": tf.argmax(x, -1)}
+
+
+class Altered(lw.Task):
+    """Exports models whose outputs change on the way, each in its own manner."""
+
+    def __init__(self, changes: Mapping[str, Callable[[Any], Any]]) -> None:
+        super().__init__()
+        self.layers = {name: Elsewhere(change) for name, change in changes.items()}
+
+    def exports(self):
+        return {name: _model_of(layer) for name, layer in self.layers.items()}
+
+
+def _model_of(layer: keras.layers.Layer) -> keras.Model:
+    class Wrapped(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def call(self, x: Any) -> Any:
+            return self.layer(x)
+
+    return Wrapped()
+
+
+def test_nan_other_shapes_other_dtypes_and_missing_outputs_are_not_exported(tmp_path: Path):
+    def given(**other: Any) -> Callable[[Any], Any]:
+        return lambda x: {
+            name: other.get(name, same)(x)
+            for name, same in (("a", tf.identity), ("b", lambda x: tf.argmax(x, -1)))
+            if other.get(name, same) is not None
+        }
+
+    changes = {
+        "same": given(),
+        "nan": given(a=lambda x: x * tf.where(x > 0, np.nan, 1.0)),
+        "infinite": given(a=lambda x: x / tf.zeros_like(x)),
+        "shape": given(a=lambda x: x[:, :2]),
+        "dtype": given(b=lambda x: tf.argmax(x, -1, tf.int32)),
+        "missing": given(b=None),
+        "more": lambda x: {**given()(x), "c": x},
+    }
+    examples = dict.fromkeys(changes, X[:8])
+    with pytest.raises(lw.LoopwrightError, match="nothing was exported") as refusal:
+        lw.Trainer(Altered(changes)).export(tmp_path / "export", examples=examples)
+    received = next(line for line in str(refusal.value).splitlines() if "received" in line)
+    said = received.partition(": ")[2].split("; ")
+    assert said == [
+        f"nan: output 'a' has NaN in {np.sum(X[:8] > 0)} of 24 values where the task has a number",
+        "infinite: output 'a' has infinity in 24 of 24 values where the task has a finite number",
+        "shape: output 'a' has the shape (8, 2) instead of (8, 3)",
+        "dtype: output 'b' is int32 instead of int64",
+        "missing: output 'b' is missing",
+        "more: output 'c' is not an output of the task",
+    ]
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+def test_strings_flags_whole_numbers_and_nan_of_the_task_itself_are_compared(tmp_path: Path):
+    class Everything(keras.Model):
+        def call(self, x: Any) -> Any:
+            return {
+                "words": tf.strings.as_string(x),
+                "flags": x > 0,
+                "counts": tf.argmax(x, -1),
+                "logs": tf.math.log(x),  # NaN for negative numbers, here and there
+                "short": tf.cast(x, tf.bfloat16),
+                "ragged": tf.RaggedTensor.from_tensor(x, lengths=tf.argmax(x, -1) + 1),
+            }
+
+    class Own(lw.Task):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Everything()
+
+    done = lw.Trainer(Own()).export(tmp_path / "export", examples={"serve": X[:8]})
+    assert done.largest_difference <= 1e-6
+
+
+def test_equal_infinities_are_equal_and_do_not_hide_other_differences():
+    one = {"a": tf.constant([np.inf, -np.inf, 1.0])}
+    assert outputs.compared(one, one, tolerance=1e-4) == (0.0, [])
+    for other in ([np.inf, -np.inf, 1.1], [np.inf, np.inf, 1.0], [np.nan, -np.inf, 1.0]):
+        _, problems = outputs.compared(one, {"a": tf.constant(other)}, tolerance=1e-4)
+        assert len(problems) == 1
+
+
+def test_the_next_export_removes_what_a_killed_one_left_and_nothing_else(
+    trained: lw.Trainer, tmp_path: Path
+):
+    where = tmp_path / "export"
+    killed = f"""
+import os, signal, subprocess, keras, loopwright as lw
+subprocess.run = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # all is written by then
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+lw.Trainer(lw.Supervised(model, "mse", "sgd")).export({os.fspath(where)!r})
+"""
+    done = subprocess.run([sys.executable, "-c", killed], check=False, capture_output=True)
+    assert done.returncode == -signal.SIGKILL
+    left = [path for path in where.iterdir() if ".tmp-" in path.name]
+    assert left
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = where / f"{left[0].name[:-8]}01234567"
+    link.symlink_to(elsewhere)
+    own = where / ".notes.tmp-01234567"
+    own.write_text("not ours")
+    with staging.staged(where) as other:
+        trained.export(where)
+        assert other.is_dir()
+    assert set(where.iterdir()) == {link, own, where / "1"}
+    assert elsewhere.is_dir()

@@ -1,5 +1,7 @@
 """Validation and evaluation: right numbers, and no trace left in the training."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -156,3 +158,147 @@ def test_batches_that_change_their_shape_are_scored_to_the_end(plan):
     batches = [np.full((2, width), width, "float32") for width in (3, 3, 5, 4)]
     trainer = lw.Trainer(Sums(), plan=plan)
     assert trainer.evaluate(iter(batches)) == {"mean": pytest.approx((3 + 3 + 5 + 4) / 4)}
+
+
+class Metered(lw.Task):
+    """Holds three metrics, and updates those that each step is given."""
+
+    def __init__(self, train=(), test=(), returned=()):
+        super().__init__()
+        self.weight, self.optimizer = tf.Variable(1.0), keras.optimizers.SGD(0.01)
+        self.first = keras.metrics.Mean(name="first")
+        self.second = keras.metrics.FalsePositives(name="second")
+        self.others = [keras.metrics.Sum(name="third")]
+        self.updated = {"train": set(train), "test": set(test)}
+        self.returned = returned
+
+    def _update(self, values, which):
+        for metric in (self.first, *self.others):
+            if metric.name in self.updated[which]:
+                metric.update_state(0.0 * values)
+        if "second" in self.updated[which]:
+            # In a branch that is taken now and then, and never counts anything.
+            tf.cond(values[0] > 2.0, lambda: self._count(values), lambda: tf.constant(0))
+        return {m.name: m.result() for m in self.metrics if m.name in self.returned}
+
+    def _count(self, values):
+        self.second.update_state(tf.ones_like(values), values)
+        return tf.constant(0)
+
+    def train_step(self, batch):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(batch - self.weight))
+        self.minimize(loss, [self.weight], self.optimizer, tape)
+        return {"loss": loss} | self._update(batch, "train")
+
+    def test_step(self, batch):
+        return {"loss": tf.reduce_mean(batch)} | self._update(batch, "test")
+
+
+VALUES = np.arange(8, dtype="float32")
+
+
+def left_out(task, **options):
+    """The names in the history, and what was said of those that are missing."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        trainer = lw.Trainer(task, **{"plan": "graph", **options})
+        data = {"validation_data": (VALUES,), "batch_size": 4, "verbose": 0}
+        trainer.fit(VALUES, epochs=2, **data)
+        history = trainer.fit(VALUES, epochs=2, **data).history
+        trainer.evaluate(VALUES)
+    return history, [str(one.message) for one in said if one.category is lw.StepWarning]
+
+
+@pytest.mark.parametrize("plan", ["graph", "eager", "fused"])
+def test_a_metric_is_reported_where_it_is_updated_and_named_once_elsewhere(plan):
+    task = Metered(train=["first", "second"], test=["third", "second"])
+    history, said = left_out(task, plan=plan)
+    reported = {"loss", "first", "second", "val_loss", "val_third", "val_second"}
+    assert history.keys() == reported
+    assert history["second"] == history["val_second"] == [0.0, 0.0]  # updated, and still zero
+    train, test = sorted(said, key=lambda text: "test_step" in text)
+    assert "Metered.train_step does not update the metric 'third'" in train
+    assert "Metered.test_step does not update the metric 'first'" in test
+    assert "update_state" in test
+
+
+def test_a_result_that_a_step_returns_of_a_metric_it_does_not_update_is_left_out():
+    task = Metered(train=["first"], returned=["first", "second"])
+    history, _ = left_out(task)
+    assert history.keys() == {"loss", "first", "val_loss"}
+
+
+def test_a_scalar_under_the_name_of_a_metric_that_is_not_updated_is_reported():
+    class Own(Metered):
+        def test_step(self, batch):
+            return {"first": tf.reduce_mean(batch)}
+
+    history, _ = left_out(Own(train=["first", "second", "third"]))
+    assert history["val_first"] == [pytest.approx(3.5)] * 2
+
+
+def test_a_metric_that_is_changed_without_update_state_is_reported():
+    class Own(Metered):
+        def train_step(self, batch):
+            self.first.total.assign_add(tf.reduce_sum(batch))
+            self.first.count.assign_add(4.0)
+            return super().train_step(batch)
+
+    for plan in ("graph", "eager"):
+        history, _ = left_out(Own(), plan=plan)
+        assert history["first"] == [pytest.approx(3.5)] * 2
+
+
+def test_early_stopping_on_a_metric_that_is_left_out_does_not_stop(tmp_path):
+    stopping = keras.callbacks.EarlyStopping("val_first", mode="min", patience=0)
+    trainer = lw.Trainer(Metered(train=["first", "second", "third"]), plan="graph")
+    with pytest.warns(UserWarning, match="val_first") as said:
+        history = trainer.fit(
+            VALUES, validation_data=(VALUES,), epochs=3, callbacks=[stopping], verbose=0
+        )
+    assert len(history.epoch) == 3
+    texts = [str(one.message) for one in said]
+    assert any("`val_first` which is not available" in text for text in texts)
+    assert any("does not update the metrics 'first', 'second', 'third'" in text for text in texts)
+
+
+def test_a_compiled_model_reports_its_metrics_as_keras_does():
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+            self.idle = keras.metrics.Mean(name="idle")
+
+        def call(self, x):
+            return self.dense(x)
+
+    def made():
+        keras.utils.set_random_seed(0)
+        model = Own()
+        model.compile("sgd", "mse")
+        return model
+
+    x, y = data(16)
+    theirs = made().fit(x, y, shuffle=False, verbose=0).history
+    ours = lw.Trainer(made(), plan="graph").fit(x, y, shuffle=False, verbose=0).history
+    assert ours.keys() == theirs.keys()
+
+
+@pytest.mark.parametrize("plan", ["graph", "eager"])
+def test_a_run_that_is_resumed_at_the_end_of_an_epoch_leaves_out_the_same_metrics(tmp_path, plan):
+    def history(run_dir, fails):
+        trainer = lw.Trainer(Metered(train=["first", "second"]), run_dir=run_dir, plan=plan)
+        options = {"batch_size": 4, "save_every": "2 steps", "epochs": 2}
+        for event in trainer.events(VALUES, **options):
+            if fails and isinstance(event, lw.Saved):
+                raise RuntimeError("the machine failed")
+        return trainer.history.history
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lw.StepWarning)
+        with pytest.raises(RuntimeError, match="the machine failed"):
+            history(tmp_path / "run", fails=True)
+        resumed = history(tmp_path / "run", fails=False)
+        assert resumed == history(tmp_path / "whole", fails=False)
+    assert resumed.keys() == {"loss", "first", "second"}

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright import adaptations, calls, explanations, guards, state
+from loopwright import adaptations, calls, explanations, guards, state, updates
 from loopwright.gradients import StepScope, build_optimizers, step_scope
 from loopwright.step import Step
 
@@ -30,6 +30,8 @@ class Built:
     """The variables that it reads or changes; a bare handle of one that it only writes."""
     graph: Any = field(default=None, compare=False, repr=False)
     """Its operations as a `GraphDef`, to be looked at."""
+    updated: updates.Updated | None = field(default=None, compare=False, repr=False)
+    """Which metrics it updates; None where that does not matter."""
 
     @property
     def has_convolutions(self) -> bool:
@@ -127,6 +129,7 @@ def _build_task(step: Step, batch_spec: Any) -> Built:
     # With several replicas this trace has no updates in it.
     owned = [v for optimizer, _ in met for v in state.variables(optimizer)] if several else []
     built = _built(outputs, graph, owned)
+    built = replace(built, updated=updates.traced(step.task, graph, outputs))
     if step.watch is None:
         return built
     own = tuple(v for v in built.captured if not step.watch.holds(v))

@@ -9,11 +9,10 @@ answers are compared. Beyond the tolerance nothing is left behind.
 
 import contextlib
 import json
-import os
-import secrets
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +21,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from loopwright.disk import delete_tree, write_whole
-from loopwright.errors import ConfigurationError, LoopwrightError, message
+from loopwright import outputs, tensors
+from loopwright.disk import write_whole
+from loopwright.errors import ConfigurationError, LoopwrightError, LoopwrightWarning, message
+from loopwright.staging import staged
 
 Format = Literal["saved_model", "keras"]
 EXAMPLES = 8
@@ -65,31 +66,66 @@ def export(
         name: drawn(models[name]) if some is None else tf.nest.map_structure(tf.constant, some)
         for name, some in given.items()
     }
-    expected = {name: _flat(models[name](inputs[name], training=False)) for name in models}
-    final = path if kind == "keras" else _next_version(path)
-    with _aside(final) as temporary:
+    expected = {name: outputs.named(models[name](inputs[name], training=False)) for name in models}
+    _warn_of_nothing_to_compare(expected)
+    with staged(path.parent if kind == "keras" else path) as directory:
+        # Keras goes by the ending.
+        written = directory / ("model.keras" if kind == "keras" else "model")
         if kind == "keras":
-            models[next(iter(models))].save(temporary)
+            models[next(iter(models))].save(written)
         else:
-            _save_model(models, inputs, temporary)
-        with _scratch(final.parent) as scratch:
-            answers = _answers_of_a_new_process(temporary, kind, inputs, scratch)
-        difference = max(_difference(expected[name], answers[name]) for name in models)
-        if not difference <= tolerance:
-            raise LoopwrightError(
-                message(
-                    "The exported model answers otherwise than the task: nothing was exported.",
-                    expected=f"the same answers in a new process, within {tolerance:g}",
-                    received=f"a relative difference of {difference:.3g}",
-                    do="look for layers that behave otherwise when they are loaded: random ones, "
-                    "custom ones without a whole get_config",
-                )
-            )
-        temporary.rename(final)
-    done = Exported(str(final), kind, sorted(models), float(difference), EXAMPLES, step)
-    report = final.parent / f"{final.name}.json" if kind == "keras" else final / "loopwright.json"
-    write_whole(report, json.dumps(asdict(done), indent=2).encode() + b"\n")
+            _save_model(models, inputs, written)
+        found = _outputs_of_a_new_process(written, kind, inputs, directory)
+        difference = _require_same(expected, found, tolerance)
+        final = path if kind == "keras" else _next_version(path)
+        done = Exported(str(final), kind, sorted(models), difference, EXAMPLES, step)
+        report = json.dumps(asdict(done), indent=2).encode() + b"\n"
+        if kind == "saved_model":
+            write_whole(written / "loopwright.json", report)
+        written.rename(final)
+        if kind == "keras":
+            write_whole(final.with_name(f"{final.name}.json"), report)
     return done
+
+
+def _require_same(
+    expected: Mapping[str, Mapping[str, Any]],
+    found: Mapping[str, Mapping[str, Any]],
+    tolerance: float,
+) -> float:
+    """The largest relative difference; raises if there is more than that, or too much of it."""
+    worst, problems = 0.0, list[str]()
+    for name, own in expected.items():
+        difference, wrong = outputs.compared(own, found.get(name, {}), tolerance=tolerance)
+        worst, problems = max(worst, difference), problems + [f"{name}: {text}" for text in wrong]
+    if problems:
+        raise LoopwrightError(
+            message(
+                "The outputs of the exported model differ from the task's: nothing was exported.",
+                expected=f"the same outputs in a new process, within {tolerance:g}",
+                received="; ".join(problems),
+                do="look for layers that change when they are exported or loaded: random layers, "
+                "custom layers with an incomplete get_config, Python code that depends on the "
+                "process",
+            )
+        )
+    return worst
+
+
+def _warn_of_nothing_to_compare(expected: Mapping[str, Mapping[str, Any]]) -> None:
+    empty = [f"{name}: {o}" for name, own in expected.items() for o in outputs.without_numbers(own)]
+    if empty:
+        warnings.warn(
+            message(
+                "The task itself outputs nothing but NaN for the examples of this export: "
+                "the comparison says nothing about these outputs.",
+                expected="numbers to compare",
+                received="; ".join(empty),
+                do='pass inputs that the model is made for: export(..., examples={"serve": x[:8]})',
+            ),
+            LoopwrightWarning,
+            stacklevel=2,
+        )
 
 
 def worded(done: Exported) -> str:
@@ -125,6 +161,10 @@ def drawn(model: keras.Model, count: int = EXAMPLES) -> Any:
 
     def draw(spec: Any) -> Any:
         shape = [count, *(size or EXAMPLES for size in spec.shape[1:])]
+        if spec.dtype == "string":
+            return tf.strings.as_string(random.integers(0, 10, shape))
+        if spec.dtype == "bool":
+            return tf.constant(random.integers(0, 2, shape) == 1)
         if "int" in spec.dtype:
             return tf.constant(random.integers(0, 2, shape), spec.dtype)
         return tf.constant(random.normal(size=shape), spec.dtype)
@@ -188,15 +228,15 @@ def _serving(model: keras.Model) -> Any:
     return lambda inputs: model(inputs, training=False)
 
 
-def _answers_of_a_new_process(
+def _outputs_of_a_new_process(
     path: Path, kind: Format, inputs: Mapping[str, Any], scratch: Path
-) -> dict[str, list[Any]]:
-    arrays: dict[str, Any] = {
-        f"{name} {place}": leaf
+) -> dict[str, dict[str, Any]]:
+    given = {
+        f"{name}\n{place:06d}": tf.convert_to_tensor(leaf)
         for name, some in inputs.items()
-        for place, leaf in enumerate(_flat(some))
+        for place, leaf in enumerate(tf.nest.flatten(some))
     }
-    np.savez(scratch / "inputs.npz", **arrays)
+    tensors.write(scratch / "inputs", given)
     command = [sys.executable, "-m", "loopwright.exported", kind, str(path), str(scratch)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -209,53 +249,13 @@ def _answers_of_a_new_process(
                 "module that the loading program imports; or export a saved_model",
             )
         )
-    with np.load(scratch / "outputs.npz") as found:
-        keys = sorted(found, key=_place)
-        return {n: [found[k] for k in keys if k.rpartition(" ")[0] == n] for n in inputs}
-
-
-def _place(key: str) -> int:
-    return int(key.rpartition(" ")[2])
-
-
-def _difference(expected: list[Any], answers: list[Any]) -> float:
-    if [a.shape for a in expected] != [a.shape for a in answers]:
-        return float("inf")
-    worst = 0.0
-    for one, other in zip(expected, answers, strict=True):
-        apart = np.abs(one.astype("float64") - other.astype("float64"))
-        scale = max(float(np.max(np.abs(one), initial=0.0)), 1e-12)
-        worst = max(worst, float(np.max(apart, initial=0.0)) / scale)
-    return worst
-
-
-def _flat(value: Any) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in tf.nest.flatten(value)]
+    found: dict[str, dict[str, Any]] = {}
+    for key, tensor in tensors.read(scratch / "outputs").items():
+        name, _, output = key.partition("\n")
+        found.setdefault(name, {})[output] = tensor
+    return found
 
 
 def _next_version(path: Path) -> Path:
     taken = [int(entry.name) for entry in path.glob("*") if entry.name.isdigit()]
     return path / str(max(taken, default=0) + 1)
-
-
-@contextlib.contextmanager
-def _aside(final: Path) -> Iterator[Path]:
-    """A place beside the final one; whatever is left there goes with any error."""
-    final.parent.mkdir(parents=True, exist_ok=True)
-    suffix = ".keras" if final.name.endswith(".keras") else ""
-    temporary = final.with_name(f".{final.name}.tmp-{secrets.token_hex(4)}{suffix}")
-    try:
-        yield temporary
-    finally:
-        if os.path.lexists(temporary):
-            delete_tree(temporary)
-
-
-@contextlib.contextmanager
-def _scratch(parent: Path) -> Iterator[Path]:
-    scratch = parent / f".examples.tmp-{secrets.token_hex(4)}"
-    scratch.mkdir(0o700)
-    try:
-        yield scratch
-    finally:
-        delete_tree(scratch)

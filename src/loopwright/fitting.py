@@ -47,6 +47,8 @@ class Lent:
     on_nan: OnNan
     start_from_given_weights: Callable[[], None]
     """Once, if the trainer was given any."""
+    state_is_set: Callable[[], None]
+    """Called when the task has the state that a leg of a run begins, resumes or ended with."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Fitting:
         )
         counted = int(lent.task.step_counter.read_value())
         self.first_step = counted if snapshot is None else snapshot.first_step
-        self.tally = Tally(lent.task)
+        self.tally = Tally(lent.task, "train_step", lent.runners.updates)
         self.training = Training(
             functools.partial(lent.runners.runner, "train_step"),
             self.feed,

@@ -145,6 +145,27 @@ _ELEMENTWISE = frozenset(
 _SIZES = frozenset(["Shape", "ShapeN", "Size", "Rank"])
 
 
+# Some of their outputs may depend on what others of them do not.
+_CALLS = frozenset(
+    [
+        "If",
+        "StatelessIf",
+        "Case",
+        "StatelessCase",
+        "While",
+        "StatelessWhile",
+        "PartitionedCall",
+        "StatefulPartitionedCall",
+    ]
+)
+
+
+def flow_in_sight(graph: Any, sources: Iterable[Any]) -> set[str]:
+    """As `flow`, but not through branches, loops and functions, which mix what they are given."""
+    kinds = {op.type for op in graph.get_operations()}
+    return flow(graph, sources, through=kinds - _CALLS - _SIZES)
+
+
 def flow(graph: Any, sources: Iterable[Any], through: Iterable[str] | None = None) -> set[str]:
     """The names of all tensors whose values, not just their sizes, depend on the sources."""
     reached = {tensor.name for tensor in sources}

@@ -133,6 +133,7 @@ def _skipped(
 ) -> Finished:
     if found is not None:
         put_back(fitting, named, *_on_disk(found), exact)
+        fitting.lent.state_is_set()
         fitting.bridge.recall()
     finalize_averages(fitting.lent.task)
     declaration.leave(fitting.lent.task)
@@ -189,6 +190,7 @@ class _Leg:
             self._go_back(_on_disk(found))
         else:
             fitting.lent.start_from_given_weights()
+        fitting.lent.state_is_set()
         # A person may keep infinity in a variable on purpose, as the best score so far.
         metrics = {id(v) for v in state.metric_variables(fitting.lent.task)}
         self._required = [n for n, v in self._named.items() if id(v) not in metrics]

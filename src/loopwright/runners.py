@@ -12,6 +12,7 @@ from loopwright.plans import Plan, Terms
 from loopwright.running import StepRunner
 from loopwright.step import Step, StepName
 from loopwright.task import Task
+from loopwright.updates import Updates
 from loopwright.watching import GradientWatch
 
 
@@ -31,6 +32,8 @@ class Runners:
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
         self._runners: dict[Any, StepRunner] = {}
+        self.updates = Updates(task)
+        """Which metrics the steps update."""
 
     @property
     def workers(self) -> int:
@@ -48,7 +51,10 @@ class Runners:
             # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
             needs_trace = not is_eager or step.replicas > 1 or self._on_nan == "skip"
             built = self._build(step, batch_spec) if needs_trace else Built(None)
-            self._runners[kind] = StepRunner(step, built, plan, self._watch(name, built))
+            if built.updated is not None:
+                self.updates.note(name, built.updated)
+            watch = self._watch(name, built)
+            self._runners[kind] = StepRunner(step, built, plan, watch, self.updates)
         return self._runners[kind]
 
     def built(self, name: StepName, batch_spec: Any) -> Built:
@@ -110,6 +116,7 @@ class Runners:
         if self._fingerprint != self._task_now():
             self._built.clear()
             self._runners.clear()
+            self.updates.task_changed()
             self._fingerprint = self._task_now()
 
     def _task_now(self) -> Any:

@@ -18,6 +18,7 @@ from loopwright.plans import Plan
 from loopwright.readers import Reader, ResidentReader, StreamReader
 from loopwright.step import Step
 from loopwright.stopwatch import Stopwatch
+from loopwright.updates import Updated, Updates, watched
 
 _Called = tuple[int, Any, list[int], bool]
 """How many steps, their outputs, which were not finite, whether more may be run."""
@@ -39,8 +40,12 @@ class Ran:
 class StepRunner:
     """Runs one step of a task over batches of one spec, by one plan."""
 
-    def __init__(self, step: Step, built: Built, plan: Plan, watch: Watch) -> None:
+    def __init__(
+        self, step: Step, built: Built, plan: Plan, watch: Watch, updates: Updates
+    ) -> None:
         self._step, self._plan, self._finite = step, plan, watch
+        # Without a trace, running the step shows which metrics it updates.
+        self._updates = updates if built.updated is None and not step.reports_last else None
         self._loops = Loops(step, built.outputs, plan, watch)
         self._functions: dict[Any, Any] = {}
         self.first_not_finite = ""
@@ -179,11 +184,19 @@ class StepRunner:
         looks = self._finite.looks and not self.skips and self._step.replicas == 1
         variables = list(state.named(self._step.task).values()) if looks else []
         before = [variable.read_value() for variable in variables]
-        outputs, is_finite = self._loops.one(batch)
+        outputs, is_finite = self._one_eager_step(batch)
         if looks and not bool(is_finite):
             again = functools.partial(self._loops.one, batch)
             self.first_not_finite = first_operation(again, variables, before)
         return outputs, is_finite
+
+    def _one_eager_step(self, batch: Any) -> tuple[Any, Any]:
+        if self._updates is None:
+            return self._loops.one(batch)
+        with watched(self._step.task) as updated:
+            called = self._loops.one(batch)
+        self._updates.note(self._step.name, Updated(frozenset(updated)))
+        return called
 
     # -- compiling -----------------------------------------------------------------------------
 

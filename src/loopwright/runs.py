@@ -134,6 +134,11 @@ class Run:
                 path.rename(aside / path.name)
         return aside
 
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether there is any, whole or damaged."""
+        return bool(self._store.all())
+
     def newest(self) -> "tuple[Checkpoint, Snapshot] | None":
         """The newest checkpoint that is whole."""
         found = self._store.newest()

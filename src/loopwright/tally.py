@@ -1,6 +1,6 @@
 """The numbers of an epoch so far: means of what the steps returned, and the task's metrics."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, final
 
 import numpy as np
@@ -9,14 +9,16 @@ import tensorflow as tf
 from loopwright.compiled import CompiledModel, as_keras_reports
 from loopwright.meter import Meter
 from loopwright.task import Task, reset, results
+from loopwright.updates import Updates
 
 
 @final
 class Tally:
     """Adds up the outputs of many steps and reads the metrics beside them."""
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
+    def __init__(self, task: Task, step: str, updates: Updates) -> None:
+        self._task, self._step, self._updates = task, step, updates
+        self._restored: frozenset[Any] | None = None
         self._meter = Meter()
         self._last: dict[str, Any] = {}
 
@@ -31,12 +33,17 @@ class Tally:
         if isinstance(self._task, CompiledModel):
             self._last = outputs
         else:
+            seen = self._updates.of(self._step)
+            unfounded = frozenset[str]() if seen is None else seen.unfounded
             pairs = {name: (float(t), float(w)) for name, (t, w) in outputs.items()}
-            self._meter.add(pairs)
+            self._meter.add({name: pair for name, pair in pairs.items() if name not in unfounded})
 
     def state(self) -> dict[str, Any]:
         """The epoch so far, for a checkpoint; the metrics are variables and not part of it."""
-        return {"totals": self._meter.state(), "last": tf.nest.map_structure(_plain, self._last)}
+        updated = self._updated_metrics()
+        places = [place for place, metric in enumerate(self._task.metrics) if metric in updated]
+        last = tf.nest.map_structure(_plain, self._last)
+        return {"totals": self._meter.state(), "last": last, "updated": places}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state; the metrics are left as they are."""
@@ -45,6 +52,10 @@ class Tally:
             {name: (total, weight) for name, (total, weight) in state["totals"].items()}
         )
         self._last = dict(state["last"])
+        places = state.get("updated")  # earlier versions wrote none
+        if places is not None:
+            known = enumerate(self._task.metrics)
+            self._restored = frozenset(metric for place, metric in known if place in places)
 
     def numbers(self) -> dict[str, Any]:
         """Every number by name; a metric wins over a scalar of the same name.
@@ -54,8 +65,17 @@ class Tally:
         if isinstance(self._task, CompiledModel):
             found = as_keras_reports(self._task.model, self._last)
         else:
-            found = self._meter.means() | results(self._task)
+            updated = self._updated_metrics()
+            self._updates.name_others(self._step, updated)
+            found = self._meter.means() | results(self._task, updated)
         return {name: _number(value) for name, value in found.items()}
+
+    def _updated_metrics(self) -> Collection[Any]:
+        """Those that this pass has updated: as seen here, or before the run was resumed."""
+        seen, before = self._updates.of(self._step), self._restored
+        if seen is None:
+            return self._task.metrics if before is None else before
+        return seen.metrics if before is None or before <= seen.metrics else seen.metrics | before
 
 
 def _plain(value: Any) -> Any:

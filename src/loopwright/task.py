@@ -13,7 +13,7 @@ class Regression(lw.Task):
         return {"loss": loss}
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import keras
@@ -135,10 +135,10 @@ def require_step(task: Task, name: Literal["train_step", "test_step", "predict_s
         getattr(task, name)(None)
 
 
-def results(task: Task) -> dict[str, Any]:
-    """What the task's metrics say now, by name."""
+def results(task: Task, updated: Collection[keras.metrics.Metric]) -> dict[str, Any]:
+    """What those of the task's metrics say now that were updated, by name."""
     found: dict[str, Any] = {}
-    for metric in task.metrics:
+    for metric in [metric for metric in task.metrics if metric in updated]:
         value = metric.result()
         found |= value if isinstance(value, Mapping) else {metric.name: value}
     return found

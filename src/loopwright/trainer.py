@@ -24,13 +24,12 @@ from loopwright.exporting import Exported, Format, export
 from loopwright.finite import OnNan, require_policy
 from loopwright.fitting import Asked, Fitting, Lent
 from loopwright.history import History
-from loopwright.initial_weights import start_from
 from loopwright.joining import strategy_for
 from loopwright.piloting import Piloting, asked_for
 from loopwright.plan_history import PlanHistory
 from loopwright.plans import Plan, nearest, settled
 from loopwright.prediction import Predictor
-from loopwright.restoring import Which, require_run, restore
+from loopwright.restoring import Checkpoint, HeldState, Which, require_run
 from loopwright.resuming import leg_events
 from loopwright.retention import DEFAULT_KEEP, KeepBest, Rule, best_rules
 from loopwright.runners import Runners
@@ -104,7 +103,6 @@ class Trainer:
         require_on_change(on_change)
         with self._team.losses_explained():
             self._task = as_task(task, self._strategy)
-        self._init_from = None if init_from is None else os.fspath(init_from)
         _require_watchable(watch, self._task)
         # Whole gradients go to TensorBoard only; on several replicas nobody holds them.
         keeps = run_dir is not None and self._strategy.num_replicas_in_sync == 1
@@ -114,9 +112,12 @@ class Trainer:
         self._predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
-        self._restored_step: int | None = None
         self._run = None if run_dir is None else Run(run_dir, keep)
         self._shown_rule = next(iter(best_rules(keep)), KeepBest())
+        given = None if init_from is None else os.fspath(init_from)
+        self._state = HeldState(
+            self._task, self._runners, self._run, self._team, init_from=given, fresh=fresh
+        )
         self._exact: Exact = exact
         self._on_change: OnChange = on_change
         self._fresh = fresh
@@ -130,7 +131,8 @@ class Trainer:
             self._build_test,
             seed,
             on_nan,
-            self._start_from_given_weights,
+            self._state.start_from_given_weights,
+            self._state.is_set_by_leg,
         )
         self.history = History()
 
@@ -255,13 +257,14 @@ class Trainer:
         require_shareable(asked, self._team)
         if self._run is None:
             fitting = Fitting(self._lent, asked, first_epoch=self._epochs_done)
-            self._start_from_given_weights()
+            self._state.start_from_given_weights()
             self._began(fitting)
             return self._counted(fitting.events(Place(), {}))
         if self._fresh:
             if self.is_chief:
                 self._run.move_aside()
             self._fresh = False
+            self._state.starts_over()
         return self._counted(
             leg_events(
                 self._lent,
@@ -281,13 +284,13 @@ class Trainer:
         "best" is the best validation by the first `KeepBest` of `keep`, with `metric="val_auc"` by
         another one. A trainer without `keep` takes the rules that the run was trained with.
 
-        To score, predict or export; or, between two calls of `fit`, to train on from there. The
-        run's own count of steps stays.
+        To score, predict or export; or, between two calls of `fit`, to train on from there. In a
+        process that has not trained, `task.step` is then the step of the checkpoint. After `fit`
+        it stays: what is trained from an earlier state is added to the run.
         """
-        run = require_run(self._run)
-        self._restored_step = restore(self._task, self._runners, run, which, self._team, metric)
+        step = self._state.restore(which, metric)
         declaration.leave(self._task)
-        return self._restored_step
+        return step
 
     def evaluate(
         self,
@@ -297,23 +300,35 @@ class Trainer:
         *,
         batch_size: int | None = None,
         steps: int | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> dict[str, Any]:
-        """Scores a data set: `{"loss": ..., "accuracy": ...}`. Training is not disturbed."""
+        """Scores a data set: `{"loss": ..., "accuracy": ...}`. Training is not disturbed.
+
+        `checkpoint` is "best", "last" or a step of the run: its state is used for this call, then
+        the task's own is put back. "current" are the weights that the task holds. It may be left
+        out after `fit` or `restore`, and where there are no checkpoints.
+        """
         require_step(self._task, "test_step")
         _require_positive(steps=steps)
-        self._start_from_given_weights()
-        data = part(as_data(x, y, sample_weight, batch_size=batch_size), self._team)
-        alone = Agreement(self._team, time.perf_counter, Signals())
-        with self._team.losses_explained():
+        with self._state.of(checkpoint, "evaluate"), self._team.losses_explained():
+            data = part(as_data(x, y, sample_weight, batch_size=batch_size), self._team)
+            alone = Agreement(self._team, time.perf_counter, Signals())
             return self._score(data, steps, alone) or {}
 
-    def predict(self, x: Any, *, batch_size: int | None = None, steps: int | None = None) -> Any:
-        """The predictions for a data set, as NumPy arrays."""
+    def predict(
+        self,
+        x: Any,
+        *,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Any:
+        """The predictions for a data set, as NumPy arrays; `checkpoint` as for `evaluate`."""
         require_step(self._task, "predict_step")
         _require_positive(steps=steps)
-        self._start_from_given_weights()
-        data = as_data(x, batch_size=batch_size)
-        return self._predictor.predict(data, steps=steps, plan=self.plan)
+        with self._state.of(checkpoint, "predict"):
+            data = as_data(x, batch_size=batch_size)
+            return self._predictor.predict(data, steps=steps, plan=self.plan)
 
     def export(
         self,
@@ -322,21 +337,21 @@ class Trainer:
         format: Format | None = None,
         examples: Mapping[str, Any] | None = None,
         averaged: bool = False,
+        checkpoint: Checkpoint | None = None,
     ) -> Exported:
         """Writes the task's models for serving, loads them in a new process, and compares.
 
         A directory gets versions (`export/1`, `export/2`), a path that ends in `.keras` is one
         file; by default it is in `export` in the run directory. `averaged` takes the averages of
-        optimizers with `use_ema`. `Task.exports` says which models, and under which names.
+        optimizers with `use_ema`, `checkpoint` is as for `evaluate`. `Task.exports` says which
+        models, and under which names.
         """
-        step = self._restored_step
-        if step is None:
-            step = int(self._task.step_counter.read_value())
-        if path is None:
-            path = require_run(self._run).directory / "export"
-            path = path / f"step-{step}.keras" if format == "keras" else path
-        with averages_in_place(self._task) if averaged else contextlib.nullcontext():
-            return export(self._task.exports(), Path(path), examples, format=format, step=step)
+        with self._state.of(checkpoint, "export") as step:
+            if path is None:
+                path = require_run(self._run).directory / "export"
+                path = path / f"step-{step}.keras" if format == "keras" else path
+            with averages_in_place(self._task) if averaged else contextlib.nullcontext():
+                return export(self._task.exports(), Path(path), examples, format=format, step=step)
 
     def _console(self, verbose: Verbose) -> Sink:
         if self._run is None:
@@ -345,17 +360,12 @@ class Trainer:
             verbose, self._shown_rule, functools.partial(self._run.best, self._shown_rule)
         )
 
-    def _start_from_given_weights(self) -> None:
-        if self._init_from is not None:
-            source, self._init_from = self._init_from, None
-            start_from(self._task, source)
-
     def _began(self, fitting: Fitting) -> None:
         self.history = fitting.history
 
     def _counted(self, events: Iterator[Event]) -> Iterator[Event]:
         """The events of a leg; afterwards it counts."""
-        self._restored_step = None
+        self._state.trains()
         try:
             with self._team.losses_explained():
                 yield from events
@@ -369,6 +379,7 @@ class Trainer:
             self._task,
             self._test_runner_for,
             data.one_pass(steps=steps),
+            self._runners.updates,
             strategy=self._strategy,
             clock=agreement.now,
             interrupted=agreement.interrupted,

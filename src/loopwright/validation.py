@@ -15,6 +15,7 @@ from loopwright.running import StepRunner
 from loopwright.stopwatch import Stopwatch
 from loopwright.tally import Tally
 from loopwright.task import Task
+from loopwright.updates import Updates
 
 
 @contextlib.contextmanager
@@ -37,13 +38,15 @@ def score(
     task: Task,
     runner_for: Callable[[Feed], StepRunner],
     feed: Feed,
+    updates: Updates,
     *,
     strategy: tf.distribute.Strategy,
     clock: Callable[[], float],
     interrupted: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any] | None:
     """Runs the test step over all of a feed; means are weighted by examples. None: interrupted."""
-    tally, pace, watch, scored, rest = Tally(task), Pace(), Stopwatch(clock), 0, feed
+    tally = Tally(task, "test_step", updates)
+    pace, watch, scored, rest = Pace(), Stopwatch(clock), 0, feed
     with contextlib.ExitStack() as undoing:
         while rest is not None:
             feed, runner = rest, runner_for(rest)

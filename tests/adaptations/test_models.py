@@ -28,3 +28,16 @@ def test_a_compiled_model_is_built_with_its_optimizer_and_metrics_and_nothing_is
 
 def test_a_loss_tells_the_arguments_of_its_function():
     assert adaptations.loss_arguments(keras.losses.Huber(0.25)) == {"delta": 0.25}
+
+
+def test_metrics_that_are_updated_in_a_scope_are_seen_and_left_as_they_were():
+    called, updated, idle = (keras.metrics.Mean(name=name) for name in ("a", "b", "c"))
+
+    with adaptations.watching_updates([called, updated, idle]) as seen:
+        called(1.0)
+        updated.update_state(3.0)
+        idle.result()
+
+    assert seen == {called, updated}
+    assert float(updated.result()) == 3.0
+    assert not any("update_state" in vars(metric) for metric in (called, updated, idle))

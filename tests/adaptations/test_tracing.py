@@ -176,3 +176,27 @@ def test_a_tensorflow_that_has_moved_the_function_is_left_alone(monkeypatch):
     trainer = loopwright.Trainer(loopwright.Supervised(model, "mse", "sgd"), plan="fused")
     trainer.fit(np.zeros((8, 4)), np.zeros((8, 1)), shuffle=False, verbose=0)
     assert trainer.plan_history.notes == (note,)
+
+
+# --- written_handles ------------------------------------------------------------------------------
+
+
+def test_variables_that_a_graph_changes_are_told_from_those_that_it_reads():
+    changed, read, branch, looped, called, only_read_in_branch = (
+        tf.Variable(1.0) for _ in range(6)
+    )
+
+    @tf.function
+    def function(x):
+        called.assign(x)
+
+    with adaptations.scratch_graph() as graph:
+        x = read + changed.assign_add(1.0)
+        tf.cond(x > 0, lambda: branch.assign(x), only_read_in_branch.read_value)
+        tf.while_loop(lambda i: i < 3, lambda i: i + tf.cast(looped.assign(x), tf.int32), [0])
+        function(x)
+
+    written = adaptations.written_handles(graph)
+
+    assert written == {id(v.handle) for v in (changed, branch, looped, called)}
+    assert len(adaptations.captures_of(graph, {id(read.handle)})) == 1

@@ -52,7 +52,9 @@ class Noisy(lw.Task):
 
     def test_step(self, batch):
         x, y = batch
-        return {"loss": tf.reduce_mean((self.model(x, training=False) - y) ** 2)}
+        predictions = self.model(x, training=False)
+        self.error.update_state(y, predictions)
+        return {"loss": tf.reduce_mean((predictions - y) ** 2)}
 
 
 def arrays(rows=STEPS_PER_EPOCH * 8 - 3):

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from tests.resume.program import Noisy, arrays, digest, train
 
 import loopwright as lw
@@ -125,3 +126,126 @@ def test_another_model_is_refused_with_the_difference(trained: Any):
         lw.Trainer(Unbuilt(), run_dir=trained[0]).restore("last")
     assert "model.layers[" in str(refusal.value)
     assert "fresh=True" not in str(refusal.value)
+
+
+class Predicting(Noisy):
+    def predict_step(self, batch):
+        return self.model(batch, training=False)
+
+
+def test_a_process_that_neither_trained_nor_restored_is_asked_for_the_checkpoint(trained: Any):
+    run_dir, _ = trained
+    fresh = lw.Trainer(Predicting(), run_dir=run_dir)
+    before, x = digest(fresh.task), arrays(20)
+    for use in (
+        lambda **which: fresh.evaluate(*x, **which),
+        lambda **which: fresh.predict(x[0], **which),
+        lambda **which: fresh.export(run_dir / "export", **which),
+    ):
+        with pytest.raises(lw.ConfigurationError, match="neither trained nor restored") as refusal:
+            use()
+        for word in ("best", "last", "step", "current"):
+            assert word in str(refusal.value)
+    assert digest(fresh.task) == before
+    untrained = lw.Trainer(Predicting()).evaluate(*x)
+    assert fresh.evaluate(*x, checkpoint="current") == untrained
+    with pytest.raises(lw.ConfigurationError, match="neither trained nor restored"):
+        fresh.evaluate(*x)
+
+
+def test_a_checkpoint_is_used_for_one_call_and_everything_is_put_back(trained: Any):
+    run_dir, trainer = trained
+    after_fit, x = digest(trainer.task), arrays(20)
+    scores = {which: trainer.evaluate(*x, checkpoint=which) for which in (10, "last")}
+    assert digest(trainer.task) == after_fit
+    assert scores["last"] == trainer.evaluate(*x) == trainer.evaluate(*x, checkpoint="current")
+    assert scores[10] != scores["last"]
+    fresh = lw.Trainer(Predicting(), run_dir=run_dir)
+    assert {which: fresh.evaluate(*x, checkpoint=which) for which in (10, "last")} == scores
+    assert int(fresh.task.step) == 0
+    predicted = fresh.predict(x[0], checkpoint=10)
+    assert fresh.restore(10) == 10
+    assert np.array_equal(fresh.predict(x[0]), predicted)
+    assert fresh.evaluate(*x) == scores[10]
+
+
+def test_scheduled_numbers_follow_the_step_of_the_checkpoint_that_is_used(tmp_path: Path):
+    class Counting(lw.Task):
+        def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
+            return {"step": self.step}
+
+        def predict_step(self, batch):
+            return batch + tf.cast(self.step, tf.float32)
+
+    zeros = np.zeros(2, "float32")
+    trainer = lw.Trainer(Counting(), run_dir=tmp_path, plan="graph", keep=KEEP_ALL)
+    trainer.fit(None, until="4 steps", save_every="2 steps", verbose=0)
+    assert trainer.predict(zeros, checkpoint=2).tolist() == [2.0, 2.0]
+    assert trainer.predict(zeros).tolist() == [4.0, 4.0]
+    trainer.restore(2)  # the run's own count stays: training goes on after step 4
+    assert int(trainer.task.step) == 4
+    fresh = lw.Trainer(Counting(), run_dir=tmp_path, plan="graph", keep=KEEP_ALL)
+    assert fresh.predict(zeros, checkpoint=2).tolist() == [2.0, 2.0]
+    assert fresh.restore(2) == int(fresh.task.step) == 2
+    fresh.fit(None, until="6 steps", verbose=0)
+    assert int(fresh.task.step) == 6
+    other = lw.Trainer(Counting(), run_dir=tmp_path, plan="graph", keep=KEEP_ALL, fresh=True)
+    assert other.predict(zeros).tolist() == [0.0, 0.0]  # the run before is to be moved aside
+    other.restore(4)
+    with pytest.warns(lw.LoopwrightWarning):
+        other.fit(None, until="3 steps", verbose=0)
+    assert int(other.task.step) == 3
+
+
+def test_a_skipped_leg_restores_and_a_leg_that_was_refused_does_not(trained: Any):
+    run_dir, trainer = trained
+    x = arrays(20)
+    skipping, _ = train(run_dir, "arrays", "graph", epochs=2, keep=KEEP_ALL)
+    assert skipping.evaluate(*x) == trainer.evaluate(*x)
+    refused = lw.Trainer(Noisy(), run_dir=run_dir, plan="graph")
+    with pytest.raises(lw.ConfigurationError, match="other data"):
+        refused.fit(*arrays(50), batch_size=8, epochs=9, verbose=0)
+    with pytest.raises(lw.ConfigurationError, match="neither trained nor restored"):
+        refused.evaluate(*x)
+
+
+def test_a_callback_can_evaluate_a_resumed_run_from_its_beginning(tmp_path: Path):
+    class Evaluating(keras.callbacks.Callback):
+        def __init__(self, trainer: lw.Trainer) -> None:
+            super().__init__()
+            self.trainer, self.scores = trainer, list[Any]()
+
+        def on_train_begin(self, logs=None):
+            self.scores.append(self.trainer.evaluate(*arrays(20)))
+
+    for epochs in (1, 2):
+        trainer = lw.Trainer(Noisy(), run_dir=tmp_path, plan="graph")
+        callback = Evaluating(trainer)
+        trainer.fit(*arrays(), batch_size=8, epochs=epochs, callbacks=[callback], verbose=0)
+        assert len(callback.scores) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*weights were taken")
+def test_without_checkpoints_the_weights_are_used_as_they_are(trained: Any, tmp_path: Path):
+    x = arrays(20)
+    for run_dir in (None, tmp_path / "run"):
+        trainer = lw.Trainer(Noisy(), run_dir=run_dir, init_from=trained[0])
+        assert trainer.evaluate(*x) == trainer.evaluate(*x, checkpoint="current")
+    with pytest.raises(lw.ConfigurationError, match="no run directory"):
+        lw.Trainer(Noisy()).evaluate(*x, checkpoint="best")
+    with pytest.raises(lw.ConfigurationError, match="no checkpoint yet"):
+        trainer.evaluate(*x, checkpoint="last")
+    unknown: Any = "newest"
+    with pytest.raises(lw.ConfigurationError, match='"current"'):
+        lw.Trainer(Noisy()).evaluate(*x, checkpoint=unknown)
+
+
+@pytest.mark.filterwarnings("ignore:.*weights were taken")
+def test_weights_to_begin_with_are_not_those_of_a_run_that_has_gone_further(trained: Any):
+    run_dir, _ = trained
+    first = run_dir / "checkpoints" / "step-00000005"
+    trainer = lw.Trainer(Noisy(), run_dir=run_dir, init_from=first)
+    with pytest.raises(lw.ConfigurationError, match="neither trained nor restored"):
+        trainer.evaluate(*arrays(20))
+    begun = lw.Trainer(Noisy(), init_from=first).evaluate(*arrays(20))
+    assert trainer.evaluate(*arrays(20), checkpoint="current") == begun

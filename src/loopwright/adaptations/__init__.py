@@ -25,6 +25,7 @@ from loopwright.adaptations.models import (
     is_bookkeeping,
     loss_arguments,
     take_initial_epoch,
+    watching_updates,
 )
 from loopwright.adaptations.optimizers import (
     accumulators,
@@ -44,11 +45,13 @@ from loopwright.adaptations.reduction import (
 from loopwright.adaptations.tracing import (
     autograph,
     captured_variables,
+    captures_of,
     compiled,
     random_numbers_for_xla,
     run_on_copies,
     scratch_graph,
     slow_random_numbers,
+    written_handles,
 )
 
 __all__ = [
@@ -59,6 +62,7 @@ __all__ = [
     "better",
     "build_compiled_model",
     "captured_variables",
+    "captures_of",
     "compiled",
     "counter_in",
     "gpu_memory_bytes",
@@ -87,6 +91,8 @@ __all__ = [
     "was_left_on_purpose",
     "watching_calls",
     "watching_losses",
+    "watching_updates",
     "without_accumulation",
     "workers",
+    "written_handles",
 ]

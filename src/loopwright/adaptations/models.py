@@ -1,5 +1,7 @@
 """Whole models and metrics, and what Keras notes down in them."""
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -29,6 +31,36 @@ def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:
     If this moves: an edited argument of a loss goes unnoticed (tested).
     """
     return dict(getattr(loss, "_fn_kwargs", None) or {})
+
+
+@contextlib.contextmanager
+def watching_updates(metrics: Sequence[keras.metrics.Metric]) -> Iterator[set[Any]]:
+    """The metrics whose `update_state` is called while it lasts, also by calling the metric.
+
+    If this moves: in eager steps only a metric whose values have changed counts as updated.
+    """
+    updated = set[Any]()
+
+    def watching(metric: keras.metrics.Metric) -> Any:
+        update = metric.update_state
+
+        def update_state(*args: Any, **kwargs: Any) -> Any:
+            updated.add(metric)
+            return update(*args, **kwargs)
+
+        return update_state
+
+    before = [vars(metric).get("update_state") for metric in metrics]
+    for metric in metrics:
+        object.__setattr__(metric, "update_state", watching(metric))  # Keras would track it
+    try:
+        yield updated
+    finally:
+        for metric, own in zip(metrics, before, strict=True):
+            if own is None:
+                object.__delattr__(metric, "update_state")
+            else:
+                object.__setattr__(metric, "update_state", own)
 
 
 def take_initial_epoch(model: keras.Model) -> int:

@@ -1,10 +1,11 @@
 """Graphs: how a step becomes one, what it captures, how it draws under XLA."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.ops import random_ops_util
 
 from loopwright.adaptations.replacement import replaced
@@ -92,6 +93,26 @@ def captured_variables(graph: Any) -> list[Any]:
     # Lookup tables and iterators are resources too, without a dtype and shape of their own.
     handles = [handle for handle in handles if getattr(handle, "_handle_data", None) is not None]
     return [by_handle.get(id(handle), handle) for handle in handles]
+
+
+def written_handles(graph: Any) -> set[int] | None:
+    """The ids of the variables' handles that a scratch graph may change, in its functions too.
+
+    If this moves: None, and a metric that no step updates is reported as 0 again.
+    """
+    inputs_of = getattr(auto_control_deps_utils, "get_read_write_resource_inputs", None)
+    if inputs_of is None:
+        return None
+    pairs = zip(graph.internal_captures, graph.external_captures, strict=True)
+    handles = {id(inner): id(outer) for inner, outer in pairs}
+    written = [tensor for op in graph.get_operations() for tensor in inputs_of(op)[1]]
+    return {handles[id(tensor)] for tensor in written if id(tensor) in handles}
+
+
+def captures_of(graph: Any, handles: Collection[int]) -> list[Any]:
+    """The tensors by which a scratch graph knows the variables with these handles."""
+    pairs = zip(graph.internal_captures, graph.external_captures, strict=True)
+    return [inner for inner, outer in pairs if id(outer) in handles]
 
 
 @contextlib.contextmanager
