@@ -4,7 +4,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from loopwright import environment, repeatable, replicas, state, tensors
+from loopwright import environment, repeatable, replicas, resources, state, tensors
+from loopwright.building import Built
 from loopwright.data import specs
 from loopwright.data.source import Read, changed_data
 from loopwright.errors import ConfigurationError, LoopwrightWarning, StepError, message
@@ -22,9 +23,20 @@ def require_resumable(fitting: Fitting) -> dict[str, Any]:
     lent = fitting.lent
     spec = None if fitting.feed is None else fitting.feed.batch_spec
     built = lent.runners.built("train_step", spec)
+    if lent.piloting.plan.step == "eager":
+        lent.runners.require_unchanging(spec)
     named = state.named(lent.task)
-    title = f"{type(lent.task).__name__}.train_step"
+    _require_saved(fitting, "train_step", named, built)
+    for tested in lent.runners.tests_built():
+        _require_saved(fitting, "test_step", named, tested)
+    return named
+
+
+def _require_saved(fitting: Fitting, step: str, named: dict[str, Any], built: Built) -> None:
+    task = fitting.lent.task
+    title = f"{type(task).__name__}.{step}"
     state.require_complete(named, built.captured, title)
+    resources.require_saved(title, built.resources, task)
     drawn = repeatable.unrepeatable(built.operations)
     if drawn:
         raise StepError(
@@ -36,7 +48,6 @@ def require_resumable(fitting: Fitting) -> dict[str, Any]:
                 "draw from it; or train without run_dir",
             )
         )
-    return named
 
 
 def taken(
