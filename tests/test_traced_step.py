@@ -1,6 +1,7 @@
 """What a traced step uses: values that Python computed once, and state that no checkpoint holds."""
 
 import random
+import re
 import time
 import warnings
 from collections.abc import Callable
@@ -305,6 +306,14 @@ def test_an_unknown_warning_is_refused_with_the_known_ones(given: Any):
     with pytest.raises(lw.ConfigurationError, match="silence") as caught:
         lw.Trainer(Regression(), silence=given)
     assert "baked-in-array, broadcast" in str(caught.value)
+
+
+def test_every_id_is_told_of_on_the_page_about_debugging():
+    page = (Path(__file__).parents[1] / "docs" / "debugging.md").read_text()
+    with pytest.raises(lw.ConfigurationError) as caught:
+        lw.Trainer(Regression(), silence=[""])
+    known = str(caught.value).split("a list of: ")[1].splitlines()[0].split(", ")
+    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == known
 
 
 # --- the arguments of a step --------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Literal, get_args
 
 from loopwright.errors import ConfigurationError, StepWarning, message
@@ -17,18 +17,7 @@ WarningId = Literal[
     "unsavable-layer",
     "unused-losses",
 ]
-
-WARNINGS: Mapping[WarningId, str] = {
-    "baked-in-array": "a step without a batch computes with a fixed array",
-    "broadcast": "shapes (n,) and (n, 1) broadcast to (n, n)",
-    "inference-mode": "a model is trained and called without training=True",
-    "no-gradient": "a variable given to minimize has no gradient",
-    "swapped-arguments": "a loss gets predictions first, labels second",
-    "unrolled-loop": "a Python loop makes the same update many times",
-    "unsavable-layer": "get_config of a layer fails",
-    "unused-losses": "losses added by layers are not part of the loss",
-}
-"""What each id warns of."""
+"""What each warns of is told in `docs/debugging.md`."""
 
 _silenced: list[frozenset[str]] = []
 
