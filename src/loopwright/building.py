@@ -79,21 +79,25 @@ def _build_compiled(step: Step, batch_spec: Any) -> Built:
 
 
 def require_unchanging(
-    step: Step, built: Built, traces: Sequence[Trace] | None, *, for_xla: bool = False
+    step: Step,
+    built: Built,
+    traces: Sequence[Trace] | None = None,
+    *,
+    for_xla: bool = False,
+    is_eager: bool = False,
 ) -> None:
     """Raises if Python computes other values each time the step is traced.
 
     `traces` are those of the loop that is about to run, so that a right step is not traced more
-    often: only where they may differ is it traced twice more, and those two are compared. None
-    says that there are none to compare with.
+    often; without them it is traced once more. Only where they may differ from what was built is
+    it traced twice under the same conditions, and these two decide.
     """
-    source = getattr(step.task.model, step.name) if step.reports_last else step.function
-    if traces is not None and not constants.may_differ(
-        built.traces, traces, source, for_xla=for_xla
-    ):
+    if traces is None:
+        traces = _traced_again(step, built.batch_spec)
+    if not constants.may_differ(built.traces, traces, step.source, for_xla=for_xla):
         return
     first, second = _traced_again(step, built.batch_spec), _traced_again(step, built.batch_spec)
-    text = constants.changing(step.title, first, second, source, is_eager=not step.converts)
+    text = constants.changing(step.title, first, second, step.source, is_eager=is_eager)
     if text is not None:
         raise StepError(text)
 

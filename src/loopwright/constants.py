@@ -97,7 +97,12 @@ def noted(batch: Any) -> Iterator[None]:
 def _looked_at(
     graph: Any, operations: Sequence[Any], kinds: Counter[str]
 ) -> Iterator[tuple[Any, Constant]]:
-    captured = adaptations.captured_values(graph)
+    captured = {
+        name: value
+        for name, value in adaptations.captured_values(graph).items()
+        if _is_number(value.dtype)
+    }
+    digests = dict[str, int]()
     for op in operations:
         if op.type not in _FOLLOW_NAMES:
             kinds[op.type] += 1
@@ -109,10 +114,11 @@ def _looked_at(
                 yield op, Constant(tf.as_dtype(value.dtype), shape, digest)
         for tensor in op.inputs:
             value = captured.get(tensor.name)
-            if value is not None and _is_number(value.dtype):
-                digest = hash(value.numpy().tobytes())
+            if value is not None:
+                if tensor.name not in digests:
+                    digests[tensor.name] = hash(value.numpy().tobytes())
                 shape = tuple(value.shape.as_list())
-                yield op, Constant(value.dtype, shape, digest)
+                yield op, Constant(value.dtype, shape, digests[tensor.name])
         for inner in adaptations.inner_graphs(op):
             yield from _looked_at(inner, inner.get_operations(), kinds)
 

@@ -51,7 +51,7 @@ class Runners:
             built = self._build(step, batch_spec) if needs_trace else Built(None)
             if needs_trace and step.replicas > 1 and not is_eager:
                 # Their constants lie between each other's in the loop's graph.
-                require_unchanging(step, built, None)
+                require_unchanging(step, built)
             self._runners[kind] = StepRunner(step, built, plan, self._watch(name, built))
         return self._runners[kind]
 
@@ -66,8 +66,8 @@ class Runners:
 
     def require_unchanging(self, batch_spec: Any) -> None:
         """Refuses a train step run eagerly whose Python computes other values each time."""
-        step = self._step("train_step", batch_spec, converts=False)
-        require_unchanging(step, self._build(step, batch_spec), None)
+        step = self._step("train_step", batch_spec, converts=True)
+        require_unchanging(step, self._build(step, batch_spec), is_eager=True)
 
     def terms(self, feed: Feed | None) -> Terms:
         """What a plan has to serve."""

@@ -27,7 +27,7 @@ def require_resumable(fitting: Fitting) -> dict[str, Any]:
         lent.runners.require_unchanging(spec)
     named = state.named(lent.task)
     _require_saved(fitting, "train_step", named, built)
-    for tested in lent.runners.tests_built():
+    for tested in lent.runners.tests_built() if fitting.asked.sets else ():
         _require_saved(fitting, "test_step", named, tested)
     return named
 

@@ -36,13 +36,16 @@ class Step:
     @property
     def title(self) -> str:
         """The step's name in messages: `GAN.train_step`."""
-        owner = getattr(self.task, "model", self.task) if self.reports_last else self.task
-        return f"{type(owner).__name__}.{self.name}"
+        return f"{type(self._owner).__name__}.{self.name}"
 
     @property
-    def function(self) -> Any:
-        """The person's own function."""
-        step = getattr(self.task, self.name)
+    def _owner(self) -> Any:
+        return getattr(self.task, "model", self.task) if self.reports_last else self.task
+
+    @property
+    def source(self) -> Any:
+        """The person's own function; of a compiled Keras model, the model's."""
+        step = getattr(self._owner, self.name)
         # A step under @tf.function would hide its operations from guards, plans and replicas.
         return getattr(step, "python_function", step)
 
@@ -91,7 +94,7 @@ class Step:
 
     def call(self, batch: Any) -> Any:
         """The person's own code."""
-        step = self.function
+        step = getattr(self.task, self.name) if self.reports_last else self.source
         if self.converts and not self.reports_last:
             step = adaptations.autograph(step)
         recorded = contextlib.nullcontext({}) if self.watch is None else self.watch.recording()
