@@ -75,7 +75,14 @@ def warned(task: lw.Task, *data: Any) -> str:
     assert int(task.step) == 2
     texts = {str(warning.message) for warning in caught}
     assert len(texts) == 1
-    return texts.pop()
+    return without_id(texts.pop())
+
+
+def without_id(text: str) -> str:
+    """A warning without its last line, which tells how to silence it."""
+    text, silence = text.rsplit("\n", 1)
+    assert silence.startswith('  silence: Trainer(..., silence=["')
+    return text
 
 
 def place(marker: str) -> str:

@@ -54,7 +54,9 @@ def warned(task: lw.Task) -> str:
         fit(task)
     texts = {str(warning.message) for warning in caught}
     assert len(texts) == 1
-    return texts.pop()
+    text, silence = texts.pop().rsplit("\n", 1)
+    assert silence.startswith('  silence: Trainer(..., silence=["')
+    return text
 
 
 def line_of(marker: str) -> int:
@@ -105,6 +107,24 @@ def test_a_step_closed_over_its_batch_does_not_read_it():
 
     with pytest.raises(lw.StepError, match=r"^Closed.train_step does not read its batch: every"):
         fit(Closed())
+
+
+def random_batch(x, y):
+    rows = np.random.randint(len(x), size=8)  # drawn once
+    return x[rows], y[rows]
+
+
+def test_a_step_that_draws_its_batch_with_numpy_is_refused_with_the_line_of_the_draw():
+    class Baked(Regression):
+        def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
+            return super().train_step(random_batch(X, Y))
+
+    trainer = lw.Trainer(Baked(), plan="graph", silence=["baked-in-array"])
+    with pytest.raises(lw.StepError, match=r"^Baked.train_step uses a value that Python") as caught:
+        trainer.fit(None, until="100 steps", verbose=0)
+    drawn = f'np.random.randint (file "test_mistakes.py", line {line_of("drawn once")}: '
+    assert drawn in str(caught.value)
+    assert int(trainer.task.step) == 0
 
 
 def test_a_numpy_function_is_named_with_its_line_and_its_name_in_tensorflow():

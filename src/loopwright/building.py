@@ -6,15 +6,28 @@ value, and the guards see the graph.
 
 import contextlib
 import hashlib
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from loopwright import adaptations, calls, explanations, guards, state, updates
+from loopwright import (
+    adaptations,
+    calls,
+    constants,
+    explanations,
+    guards,
+    silencing,
+    state,
+    updates,
+)
+from loopwright.constants import Trace
+from loopwright.errors import StepError
 from loopwright.gradients import StepScope, build_optimizers, step_scope
+from loopwright.resources import Resource, touched
 from loopwright.step import Step
 
 
@@ -32,6 +45,12 @@ class Built:
     """Its operations as a `GraphDef`, to be looked at."""
     updated: updates.Updated | None = field(default=None, compare=False, repr=False)
     """Which metrics it updates; None where that does not matter."""
+    resources: tuple[Resource, ...] = field(default=(), compare=False, repr=False)
+    """What it uses beside variables: queues, tables, iterators."""
+    batch_spec: Any = field(default=None, compare=False, repr=False)
+    """What it was traced for."""
+    traces: tuple[Trace, ...] = field(default=(), compare=False, repr=False)
+    """The constants in it."""
 
     @property
     def has_convolutions(self) -> bool:
@@ -47,17 +66,73 @@ class Built:
 
 def build(step: Step, batch_spec: Any) -> Built:
     """Traces `step` for batches of this spec. Raises in words what is wrong with it."""
-    with explanations.explained(step.title, batch_spec):
-        if not step.reports_last:
-            return _build_task(step, batch_spec)
-        if step.replicas > 1:
-            with step.strategy.scope():
-                adaptations.build_compiled_model(step.task, batch_spec)
-        elif step.name == "train_step" and _makes_variables_of_tensors(step.task):
+    with (
+        explanations.explained(step.title, batch_spec),
+        silencing.silenced(step.silenced),
+        constants.recorded() as traces,
+    ):
+        if step.reports_last:
+            built = _build_compiled(step, batch_spec)
+        else:
+            built = _build_task(step, batch_spec)
+        return replace(built, batch_spec=batch_spec, traces=tuple(traces[-step.replicas :]))
+
+
+def _build_compiled(step: Step, batch_spec: Any) -> Built:
+    if step.replicas > 1:
+        with step.strategy.scope():
             adaptations.build_compiled_model(step.task, batch_spec)
-        with adaptations.scratch_graph() as graph:
-            outputs = step.on_all_replicas(_placeholders(batch_spec))
-        return _built(outputs, graph)
+    elif step.name == "train_step" and _makes_variables_of_tensors(step.task):
+        adaptations.build_compiled_model(step.task, batch_spec)
+    with adaptations.scratch_graph() as graph:
+        outputs = step.on_all_replicas(_placeholders(batch_spec))
+    return _built(outputs, graph)
+
+
+def require_unchanging(
+    step: Step,
+    built: Built,
+    traces: Sequence[Trace] | None = None,
+    *,
+    for_xla: bool = False,
+    is_eager: bool = False,
+) -> None:
+    """Raises if Python computes other values each time the step is traced.
+
+    `traces` are those of the loop that is about to run, so that a right step is not traced more
+    often; without them it is traced once more. Only where they may differ from what was built is
+    it traced twice under the same conditions, and these two decide.
+    """
+    if traces is None:
+        traces = _traced_again(step, built.batch_spec)
+    if not constants.may_differ(built.traces, traces, step.source, for_xla=for_xla):
+        return
+    first, second = _traced_again(step, built.batch_spec), _traced_again(step, built.batch_spec)
+    text = constants.changing(step.title, first, second, step.source, is_eager=is_eager)
+    if text is not None:
+        raise StepError(text)
+
+
+def _traced_again(step: Step, batch_spec: Any) -> list[Trace]:
+    """The constants of one more trace; what it had to say was said when the step was built."""
+    with (
+        warnings.catch_warnings(),
+        constants.recorded(lines=True) as traces,
+        adaptations.scratch_graph(),
+        step.adapted() if not step.reports_last else contextlib.nullcontext(),
+    ):
+        warnings.simplefilter("ignore")
+        if step.reports_last:
+            step.on_all_replicas(_placeholders(batch_spec))
+        else:
+            scope = StepScope(updates=step.replicas == 1)
+
+            def on_one(batch: Any) -> None:
+                with step_scope(scope):
+                    step.call(batch)
+
+            step.strategy.run(on_one, args=(_placeholders(batch_spec),))
+    return traces
 
 
 def _makes_variables_of_tensors(task: Any) -> bool:
@@ -76,7 +151,7 @@ def _built(outputs: Any, graph: Any, more_captured: Iterable[Any] = ()) -> Built
     # The variables, not the graph: what is kept here outlives it.
     captured = (*adaptations.captured_variables(graph), *more_captured)
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, outputs)
-    return Built(specs, tuple(kinds), captured, definition)
+    return Built(specs, tuple(kinds), captured, definition, touched(graph))
 
 
 def _kind(node: Any) -> str:
@@ -126,6 +201,8 @@ def _build_task(step: Step, batch_spec: Any) -> Built:
         calls.check_configs(state.of_kind(keras.Layer, step.task))
     guards.check_reads_batch(step.title, tensors)
     guards.check_operations(step.title, graph, tensors)
+    if step.name == "train_step" and not step.has_data:
+        constants.check_arrays(step.title, graph)
     # With several replicas this trace has no updates in it.
     owned = [v for optimizer, _ in met for v in state.variables(optimizer)] if several else []
     built = _built(outputs, graph, owned)

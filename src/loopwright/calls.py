@@ -8,7 +8,8 @@ import keras
 
 from loopwright.adaptations import Called, counter_in, layers_in
 from loopwright.errors import StepError, message
-from loopwright.guards import flow, warn
+from loopwright.guards import flow
+from loopwright.silencing import warn
 
 MOST_UPDATES = 10
 """So many updates by one optimizer in a step are no inner loop any more, but epochs."""
@@ -23,12 +24,13 @@ def check_training(called: Called, trained: Sequence[Any]) -> None:
         idle = [inner.name for inner in _with_modes(layer)]
         if is_trained and idle and id(layer) not in given:
             warn(
+                "inference-mode",
                 message(
                     f"The step calls {layer.name!r} without training=True: dropout and batch norm "
                     "are in inference mode while training.",
                     received=f"inference mode for {', '.join(idle)}",
                     do="write model(x, training=True) in train_step, or False if that is meant",
-                )
+                ),
             )
 
 
@@ -60,12 +62,13 @@ def check_loss_arguments(called: Called, graph: Any, placeholders: Sequence[Any]
         is_label = second.name in from_batch and second.name not in from_variables
         if is_label and first.name in from_variables:
             warn(
+                "swapped-arguments",
                 message(
                     f"The arguments of {name} are swapped: predictions first, then labels.",
                     expected=f"{name}: labels first, then predictions",
                     received="a first argument that depends on weights, and a second that does not",
                     do="write loss(labels, predictions)",
-                )
+                ),
             )
 
 
@@ -75,6 +78,7 @@ def check_updates(step: str, met: Sequence[tuple[Any, Sequence[Any]]]) -> None:
     most = max(counts.values(), default=0)
     if most >= MOST_UPDATES:
         warn(
+            "unrolled-loop",
             message(
                 f"{step} makes the same update {most} times: a Python loop was unrolled {most} "
                 "times at trace time.",
@@ -82,7 +86,7 @@ def check_updates(step: str, met: Sequence[tuple[Any, Sequence[Any]]]) -> None:
                 received=f"{most} updates of the same variables by one optimizer",
                 do=f"leave epochs to fit(..., epochs={most}); for several updates on one batch "
                 f"write `for _ in tf.range({most}):`",
-            )
+            ),
         )
 
 
@@ -121,13 +125,14 @@ def check_configs(layers: Sequence[keras.Layer]) -> None:
             inner.get_config()
         except (NameError, AttributeError) as error:
             warn(
+                "unsavable-layer",
                 message(
                     f"{type(inner).__name__}.get_config fails: {error}. Keras cannot save it.",
                     expected="a get_config that names attributes of the layer",
                     received=f"{type(error).__name__} in {type(inner).__name__}.get_config",
                     do="keep the arguments of __init__ as attributes, and return them: "
                     '{**super().get_config(), "units": self.units}',
-                )
+                ),
             )
         except Exception:  # whatever else it is, training does not need it
             continue

@@ -53,7 +53,11 @@ class LoopwrightWarning(UserWarning):
 
 
 class StepWarning(LoopwrightWarning):
-    """A step does something that can be meant, and usually is not."""
+    """A step does something that is probably a mistake; `Trainer(silence=[id])` silences it."""
+
+    def __init__(self, text: str, *, id: str = "") -> None:
+        super().__init__(text)
+        self.id = id
 
 
 class RetraceWarning(LoopwrightWarning):

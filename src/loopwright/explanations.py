@@ -1,6 +1,7 @@
 """Errors of TensorFlow and Keras while a step is traced, turned into sentences about the step."""
 
 import contextlib
+import inspect
 import itertools
 import linecache
 import operator
@@ -14,6 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from loopwright.drawing_calls import Line
 from loopwright.errors import LoopwrightError, StepError, message
 
 
@@ -75,9 +77,22 @@ def variable_name(variable: Any) -> str:
 
 def place_of(op: Any) -> str:
     """The line of the step that made an operation, as the end of a sentence."""
+    return _place(_frames_inside(op))
+
+
+def own_lines(source: Any) -> list[Line]:
+    """Return the person's lines that made an operation; of a function, the line it begins in."""
+    code = getattr(inspect.unwrap(getattr(source, "__func__", source)), "__code__", None)
+    if code is not None:
+        frames = [(code.co_filename, code.co_firstlineno)]
+    else:
+        frames = _frames_inside(source) if hasattr(source, "traceback") else []
+    return [Line(*frame) for frame in frames if _is_own(*frame)]
+
+
+def _frames_inside(op: Any) -> "_Frames":
     frames = [(frame.filename, frame.lineno or 0) for frame in op.traceback]
-    inside = itertools.dropwhile(lambda frame: not frame[0].startswith(_HERE), frames)
-    return _place(list(inside))
+    return list(itertools.dropwhile(lambda frame: not frame[0].startswith(_HERE), frames))
 
 
 def place_in(error: Exception) -> str:
@@ -281,11 +296,12 @@ _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib",
 
 def _innermost_own(frames: _Frames) -> tuple[str, int] | None:
     """The last line that is neither installed nor ours: the person's."""
-    for filename, line in reversed(frames):
-        is_own = not filename.startswith((_HERE, *_INSTALLED)) and _GENERATED not in filename
-        if is_own and linecache.getline(filename, line):  # compiled extensions have no lines
-            return filename, line
-    return None
+    return next((frame for frame in reversed(frames) if _is_own(*frame)), None)
+
+
+def _is_own(filename: str, line: int) -> bool:
+    is_own = not filename.startswith((_HERE, *_INSTALLED)) and _GENERATED not in filename
+    return is_own and bool(linecache.getline(filename, line))  # compiled extensions have no lines
 
 
 def _code(frames: _Frames) -> str:

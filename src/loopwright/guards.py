@@ -2,15 +2,15 @@
 
 import contextlib
 import re
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from loopwright.errors import StepError, StepWarning, message
+from loopwright.errors import StepError, message
 from loopwright.explanations import place_of, shape_text, strings_for_numbers, variable_name
+from loopwright.silencing import warn
 
 
 def trainable(model_or_variables: Any) -> list[Any]:
@@ -51,12 +51,13 @@ def present(gradients: Sequence[Any], variables: Sequence[Any]) -> tuple[list[An
         )
     if missing:
         warn(
+            "no-gradient",
             message(
                 f"{len(missing)} of {len(gradients)} variables have no gradient, and stay as they "
                 f"are: {names}.",
                 do="leave them out of minimize if that is meant; else check that the loss uses "
                 "what they compute",
-            )
+            ),
         )
     pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
     return [g for g, _ in pairs], [v for _, v in pairs]
@@ -89,11 +90,12 @@ def check_model_losses(
         count = len(model.losses) - used
         if count > 0:
             warn(
+                "unused-losses",
                 message(
                     f"The model {model.name!r} has {count} {'loss' if count == 1 else 'losses'} "
                     "of its own (regularisation, add_loss) that the step did not use.",
                     do="add them inside the tape: loss += sum(model.losses)",
-                )
+                ),
             )
 
 
@@ -110,13 +112,14 @@ def check_operations(step: str, graph: Any, placeholders: Sequence[Any]) -> None
             if (_spreads(a, b) or _spreads(b, a)) and (place := place_of(op)) not in warned:
                 warned.add(place)
                 warn(
+                    "broadcast",
                     message(
                         f"{step} combines shapes {shape_text(a)} and {shape_text(b)}, which "
                         f"broadcasts to (n, n){place}.",
                         do="give both the same shape, for instance labels[:, None] or "
                         "tf.squeeze(predictions, -1); if it is meant, use both axes: "
                         "a[:, None] and b[None, :]",
-                    )
+                    ),
                 )
 
 
@@ -248,8 +251,3 @@ def _meet_in(loss: Any, y: tf.TensorShape, p: tf.TensorShape) -> bool:
                     if one.name in labels and other.name in predictions:
                         return not _same(one.shape, other.shape)
     return False
-
-
-def warn(text: str) -> None:
-    """Says what can be meant, and usually is not."""
-    warnings.warn(text, StepWarning, stacklevel=2)

@@ -4,8 +4,8 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright import adaptations, scheduled, state
-from loopwright.building import Built, build
+from loopwright import adaptations, resources, scheduled, state
+from loopwright.building import Built, build, require_unchanging
 from loopwright.data import Feed, nests
 from loopwright.finite import OnNan, Watch
 from loopwright.plans import Plan, Terms
@@ -26,9 +26,10 @@ class Runners:
         strategy: tf.distribute.Strategy,
         on_nan: OnNan = "raise",
         watch: GradientWatch | None = None,
+        silenced: frozenset[str] = frozenset(),
     ) -> None:
         self._task, self._strategy, self._on_nan = task, strategy, on_nan
-        self._watched = watch
+        self._watched, self._silenced = watch, silenced
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
         self._runners: dict[Any, StepRunner] = {}
@@ -53,6 +54,9 @@ class Runners:
             built = self._build(step, batch_spec) if needs_trace else Built(None)
             if built.updated is not None:
                 self.updates.note(name, built.updated)
+            if needs_trace and step.replicas > 1 and not is_eager:
+                # Their constants lie between each other's in the loop's graph.
+                require_unchanging(step, built)
             watch = self._watch(name, built)
             self._runners[kind] = StepRunner(step, built, plan, watch, self.updates)
         return self._runners[kind]
@@ -61,6 +65,15 @@ class Runners:
         """What the trace of this step has told."""
         self._forget_if_changed()
         return self._build(self._step(name, batch_spec, converts=True), batch_spec)
+
+    def tests_built(self) -> list[Built]:
+        """What the traces of the test step have told, one for each kind of batch."""
+        return self._of("test_step")
+
+    def require_unchanging(self, batch_spec: Any) -> None:
+        """Refuses a train step run eagerly whose Python computes other values each time."""
+        step = self._step("train_step", batch_spec, converts=True)
+        require_unchanging(step, self._build(step, batch_spec), is_eager=True)
 
     def terms(self, feed: Feed | None) -> Terms:
         """What a plan has to serve."""
@@ -90,6 +103,7 @@ class Runners:
             converts=converts,
             is_share=is_share,
             watch=self._watched if name == "train_step" else None,
+            silenced=self._silenced,
         )
 
     def _build(self, step: Step, batch_spec: Any) -> Built:
@@ -100,13 +114,26 @@ class Runners:
             self._built[kind] = build(step, spec)
             # Building creates what is made lazily, so the fingerprint is taken after it.
             self._fingerprint = self._task_now()
+            self._require_separate()
         return self._built[kind]
+
+    def _require_separate(self) -> None:
+        """Refuses a test step that would change the training."""
+        trained = [r for built in self._of("train_step") for r in built.resources]
+        tested = [r for built in self._of("test_step") for r in built.resources]
+        title = f"{type(self._task).__name__}.test_step"
+        resources.require_separate(title, tested, trained, self._task)
+
+    def _of(self, name: StepName) -> list[Built]:
+        return [built for (known, _), built in self._built.items() if known == name]
 
     def _watch(self, name: StepName, built: Built) -> Watch:
         if name != "train_step":
             return Watch(looks=False)
         if self._on_nan != "skip":
             return Watch(looks=True)
+        title = f"{type(self._task).__name__}.train_step"
+        resources.require_skippable(title, built.resources, self._task)
         named = state.named(self._task)
         own = {name: variable for name, variable in named.items() if name != "step"}
         used = {id(getattr(v, "handle", v)) for v in built.captured}

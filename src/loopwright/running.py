@@ -8,8 +8,8 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright import adaptations, chunks, runtime, state
-from loopwright.building import Built
+from loopwright import adaptations, chunks, constants, runtime, silencing, state
+from loopwright.building import Built, require_unchanging
 from loopwright.data import Feed
 from loopwright.errors import ConfigurationError, StepWarning, message
 from loopwright.finite import Watch, first_operation
@@ -43,7 +43,7 @@ class StepRunner:
     def __init__(
         self, step: Step, built: Built, plan: Plan, watch: Watch, updates: Updates
     ) -> None:
-        self._step, self._plan, self._finite = step, plan, watch
+        self._step, self._built, self._plan, self._finite = step, built, plan, watch
         # Without a trace, running the step shows which metrics it updates.
         self._updates = updates if built.updated is None and not step.reports_last else None
         self._loops = Loops(step, built.outputs, plan, watch)
@@ -184,7 +184,8 @@ class StepRunner:
         looks = self._finite.looks and not self.skips and self._step.replicas == 1
         variables = list(state.named(self._step.task).values()) if looks else []
         before = [variable.read_value() for variable in variables]
-        outputs, is_finite = self._one_eager_step(batch)
+        with silencing.silenced(self._step.silenced):
+            outputs, is_finite = self._one_eager_step(batch)
         if looks and not bool(is_finite):
             again = functools.partial(self._loops.one, batch)
             self.first_not_finite = first_operation(again, variables, before)
@@ -209,8 +210,14 @@ class StepRunner:
         with watch.timing("compile"), warnings.catch_warnings():
             # What is to be said about the step was said while it was built.
             warnings.simplefilter("ignore", StepWarning)
+            compiled = self._function(key, function)
+            with constants.recorded() as traces:
+                compiled.get_concrete_function(*arguments)
+            if self._step.replicas == 1:
+                for_xla = self._plan.step == "xla"
+                require_unchanging(self._step, self._built, traces, for_xla=for_xla)
             try:
-                return self._function(key, function)(*arguments)
+                return compiled(*arguments)
             except tf.errors.InvalidArgumentError as error:
                 if "not compilable" in str(error) or "unsupported operations" in str(error):
                     raise ConfigurationError(_not_for_xla(self._step.title, error)) from None

@@ -4,7 +4,17 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from loopwright import declaration, environment, repeatable, replicas, retention, state, tensors
+from loopwright import (
+    declaration,
+    environment,
+    repeatable,
+    replicas,
+    resources,
+    retention,
+    state,
+    tensors,
+)
+from loopwright.building import Built
 from loopwright.data import specs
 from loopwright.data.source import Read, changed_data
 from loopwright.edits import STEP, OnChange, edits, refusal
@@ -22,9 +32,20 @@ def require_resumable(fitting: Fitting) -> dict[str, Any]:
     lent = fitting.lent
     spec = None if fitting.feed is None else fitting.feed.batch_spec
     built = lent.runners.built("train_step", spec)
+    if lent.piloting.plan.step == "eager":
+        lent.runners.require_unchanging(spec)
     named = state.named(lent.task)
-    title = f"{type(lent.task).__name__}.train_step"
+    _require_saved(fitting, "train_step", named, built)
+    for tested in lent.runners.tests_built() if fitting.asked.sets else ():
+        _require_saved(fitting, "test_step", named, tested)
+    return named
+
+
+def _require_saved(fitting: Fitting, step: str, named: dict[str, Any], built: Built) -> None:
+    task = fitting.lent.task
+    title = f"{type(task).__name__}.{step}"
     state.require_complete(named, built.captured, title)
+    resources.require_saved(title, built.resources, task)
     drawn = repeatable.unrepeatable(built.operations)
     if drawn:
         raise StepError(
@@ -36,7 +57,6 @@ def require_resumable(fitting: Fitting) -> dict[str, Any]:
                 "draw from it; or train without run_dir",
             )
         )
-    return named
 
 
 def taken(

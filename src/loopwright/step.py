@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from loopwright import adaptations, runtime, scalars, scheduled, state
+from loopwright import adaptations, constants, runtime, scalars, scheduled, state
 from loopwright.data import nests
 from loopwright.gradients import StepScope, step_scope
 from loopwright.task import Task
@@ -30,12 +30,24 @@ class Step:
     """Whether batches are those of this worker, and others have the rest."""
     watch: GradientWatch | None = None
     """Who is told of each variable's gradient; its norm is reported as well."""
+    silenced: frozenset[str] = frozenset()
+    """The ids of warnings that are not given; see `silencing`."""
 
     @property
     def title(self) -> str:
         """The step's name in messages: `GAN.train_step`."""
-        owner = getattr(self.task, "model", self.task) if self.reports_last else self.task
-        return f"{type(owner).__name__}.{self.name}"
+        return f"{type(self._owner).__name__}.{self.name}"
+
+    @property
+    def _owner(self) -> Any:
+        return getattr(self.task, "model", self.task) if self.reports_last else self.task
+
+    @property
+    def source(self) -> Any:
+        """The person's own function; of a compiled Keras model, the model's."""
+        step = getattr(self._owner, self.name)
+        # A step under @tf.function would hide its operations from guards, plans and replicas.
+        return getattr(step, "python_function", step)
 
     @property
     def reports_last(self) -> bool:
@@ -82,14 +94,13 @@ class Step:
 
     def call(self, batch: Any) -> Any:
         """The person's own code."""
-        step = getattr(self.task, self.name)
-        # A step under @tf.function would hide its operations from guards, plans and replicas.
-        step = getattr(step, "python_function", step)
+        step = getattr(self.task, self.name) if self.reports_last else self.source
         if self.converts and not self.reports_last:
             step = adaptations.autograph(step)
         recorded = contextlib.nullcontext({}) if self.watch is None else self.watch.recording()
         with scheduled.following(self.task.step_counter), recorded as norms:
-            outputs = step(batch) if self.has_data else step()
+            with constants.noted(batch):
+                outputs = step(batch) if self.has_data else step()
             if self.name == "train_step" and not self.reports_last:
                 outputs = scheduled.reported(self.task, outputs)
         return {**outputs, **self._named_norms(norms)} if norms else outputs

@@ -13,6 +13,7 @@ class Regression(lw.Task):
         return {"loss": loss}
 """
 
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -20,7 +21,7 @@ import keras
 import tensorflow as tf
 
 from loopwright import state
-from loopwright.errors import MissingStepError, message
+from loopwright.errors import ConfigurationError, MissingStepError, message
 from loopwright.gradients import apply as apply_gradients
 from loopwright.gradients import minimize as minimize_loss
 from loopwright.scalars import Scalars
@@ -129,10 +130,50 @@ def has_step(task: Task, name: Literal["train_step", "test_step", "predict_step"
     return getattr(type(task), name) is not getattr(Task, name) or name in vars(task)
 
 
-def require_step(task: Task, name: Literal["train_step", "test_step", "predict_step"]) -> None:
-    """Raises in words if the task lacks the step."""
+def require_step(
+    task: Task, name: Literal["train_step", "test_step", "predict_step"], *, has_batch: bool = True
+) -> None:
+    """Raises in words if the task lacks the step, or if its step takes other arguments."""
     if not has_step(task, name):
         getattr(task, name)(None)
+    # Of a compiled Keras model, the step is the model's.
+    owner = getattr(task, "model", task) if task.reported == "last" else task
+    step = getattr(owner, name)
+    try:
+        signature = inspect.signature(getattr(step, "python_function", step))
+    except (TypeError, ValueError):  # a callable that does not tell
+        return
+    try:
+        signature.bind(*([None] if has_batch else []))
+    except TypeError:
+        raise ConfigurationError(_wrong_arguments(owner, name, signature, has_batch)) from None
+
+
+def _wrong_arguments(owner: Any, name: str, signature: inspect.Signature, has_batch: bool) -> str:
+    title = f"{type(owner).__name__}.{name}"
+    taken = [str(parameter).partition(":")[0] for parameter in signature.parameters.values()]
+    written = f"def {name}({', '.join(['self', *taken])})"
+    if not has_batch:
+        return message(
+            f"{title} takes a batch, but there is no data.",
+            expected=f"data for fit, or a step without a batch: def {name}(self)",
+            received="fit without x",
+            do="pass data, or write the step without its batch argument",
+        )
+    if not signature.parameters:
+        return message(
+            f"{title} takes no batch, but it was given data.",
+            expected=f"def {name}(self, batch)",
+            received=written,
+            do="add the argument and take the examples from it: x, y = batch"
+            + ('; or call fit(None, until="1000 steps")' if name == "train_step" else ""),
+        )
+    return message(
+        f"{title} has to take one argument, the batch.",
+        expected=f"def {name}(self, batch)",
+        received=written,
+        do="take one argument and unpack it in the step: x, y = batch",
+    )
 
 
 def results(task: Task, updated: Collection[keras.metrics.Metric]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +38,7 @@ from loopwright.runtime import require_tensorflow_backend
 from loopwright.schedule import Every, Place, every
 from loopwright.sharing import part, require_shareable
 from loopwright.signals import Signals
+from loopwright.silencing import require_known
 from loopwright.snapshots import Exact
 from loopwright.task import Task, require_step
 from loopwright.telemetry.console import console
@@ -76,7 +76,8 @@ class Trainer:
     moves the old run aside if something differs. `on_nan` says what is done about a loss that is
     not finite. `watch="gradients"` reports the norm of each, and writes histograms into the
     TensorBoard files of a run directory. `init_from` are weights to begin with: a run, a
-    `.weights.h5` file, or a `tf.train.Checkpoint`.
+    `.weights.h5` file, or a `tf.train.Checkpoint`. `silence` are the ids of step warnings that are
+    not given: `silence=["broadcast"]`.
     """
 
     def __init__(
@@ -95,8 +96,10 @@ class Trainer:
         watch: Literal["gradients"] | None = None,
         init_from: "str | os.PathLike[str] | None" = None,
         fresh: bool = False,
+        silence: Sequence[str] = (),
     ) -> None:
         require_tensorflow_backend()
+        silenced = require_known(silence)
         self._strategy = strategy_for(strategy)
         self._team = Team(self._strategy)
         require_policy(on_nan, run_dir, self._strategy.num_replicas_in_sync)
@@ -107,7 +110,7 @@ class Trainer:
         # Whole gradients go to TensorBoard only; on several replicas nobody holds them.
         keeps = run_dir is not None and self._strategy.num_replicas_in_sync == 1
         watched = None if watch is None else GradientWatch(keeps=keeps)
-        self._runners = Runners(self._task, self._strategy, on_nan, watched)
+        self._runners = Runners(self._task, self._strategy, on_nan, watched, silenced)
         self._piloting = Piloting(asked_for(plan), self._runners, self._task)
         self._predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
@@ -236,7 +239,7 @@ class Trainer:
         data, held_out = training_data(
             x, y, sample_weight, batch_size, class_weight, validation_split, validation_data
         )
-        require_step(self._task, "train_step")
+        require_step(self._task, "train_step", has_batch=data is not None)
         if held_out is not None:
             require_step(self._task, "test_step")
         sets = validation_sets(held_out, batch_size)
@@ -246,7 +249,7 @@ class Trainer:
             until=duration,
             validate_every=every(validate_every),
             save_every=every(save_every) if self._run is not None else None,
-            length=lambda: _length_without_data(self._task, steps_per_epoch, duration),
+            length=lambda: _length_without_data(steps_per_epoch, duration),
             steps_per_epoch=steps_per_epoch,
             validation_steps=validation_steps,
             shuffle=shuffle,
@@ -438,18 +441,8 @@ def _require_positive(**counts: Any) -> None:
             )
 
 
-def _length_without_data(task: Task, length: int | None, duration: Every) -> int | None:
+def _length_without_data(length: int | None, duration: Every) -> int | None:
     """The steps per epoch of a step that needs no data: all of them, unless told otherwise."""
-    parameters = inspect.signature(task.train_step).parameters.values()
-    if any(p.default is p.empty and p.kind is not p.VAR_POSITIONAL for p in parameters):
-        raise ConfigurationError(
-            message(
-                f"{type(task).__name__}.train_step takes a batch, but there is no data.",
-                expected="data for fit, or a step without a batch: def train_step(self)",
-                received="fit without x",
-                do="pass data, or write the step without its batch argument",
-            )
-        )
     if length is None and duration.epochs is not None:
         raise ConfigurationError(
             message(

@@ -4,6 +4,7 @@ Each adaptation is scoped, says what happens "if this moves", and has a test tha
 of them in `tests/adaptations/`. Everybody else calls them from here: `adaptations.compiled(...)`.
 """
 
+from loopwright.adaptations.bodies import captured_values, inner_graphs, inner_inputs
 from loopwright.adaptations.datasets import (
     PipelinePart,
     holds_failure,
@@ -61,12 +62,15 @@ __all__ = [
     "autograph",
     "better",
     "build_compiled_model",
+    "captured_values",
     "captured_variables",
     "captures_of",
     "compiled",
     "counter_in",
     "gpu_memory_bytes",
     "holds_failure",
+    "inner_graphs",
+    "inner_inputs",
     "is_bookkeeping",
     "iterator_state",
     "layers_in",
