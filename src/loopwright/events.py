@@ -6,7 +6,8 @@
 
 Order: `Started`, then for each epoch `EpochStarted`, `Trained` and `Validated` as often as
 there are stops, `EpochEnded`; and `Finished` once, last, whatever happened. `PlanChosen` comes
-after a `Trained`, at most once in a run, `BatchSkipped` as well, `Saved` where a checkpoint is due.
+after a `Trained`, at most once in a run, `BatchSkipped` as well, `Saved` where a checkpoint is due,
+`Noted` after `Started`.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,6 +60,14 @@ class PlanChosen:
     why: str
     repeat: str
     """What to write to run it like this again."""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Something to know about this run: what a callback costs, for instance."""
+
+    step: int
+    text: str
 
 
 @dataclass(frozen=True)
@@ -126,6 +135,7 @@ Event = (
     | EpochStarted
     | Trained
     | PlanChosen
+    | Noted
     | BatchSkipped
     | Validated
     | EpochEnded

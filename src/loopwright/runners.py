@@ -1,5 +1,6 @@
 """Runners: the compiled steps of a task, each made once, and anew when the task has changed."""
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import tensorflow as tf
@@ -9,6 +10,7 @@ from loopwright.building import Built, build
 from loopwright.data import Feed, nests
 from loopwright.finite import OnNan, Watch
 from loopwright.plans import Plan, Terms
+from loopwright.recording import Recorder
 from loopwright.running import StepRunner
 from loopwright.step import Step, StepName
 from loopwright.task import Task
@@ -37,18 +39,37 @@ class Runners:
         """How many processes run these steps together."""
         return adaptations.workers(self._strategy)[0]
 
-    def runner(self, name: StepName, feed: Feed | None, plan: Plan) -> StepRunner:
-        """What runs this step over batches like those of this feed, by this plan."""
+    def runner(
+        self,
+        name: StepName,
+        feed: Feed | None,
+        plan: Plan,
+        *,
+        recorded: Sequence[Any] | None = None,
+    ) -> StepRunner:
+        """What runs this step over batches like those of this feed, by this plan.
+
+        With `recorded`, the numbers of each step are recorded, and the values of these variables.
+        """
         self._forget_if_changed()
         batch_spec, is_share = (None, False) if feed is None else (feed.batch_spec, feed.is_share)
-        kind = (name, str(batch_spec), plan, is_share)
+        ids = None if recorded is None else tuple(map(id, recorded))
+        kind = (name, str(batch_spec), plan, is_share, ids)
         if kind not in self._runners:
             is_eager = plan.step == "eager"
             step = self._step(name, batch_spec, converts=not is_eager, is_share=is_share)
             # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
             needs_trace = not is_eager or step.replicas > 1 or self._on_nan == "skip"
             built = self._build(step, batch_spec) if needs_trace else Built(None)
-            self._runners[kind] = StepRunner(step, built, plan, self._watch(name, built))
+            recorder = None
+            if recorded is not None:
+                loops = plan.loop != "python" and step.replicas == 1
+                is_fused = plan.loop == "fused"
+                recorder = Recorder(
+                    self._task, recorded, built.outputs, loops=loops, fused=is_fused
+                )
+            watch = self._watch(name, built)
+            self._runners[kind] = StepRunner(step, built, plan, watch, recorder)
         return self._runners[kind]
 
     def built(self, name: StepName, batch_spec: Any) -> Built:

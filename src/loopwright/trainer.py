@@ -39,6 +39,7 @@ from loopwright.sharing import part, require_shareable
 from loopwright.signals import Signals
 from loopwright.snapshots import Exact
 from loopwright.task import Task, require_step
+from loopwright.telemetry.callback_model import Scoring
 from loopwright.telemetry.console import console
 from loopwright.telemetry.tolerance import tolerated
 from loopwright.validation import score
@@ -117,6 +118,7 @@ class Trainer:
             self._piloting,
             self._score,
             self._build_test,
+            Scoring(self.evaluate, self.predict),
             seed,
             on_nan,
             self._start_from_given_weights,
@@ -339,7 +341,13 @@ class Trainer:
             self._epochs_done += len(self.history.epoch)
             self._legs += 1
 
-    def _score(self, data: Data, steps: int | None, agreement: Agreement) -> dict[str, Any] | None:
+    def _score(
+        self,
+        data: Data,
+        steps: int | None,
+        agreement: Agreement,
+        on_batch: Callable[[int, Metrics], None] | None = None,
+    ) -> dict[str, Any] | None:
         return score(
             self._task,
             self._test_runner_for,
@@ -347,6 +355,7 @@ class Trainer:
             strategy=self._strategy,
             clock=agreement.now,
             interrupted=agreement.interrupted,
+            on_batch=on_batch,
         )
 
     def _build_test(self, data: Data, steps: int | None) -> object:

@@ -4,6 +4,12 @@ Each adaptation is scoped, says what happens "if this moves", and has a test tha
 of them in `tests/adaptations/`. Everybody else calls them from here: `adaptations.compiled(...)`.
 """
 
+from loopwright.adaptations.callbacks import (
+    profiles,
+    steps_to_profile,
+    steps_to_save,
+    writes_next_batch,
+)
 from loopwright.adaptations.datasets import (
     PipelinePart,
     holds_failure,
@@ -69,6 +75,7 @@ __all__ = [
     "optimizers_reduce_nothing",
     "pipeline_parts",
     "plain_apply_refused",
+    "profiles",
     "random_numbers_for_xla",
     "replica_numbers",
     "replicas_draw_alike",
@@ -77,6 +84,8 @@ __all__ = [
     "run_on_copies",
     "scratch_graph",
     "slow_random_numbers",
+    "steps_to_profile",
+    "steps_to_save",
     "take_initial_epoch",
     "trained_by",
     "update_counter",
@@ -85,4 +94,5 @@ __all__ = [
     "watching_losses",
     "without_accumulation",
     "workers",
+    "writes_next_batch",
 ]
