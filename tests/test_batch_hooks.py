@@ -16,6 +16,7 @@ from keras import callbacks as kc
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import loopwright as lw
+from tests.mirrored import mirrored
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(77, 4)).astype("float32")
@@ -316,6 +317,57 @@ def test_a_logger_counts_on_when_a_run_is_resumed(tmp_path: Path):
     logger = Wandb("batch")
     fitting("supervised", run_dir=tmp_path)(X, Y, callbacks=[logger, Silent()], **options)
     assert [point["step"] for point in logger.points] == list(range(9, 2 * STEPS))
+
+
+def test_steps_without_data_are_recorded_too():
+    class Counting(lw.Task):
+        def __init__(self) -> None:
+            super().__init__()
+            self.total = tf.Variable(0.0)
+            self.model, self.optimizer = network(), keras.optimizers.SGD(0.1)
+
+        def train_step(self) -> Any:
+            return {"total": self.total.assign_add(1.0)}
+
+    logger = Wandb("batch")
+    lw.Trainer(Counting(), plan="graph").fit(None, until="40 steps", callbacks=[logger], verbose=0)
+    means = [(n + 1) / 2 for n in range(1, 41)]  # of 1, 2, ... n
+    assert [point["total"] for point in logger.points] == pytest.approx(means)
+
+
+@pytest.mark.parametrize("plan", ["graph", lw.Plan("graph", "graph", "chunk")], ids=str)
+def test_a_stream_whose_end_is_unknown_is_counted_right(
+    plan: Any, files_of_keras: Path, tmp_path: Path
+):
+    stream = tf.data.Dataset.from_tensor_slices((X, Y)).batch(10).filter(lambda *_: True)
+    board = kc.TensorBoard(tmp_path, update_freq=5)
+    fitting("supervised", plan=plan)(stream, epochs=EPOCHS, callbacks=[board], verbose=0)
+    assert_same(scalars(tmp_path), board_of_keras(5, files_of_keras))
+
+
+@pytest.mark.parametrize("on_nan", ["skip", "rollback"])
+def test_batches_that_are_left_out_are_counted_as_steps(on_nan: Any, tmp_path: Path):
+    poisoned = X.copy()
+    poisoned[52] = np.nan
+    board = kc.TensorBoard(tmp_path / "board", update_freq=1)
+    run_dir = tmp_path / "run" if on_nan == "rollback" else None
+    fit = fitting("supervised", on_nan=on_nan, run_dir=run_dir)
+    fit(poisoned, Y, epochs=2, callbacks=[board, Tqdm()], save_every="2 steps", **DATA)
+    steps = [step for step, _ in scalars(tmp_path / "board")["batch_loss"]]
+    assert set(steps) == {*range(1, 2 * STEPS + 1)}
+    assert board._global_train_batch == 2 * STEPS
+    assert np.isfinite([value for _, value in scalars(tmp_path / "board")["batch_loss"]]).all()
+
+
+def test_several_replicas_record_every_step():
+    def make() -> lw.Task:
+        return lw.Supervised(network(), **settings(decaying()))
+
+    logger = Wandb("batch")
+    trainer = lw.Trainer(make, strategy=mirrored())
+    trainer.fit(X, Y, epochs=EPOCHS, callbacks=[logger], **DATA)
+    for got, wanted in zip(logger.points, points_of_keras("wandb by batch"), strict=True):
+        assert got == pytest.approx(wanted, rel=5e-3, abs=1e-4)
 
 
 # --- saving by steps ----------------------------------------------------------------------------

@@ -89,6 +89,8 @@ class Fitting:
         self.watch = Stopwatch(time.perf_counter)
         self.agreement = Agreement(lent.team, time.perf_counter, heard or Signals())
         self.bridge = CallbackBridge(asked.callbacks, lent.task, lent.scoring)
+        # All workers run the same steps between two meetings.
+        lent.team.require_same("callbacks with batch hooks", self.bridge.timing())
         self.history = History(self.bridge.added)
         self.feed, length = self._feed(NOTHING_READ if snapshot is None else snapshot.read)
         self.schedule = Schedule(

@@ -5,10 +5,11 @@ of them in `tests/adaptations/`. Everybody else calls them from here: `adaptatio
 """
 
 from loopwright.adaptations.callbacks import (
+    count_batch,
     profiles,
     steps_to_profile,
     steps_to_save,
-    writes_next_batch,
+    writes_batch,
 )
 from loopwright.adaptations.datasets import (
     PipelinePart,
@@ -64,6 +65,7 @@ __all__ = [
     "build_compiled_model",
     "captured_variables",
     "compiled",
+    "count_batch",
     "counter_in",
     "gpu_memory_bytes",
     "holds_failure",
@@ -94,5 +96,5 @@ __all__ = [
     "watching_losses",
     "without_accumulation",
     "workers",
-    "writes_next_batch",
+    "writes_batch",
 ]

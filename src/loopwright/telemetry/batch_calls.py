@@ -72,11 +72,16 @@ class BatchCalls:
                 numbers = recorded[number - self._first] if self.needs_values else None
                 if numbers is not None and numbers.variables:
                     _assign(variables, numbers.variables, current)
-                self._deliver(number, None if numbers is None else numbers.logs)
+                logs_then = None if numbers is None else numbers.logs
+                self._deliver(number, logs_then, is_next_last=number + 1 == batch)
         shared = dict(logs)
         for callback in self._callbacks:
             if not _has_ended(callback):
                 callback.on_train_batch_end(batch, logs=shared)
+        self._awaits_batch = False
+
+    def rolled_back(self) -> None:
+        """The callbacks remember an earlier step: the batch that was begun will not come."""
         self._awaits_batch = False
 
     def test_batch(self, batch: int, logs: Mapping[str, Any]) -> None:
@@ -87,13 +92,15 @@ class BatchCalls:
         for callback in self._callbacks:
             callback.on_test_batch_end(batch, logs=shared)
 
-    def _deliver(self, batch: int, logs: Mapping[str, Any] | None) -> None:
+    def _deliver(self, batch: int, logs: Mapping[str, Any] | None, *, is_next_last: bool) -> None:
+        """End a batch, and begin the next one; everybody hears of the end of the last one."""
         for callback, wants in self._counters:
-            if not _has_ended(callback):
-                takes = wants.takes_values is not None and wants.takes_values()
+            takes = wants.takes_values is not None and wants.takes_values()
+            if (takes or wants.counts_batch is None) and not _has_ended(callback):
                 callback.on_train_batch_end(batch, logs=dict(logs) if takes and logs else None)
-        for callback, _ in self._counters:
-            callback.on_train_batch_begin(batch + 1, logs={})
+        for callback, wants in self._counters:
+            if is_next_last or wants.counts_batch is None or not wants.counts_batch():
+                callback.on_train_batch_begin(batch + 1, logs={})
 
 
 def _has_ended(callback: Any) -> bool:

@@ -26,6 +26,9 @@ class Demand:
     """One call per step; calls for the steps before a stop are delivered at that stop."""
     takes_values: Callable[[], bool] | None = None
     """Whether it reads the logs of the step whose batch has begun; None: never."""
+    counts_batch: Callable[[], bool] | None = None
+    """Begins a batch without a call; False if the hooks have something to do in it. None: they
+    always have."""
     reads_optimizer: bool = False
     """Whether it reads `model.optimizer`, which then is as it was after that step."""
     steps_left: Callable[[], int | None] = lambda: None
@@ -109,9 +112,11 @@ def _tensorboard(callback: Any) -> Demand:
             "write_steps_per_second=False to keep the compiled loop."
         )
         return Demand(steps_left=lambda: 1, note=note)
+    profiles = adaptations.profiles(callback)
     return Demand(
-        each_step=writes or adaptations.profiles(callback),
-        takes_values=(lambda: adaptations.writes_next_batch(callback)) if writes else None,
+        each_step=writes or profiles,
+        takes_values=(lambda: adaptations.writes_batch(callback)) if writes else None,
+        counts_batch=None if profiles else lambda: adaptations.count_batch(callback),
         steps_left=lambda: adaptations.steps_to_profile(callback),
     )
 

@@ -89,6 +89,7 @@ class CallbackBridge:
     def restore(self, states: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any]) -> None:
         """Puts back what callbacks remembered, once they have begun: beginning wipes it."""
         require_same(self._callbacks, states)
+        self._batches.rolled_back()
         self._restore = lambda: restore_callbacks(self._callbacks, states, tensors)
         if self._calls is not None:
             self._restore()
@@ -106,6 +107,15 @@ class CallbackBridge:
     def recorded(self) -> Sequence[Any] | None:
         """The variables to record in every step, beside its numbers; None: record nothing."""
         return self._variables if self._batches.needs_values else None
+
+    def timing(self) -> Mapping[str, Any]:
+        """When control returns to Python because of callbacks; the same on all workers."""
+        asks = {
+            "steps until a callback has to be called": self.steps_left(),
+            "a callback reads the values of every step": self.recorded is not None,
+            "a callback is called for every validation batch": self.on_test_batch is not None,
+        }
+        return {reason: asked for reason, asked in asks.items() if asked}
 
     def steps_left(self) -> int | None:
         """The most steps to run until callbacks have to be called; None: any number."""
