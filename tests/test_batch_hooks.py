@@ -14,9 +14,9 @@ import pytest
 import tensorflow as tf
 from keras import callbacks as kc
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tests.mirrored import mirrored
 
 import loopwright as lw
-from tests.mirrored import mirrored
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(77, 4)).astype("float32")
