@@ -326,7 +326,7 @@ def test_steps_without_data_are_recorded_too():
             self.total = tf.Variable(0.0)
             self.model, self.optimizer = network(), keras.optimizers.SGD(0.1)
 
-        def train_step(self) -> Any:
+        def train_step(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
             return {"total": self.total.assign_add(1.0)}
 
     logger = Wandb("batch")

@@ -17,6 +17,7 @@ from loopwright.events import (
     Event,
     Finished,
     Metrics,
+    Noted,
     PlanChosen,
     Saved,
     Started,
@@ -147,6 +148,8 @@ def in_words(event: Event) -> str:
             return f"  {event.steps} steps to {event.step}, {event.step_in_epoch} in epoch"
         case PlanChosen():
             return f"  plan chosen at {event.step}: {event.plan}"
+        case Noted():
+            return f"  note at {event.step}: {event.text}"
         case BatchSkipped():
             return f"  left out {event.step}: {event.batch}"
         case Validated():
@@ -531,7 +534,7 @@ def test_seconds_are_those_of_each_thing_and_of_nothing_else():
     schedule = Schedule(4, until=Every(epochs=2), validate_every=Every(epochs=1))
     seconds: list[tuple[str, float]] = []
     for event in world.train(schedule, pace=calls_of(3)):
-        if not isinstance(event, Started | EpochStarted | PlanChosen | BatchSkipped):
+        if not isinstance(event, Started | EpochStarted | PlanChosen | Noted | BatchSkipped):
             seconds.append((type(event).__name__, event.seconds))
         world.now += 1000.0 if isinstance(event, EpochEnded) else 0.0
     assert seconds == [
