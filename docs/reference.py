@@ -19,6 +19,7 @@ _SECTIONS = {
         "Event",
         "Sink",
         "Started",
+        "Noted",
         "EpochStarted",
         "Trained",
         "PlanChosen",

@@ -52,6 +52,7 @@ PUBLIC = [
     "Mean",
     "MissingStepError",
     "NotFiniteError",
+    "Noted",
     "Plan",
     "PlanChosen",
     "PlanHistory",

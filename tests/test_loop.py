@@ -17,6 +17,7 @@ from loopwright.events import (
     Event,
     Finished,
     Metrics,
+    Noted,
     PlanChosen,
     Saved,
     Started,
@@ -158,6 +159,8 @@ def in_words(event: Event) -> str:
             return f"  {event.steps} steps to {event.step}, {event.step_in_epoch} in epoch"
         case PlanChosen():
             return f"  plan chosen at {event.step}: {event.plan}"
+        case Noted():
+            return f"  note at {event.step}: {event.text}"
         case BatchSkipped():
             return f"  left out {event.step}: {event.batch}"
         case Validated():
@@ -596,7 +599,7 @@ def test_seconds_are_those_of_each_thing_and_of_nothing_else():
     schedule = Schedule(4, until=Every(epochs=2), validate_every=Every(epochs=1))
     seconds: list[tuple[str, float]] = []
     for event in world.train(schedule, pace=calls_of(3)):
-        if not isinstance(event, Started | EpochStarted | PlanChosen | BatchSkipped):
+        if not isinstance(event, Started | EpochStarted | PlanChosen | Noted | BatchSkipped):
             seconds.append((type(event).__name__, event.seconds))
         world.now += 1000.0 if isinstance(event, EpochEnded) else 0.0
     assert seconds == [
@@ -633,10 +636,12 @@ known_schedules = st.builds(Schedule, st.integers(1, 25), durations, st.none() |
 
 
 def test_a_callback_that_counts_steps_hears_of_its_multiples_whatever_the_pace():
-    schedule = Schedule(10, until=Every(epochs=2), stop_every_steps=(4,))
-    events = World().train(schedule, first_step=100, pace=calls_of(3))
-    heard = [event.step for event in events if isinstance(event, Trained)]
-    assert heard == [101, 104, 107, 108, 110, 112, 115, 116, 119, 120]
+    heard = [100]
+    pace = Pace(seconds_per_call=3.0, limit=lambda: 4 - heard[-1] % 4)
+    for event in World().train(Schedule(10, until=Every(epochs=2)), first_step=100, pace=pace):
+        if isinstance(event, Trained):
+            heard.append(event.step)
+    assert heard[1:] == [101, 104, 107, 108, 110, 112, 115, 116, 119, 120]
 
 
 @given(known_schedules, paces, rates)

@@ -426,20 +426,3 @@ def test_a_run_of_unknown_epochs_ends_at_its_number_of_steps(
 def test_every_number_of_steps_is_read_back_from_its_text(steps: int):
     assert every(str(Every(steps=steps))) == Every(steps=steps)
     assert every(f"{steps:_} steps") == every(f"{steps:,} steps") == Every(steps=steps)
-
-
-def test_callbacks_that_count_steps_get_stops_at_their_multiples():
-    schedule = Schedule(10, until=Every(epochs=2), stop_every_steps=(4, 6))
-    assert [stop.step for stop in stops_of(schedule)] == [4, 6, 8, 10, 12, 16, 18, 20]
-    assert not any(stop.validate for stop in stops_of(schedule))
-
-
-@given(schedules, st.lists(st.integers(1, 30), min_size=1, max_size=3))
-def test_further_stops_come_at_every_multiple_and_change_none_that_was_planned(
-    schedule: Schedule, counted: list[int]
-):
-    stops = stops_of(replace(schedule, stop_every_steps=tuple(counted)))
-    due = [stop for stop in stops if stop.validate or stop.ends_epoch]
-    assert due == stops_of(schedule)
-    multiples = {n for c in counted for n in range(c, total_of(schedule) + 1, c)}
-    assert {stop.step for stop in stops} == multiples | {stop.step for stop in due}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from loopwright.events import EpochStarted as EpochStarted
     from loopwright.events import Event as Event
     from loopwright.events import Finished as Finished
+    from loopwright.events import Noted as Noted
     from loopwright.events import PlanChosen as PlanChosen
     from loopwright.events import Saved as Saved
     from loopwright.events import Sink as Sink
@@ -77,6 +78,7 @@ _HOMES = {
         "EpochStarted",
         "Event",
         "Finished",
+        "Noted",
         "PlanChosen",
         "Saved",
         "Sink",

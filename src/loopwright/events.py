@@ -7,7 +7,7 @@
 Order: `Started`, then for each epoch `EpochStarted`, `Trained` and `Validated` as often as
 there are stops, `EpochEnded`; and `Finished` once, last, whatever happened. `PlanChosen` comes
 after a `Trained`, at most once in a run, `BatchSkipped` as well, `Saved` where a checkpoint is due
-and at a stop whose validation is among the best so far.
+and at a stop whose validation is among the best so far, `Noted` after `Started`.
 """
 
 from collections.abc import Callable, Mapping
@@ -60,6 +60,14 @@ class PlanChosen:
     why: str
     repeat: str
     """What to write to run it like this again."""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Something to know about this run: what a callback costs, for instance."""
+
+    step: int
+    text: str
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,7 @@ Event = (
     | EpochStarted
     | Trained
     | PlanChosen
+    | Noted
     | BatchSkipped
     | Validated
     | EpochEnded

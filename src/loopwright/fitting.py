@@ -28,6 +28,7 @@ from loopwright.signals import Signals
 from loopwright.stopwatch import Stopwatch, advice
 from loopwright.tally import Tally
 from loopwright.task import Task
+from loopwright.telemetry.callback_model import Scoring
 from loopwright.telemetry.callbacks import CallbackBridge
 from loopwright.training import Training
 
@@ -41,8 +42,11 @@ class Lent:
     team: Team
     runners: Runners
     piloting: Piloting
-    score: Callable[[Data, int | None, Agreement], dict[str, Any] | None]
+    score: Callable[
+        [Data, int | None, Agreement, Callable[[int, Metrics], None] | None], dict[str, Any] | None
+    ]
     build_test: Callable[[Data, int | None], object]
+    scoring: Scoring
     seed: int
     on_nan: OnNan
     start_from_given_weights: Callable[[], None]
@@ -102,7 +106,9 @@ class Fitting:
         self.first_epoch = first_epoch if snapshot is None else snapshot.first_epoch
         self.watch = Stopwatch(time.perf_counter)
         self.agreement = Agreement(lent.team, time.perf_counter, heard or Signals())
-        self.bridge = CallbackBridge(asked.callbacks, lent.task)
+        self.bridge = CallbackBridge(asked.callbacks, lent.task, lent.scoring)
+        # All workers run the same steps between two meetings.
+        lent.team.require_same("callbacks with batch hooks", self.bridge.timing())
         self.history = History(self.bridge.added)
         self.feed, length = self._feed(NOTHING_READ if snapshot is None else snapshot.read)
         self.schedule = Schedule(
@@ -110,13 +116,12 @@ class Fitting:
             until=asked.until,
             validate_every=asked.validate_every if asked.sets else None,
             save_every=asked.save_every,
-            stop_every_steps=self.bridge.stop_every_steps,
         )
         counted = int(lent.task.step_counter.read_value())
         self.first_step = counted if snapshot is None else snapshot.first_step
         self.tally = Tally(lent.task, "train_step", lent.runners.updates)
         self.training = Training(
-            functools.partial(lent.runners.runner, "train_step"),
+            functools.partial(lent.runners.runner, "train_step", recorded=self.bridge.recorded),
             self.feed,
             self.tally,
             self._pilot,
@@ -126,6 +131,7 @@ class Fitting:
             planned=lent.piloting.planned,
         )
         self.training.lets_nan_pass = self.bridge.looks_for_nan
+        self.training.records = self.bridge.recorded is not None
         for held in asked.sets.values():
             # What is wrong with validation shows before an hour of training, not after it.
             if held.can_be_read_again:
@@ -179,7 +185,8 @@ class Fitting:
                 place,
                 saving,
                 scores=scores,
-                run_steps=bridge.before_steps(training.run_steps),
+                run_steps=bridge.before_steps(training),
+                pace=Pace(limit=bridge.steps_left),
                 news=lambda: [*piloting.news(training.step), *training.news()],
                 validate=bridge.around_validation(self._validate),
                 stop_requested=bridge.stop_requested,
@@ -188,6 +195,8 @@ class Fitting:
                 for event in events:
                     if not (is_begun and isinstance(event, Started)):
                         yield event
+                        if isinstance(event, Started):
+                            yield from bridge.notes(event.step)
                 return
             except NotFiniteError as error:
                 if recover is None:
@@ -206,6 +215,7 @@ class Fitting:
             "news": tuple[Event, ...],
             "validate": dict[str, Any],
             "stop_requested": lambda: False,
+            "pace": Pace(),
         }
         parts, agreement = quiet | parts, self.agreement
         agreement.now()
@@ -216,7 +226,6 @@ class Fitting:
             report=self.training.report,
             interrupted=agreement.interrupted,
             first_step=self.first_step,
-            pace=Pace(),
             clock=agreement.clock,
             run_steps=agreement.after(parts.pop("run_steps")),
             validate=agreement.after(parts.pop("validate")),
@@ -251,7 +260,7 @@ class Fitting:
         with self.watch.timing("validation"):
             for name, data in self.asked.sets.items():
                 steps = self.asked.validation_steps
-                scores = self.lent.score(data, steps, self.agreement)
+                scores = self.lent.score(data, steps, self.agreement, self.bridge.on_test_batch)
                 if scores is None:
                     return None
                 found |= {f"{name}{key}": value for key, value in scores.items()}

@@ -9,6 +9,7 @@ import tensorflow as tf
 from loopwright import adaptations, runtime
 from loopwright.finite import Watch
 from loopwright.plans import Plan
+from loopwright.recording import Recorder
 from loopwright.step import Step
 
 
@@ -16,11 +17,20 @@ from loopwright.step import Step
 class Loops:
     """The loops of one plan around one step; `outputs` are the specs of what the step gives.
 
-    Beside the outputs they give the marks of `watch`: which steps were not finite.
+    Beside the outputs they give the marks of `watch`: which steps were not finite; and the table
+    of `recorder`: a row for each step, or nothing.
     """
 
-    def __init__(self, step: Step, outputs: Any, plan: Plan, watch: Watch) -> None:
+    def __init__(
+        self,
+        step: Step,
+        outputs: Any,
+        plan: Plan,
+        watch: Watch,
+        recorder: Recorder | None = None,
+    ) -> None:
         self._step, self._outputs, self._plan, self._watch = step, outputs, plan, watch
+        self._recorder = recorder
         self._xla_step: Callable[..., Any] | None = None
 
     def one(self, batch: Any, examples: Any = None) -> tuple[Any, Any]:
@@ -81,13 +91,14 @@ class Loops:
     def over_stream(self, end: str, batch_spec: Any) -> Callable[..., Any]:
         """A loop over an iterator; `end` says how its data shows that it has come to an end.
 
-        It returns how many steps it ran, their outputs and marks, for how many seconds it waited,
-        and the smallest and largest number of examples in a batch, where the spec leaves that open.
+        It returns how many steps it ran, their outputs, marks and table, for how many seconds it
+        waited, and the smallest and largest number of examples in a batch, where the spec leaves
+        that open.
         """
         is_open = runtime.known_example_count(batch_spec) is None
 
         def loop(iterator: Any, steps: Any) -> Any:
-            def body(done: Any, _: Any, before: Any, marks: Any, waited: Any, sizes: Any) -> Any:
+            def body(done: Any, _: Any, run: Any, waited: Any, sizes: Any) -> Any:
                 began = tf.timestamp()
                 with tf.control_dependencies([began]):
                     optional = next_optional(iterator, end)
@@ -98,24 +109,22 @@ class Loops:
                 def advanced() -> Any:
                     batch = optional.get_value()
                     seen = _with_size_of(batch, sizes) if is_open else sizes
-                    return True, *self._advanced(self._compiled, batch, done, before, marks), seen
+                    return True, done + 1, self._advanced(self._compiled, batch, done, run), seen
 
-                more, done, outputs, marks, sizes = tf.cond(
-                    has_batch, advanced, lambda: (False, done, before, marks, sizes)
+                more, done, run, sizes = tf.cond(
+                    has_batch, advanced, lambda: (False, done, run, sizes)
                 )
-                return done, more, outputs, marks, waited, sizes
+                return done, more, run, waited, sizes
 
-            scalar, no_marks = tf.TensorShape([]), self._watch.no_marks()
-            nothing, no_time = self._nothing(), tf.constant(0.0, tf.float64)
-            shapes = (self._shapes(), no_marks.shape)
-            done, _, outputs, marks, waited, sizes = tf.while_loop(
+            scalar, no_time = tf.TensorShape([]), tf.constant(0.0, tf.float64)
+            done, _, run, waited, sizes = tf.while_loop(
                 lambda done, more, *_: tf.logical_and(more, done < steps),
                 body,
-                (0, True, nothing, no_marks, no_time, (tf.int32.max, 0)),
-                shape_invariants=(scalar, scalar, *shapes, scalar, (scalar, scalar)),
+                (0, True, self._nothing_run(steps), no_time, (tf.int32.max, 0)),
+                shape_invariants=(scalar, scalar, self._shapes(), scalar, (scalar, scalar)),
                 parallel_iterations=1,
             )
-            return done, outputs, marks, waited, sizes
+            return done, *self._ended(run), waited, sizes
 
         return loop
 
@@ -128,20 +137,24 @@ class Loops:
         run = run or (self.one if self._plan.loop == "fused" else self._compiled)
         # A while on tensors: the bounds of a tf.range would be constants to XLA, and every new
         # number of steps would be compiled anew.
-        no_marks = self._watch.no_marks()
-        return tf.while_loop(
-            lambda done, *_: done < steps,
-            lambda done, before, marks: self._advanced(run, batch(done), done, before, marks),
-            (0, self._nothing(), no_marks),
-            shape_invariants=(tf.TensorShape([]), self._shapes(), no_marks.shape),
+        done, ran = tf.while_loop(
+            lambda done, _: done < steps,
+            lambda done, before: (done + 1, self._advanced(run, batch(done), done, before)),
+            (0, self._nothing_run(steps)),
+            shape_invariants=(tf.TensorShape([]), self._shapes()),
             parallel_iterations=1,
         )
+        return done, *self._ended(ran)
 
     def _advanced(
-        self, run: Callable[[Any], Any], batch: Any, done: Any, before: Any, marks: Any
+        self, run: Callable[[Any], Any], batch: Any, done: Any, before: Any
     ) -> tuple[Any, Any, Any]:
+        """Outputs, marks and table after one more step."""
         outputs, is_finite = run(batch)
-        return done + 1, self.added(before, outputs), self._watch.marked(marks, done, is_finite)
+        total, marks, rows = before
+        if self._recorder is not None:
+            rows = self._recorder.written(rows, done, outputs)
+        return self.added(total, outputs), self._watch.marked(marks, done, is_finite), rows
 
     def _compiled(self, batch: Any) -> tuple[Any, Any]:
         """One step inside a loop that is not compiled by XLA as a whole."""
@@ -151,11 +164,20 @@ class Loops:
             self._xla_step = adaptations.compiled(self.one, xla=True)
         return self._xla_step(batch)
 
-    def _nothing(self) -> Any:
-        return tf.nest.map_structure(_zeros, self._outputs)
+    def _nothing_run(self, steps: Any) -> tuple[Any, Any, Any]:
+        """Outputs, marks and table before the first of `steps` steps."""
+        rows = () if self._recorder is None else self._recorder.no_rows(steps)
+        return tf.nest.map_structure(_zeros, self._outputs), self._watch.no_marks(), rows
 
-    def _shapes(self) -> Any:
-        return tf.nest.map_structure(lambda output: output.shape, self._outputs)
+    def _shapes(self) -> tuple[Any, Any, Any]:
+        outputs = tf.nest.map_structure(lambda output: output.shape, self._outputs)
+        rows = () if self._recorder is None else self._recorder.shapes()
+        return outputs, self._watch.no_marks().shape, rows
+
+    def _ended(self, run: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        """Outputs, marks and table as they leave the graph."""
+        outputs, marks, rows = run
+        return outputs, marks, rows.stack() if isinstance(rows, tf.TensorArray) else rows
 
 
 def next_optional(iterator: Any, end: str) -> Any:

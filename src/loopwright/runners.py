@@ -1,5 +1,6 @@
 """Runners: the compiled steps of a task, each made once, and anew when the task has changed."""
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import tensorflow as tf
@@ -9,6 +10,7 @@ from loopwright.building import Built, build, require_unchanging
 from loopwright.data import Feed, nests
 from loopwright.finite import OnNan, Watch
 from loopwright.plans import Plan, Terms
+from loopwright.recording import Recorder
 from loopwright.running import StepRunner
 from loopwright.step import Step, StepName
 from loopwright.task import Task
@@ -33,7 +35,7 @@ class Runners:
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
         self._runners: dict[Any, StepRunner] = {}
-        self.updates = Updates(task)
+        self.updates = Updates(task, silenced)
         """Which metrics the steps update."""
 
     @property
@@ -41,11 +43,22 @@ class Runners:
         """How many processes run these steps together."""
         return adaptations.workers(self._strategy)[0]
 
-    def runner(self, name: StepName, feed: Feed | None, plan: Plan) -> StepRunner:
-        """What runs this step over batches like those of this feed, by this plan."""
+    def runner(
+        self,
+        name: StepName,
+        feed: Feed | None,
+        plan: Plan,
+        *,
+        recorded: Sequence[Any] | None = None,
+    ) -> StepRunner:
+        """What runs this step over batches like those of this feed, by this plan.
+
+        With `recorded`, the numbers of each step are recorded, and the values of these variables.
+        """
         self._forget_if_changed()
         batch_spec, is_share = (None, False) if feed is None else (feed.batch_spec, feed.is_share)
-        kind = (name, str(batch_spec), plan, is_share)
+        ids = None if recorded is None else tuple(map(id, recorded))
+        kind = (name, str(batch_spec), plan, is_share, ids)
         if kind not in self._runners:
             is_eager = plan.step == "eager"
             step = self._step(name, batch_spec, converts=not is_eager, is_share=is_share)
@@ -57,8 +70,15 @@ class Runners:
             if needs_trace and step.replicas > 1 and not is_eager:
                 # Their constants lie between each other's in the loop's graph.
                 require_unchanging(step, built)
+            recorder = None
+            if recorded is not None:
+                loops = plan.loop != "python" and step.replicas == 1
+                is_fused = plan.loop == "fused"
+                recorder = Recorder(
+                    self._task, self.updates, recorded, built.outputs, loops=loops, fused=is_fused
+                )
             watch = self._watch(name, built)
-            self._runners[kind] = StepRunner(step, built, plan, watch, self.updates)
+            self._runners[kind] = StepRunner(step, built, plan, watch, self.updates, recorder)
         return self._runners[kind]
 
     def built(self, name: StepName, batch_spec: Any) -> Built:

@@ -16,12 +16,13 @@ from loopwright.finite import Watch, first_operation
 from loopwright.loops import Loops, next_optional
 from loopwright.plans import Plan
 from loopwright.readers import Reader, ResidentReader, StreamReader
+from loopwright.recording import Recorder, joined
 from loopwright.step import Step
 from loopwright.stopwatch import Stopwatch
 from loopwright.updates import Updated, Updates, watched
 
-_Called = tuple[int, Any, list[int], bool]
-"""How many steps, their outputs, which were not finite, whether more may be run."""
+_Called = tuple[int, Any, list[int], bool, Any]
+"""How many steps, their outputs, which were not finite, whether more may be run, the table."""
 
 
 @final
@@ -34,6 +35,8 @@ class Ran:
     """Their totals, or the last ones."""
     not_finite: Sequence[int] = ()
     """Which of them were not finite, counted from 0: those that were skipped, or else the first."""
+    columns: Any = None
+    """The numbers of each step, if they are recorded; see `Recorder`."""
 
 
 @final
@@ -41,12 +44,19 @@ class StepRunner:
     """Runs one step of a task over batches of one spec, by one plan."""
 
     def __init__(
-        self, step: Step, built: Built, plan: Plan, watch: Watch, updates: Updates
+        self,
+        step: Step,
+        built: Built,
+        plan: Plan,
+        watch: Watch,
+        updates: Updates,
+        recorder: Recorder | None = None,
     ) -> None:
         self._step, self._built, self._plan, self._finite = step, built, plan, watch
         # Without a trace, running the step shows which metrics it updates.
         self._updates = updates if built.updated is None and not step.reports_last else None
-        self._loops = Loops(step, built.outputs, plan, watch)
+        self._recorder = recorder
+        self._loops = Loops(step, built.outputs, plan, watch, recorder)
         self._functions: dict[Any, Any] = {}
         self.first_not_finite = ""
         """Where NaN or infinity began, if an eager step has found out."""
@@ -66,14 +76,18 @@ class StepRunner:
 
     def run(self, reader: Reader, steps: int, watch: Stopwatch) -> Ran:
         """Runs up to `steps` steps; fewer only if the data ended."""
-        ran, total, not_finite, more = 0, None, list[int](), True
+        ran, total, not_finite, more, columns = 0, None, list[int](), True, list[Any]()
+        recorder = self._recorder
         while ran < steps and more:
-            done, outputs, found, more = self._run(reader, steps - ran, watch)
+            most = steps if recorder is None else recorder.most_steps
+            done, outputs, found, more, table = self._run(reader, min(steps - ran, most), watch)
             if done:
                 outputs = tf.nest.map_structure(lambda output: output.numpy(), outputs)
                 not_finite += [ran + index for index in found]
                 ran, total = ran + done, self._loops.added(total, outputs)
-        return Ran(ran, total, not_finite)
+                if recorder is not None:
+                    columns.append(recorder.columns(table, outputs, done))
+        return Ran(ran, total, not_finite, joined(columns) if columns else None)
 
     def prepare(self, reader: Reader) -> Callable[[], None]:
         """Traces at once; the function it returns compiles, and may do so beside the training.
@@ -99,8 +113,10 @@ class StepRunner:
         if reader is None:
             # Tensors, not Python numbers: every new number would be traced anew.
             arguments = (tf.constant(steps),)
-            _, outputs, marks = self._call("none", self._loops.without_data, arguments, watch)
-            return steps, outputs, self._finite.not_finite(marks, steps), True
+            _, outputs, marks, table = self._call(
+                "none", self._loops.without_data, arguments, watch
+            )
+            return steps, outputs, self._finite.not_finite(marks, steps), True, table
         if self._plan.feed == "chunk":
             return self._run_chunk(reader, steps, watch)
         return self._run_stream(reader, steps, watch)
@@ -108,7 +124,7 @@ class StepRunner:
     def _run_resident(self, reader: ResidentReader, steps: int, watch: Stopwatch) -> _Called:
         resident, batches = reader.resident, min(steps, reader.batches_left)
         if not batches:
-            return 0, None, [], False
+            return 0, None, [], False, ()
         size = resident.batch_size
         if self._plan.loop == "fused":
             whole = resident.examples // size - reader.index
@@ -116,30 +132,32 @@ class StepRunner:
         begin = tf.constant(reader.index * resident.batch_size)
         arguments = (resident.tensors, reader.order, begin, tf.constant(batches))
         loop = self._loops.over_resident(size)
-        _, outputs, marks = self._call(("resident", size), loop, arguments, watch)
+        _, outputs, marks, table = self._call(("resident", size), loop, arguments, watch)
         reader.advance(batches)
-        return batches, outputs, self._finite.not_finite(marks, batches), True
+        return batches, outputs, self._finite.not_finite(marks, batches), True, table
 
     def _run_stream(self, reader: StreamReader, steps: int, watch: Stopwatch) -> _Called:
         loop = self._loops.over_stream(reader.end, reader.batch_spec)
         compiling = watch.seconds["compile"]
         arguments = (reader.iterator, tf.constant(steps))
-        done, outputs, marks, waited, sizes = self._call("stream", loop, arguments, watch)
+        done, outputs, marks, table, waited, sizes = self._call("stream", loop, arguments, watch)
         if watch.seconds["compile"] == compiling:
             watch.add("data wait", float(waited))
         reader.sizes |= {int(size) for size in sizes if 0 < size < tf.int32.max}
         done = int(done)
-        return done, outputs, self._finite.not_finite(marks, done), done == steps
+        return done, outputs, self._finite.not_finite(marks, done), done == steps, table
 
     def _run_chunk(self, reader: StreamReader, steps: int, watch: Stopwatch) -> _Called:
         with watch.timing("data wait"):
             count, chunk, more = self._pulled(reader, steps)
         if not count:
-            return 0, None, [], more
+            return 0, None, [], more, ()
         arguments = (chunk, tf.constant(count))
         size = tf.nest.flatten(chunk)[0].shape[1]
-        _, outputs, marks = self._call(("chunk", size), self._loops.over_chunk, arguments, watch)
-        return count, outputs, self._finite.not_finite(marks, count), more
+        _, outputs, marks, table = self._call(
+            ("chunk", size), self._loops.over_chunk, arguments, watch
+        )
+        return count, outputs, self._finite.not_finite(marks, count), more, table
 
     def _pulled(self, reader: StreamReader, steps: int) -> tuple[int, Any, bool]:
         """How many batches of one size, at most `steps`; their chunk; whether more may come."""
@@ -172,13 +190,13 @@ class StepRunner:
             with watch.timing("data wait"):
                 optional = next_optional(reader.iterator, reader.end)
                 if not optional.has_value():
-                    return 0, None, [], False
+                    return 0, None, [], False, ()
                 batch = optional.get_value()
         if self._plan.step == "eager":
             outputs, is_finite = self._run_eagerly(batch)
         else:
             outputs, is_finite = self._call("python", self._loops.one, (batch,), watch)
-        return 1, outputs, [] if bool(is_finite) else [0], True
+        return 1, outputs, [] if bool(is_finite) else [0], True, ()
 
     def _run_eagerly(self, batch: Any) -> tuple[Any, Any]:
         looks = self._finite.looks and not self.skips and self._step.replicas == 1

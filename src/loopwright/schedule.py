@@ -117,8 +117,6 @@ class Schedule:
     until: Every
     validate_every: Every | None = None
     save_every: Every | None = None
-    stop_every_steps: tuple[int, ...] = ()
-    """Further stops, at every multiple of these: callbacks that count steps ask for them."""
 
     @property
     def total_steps(self) -> int | None:
@@ -133,8 +131,7 @@ class Schedule:
         if self.steps_per_epoch is not None:
             bounds.append(place.step - place.step_in_epoch + self.steps_per_epoch)
         asked = [every.steps for every in (self.validate_every, self.save_every) if every]
-        intervals = [*self.stop_every_steps, *filter(None, asked)]
-        bounds += [(place.step // interval + 1) * interval for interval in intervals]
+        bounds += [(place.step // interval + 1) * interval for interval in filter(None, asked)]
         if at_most_steps is not None:
             bounds.append(place.step + at_most_steps)
         step = min((b for b in bounds if b is not None), default=place.step + 1)

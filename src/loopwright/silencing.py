@@ -10,6 +10,7 @@ from loopwright.errors import ConfigurationError, StepWarning, message
 WarningId = Literal[
     "baked-in-array",
     "broadcast",
+    "idle-metric",
     "inference-mode",
     "no-gradient",
     "swapped-arguments",

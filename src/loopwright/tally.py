@@ -1,6 +1,6 @@
 """The numbers of an epoch so far: means of what the steps returned, and the task's metrics."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -33,10 +33,28 @@ class Tally:
         if isinstance(self._task, CompiledModel):
             self._last = outputs
         else:
-            seen = self._updates.of(self._step)
-            unfounded = frozenset[str]() if seen is None else seen.unfounded
-            pairs = {name: (float(t), float(w)) for name, (t, w) in outputs.items()}
-            self._meter.add({name: pair for name, pair in pairs.items() if name not in unfounded})
+            pairs = {name: (float(t), float(w)) for name, (t, w) in self._founded(outputs).items()}
+            self._meter.add(pairs)
+
+    def after_each(self, outputs: Any, metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The numbers after each of some steps that `add` has not been given yet.
+
+        `outputs` and `metrics` are those of the steps, with one more axis.
+        """
+        if isinstance(self._task, CompiledModel):
+            return _rows(outputs)
+        totals = self._meter.state()
+        means = {
+            name: _running_means(totals.get(name, (0.0, 0.0)), total, weight)
+            for name, (total, weight) in self._founded(outputs).items()
+        }
+        return _rows({**means, **metrics})
+
+    def _founded(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What a step returned, without what it read from metrics that it does not update."""
+        seen = self._updates.of(self._step)
+        unfounded = frozenset[str]() if seen is None else seen.unfounded
+        return {name: pair for name, pair in outputs.items() if name not in unfounded}
 
     def state(self) -> dict[str, Any]:
         """The epoch so far, for a checkpoint; the metrics are variables and not part of it."""
@@ -76,6 +94,28 @@ class Tally:
         if seen is None:
             return self._task.metrics if before is None else before
         return seen.metrics if before is None or before <= seen.metrics else seen.metrics | before
+
+
+def _running_means(before: tuple[float, float], total: Any, weight: Any) -> list[float | None]:
+    """The mean after each step, added up as the compiled loop does; None as long as it has none."""
+    sums, weights = before[0] + np.cumsum(total), before[1] + np.cumsum(weight)
+    pairs = zip(sums.tolist(), weights.tolist(), strict=True)
+    return [s / w if w else None for s, w in pairs]
+
+
+def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = zip(*map(_values, columns.values()), strict=True)
+    return [
+        {name: value for name, value in zip(columns, row, strict=True) if value is not None}
+        for row in rows
+    ]
+
+
+def _values(column: Any) -> Sequence[Any]:
+    if isinstance(column, list):
+        return column
+    array = np.asarray(column)
+    return [*array] if array.ndim > 1 else array.astype(float).tolist()
 
 
 def _plain(value: Any) -> Any:

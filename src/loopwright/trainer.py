@@ -18,7 +18,7 @@ from loopwright.compiled import as_task
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
 from loopwright.edits import OnChange, require_on_change
 from loopwright.errors import ConfigurationError, message
-from loopwright.events import Event, Sink
+from loopwright.events import Event, Metrics, Sink
 from loopwright.exporting import Exported, Format, export
 from loopwright.finite import OnNan, require_policy
 from loopwright.fitting import Asked, Fitting, Lent
@@ -41,6 +41,7 @@ from loopwright.signals import Signals
 from loopwright.silencing import require_known
 from loopwright.snapshots import Exact
 from loopwright.task import Task, require_step
+from loopwright.telemetry.callback_model import Scoring
 from loopwright.telemetry.console import console
 from loopwright.telemetry.tolerance import tolerated
 from loopwright.validation import score
@@ -132,6 +133,7 @@ class Trainer:
             self._piloting,
             self._score,
             self._build_test,
+            Scoring(self.evaluate, self.predict),
             seed,
             on_nan,
             self._state.start_from_given_weights,
@@ -377,7 +379,13 @@ class Trainer:
             self._epochs_done += len(self.history.epoch)
             self._legs += 1
 
-    def _score(self, data: Data, steps: int | None, agreement: Agreement) -> dict[str, Any] | None:
+    def _score(
+        self,
+        data: Data,
+        steps: int | None,
+        agreement: Agreement,
+        on_batch: Callable[[int, Metrics], None] | None = None,
+    ) -> dict[str, Any] | None:
         return score(
             self._task,
             self._test_runner_for,
@@ -386,6 +394,7 @@ class Trainer:
             strategy=self._strategy,
             clock=agreement.now,
             interrupted=agreement.interrupted,
+            on_batch=on_batch,
         )
 
     def _build_test(self, data: Data, steps: int | None) -> object:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from loopwright.choosing import BackgroundCompile
@@ -18,6 +18,17 @@ from loopwright.readers import Reader, StreamReader
 from loopwright.running import StepRunner
 from loopwright.stopwatch import Stopwatch
 from loopwright.tally import Tally
+
+
+@final
+@dataclass(frozen=True)
+class StepNumbers:
+    """What was recorded of one step."""
+
+    logs: Mapping[str, Any]
+    """The numbers of the epoch after it."""
+    variables: Sequence[Any] = ()
+    """The values of the recorded variables after it; none if they are as before."""
 
 
 @final
@@ -44,12 +55,16 @@ class Training:
         """Of its data, since the beginning of the leg; each step reads one batch."""
         self.lets_nan_pass = False
         """Whether somebody else looks at the losses: a callback that ends the run."""
+        self.records = False
+        """Whether the numbers of each step are recorded."""
         self.passed_over: set[int] = set()
         """Steps whose batch is read and not trained on, because it would spoil the run."""
         self.skipped: list[BatchSkipped] = []
         """What has not been told yet of the steps that were skipped."""
         self._skipped_in_a_row = 0
-        self._steps_in_epoch = 0
+        self.steps_in_epoch = 0
+        self.recorded: list[StepNumbers] = []
+        """The numbers of each step that the last `run_steps` ran, if they are recorded."""
         self._runners: dict[Plan, StepRunner] = {}
         self._pilot_for, self._pilot = pilot_for, pilot_for(feed, self)
         self._runner(self._pilot.plan_after(step))  # what is wrong with the step shows now
@@ -57,7 +72,7 @@ class Training:
     def start_epoch(self) -> None:
         """Forgets the numbers of the epoch before."""
         self._tally.start()
-        self._steps_in_epoch = 0
+        self.steps_in_epoch = 0
         feed = self._feed
         if feed is not None and (self._reader is None or feed.end == "each epoch"):
             self._open(feed)
@@ -65,6 +80,7 @@ class Training:
     def run_steps(self, steps: int) -> int:
         """Runs `steps` steps; fewer only if the epoch's data ended."""
         ran = 0
+        self.recorded = []
         while ran < steps:
             if self.step + 1 in self.passed_over:
                 self._pass_over()
@@ -78,7 +94,7 @@ class Training:
             if done < asked and not self._reopened():
                 self.read = replace(self.read, ends=self.read.ends + 1)
                 break
-        if self._feed is not None and self._steps_in_epoch == self._feed.steps_per_epoch:
+        if self._feed is not None and self.steps_in_epoch == self._feed.steps_per_epoch:
             self._feed.epoch_ended()
         return ran
 
@@ -110,7 +126,7 @@ class Training:
         in_epoch: bool,
     ) -> None:
         """Goes on after what was read; `in_epoch`: there is more to come in this epoch."""
-        self.step, self.read, self._steps_in_epoch = step, read, step_in_epoch
+        self.step, self.read, self.steps_in_epoch = step, read, step_in_epoch
         feed = self._feed
         if feed is None or (feed.end == "each epoch" and not in_epoch):
             return
@@ -156,13 +172,18 @@ class Training:
             self._skipped_in_a_row = 0
         elif not self.lets_nan_pass:
             self._not_finite(plan, ran.not_finite, done)
+        if ran.columns is not None:
+            outputs, metrics, variables = ran.columns
+            logs = self._tally.after_each(outputs, metrics)
+            values = zip(*variables, strict=True) if variables else [()] * done
+            self.recorded += map(StepNumbers, logs, values)
         if done:
             self._tally.add(ran.outputs)
         self._count(done)
         return done
 
     def _count(self, steps: int) -> None:
-        self.step, self._steps_in_epoch = self.step + steps, self._steps_in_epoch + steps
+        self.step, self.steps_in_epoch = self.step + steps, self.steps_in_epoch + steps
         self.read = replace(self.read, batches=self.read.batches + steps)
 
     def _pass_over(self) -> None:
@@ -170,6 +191,8 @@ class Training:
             self._reader.pass_over()
         self._count_step()
         self._count(1)
+        if self.records:
+            self.recorded.append(StepNumbers(self._tally.numbers()))
 
     def _not_finite(self, plan: Plan, places: Sequence[int], done: int) -> None:
         """Raises for the first step that was not finite, or notes those that were skipped."""
@@ -211,9 +234,9 @@ class Training:
             self._pilot = self._pilot_for(self._feed, self)
             self._open(self._feed)
             return True
-        if feed.steps_per_epoch is None and self._steps_in_epoch:
+        if feed.steps_per_epoch is None and self.steps_in_epoch:
             return False
-        raise DataError(_ran_out(feed, self._steps_in_epoch))
+        raise DataError(_ran_out(feed, self.steps_in_epoch))
 
 
 def _retraced(change: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, final
 import keras
 import numpy as np
 
-from loopwright import adaptations, guards, state
+from loopwright import adaptations, guards, silencing, state
 from loopwright.errors import message
 from loopwright.task import Task
 
@@ -26,8 +26,8 @@ class Updated:
 class Updates:
     """What the steps of a task were seen to update; names once what they do not."""
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
+    def __init__(self, task: Task, silenced: Collection[str] = ()) -> None:
+        self._task, self._silenced = task, silenced
         self._seen: dict[str, Updated] = {}
         self._outdated: set[str] = set()
         self._looked_at: dict[str, Any] = {}
@@ -61,14 +61,16 @@ class Updates:
             listed = ", ".join(map(repr, new))
             kind = "the metric" if len(new) == 1 else "the metrics"
             numbers = "the training" if step == "train_step" else "validation and evaluate"
-            guards.warn(
-                message(
-                    f"{type(self._task).__name__}.{step} does not update {kind} {listed}: "
-                    f"left out of the numbers of {numbers}.",
-                    do=f"call update_state in {step} to report it there; nothing, if it is meant "
-                    "for the other step only",
+            with silencing.silenced(self._silenced):
+                silencing.warn(
+                    "idle-metric",
+                    message(
+                        f"{type(self._task).__name__}.{step} does not update {kind} {listed}: "
+                        f"left out of the numbers of {numbers}.",
+                        do=f"call update_state in {step} to report it there; nothing, if it is meant "
+                        "for the other step only",
+                    ),
                 )
-            )
 
 
 def traced(task: Task, graph: Any, outputs: Mapping[str, Any]) -> Updated:

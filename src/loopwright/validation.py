@@ -1,7 +1,7 @@
 """Scores over whole data sets, without a trace left in the training."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -43,8 +43,12 @@ def score(
     strategy: tf.distribute.Strategy,
     clock: Callable[[], float],
     interrupted: Callable[[], bool] = lambda: False,
+    on_batch: Callable[[int, Mapping[str, Any]], None] | None = None,
 ) -> dict[str, Any] | None:
-    """Runs the test step over all of a feed; means are weighted by examples. None: interrupted."""
+    """Runs the test step over all of a feed; means are weighted by examples. None: interrupted.
+
+    `on_batch` is called after every batch, with its number and the scores so far.
+    """
     tally = Tally(task, "test_step", updates)
     pace, watch, scored, rest = Pace(), Stopwatch(clock), 0, feed
     with contextlib.ExitStack() as undoing:
@@ -59,7 +63,7 @@ def score(
             while ran == asked:
                 if interrupted():
                     return None
-                began, asked = clock(), pace.at_most_steps
+                began, asked = clock(), pace.at_most_steps if on_batch is None else 1
                 with damage_explained(feed):
                     run = runner.run(reader, asked, watch)
                 ran = run.steps
@@ -67,6 +71,8 @@ def score(
                 scored += ran
                 if ran:
                     tally.add(run.outputs)
+                    if on_batch is not None:
+                        on_batch(scored - 1, tally.numbers())
             rest = feed_after(feed, scored)
         return tally.numbers()
 

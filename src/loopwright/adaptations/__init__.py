@@ -5,6 +5,13 @@ of them in `tests/adaptations/`. Everybody else calls them from here: `adaptatio
 """
 
 from loopwright.adaptations.bodies import captured_values, inner_graphs, inner_inputs
+from loopwright.adaptations.callbacks import (
+    count_batch,
+    profiles,
+    steps_to_profile,
+    steps_to_save,
+    writes_batch,
+)
 from loopwright.adaptations.datasets import (
     PipelinePart,
     holds_failure,
@@ -66,6 +73,7 @@ __all__ = [
     "captured_variables",
     "captures_of",
     "compiled",
+    "count_batch",
     "counter_in",
     "gpu_memory_bytes",
     "holds_failure",
@@ -81,6 +89,7 @@ __all__ = [
     "optimizers_reduce_nothing",
     "pipeline_parts",
     "plain_apply_refused",
+    "profiles",
     "random_numbers_for_xla",
     "replica_numbers",
     "replicas_draw_alike",
@@ -89,6 +98,8 @@ __all__ = [
     "run_on_copies",
     "scratch_graph",
     "slow_random_numbers",
+    "steps_to_profile",
+    "steps_to_save",
     "take_initial_epoch",
     "trained_by",
     "update_counter",
@@ -98,5 +109,6 @@ __all__ = [
     "watching_updates",
     "without_accumulation",
     "workers",
+    "writes_batch",
     "written_handles",
 ]

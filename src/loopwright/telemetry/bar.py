@@ -18,6 +18,7 @@ from loopwright.events import (
     EpochStarted,
     Event,
     Finished,
+    Noted,
     PlanChosen,
     Started,
     Trained,
@@ -70,6 +71,8 @@ class Bar:
             self._keep(wording.chosen(event))
         elif isinstance(event, BatchSkipped):
             self._keep(wording.skipped(event))
+        elif isinstance(event, Noted):
+            self._output.print(Text(f"note: {event.text}", "yellow"))
         elif isinstance(event, Validated):
             if self._validated is not None:
                 self._keep(wording.validated(self._validated))

@@ -1,8 +1,9 @@
 """What Keras callbacks remember, taken out for a checkpoint and put back.
 
 A callback with `get_state()` and `set_state(state)` decides by itself; the state is JSON. Of Keras'
-own callbacks the numbers and words that changed since training began are kept, and so the settings
-stay those of the script; also the best weights of `EarlyStopping`.
+own callbacks, and of others that are known to count steps, the numbers and words that changed since
+training began are kept, and so the settings stay those of the script; also the best weights of
+`EarlyStopping`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from loopwright.errors import message
+from loopwright.telemetry.batch_hooks import is_known
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -75,7 +77,7 @@ def restore_callbacks(
 def _state(callback: Any, begun: Mapping[str, Any]) -> dict[str, Any]:
     if hasattr(callback, "get_state"):
         return callback.get_state()
-    if type(callback).__module__.partition(".")[0] != "keras":
+    if not is_known(callback):
         return {}
     now = _plain_attributes(callback)
     return {name: v for name, v in now.items() if name not in begun or begun[name] != v}

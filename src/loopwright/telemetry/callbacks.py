@@ -14,12 +14,20 @@ from loopwright.events import (
     Event,
     Finished,
     Metrics,
+    Noted,
     Started,
     Trained,
     epoch_logs,
 )
 from loopwright.task import Task
-from loopwright.telemetry.callback_model import callback_model, lend_optimizer
+from loopwright.telemetry.batch_calls import BatchCalls
+from loopwright.telemetry.callback_model import (
+    Scoring,
+    callback_model,
+    lend,
+    optimizer_for,
+    optimizer_scalars,
+)
 from loopwright.telemetry.callback_state import (
     as_begun,
     callback_states,
@@ -27,19 +35,22 @@ from loopwright.telemetry.callback_state import (
     objection,
     restore_callbacks,
 )
+from loopwright.training import StepNumbers, Training
 
 
 @final
 class CallbackBridge:
     """Runs any `keras.callbacks.Callback`.
 
-    Batch hooks run at stops, as in Keras with `steps_per_execution`. A callback with an attribute
-    `needs_every_step = True` makes every step a stop; one of Keras' own that was told to count
-    steps, like `ModelCheckpoint(save_freq=100)`, makes every hundredth a stop.
+    How often batch hooks are called depends on the callback: see `batch_hooks`. `scoring` is what
+    `model.evaluate` and `model.predict` do while the task is trained.
     """
 
     def __init__(
-        self, callbacks: keras.callbacks.Callback | Sequence[Any] | None, task: Task
+        self,
+        callbacks: keras.callbacks.Callback | Sequence[Any] | None,
+        task: Task,
+        scoring: Scoring,
     ) -> None:
         self._callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
         for callback in self._callbacks:
@@ -53,12 +64,16 @@ class CallbackBridge:
                         "Trainer(..., sinks=[...])",
                     )
                 )
-        self._task = task
-        self._model: Any = callback_model(task) if self._callbacks else None
+        self._task, self._scoring = task, scoring
+        self._model: Any = callback_model(task, scoring) if self._callbacks else None
+        self._batches = BatchCalls(self._callbacks)
         self._calls: Any = None
         self._logs: dict[str, Any] = {}
         self._written = _Written()
-        self._step_in_epoch = 0
+        self._recorded: Sequence[StepNumbers] = ()
+        self._variables: Sequence[Any] = ()
+        if self._batches.reads_optimizer:
+            self._variables = optimizer_scalars(optimizer_for(self._model, task))
         self._undo: Callable[[], None] = lambda: None
         self._restore: Callable[[], None] = lambda: None
         self._begun = as_begun(self._callbacks)
@@ -77,6 +92,7 @@ class CallbackBridge:
 
     def restore(self, states: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any]) -> None:
         """Puts back what callbacks remembered, once they have begun: beginning wipes it."""
+        self._batches.rolled_back()
         self._restore = lambda: restore_callbacks(self._callbacks, states, tensors)
         if self._calls is not None:
             self._restore()
@@ -91,9 +107,26 @@ class CallbackBridge:
         return any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._callbacks)
 
     @property
-    def stop_every_steps(self) -> tuple[int, ...]:
-        """The intervals at which callbacks want to be called, in steps."""
-        return tuple({steps for c in self._callbacks if (steps := _counts_steps(c)) is not None})
+    def recorded(self) -> Sequence[Any] | None:
+        """The variables to record in every step, beside its numbers; None: record nothing."""
+        return self._variables if self._batches.needs_values else None
+
+    def timing(self) -> Mapping[str, Any]:
+        """When control returns to Python because of callbacks; the same on all workers."""
+        asks = {
+            "steps until a callback has to be called": self.steps_left(),
+            "a callback reads the values of every step": self.recorded is not None,
+            "a callback is called for every validation batch": self.on_test_batch is not None,
+        }
+        return {reason: asked for reason, asked in asks.items() if asked}
+
+    def steps_left(self) -> int | None:
+        """The most steps to run until callbacks have to be called; None: any number."""
+        return self._batches.steps_left()
+
+    def notes(self, step: int) -> list[Noted]:
+        """What callbacks cost, to be told when training begins."""
+        return [Noted(step, text) for text in self._batches.notes]
 
     def stop_requested(self) -> bool:
         """Whether a callback set `model.stop_training`."""
@@ -103,16 +136,23 @@ class CallbackBridge:
         """What callbacks wrote into the logs of the last epoch, `learning_rate` for instance."""
         return {k: v for k, v in self._written.logs.items() if k not in self._logs}
 
-    def before_steps(self, run_steps: Callable[[int], int]) -> Callable[[int], int]:
-        """`run_steps` with the hooks that come before a batch."""
+    def before_steps(self, training: Training) -> Callable[[int], int]:
+        """`run_steps` of a training, with the hooks that come before a batch."""
         if self._model is None:
-            return run_steps
+            return training.run_steps
 
         def run(steps: int) -> int:
-            self._calls.on_train_batch_begin(self._step_in_epoch)
-            return run_steps(steps)
+            self._batches.begin(training.steps_in_epoch)
+            ran = training.run_steps(steps)
+            self._recorded = training.recorded
+            return ran
 
         return run
+
+    @property
+    def on_test_batch(self) -> Callable[[int, Metrics], None] | None:
+        """What is called after every batch of a validation; None: nobody asks for it."""
+        return self._batches.test_batch if self._batches.needs_test_batches else None
 
     def around_validation(
         self, validate: Callable[[], Metrics | None]
@@ -137,12 +177,11 @@ class CallbackBridge:
             case Started():
                 self._start(event)
             case EpochStarted():
-                self._step_in_epoch = 0
                 self._calls.on_epoch_begin(event.epoch)
             case Trained():
-                self._step_in_epoch = event.step_in_epoch
                 self._logs = dict(event.metrics)
-                self._calls.on_train_batch_end(event.step_in_epoch - 1, self._logs)
+                batch = event.step_in_epoch - 1
+                self._batches.end(batch, self._logs, self._recorded, self._variables)
             case EpochEnded():
                 self._logs = epoch_logs(event)
                 self._calls.on_epoch_end(event.epoch, self._logs)
@@ -157,7 +196,7 @@ class CallbackBridge:
                 pass
 
     def _start(self, event: Started) -> None:
-        self._undo = lend_optimizer(self._model, self._task)
+        self._undo = lend(self._model, self._task, self._scoring)
         for callback in self._callbacks:
             _tell_direction(callback, self._task)
         self._model.stop_training = False
@@ -179,17 +218,11 @@ class CallbackBridge:
 
 @final
 class _Written(keras.callbacks.Callback):
-    """The last callback: reads what those before it wrote into the logs of an epoch.
-
-    It has a batch hook so that Keras calls hooks at once, and not from a thread.
-    """
+    """The last callback: reads what those before it wrote into the logs of an epoch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.logs: dict[str, Any] = {}
-
-    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Nothing to read yet."""
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Keeps the logs as they are now."""
@@ -203,19 +236,6 @@ def _counts_from_zero(epochs: int) -> str:
         received=f"a callback that goes on with epoch {epochs}",
         do=f"lower epochs by {epochs}, or leave BackupAndRestore out",
     )
-
-
-def _counts_steps(callback: Any) -> int | None:
-    """Every how many steps a callback has something to do, if it counts them."""
-    frequency: Any = 1 if getattr(callback, "needs_every_step", False) else "epoch"
-    match callback:
-        case keras.callbacks.ModelCheckpoint() | keras.callbacks.BackupAndRestore():
-            frequency = callback.save_freq
-        case keras.callbacks.TensorBoard():
-            frequency = callback.update_freq
-        case _:
-            pass
-    return {"epoch": None, "batch": 1}.get(frequency, frequency)
 
 
 def _tell_direction(callback: Any, task: Task) -> None:

@@ -11,6 +11,7 @@ from loopwright.events import (
     EpochStarted,
     Event,
     Finished,
+    Noted,
     PlanChosen,
     Started,
     Trained,
@@ -45,6 +46,8 @@ class Lines:
             self._say(wording.chosen(event))
         elif isinstance(event, BatchSkipped):
             self._say(wording.skipped(event))
+        elif isinstance(event, Noted):
+            self._say([wording.Part(f"note: {event.text}")])
         elif isinstance(event, Validated):
             self._say_unsaid()
             self._unsaid = event  # only the next event tells whether this was the epoch's end
