@@ -67,8 +67,8 @@ class Updates:
                     message(
                         f"{type(self._task).__name__}.{step} does not update {kind} {listed}: "
                         f"left out of the numbers of {numbers}.",
-                        do=f"call update_state in {step} to report it there; nothing, if it is meant "
-                        "for the other step only",
+                        do=f"call update_state in {step} to report it there; nothing, if it is "
+                        "meant for the other step only",
                     ),
                 )
 
