@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,8 +21,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from loopwright.disk import delete_tree, write_whole
+from loopwright import disk
 from loopwright.errors import ConfigurationError, LoopwrightError, message
+from loopwright.supervising import python
 
 Format = Literal["saved_model", "keras"]
 EXAMPLES = 8
@@ -87,8 +87,8 @@ def export(
             )
         temporary.rename(final)
     done = Exported(str(final), kind, sorted(models), float(difference), EXAMPLES, step)
-    report = final.parent / f"{final.name}.json" if kind == "keras" else final / "loopwright.json"
-    write_whole(report, json.dumps(asdict(done), indent=2).encode() + b"\n")
+    report = f"{final.name}.json" if kind == "keras" else f"{final.name}/loopwright.json"
+    disk.write_whole(final.parent, report, json.dumps(asdict(done), indent=2).encode() + b"\n")
     return done
 
 
@@ -105,17 +105,18 @@ def worded(done: Exported) -> str:
     )
 
 
-def newest(directory: Path, format: Format) -> Exported | None:
-    """What was last exported into a directory; None if nothing was, or nobody noted it."""
-    reports = (
-        directory.glob("*.keras.json")
-        if format == "keras"
-        else directory.glob("[0-9]*/loopwright.json")
-    )
-    newest_first = sorted(reports, key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for path in newest_first[:1]:
+def newest(run_dir: Path, format: Format) -> Exported | None:
+    """What was last exported in a run directory; None if nothing was, or nobody noted it."""
+    names = disk.names(run_dir, "export")
+    if format == "keras":
+        reports = [f"export/{name}" for name in names if name.endswith(".keras.json")]
+    else:
+        reports = [f"export/{name}/loopwright.json" for name in names if name[:1].isdigit()]
+    written = {name: found for name in reports if (found := disk.status(run_dir, name))}
+    for name in sorted(written, key=lambda name: written[name].st_mtime_ns)[-1:]:
+        content = disk.read(run_dir, name)
         with contextlib.suppress(ValueError, TypeError):
-            return Exported(**json.loads(path.read_text(encoding="utf-8")))
+            return Exported(**json.loads(content))
     return None
 
 
@@ -197,7 +198,7 @@ def _answers_of_a_new_process(
         for place, leaf in enumerate(_flat(some))
     }
     np.savez(scratch / "inputs.npz", **arrays)
-    command = [sys.executable, "-m", "loopwright.exported", kind, str(path), str(scratch)]
+    command = [*python(), "-m", "loopwright.exported", kind, str(path), str(scratch)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise LoopwrightError(
@@ -248,7 +249,7 @@ def _aside(final: Path) -> Iterator[Path]:
         yield temporary
     finally:
         if os.path.lexists(temporary):
-            delete_tree(temporary)
+            disk.delete(temporary.parent, temporary.name)
 
 
 @contextlib.contextmanager
@@ -258,4 +259,4 @@ def _scratch(parent: Path) -> Iterator[Path]:
     try:
         yield scratch
     finally:
-        delete_tree(scratch)
+        disk.delete(parent, scratch.name)

@@ -1,17 +1,18 @@
 """The runs in a directory, as far as their files tell: nothing is loaded, nothing is changed."""
 
-import contextlib
 import json
 import os
+import stat
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from loopwright import run_lock
+from loopwright import disk, run_lock
 from loopwright.checkpoint import Store
-from loopwright.config import saved_in
-from loopwright.errors import CheckpointError, ConfigurationError
-from loopwright.manifest import Checkpoint
+from loopwright.config import FILE, saved_in
+from loopwright.errors import CheckpointError, ConfigurationError, LoopwrightWarning
+from loopwright.manifest import Checkpoint, in_run
 from loopwright.retention import Entry, KeepBest, best
 
 Status = Literal["running", "complete", "interrupted", "failed", "broken off", "empty", "damaged"]
@@ -66,7 +67,19 @@ def rows(directory: Path, metric: str | None = None, *, sort: str = "when") -> l
 
 def is_run(path: Path) -> bool:
     """Whether a directory is that of a run."""
-    return (path / "checkpoints").is_dir() or (path / "config.yaml").is_file()
+    try:
+        checkpoints, config = (disk.status(path, name) for name in ("checkpoints", FILE))
+    except disk.UnsafeFileError:
+        return True  # of which the symlink is reported
+    return (checkpoints is not None and stat.S_ISDIR(checkpoints.st_mode)) or (
+        config is not None and stat.S_ISREG(config.st_mode)
+    )
+
+
+def refuse_linked_boards(directory: Path) -> None:
+    """Raise if the TensorBoard files of a run are symlinks: TensorBoard would follow them."""
+    for run in _runs(directory):
+        disk.files_below(run, "tensorboard")
 
 
 def _runs(directory: Path) -> list[Path]:
@@ -85,13 +98,25 @@ def _runs(directory: Path) -> list[Path]:
 
 def _row(path: Path, metric: str | None) -> Row:
     try:
+        return _known(path, metric)
+    except disk.UnsafeFileError as error:
+        warnings.warn(str(error), LoopwrightWarning, stacklevel=2)
+        changed = path.stat().st_mtime
+        return Row(path, "damaged", None, None, metric or KeepBest().metric, None, changed)
+
+
+def _known(path: Path, metric: str | None) -> Row:
+    try:
         whole = Store(path / "checkpoints").all()
+    except disk.UnsafeFileError:
+        raise
     except CheckpointError:
         whole = []
     usable = [found for found in whole if not found.damage and "place" in found.content]
     metric = metric or _metric(path)
     score = best_score(usable, metric)
-    changed = max((p.stat().st_mtime for p in [path, *(c.path for c in whole)]), default=0.0)
+    saved = (disk.status(*in_run(found.path)) for found in whole)
+    changed = max([path.stat().st_mtime, *(at.st_mtime for at in saved if at is not None)])
     return Row(
         path=path,
         status=_status(path, whole, usable),
@@ -105,11 +130,14 @@ def _row(path: Path, metric: str | None) -> Row:
 
 def _metric(path: Path) -> str:
     """What the run itself calls the best."""
-    with contextlib.suppress(ConfigurationError):
+    try:
         config = saved_in(path)
-        named = [keep.best for keep in config.keep if keep.best] if config else []
-        return named[0] if named else KeepBest().metric
-    return KeepBest().metric
+    except disk.UnsafeFileError:
+        raise
+    except ConfigurationError:
+        config = None
+    named = [keep.best for keep in config.keep if keep.best] if config else []
+    return named[0] if named else KeepBest().metric
 
 
 def best_score(found: "list[Checkpoint]", metric: str) -> float | None:
@@ -140,20 +168,22 @@ def _status(path: Path, whole: "list[Checkpoint]", usable: "list[Checkpoint]") -
         return "running"
     if whole and not usable:
         return "damaged"
-    ending = _last_ending(path / "metrics.jsonl")
+    ending = _last_ending(path)
     if ending is not None:
         return _ENDINGS.get(ending, "broken off")
     return "broken off" if usable else "empty"
 
 
-def _last_ending(journal: Path) -> str | None:
+def _last_ending(path: Path) -> str | None:
     """How the last leg ended, by the last line of its journal."""
     try:
-        with journal.open("rb") as file:
+        with os.fdopen(disk.opened(path, "metrics.jsonl"), "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _LAST_BYTES))
             last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
         line = json.loads(last)
         return str(line["reason"]) if line["event"] == "finished" else None
+    except disk.UnsafeFileError:
+        raise
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,7 +1,7 @@
 """A run directory: what is saved in it, and what is found in it when a run starts again."""
 
 import contextlib
-import datetime
+import json
 import math
 import os
 import warnings
@@ -10,18 +10,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-from loopwright import plan_history, readers, run_lock, tensors
+from loopwright import disk, plan_history, readers, run_lock, tensors
 from loopwright.checkpoint import Store
 from loopwright.data.source import Read
-from loopwright.disk import write_whole
 from loopwright.errors import ConfigurationError, LoopwrightWarning, message
 from loopwright.legs import Reached
-from loopwright.manifest import Checkpoint
+from loopwright.manifest import Checkpoint, read_manifest
 from loopwright.plan_history import PlanHistory
 from loopwright.retention import Entry, KeepBest, Rule, best
 from loopwright.saving import Writer
 from loopwright.schedule import Place, every
 
+_LOCK, _EXPORT = "lock", "export"
 _MOST_POSITION_BYTES = 64 * 2**20
 _BITS = {"bool": 8} | {
     f"{kind}{bits}": bits for kind in ("float", "int", "uint", "bfloat") for bits in (8, 16, 32, 64)
@@ -70,10 +70,16 @@ class Snapshot:
 
 @final
 class Run:
-    """A run directory."""
+    """A run directory; `fresh` moves what it holds aside when it is first opened."""
 
-    def __init__(self, directory: str | os.PathLike[str], rules: Sequence[Rule]) -> None:
-        self.directory = Path(directory)
+    def __init__(
+        self, directory: str | os.PathLike[str], rules: Sequence[Rule], *, fresh: bool = False
+    ) -> None:
+        path = Path(directory)
+        # The run directory may be a symlink: the run is kept where it leads.
+        self.directory = path.resolve() if path.is_symlink() else path
+        self._lock: run_lock.Lock | None = None
+        self._fresh = fresh
         self._rules = rules
         self._store = Store(self.directory / "checkpoints")
         self._writer = Writer()
@@ -83,9 +89,16 @@ class Run:
     def opened(self) -> Iterator[None]:
         """Holds the directory for one process."""
         self._make()
-        with run_lock.held(self.directory / "lock"):
-            self._store.clean()
-            yield
+        with run_lock.held(self.directory / _LOCK) as lock:
+            self._lock = lock
+            try:
+                if self._fresh:
+                    self.move_aside()
+                    self._fresh = False
+                self._store.clean()
+                yield
+            finally:
+                self._lock = None
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
@@ -100,12 +113,35 @@ class Run:
         self._writer.wait()
 
     def move_aside(self) -> None:
-        """Makes room for a run that starts over; nothing is deleted."""
-        if self.directory.exists():
-            now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-            aside = self.directory.with_name(f"{self.directory.name}.old-{now}")
-            self.directory.rename(aside)
-            warnings.warn(f"The run before lies in {aside}.", LoopwrightWarning, stacklevel=2)
+        """Rename the directory, make a new one in its place, and hold that; nothing is deleted.
+
+        Only while the directory is opened: no other process is in it then. The new directory is
+        locked before it has its name, and the old one until then.
+        """
+        if self._lock is None:
+            raise RuntimeError("a run directory is moved aside only while it is opened")
+        if disk.names(self.directory) == [_LOCK]:
+            return
+        with self._explaining("moved aside"):
+            aside, new = disk.names_for_exchange(self.directory)
+            successor = run_lock.Lock(new / _LOCK)
+            try:
+                disk.exchange(self.directory, aside, new)
+            except BaseException:
+                successor.release()
+                raise
+        self._lock.become(successor)
+        warnings.warn(f"The run before lies in {aside}.", LoopwrightWarning, stacklevel=2)
+
+    def export_directory(self) -> Path:
+        """The directory for exports; made if it is missing."""
+        self._make()
+        disk.make_directory(self.directory, _EXPORT)
+        return self.directory / _EXPORT
+
+    def exported(self) -> None:
+        """Give exports, which other libraries wrote, the modes of the run directory."""
+        disk.give_modes(self.directory, _EXPORT)
 
     def newest(self) -> "tuple[Checkpoint, Snapshot] | None":
         """The newest checkpoint that is whole."""
@@ -198,11 +234,14 @@ class Run:
     def plans(self, snapshot: Snapshot) -> PlanHistory:
         """The plans of the run: as far as `plan.json` tells, or else until the snapshot."""
         saved = plan_history.parsed(snapshot.plans)
-        with contextlib.suppress(ConfigurationError):
-            known = plan_history.load(self.directory / "plan.json")
-            if known.until(snapshot.step).changes == saved.changes:
-                return known
-        return saved
+        try:
+            known = plan_history.parsed(json.loads(disk.read(self.directory, "plan.json")))
+        except disk.UnsafeFileError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return saved
+        follows = known.changes and known.until(snapshot.step).changes == saved.changes
+        return known if follows else saved
 
     def save(
         self,
@@ -251,15 +290,20 @@ class Run:
 
     def write_plans(self, plans: PlanHistory) -> None:
         """Keeps `plan.json` up to date, on disk before the plan is used."""
-        write_whole(self.directory / "plan.json", plans.text().encode(), durable=True)
+        disk.write_whole(self.directory, "plan.json", plans.text().encode(), durable=True)
 
     def _make(self) -> None:
+        with self._explaining("made"):
+            disk.make_run_directory(self.directory)
+
+    @contextlib.contextmanager
+    def _explaining(self, done: str) -> Iterator[None]:
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            yield
         except OSError as error:
             raise ConfigurationError(
                 message(
-                    "The run directory cannot be made.",
+                    f"The run directory cannot be {done}.",
                     expected="a directory that can be written to",
                     received=f"run_dir={os.fspath(self.directory)!r}: {error.strerror}",
                     do="choose another run_dir, or mend its permissions",
@@ -274,7 +318,8 @@ def position_bytes(checkpoint: Path, variables: Sequence[Mapping[str, Any]]) -> 
         for row in variables
         if row["shape"] is not None
     )
-    files = sum(path.stat().st_size for path in checkpoint.glob("state.data-*"))
+    entries = read_manifest(checkpoint)["files"].items()
+    files = sum(file["bytes"] for name, file in entries if name.startswith("state.data-"))
     return max(files - known, 0)
 
 

@@ -106,9 +106,8 @@ class Trainer:
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
         self._restored_step: int | None = None
-        self._run = None if run_dir is None else Run(run_dir, keep)
+        self._run = None if run_dir is None else Run(run_dir, keep, fresh=fresh)
         self._exact: Exact = exact
-        self._fresh = fresh
         self._lent = Lent(
             self._task,
             self._strategy,
@@ -245,10 +244,6 @@ class Trainer:
             self._start_from_given_weights()
             self._began(fitting)
             return self._counted(fitting.events(Place(), {}, _save_nothing))
-        if self._fresh:
-            if self.is_chief:
-                self._run.move_aside()
-            self._fresh = False
         return self._counted(
             leg_events(
                 self._lent,
@@ -314,11 +309,16 @@ class Trainer:
         step = self._restored_step
         if step is None:
             step = int(self._task.step_counter.read_value())
-        if path is None:
-            path = require_run(self._run).directory / "export"
+        run = require_run(self._run) if path is None else None
+        if run is not None:
+            path = run.export_directory()
             path = path / f"step-{step}.keras" if format == "keras" else path
+        models = self._task.exports()
         with averages_in_place(self._task) if averaged else contextlib.nullcontext():
-            return export(self._task.exports(), Path(path), examples, format=format, step=step)
+            done = export(models, Path(path or ""), examples, format=format, step=step)
+        if run is not None:
+            run.exported()
+        return done
 
     def _start_from_given_weights(self) -> None:
         if self._init_from is not None:
