@@ -634,7 +634,8 @@ def test_a_checkpoint_that_is_half_deleted_is_not_found_and_cleaned(
     class Killed(BaseException):
         pass
 
-    def die_in_the_middle(path: Path) -> None:
+    def die_in_the_middle(doomed: str, *, dir_fd: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{dir_fd}")) / doomed
         for name in sorted(os.listdir(path))[survivors:]:
             (path / name).unlink()
         raise Killed

@@ -505,10 +505,10 @@ def test_a_run_is_verified_by_its_config_in_another_place(
     assert train("seed=3")[0] == 0
     before = {path: path.stat().st_mtime_ns for path in (project / "runs").rglob("*")}
     assert invoke("verify", "runs/experiment", "--task", "mine:experiment")[0] == 0
-    assert started[0][:3] == [sys.executable, "-m", "loopwright"]
+    assert started[0][:4] == [sys.executable, "-P", "-m", "loopwright"]
     keys = {word.partition("=")[0] for word in started[0] if "=" in word}
     assert keys == {"plan", "fit.save_every", "sinks", "export"}
-    assert invoke(*started[0][3:])[0] == 0
+    assert invoke(*started[0][4:])[0] == 0
     assert {path: path.stat().st_mtime_ns for path in (project / "runs").rglob("*")} == before
     saved = Store(project / "other" / "checkpoints").newest()
     trained = Store(project / "runs" / "experiment" / "checkpoints").newest()

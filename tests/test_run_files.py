@@ -140,8 +140,8 @@ def test_no_symlink_is_followed_and_files_belong_to_their_owner(whole: Any, tmp_
     canary = tmp_path / "canary"
     canary.write_text("untouched")
     (tmp_path / "status.json.tmp").symlink_to(canary)
-    with pytest.raises(OSError, match="symbolic"):
-        write_whole(tmp_path / "status.json", b"{}")
+    with pytest.raises(lw.ConfigurationError, match="link the run directory instead"):
+        write_whole(tmp_path, "status.json", b"{}")
     assert canary.read_text() == "untouched"
 
 

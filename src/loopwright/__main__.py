@@ -1,6 +1,14 @@
 """`python -m loopwright` is `loopwright`."""
 
-from loopwright.cli import main
+import os
+import sys
 
 if __name__ == "__main__":
+    # Unlike `loopwright`, `python -m` looks for modules in the current directory first, which may
+    # be a run directory that came from somebody else.
+    if not sys.flags.safe_path and sys.path[:1] in ([os.getcwd()], [""]):
+        del sys.path[0]
+
+    from loopwright.cli import main
+
     main()

@@ -14,6 +14,7 @@ Points = Sequence[tuple[float, float]]
 _WIDTH, _HEIGHT = 640, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 34, 42
 _MOST_POINTS = 600
+_MOST, _LEAST = 1e300, 1e-290
 
 
 def chart(title: str, lines: Mapping[str, Points], x_label: str) -> str:
@@ -78,7 +79,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     >>> ticks(0.0, 0.93)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     """
-    if high <= low:
+    if high - low <= _LEAST:
         low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
@@ -99,7 +100,8 @@ def number(value: float) -> str:
 
 
 def _finite(points: Points) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+    # Beyond this a range has no length that is a number.
+    return [(x, y) for x, y in points if abs(x) < _MOST and abs(y) < _MOST]
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

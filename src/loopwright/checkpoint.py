@@ -15,14 +15,12 @@ import errno
 import os
 import re
 import secrets
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from loopwright import retention
-from loopwright.disk import bytes_in, delete_tree, free_bytes, fsync_directory, make_directory
+from loopwright import disk, retention
 from loopwright.errors import CheckpointError, LoopwrightWarning, message
 from loopwright.manifest import (
     FORMAT,
@@ -66,14 +64,16 @@ class Store:
         final_path = self.directory / f"step-{step:08d}"
         temporary = _aside(final_path, "tmp")
         with self._explaining(f"The checkpoint {final_path} could not be written", temporary):
-            make_directory(self.directory)
+            disk.make_run_directory(self.directory.parent)
+            disk.make_directory(*self._in_run())
             self._check_free_space(final_path)
-            temporary.mkdir(0o700)
+            disk.make_directory(*self._in_run(temporary), new=True)
             write_files(temporary)
-            files = {name: sealed(temporary / name) for name in sorted(os.listdir(temporary))}
+            names = disk.names(*self._in_run(temporary))
+            files = {name: sealed(temporary / name) for name in names}
             manifest = {"format": FORMAT, "step": step, "files": files, "content": dict(content)}
             write_manifest(temporary / MANIFEST, signed(manifest))
-            fsync_directory(temporary)
+            disk.sync(*self._in_run(temporary))
             replaced = self._commit(temporary, final_path)
         if replaced is not None:
             self._delete(replaced)
@@ -82,7 +82,7 @@ class Store:
     def least_free_bytes(self) -> int:
         """The room that `write` asks for: 1.2 times the newest checkpoint."""
         steps = self._steps()
-        return int(1.2 * bytes_in(steps[max(steps)])) if steps else 0
+        return int(1.2 * disk.bytes_in(steps[max(steps)])) if steps else 0
 
     def newest(self) -> Checkpoint | None:
         """The newest whole checkpoint, verified to the last byte; None if there is none at all.
@@ -170,20 +170,21 @@ class Store:
         later = {path: _aside(path, "bad") for s, path in self._steps().items() if s > step}
         with self._explaining(f"The checkpoints in {self.directory} could not be renamed"):
             for path, aside in later.items():
-                path.rename(aside)
+                disk.rename(*self._in_run(path), aside.name)
             if later:
-                fsync_directory(self.directory)
+                disk.sync(*self._in_run())
         return sorted(later.values())
 
     def move_after(self, step: int, into: Path) -> None:
-        """Moves later checkpoints into another directory, the newest first."""
+        """Moves later checkpoints into another run directory, the newest first."""
         with self._explaining(f"The checkpoints in {self.directory} could not be moved"):
-            into.mkdir(mode=0o700)
+            name = self.directory.name
+            disk.make_directory(into, name)
             for each, path in sorted(self._steps().items(), reverse=True):
                 if each > step:
-                    path.rename(into / f"step-{each:08d}")
-            fsync_directory(into)
-            fsync_directory(self.directory)
+                    disk.move(*self._in_run(path), into, f"{name}/step-{each:08d}")
+            disk.sync(into, name)
+            disk.sync(*self._in_run())
 
     def clean(self) -> list[Path]:
         """Removes what killed processes left half written, half replaced or half deleted."""
@@ -193,27 +194,24 @@ class Store:
         leftovers = [path for path in leftovers if path not in interrupted]
         with self._explaining(f"{self.directory} could not be cleaned"):
             for path in interrupted:
-                path.rename(path.with_suffix(""))
+                disk.rename(*self._in_run(path), path.stem)
             if interrupted:
-                fsync_directory(self.directory)
+                disk.sync(*self._in_run())
             for path in leftovers:
-                delete_tree(path)
+                disk.delete(*self._in_run(path))
         return leftovers
+
+    def _in_run(self, path: Path | None = None) -> tuple[Path, str]:
+        """The run directory, and the name there of a checkpoint, or of the directory of all."""
+        name = self.directory.name
+        return self.directory.parent, name if path is None else f"{name}/{path.name}"
 
     def _named(self) -> list[tuple[Path, str | None]]:
         """Every path with a name of ours, and which kind of name it is."""
-        if self.directory.is_symlink():
-            raise CheckpointError(
-                message(
-                    f"{self.directory} is a symlink.",
-                    expected="a directory of its own, which nobody else writes to",
-                    received=f"a symlink to {os.readlink(self.directory)}",
-                    do="name the directory it leads to as run_dir, or move the checkpoints back",
-                )
-            )
         with self._explaining(f"The directory {self.directory} could not be read"):
             try:
-                names = sorted(os.listdir(self.directory))
+                with disk.directory(*self._in_run()) as handle:
+                    names = disk.names(handle)
             except FileNotFoundError:
                 return []
         found = [match for match in map(_NAME.fullmatch, names) if match]
@@ -236,25 +234,23 @@ class Store:
             except DamagedError:
                 damaged = True
             if not damaged and same_manifest(final_path, temporary):
-                shutil.rmtree(temporary)
+                disk.delete(*self._in_run(temporary))
                 return None
             # Killed between the two renames, the run still has a checkpoint of this step.
-            final_path.rename(old)
-        temporary.rename(final_path)
-        fsync_directory(self.directory)
+            disk.rename(*self._in_run(final_path), old.name)
+        disk.rename(*self._in_run(temporary), final_path.name, durable=True)
         if damaged:
-            old.rename(_aside(final_path, "bad"))
+            disk.rename(*self._in_run(old), _aside(final_path, "bad").name)
         return old if os.path.lexists(old) else None
 
     def _delete(self, path: Path) -> None:
         with self._explaining(f"The checkpoint {path} could not be deleted"):
             doomed = _aside(path, "tmp")
-            path.rename(doomed)
-            fsync_directory(self.directory)
-            delete_tree(doomed)
+            disk.rename(*self._in_run(path), doomed.name, durable=True)
+            disk.delete(*self._in_run(doomed))
 
     def _check_free_space(self, path: Path) -> None:
-        needed, free = self.least_free_bytes(), free_bytes(self.directory)
+        needed, free = self.least_free_bytes(), disk.free_bytes(self.directory)
         if free is not None and free < needed:
             raise CheckpointError(
                 message(
@@ -271,16 +267,16 @@ class Store:
         try:
             yield
         except BaseException as error:
-            written = bytes_in(temporary) if temporary else 0
+            written = disk.bytes_in(temporary) if temporary else 0
             if temporary:
-                with contextlib.suppress(OSError):
-                    shutil.rmtree(temporary)
+                with contextlib.suppress(OSError, disk.UnsafeFileError):
+                    disk.delete(*self._in_run(temporary))
             reason, remedy = _reason(error)
             if not reason:
                 raise
             expected = ""
             if temporary:
-                needed, free = written, free_bytes(self.directory)
+                needed, free = written, disk.free_bytes(self.directory)
                 with contextlib.suppress(CheckpointError):  # of an unreadable directory
                     needed = max(needed, self.least_free_bytes())
                 expected = f"room for at least {needed:,} bytes, and leave to write them"

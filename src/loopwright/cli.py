@@ -17,6 +17,7 @@ from loopwright.errors import (
     LoopwrightError,
     NotFiniteError,
     WorkerLostError,
+    printable,
 )
 
 _ABOUT = "You write the training step; Loopwright owns everything around it."
@@ -57,7 +58,7 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(EXIT_WORKER_LOST)
     except LoopwrightError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(printable(f"error: {error}"), err=True)
         raise SystemExit(exit_code(error)) from None
 
 
@@ -73,4 +74,4 @@ def exit_code(error: LoopwrightError) -> int:
 
 
 def _worded(text: Warning | str, *_: object, **__: object) -> str:
-    return f"warning: {text}\n"
+    return printable(f"warning: {text}\n")

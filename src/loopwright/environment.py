@@ -12,6 +12,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+_NO_PROGRAMS = (
+    *("--no-optional-locks", "-c", "core.fsmonitor=false"),
+    *("-c", "core.hooksPath=/dev/null"),
+)
 _SETTINGS = ("XLA_FLAGS", "TF_XLA_FLAGS", "TF_ENABLE_ONEDNN_OPTS")
 
 
@@ -31,7 +35,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def about() -> dict[str, Any]:
+def about(run_dir: Path | None = None) -> dict[str, Any]:
     """The environment, and what else tells where a run came from."""
     return {
         **environment(),
@@ -39,21 +43,32 @@ def about() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "command": sys.argv,
-        "git": _git(),
+        "git": _git(run_dir),
     }
 
 
-def _git() -> dict[str, Any] | None:
-    """The revision of the directory that a run was started in; None outside a repository."""
+def _git(run_dir: Path | None) -> dict[str, Any] | None:
+    """The revision of the directory that a run was started in; None outside a repository.
+
+    A repository inside the run directory came with it: its settings can name programs, which
+    `git status` would start.
+    """
 
     def told(*arguments: str) -> str:
         done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, check=True, timeout=5
+            ["git", *_NO_PROGRAMS, *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=5,
         )
         return done.stdout.strip()
 
     try:
-        changed = told("status", "--short", "--untracked-files=no")
+        repository = Path(told("rev-parse", "--absolute-git-dir")).resolve()
+        if run_dir is not None and repository.is_relative_to(run_dir.resolve()):
+            return None
+        changed = told("status", "--short", "--untracked-files=no", "--ignore-submodules=all")
         return {"revision": told("rev-parse", "HEAD"), "is_changed": bool(changed)}
     except (OSError, subprocess.SubprocessError):
         return None

@@ -64,6 +64,15 @@ class RetraceWarning(LoopwrightWarning):
     """The step has to be traced again; the message says which argument changed."""
 
 
+def printable(text: str) -> str:
+    r"""Spell out control characters: names in the files of a run could steer a terminal.
+
+    >>> printable("val_\x1b[2J loss\n")
+    'val_\\x1b[2J loss\n'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
 def message(what: str, *, expected: str = "", received: str = "", do: str) -> str:
     """Puts the four parts of an error together.
 

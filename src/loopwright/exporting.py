@@ -10,7 +10,6 @@ answers are compared. Beyond the tolerance nothing is left behind.
 import contextlib
 import json
 import subprocess
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -21,10 +20,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from loopwright import outputs, tensors
-from loopwright.disk import write_whole
+from loopwright import disk, outputs, tensors
 from loopwright.errors import ConfigurationError, LoopwrightError, LoopwrightWarning, message
 from loopwright.staging import staged
+from loopwright.supervising import python
 
 Format = Literal["saved_model", "keras"]
 EXAMPLES = 8
@@ -81,10 +80,10 @@ def export(
         done = Exported(str(final), kind, sorted(models), difference, EXAMPLES, step)
         report = json.dumps(asdict(done), indent=2).encode() + b"\n"
         if kind == "saved_model":
-            write_whole(written / "loopwright.json", report)
+            disk.write_whole(written, "loopwright.json", report)
         written.rename(final)
         if kind == "keras":
-            write_whole(final.with_name(f"{final.name}.json"), report)
+            disk.write_whole(final.parent, f"{final.name}.json", report)
     return done
 
 
@@ -141,17 +140,18 @@ def worded(done: Exported) -> str:
     )
 
 
-def newest(directory: Path, format: Format) -> Exported | None:
-    """What was last exported into a directory; None if nothing was, or nobody noted it."""
-    reports = (
-        directory.glob("*.keras.json")
-        if format == "keras"
-        else directory.glob("[0-9]*/loopwright.json")
-    )
-    newest_first = sorted(reports, key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for path in newest_first[:1]:
+def newest(run_dir: Path, format: Format) -> Exported | None:
+    """What was last exported in a run directory; None if nothing was, or nobody noted it."""
+    names = disk.names(run_dir, "export")
+    if format == "keras":
+        reports = [f"export/{name}" for name in names if name.endswith(".keras.json")]
+    else:
+        reports = [f"export/{name}/loopwright.json" for name in names if name[:1].isdigit()]
+    written = {name: found for name in reports if (found := disk.status(run_dir, name))}
+    for name in sorted(written, key=lambda name: written[name].st_mtime_ns)[-1:]:
+        content = disk.read(run_dir, name)
         with contextlib.suppress(ValueError, TypeError):
-            return Exported(**json.loads(path.read_text(encoding="utf-8")))
+            return Exported(**json.loads(content))
     return None
 
 
@@ -237,7 +237,7 @@ def _outputs_of_a_new_process(
         for place, leaf in enumerate(tf.nest.flatten(some))
     }
     tensors.write(scratch / "inputs", given)
-    command = [sys.executable, "-m", "loopwright.exported", kind, str(path), str(scratch)]
+    command = [*python(), "-m", "loopwright.exported", kind, str(path), str(scratch)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise LoopwrightError(

@@ -1,13 +1,12 @@
 """What lies in a run directory: checkpoints, their files and checksums, the variables in them."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from loopwright.checkpoint import Store
 from loopwright.errors import ConfigurationError, message
-from loopwright.manifest import MANIFEST, Checkpoint, DamagedError, verified
+from loopwright.manifest import Checkpoint, DamagedError, read_manifest, verified
 
 _BYTES = {"bool": 1} | {
     f"{kind}{bits}": bits // 8
@@ -45,7 +44,7 @@ def _described(checkpoint: Checkpoint) -> dict[str, Any]:
             verified(checkpoint.path)
         except DamagedError as error:
             damage = str(error)
-    files = {} if damage else _files(checkpoint.path)
+    files = {} if damage else read_manifest(checkpoint.path)["files"]
     content = checkpoint.content
     return {
         "step": checkpoint.step,
@@ -56,11 +55,6 @@ def _described(checkpoint: Checkpoint) -> dict[str, Any]:
         "files": files,
         "damage": damage,
     }
-
-
-def _files(path: Path) -> dict[str, Any]:
-    # It was verified: it has this form.
-    return json.loads((path / MANIFEST).read_bytes())["files"]
 
 
 def _variable(row: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from loopwright import config as configs
-from loopwright import recipes, registry, run_lock
+from loopwright import recipes, registry
 from loopwright.agreement import Team
 from loopwright.checkpoint import Store
 from loopwright.config import Config, Fit
@@ -23,7 +23,7 @@ from loopwright.errors import ConfigurationError, message
 from loopwright.experiment import Experiment, concluded
 from loopwright.exporting import newest, worded
 from loopwright.joining import strategy_for
-from loopwright.projects import function
+from loopwright.projects import function, importable
 from loopwright.quiet import quiet_start
 from loopwright.report import write_report
 from loopwright.retention import DEFAULT_KEEP, KeepBest, KeepLatest, Rule
@@ -50,9 +50,7 @@ def train(
     with launched(config) as launch:
         trainer = launch.trainer
         if trainer.is_chief:
-            if fresh:
-                Run(config.directory, ()).move_aside()
-            enter(launch.config, say)
+            enter(launch.config, say, fresh=fresh)
         trainer.fit(**_fit_arguments(launch))
         # All conclude, because they score together; one of them writes.
         directory = config.directory if trainer.is_chief else None
@@ -79,7 +77,7 @@ def _export(config: Config, trainer: Trainer, say: Callable[[str], None]) -> Non
     if wanted is None:
         return
     step = trainer.restore(wanted.checkpoint)
-    before = newest(Path(config.directory) / "export", wanted.format)
+    before = newest(Path(config.directory), wanted.format)
     if before is not None and before.step == step:
         say(f"export: {before.path} is of this step already")
         return
@@ -93,6 +91,10 @@ def launched(config: Config) -> Iterator[Launch]:
     before = keras.config.dtype_policy()
     if before.name != config.precision:
         keras.config.set_dtype_policy(config.precision)
+    used = contextlib.ExitStack()
+    if config.task is not None or config.sinks:
+        # A person named code of this directory, and trusts what lies in it.
+        used.enter_context(importable(Path.cwd()))
     try:
         with quiet_start():
             tf.config.list_physical_devices()  # they are looked for once, and loudly
@@ -105,6 +107,7 @@ def launched(config: Config) -> Iterator[Launch]:
         yield Launch(settled(config, experiment), experiment, trainer)
         Team(strategy).farewell()
     finally:
+        used.close()
         if before.name != config.precision:
             keras.config.set_dtype_policy(before)
 
@@ -176,11 +179,14 @@ def schedule_of(launch: Launch) -> Schedule:
     )
 
 
-def enter(config: Config, say: Callable[[str], None]) -> None:
-    """Writes `config.yaml`; in a run that goes on, says what changed and refuses what may not."""
-    directory = Path(config.directory)
-    _make(directory)
-    with run_lock.held(directory / "lock"):
+def enter(config: Config, say: Callable[[str], None], *, fresh: bool = False) -> None:
+    """Writes `config.yaml`; in a run that goes on, says what changed and refuses what may not.
+
+    `fresh` moves the previous run aside.
+    """
+    run = Run(config.directory, (), fresh=fresh)
+    directory = run.directory
+    with run.opened():
         before = configs.saved_in(directory) if Store(directory / "checkpoints").all() else None
         if before is not None:
             found = configs.changes(before, config)
@@ -188,24 +194,10 @@ def enter(config: Config, say: Callable[[str], None]) -> None:
             for change in told:
                 say(f"config: {change}")
             if config.on_change == "start_over" and not all(change.is_allowed for change in told):
-                say(f"starting over; previous run moved to {Run(directory, ()).start_over(0)}")
+                say(f"starting over; previous run moved to {run.start_over(0)}")
             else:
                 configs.refuse_changes(told)
         configs.save(config, directory)
-
-
-def _make(directory: Path) -> None:
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(
-            message(
-                "The run directory cannot be made.",
-                expected="a directory that can be written to",
-                received=f"{directory}: {error.strerror}",
-                do="choose another with --run-dir, or mend its permissions",
-            )
-        ) from None
 
 
 def _trainer(config: Config, experiment: Experiment, strategy: tf.distribute.Strategy) -> Trainer:

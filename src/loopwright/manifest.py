@@ -5,12 +5,12 @@ import errno
 import hashlib
 import json
 import os
-import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loopwright import disk
 from loopwright.errors import CheckpointError, message
 
 FORMAT = 1
@@ -42,34 +42,36 @@ def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
 
     Nothing outside the directory is opened, whatever the manifest says.
     """
-    at = path
+    at, (run_dir, name) = path, in_run(path)
     try:
-        with _opened(path, stat.S_ISDIR) as directory:
+        with disk.directory(run_dir, name) as directory:
             at = path / MANIFEST
-            with _opened(MANIFEST, stat.S_ISREG, directory) as handle:
+            with _opened(directory, MANIFEST) as handle:
                 manifest = _parsed(handle)
             _refuse_newer(path, manifest["format"])
             step, files = _checked(manifest)
             if path.name.split(".")[0] != f"step-{step:08d}":
                 raise ValueError(f"it belongs to step {step}")
             at = path
-            _compare_names(set(files), set(os.listdir(directory)) - {MANIFEST})
+            _compare_names(set(files), set(disk.names(directory)) - {MANIFEST})
             # Sizes first: they cost nothing.
             for name, expected in files.items():
                 at = path / name
-                with _opened(name, stat.S_ISREG, directory) as handle:
+                with _opened(directory, name) as handle:
                     if os.fstat(handle).st_size != expected["bytes"]:
                         n = os.fstat(handle).st_size
                         raise ValueError(f"{n:,} bytes instead of {expected['bytes']:,}")
             for name, expected in files.items() if read_files else ():
                 at = path / name
-                with _opened(name, stat.S_ISREG, directory) as handle:
+                with _opened(directory, name) as handle:
                     if _sha256(handle) != expected["sha256"]:
                         raise ValueError("its checksum is another one")
+    except disk.UnsafeFileError as error:
+        raise DamagedError(f"{at}: {error.reason}") from error
     except OSError as error:
         if error.errno in _DAMAGE:
-            symlink = error.errno == errno.ELOOP
-            raise DamagedError(f"{at}: {'a symlink' if symlink else error.strerror}") from error
+            file = error.errno == errno.ENOTDIR
+            raise DamagedError(f"{at}: {'not a directory' if file else error.strerror}") from error
         do = "remove the cause and start again; nothing was changed"
         what = f"The checkpoint {path} could not be read."
         raise CheckpointError(message(what, received=f"{at}: {error.strerror}", do=do)) from error
@@ -78,8 +80,14 @@ def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
     return Checkpoint(path, step, manifest["content"])
 
 
+def in_run(path: Path) -> tuple[Path, str]:
+    """The run directory of a checkpoint, and the checkpoint's name in it."""
+    run_dir = path.parent.parent
+    return run_dir, path.relative_to(run_dir).as_posix()
+
+
 def _parsed(handle: int) -> dict[str, Any]:
-    with open(handle, "rb", closefd=False) as file:
+    with os.fdopen(handle, "rb", closefd=False) as file:
         raw = file.read(MOST_MANIFEST_BYTES + 1)
     if len(raw) > MOST_MANIFEST_BYTES:
         raise ValueError(f"more than {MOST_MANIFEST_BYTES:,} bytes")
@@ -154,36 +162,43 @@ def _compare_names(listed: set[str], present: set[str]) -> None:
         raise ValueError(", ".join(parts[:5]))
 
 
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint that was verified."""
+    return json.loads(disk.read(*_within(path, MANIFEST)))
+
+
 def same_manifest(one: Path, other: Path) -> bool:
     """Whether two directories hold the same checkpoint."""
-    return (one / MANIFEST).read_bytes() == (other / MANIFEST).read_bytes()
+    first, second = (disk.read(*_within(path, MANIFEST)) for path in (one, other))
+    return first == second
 
 
 def sealed(path: Path) -> dict[str, Any]:
-    """Makes a file private and durable; its entry in the manifest."""
-    with _opened(path, stat.S_ISREG) as handle:
-        os.fchmod(handle, 0o600)
-        os.fsync(handle)
-        return {"bytes": os.fstat(handle).st_size, "sha256": _sha256(handle)}
+    """Gives a file its mode and makes it durable; its entry in the manifest."""
+    with disk.directory(*in_run(path.parent)) as directory:
+        mode = os.fstat(directory).st_mode & 0o666
+        with _opened(directory, path.name) as handle:
+            os.fchmod(handle, mode)
+            os.fsync(handle)
+            return {"bytes": os.fstat(handle).st_size, "sha256": _sha256(handle)}
+
+
+def _within(path: Path, name: str) -> tuple[Path, str]:
+    run_dir, checkpoint = in_run(path)
+    return run_dir, f"{checkpoint}/{name}"
 
 
 @contextlib.contextmanager
-def _opened(
-    path: str | Path, is_expected_kind: Callable[[int], bool], directory: int | None = None
-) -> Iterator[int]:
-    # Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+def _opened(directory: int, name: str) -> Iterator[int]:
+    handle = disk.opened(directory, name)
     try:
-        if not is_expected_kind(os.fstat(handle).st_mode):
-            kind = "directory" if is_expected_kind is stat.S_ISDIR else "regular file"
-            raise ValueError(f"not a {kind}")
         yield handle
     finally:
         os.close(handle)
 
 
 def _sha256(handle: int) -> str:
-    with open(handle, "rb", buffering=0, closefd=False) as file:
+    with os.fdopen(handle, "rb", buffering=0, closefd=False) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -198,8 +213,9 @@ def write_manifest(path: Path, content: bytes) -> None:
                 do="keep large values as variables or files, not in the state of callbacks",
             )
         )
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with open(handle, "wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    handle = disk.opened(*_within(path.parent, path.name), flags)
+    with os.fdopen(handle, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(handle)

@@ -1,9 +1,10 @@
 """A person's own functions, experiments and sinks: in modules of the project directory."""
 
+import contextlib
 import importlib
 import importlib.machinery
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,22 @@ def function(named: str, project: Path) -> Callable[..., Any]:
     if not callable(found):
         raise _missing(named, project, f"{module_name} has no function {name!r}")
     return found
+
+
+@contextlib.contextmanager
+def importable(project: Path) -> Iterator[None]:
+    """Lets functions of the project import its other modules when they are called.
+
+    Last on the import path, a module of the project hides no other.
+    """
+    place = str(project.resolve())
+    sys.path.append(place)
+    try:
+        yield
+    finally:
+        sys.path.reverse()
+        sys.path.remove(place)
+        sys.path.reverse()
 
 
 def _missing(named: str, project: Path, received: str) -> ConfigurationError:

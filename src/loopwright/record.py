@@ -1,13 +1,14 @@
 """What the files of a run tell: read for its report and its summary, nothing is changed."""
 
-import contextlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from loopwright import disk
 from loopwright.checkpoint import Store
 from loopwright.config import saved_in
 from loopwright.errors import CheckpointError, ConfigurationError, message
@@ -48,14 +49,16 @@ class Record:
     def last_epoch(self) -> dict[str, Any]:
         """The numbers of the last epoch, under the names that Keras gives them."""
         ended = self._last("epoch_ended")
-        scores = {f"val_{name}": value for name, value in ended.get("validation", {}).items()}
-        return {**ended.get("metrics", {}), **scores}
+        scores = {f"val_{name}": value for name, value in mapping(ended.get("validation")).items()}
+        return {**mapping(ended.get("metrics")), **scores}
 
     @cached_property
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints that are whole, the oldest first."""
         try:
             found = Store(self.directory / "checkpoints").all()
+        except disk.UnsafeFileError:
+            raise
         except CheckpointError:
             return []
         return [c for c in found if not c.damage]
@@ -68,17 +71,26 @@ class Record:
     @cached_property
     def shares(self) -> list[tuple[str, float]]:
         """Where the time of the last leg went, the largest share first."""
-        spent = dict(self.finished.get("spent", {}))
+        named = {name: number(spent) for name, spent in mapping(self.finished.get("spent")).items()}
+        spent = {name: seconds for name, seconds in named.items() if seconds and seconds > 0}
         total = sum(spent.values())
-        shares = [(name, seconds / total) for name, seconds in spent.items() if seconds > 0]
+        shares = [(name, seconds / total) for name, seconds in spent.items()]
         return sorted(shares, key=lambda share: -share[1])
 
     def json(self, name: str) -> dict[str, Any]:
         """The content of a file; nothing if there is none, or half of one."""
+        text = self.text(name)
         try:
-            return json.loads((self.directory / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return mapping(json.loads(text))
+        except (ValueError, RecursionError):
             return {}
+
+    def text(self, name: str) -> str:
+        """The text of a file; empty if there is none."""
+        try:
+            return disk.read(self.directory, name).decode(errors="replace")
+        except OSError:
+            return ""
 
     def _last(self, event: str) -> dict[str, Any]:
         return next((e for e in reversed(self.events) if e["event"] == event), {})
@@ -94,10 +106,14 @@ def rules_of(directory: Path, checkpoints: Sequence[Checkpoint]) -> list[KeepBes
     """The rules by which a run calls checkpoints the best: recorded, of its config, or default."""
     rules = kept_best(checkpoints)
     if rules is None:
-        with contextlib.suppress(ConfigurationError):
+        try:
             config = saved_in(directory)
-            asked = [] if config is None else config.keep
-            rules = [KeepBest(k.best, k.count, k.mode) for k in asked if k.best]
+        except disk.UnsafeFileError:
+            raise
+        except ConfigurationError:
+            config = None
+        asked = [] if config is None else config.keep
+        rules = [KeepBest(k.best, k.count, k.mode) for k in asked if k.best]
     return rules or [KeepBest()]
 
 
@@ -127,7 +143,7 @@ def read_record(run_dir: Path) -> Record:
 
 def _events(run_dir: Path) -> list[dict[str, Any]]:
     try:
-        lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = disk.read(run_dir, "metrics.jsonl").decode(errors="replace").split("\n")
     except OSError:
         return []
     found = list[dict[str, Any]]()
@@ -135,7 +151,31 @@ def _events(run_dir: Path) -> list[dict[str, Any]]:
         if line.startswith(_TRAINED):
             continue  # a week has a million of them, and epochs tell the same
         try:
-            found.append(json.loads(line))
-        except ValueError:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
             break  # a line that is being written
+        if isinstance(event, dict) and isinstance(event.get("event"), str):
+            found.append(event)
     return found
+
+
+# The files may have been written by somebody else: no field has to be what it should be.
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """The value if it is a dict, and an empty one otherwise."""
+    return value if isinstance(value, dict) else {}
+
+
+def number(value: Any) -> float | None:
+    """The value if it is a finite number, and None otherwise.
+
+    >>> number(3), number("3"), number(True), number(10**400)
+    (3.0, None, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # of an int
+        return None

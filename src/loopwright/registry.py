@@ -1,12 +1,13 @@
 """Optimizers, schedules and callbacks from the names in a config."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from loopwright import components
+from loopwright import components, disk
 from loopwright.config import Named, names
 from loopwright.errors import ConfigurationError, message
 
@@ -67,8 +68,8 @@ def _without_name(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inside(run_dir: Path, name: Any) -> Path:
-    path = (run_dir / str(name)).resolve()
-    if not path.is_relative_to(run_dir.resolve()) or "\0" in str(name):
+    path = os.path.relpath(os.path.join(run_dir, str(name)), run_dir)
+    if path in (".", "..") or path.startswith("../") or "\0" in path:
         raise ConfigurationError(
             message(
                 "A callback of a config writes into the run directory only.",
@@ -77,7 +78,8 @@ def _inside(run_dir: Path, name: Any) -> Path:
                 do="leave it out, or give a plain name",
             )
         )
-    return path
+    disk.refuse_links(run_dir, path)  # Keras would follow a symlink
+    return run_dir.resolve() / path
 
 
 def _unusable(kind: str, name: str, options: Any, reason: str) -> ConfigurationError:

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from loopwright import adaptations, declaration, signals, state, tensors
@@ -363,11 +364,11 @@ def run_files(lent: Lent, run: Run, fitting: Callable[[], Fitting]) -> RunFiles:
         gradients=lent.runners.last_gradients,
         history=lambda: fitting().history.history,
         images=images,
-        facts=lambda: _facts(fitting()),
+        facts=lambda: _facts(fitting(), run.directory),
     )
 
 
-def _facts(fitting: Fitting) -> Facts:
+def _facts(fitting: Fitting, run_dir: Path) -> Facts:
     lent, asked = fitting.lent, fitting.asked
     spec = None if fitting.feed is None else fitting.feed.batch_spec
     batch_size = {} if asked.data is None else asked.data.fingerprint()
@@ -376,7 +377,7 @@ def _facts(fitting: Fitting) -> Facts:
         "until": str(asked.until),
         **{name: value for name, value in batch_size.items() if name == "batch_size"},
     }
-    return facts(lent.task, numbers, lent.runners.built("train_step", spec).graph)
+    return facts(lent.task, numbers, lent.runners.built("train_step", spec).graph, run_dir)
 
 
 def _after(place: Place, event: Event, first_step: int) -> Place:

@@ -14,38 +14,81 @@ import functools
 import json
 import os
 import socket
-import stat
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import final
 
+from loopwright import disk
 from loopwright.errors import ConfigurationError, LoopwrightWarning, message
 
 _NO_LOCKS_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 _handles: set[int] = set()
 
 
+@final
+class Lock:
+    """A lock that this process holds."""
+
+    def __init__(self, path: Path) -> None:
+        self._handle = _taken(path)
+
+    def become(self, other: "Lock") -> None:
+        """Hold what another lock holds, and release what this one held."""
+        before, self._handle = self._handle, other._handle
+        _release(before)
+
+    def release(self) -> None:
+        """Let other processes have it."""
+        _release(self._handle)
+
+
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[None]:
+def held(path: Path) -> Iterator[Lock]:
     """Holds the lock of a run directory; refuses if anybody else does."""
-    handle = _opened(path)
+    lock = Lock(path)
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
+def _taken(path: Path, tries: int = 10) -> int:
     _close_in_forked_processes()
+    handle = _opened(path)
     _handles.add(handle)
     try:
         _lock(handle, path)
-        yield
-    finally:
-        if handle in _handles:  # not in a forked process, which has closed it
-            _handles.discard(handle)
-            with contextlib.suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_UN)
-            os.close(handle)
+        # If the directory was moved away between opening and locking, this is the lock of another
+        # one. A disk without inode numbers that stay cannot tell.
+        if not tries or _is_in_place(handle, path):
+            return handle
+    except BaseException:
+        _release(handle)
+        raise
+    _release(handle)
+    return _taken(path, tries - 1)
+
+
+def _is_in_place(handle: int, path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        found = disk.status(path.parent, path.name)
+        return found is not None and os.path.samestat(found, os.fstat(handle))
+    return False
+
+
+def _release(handle: int) -> None:
+    if handle in _handles:  # not in a forked process, which has closed it
+        _handles.discard(handle)
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
 
 
 def is_held(path: Path) -> bool:
     """Whether a process holds the lock right now; nothing is made or changed."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = disk.opened(path.parent, path.name)
     except OSError:
         return False
     try:
@@ -60,17 +103,10 @@ def is_held(path: Path) -> bool:
 
 
 def _opened(path: Path) -> int:
-    # Without O_NONBLOCK a named pipe in place of the file would block forever.
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        handle = os.open(path, flags, 0o600)
+        return disk.opened(path.parent, path.name, os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        symlink = error.errno == errno.ELOOP
-        raise _unusable(path, "a symlink" if symlink else str(error.strerror)) from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise _unusable(path, "not a regular file")
-    return handle
+        raise _unusable(path, str(error.strerror)) from error
 
 
 def _lock(handle: int, path: Path) -> None:
@@ -87,7 +123,7 @@ def _lock(handle: int, path: Path) -> None:
                 do="never start two processes in this run directory; nothing prevents it here",
             ),
             LoopwrightWarning,
-            stacklevel=4,
+            stacklevel=6,
         )
     with contextlib.suppress(OSError):  # a full disk is no reason: the lock is held
         written = os.pwrite(handle, _this_process(), 0)

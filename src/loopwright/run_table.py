@@ -2,14 +2,17 @@
 
 import json
 import os
+import stat
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from loopwright import run_lock
+from loopwright import disk, run_lock
 from loopwright.checkpoint import Store
-from loopwright.errors import CheckpointError
-from loopwright.manifest import Checkpoint
+from loopwright.config import FILE
+from loopwright.errors import CheckpointError, LoopwrightWarning
+from loopwright.manifest import Checkpoint, in_run
 from loopwright.record import best_of, rules_of
 from loopwright.retention import KeepBest, Mode, best_first
 
@@ -77,7 +80,19 @@ def _rank(score: float, row: Row) -> tuple[str, str, float]:
 
 def is_run(path: Path) -> bool:
     """Whether a directory is that of a run."""
-    return (path / "checkpoints").is_dir() or (path / "config.yaml").is_file()
+    try:
+        checkpoints, config = (disk.status(path, name) for name in ("checkpoints", FILE))
+    except disk.UnsafeFileError:
+        return True  # of which the symlink is reported
+    return (checkpoints is not None and stat.S_ISDIR(checkpoints.st_mode)) or (
+        config is not None and stat.S_ISREG(config.st_mode)
+    )
+
+
+def refuse_linked_boards(directory: Path) -> None:
+    """Raise if the TensorBoard files of a run are symlinks: TensorBoard would follow them."""
+    for run in _runs(directory):
+        disk.files_below(run, "tensorboard")
 
 
 def _runs(directory: Path) -> list[Path]:
@@ -96,7 +111,19 @@ def _runs(directory: Path) -> list[Path]:
 
 def _row(path: Path, metric: str | None, mode: Mode) -> Row:
     try:
+        return _known(path, metric, mode)
+    except disk.UnsafeFileError as error:
+        warnings.warn(str(error), LoopwrightWarning, stacklevel=2)
+        changed = path.stat().st_mtime
+        metric = metric or KeepBest().metric
+        return Row(path, "damaged", None, None, None, metric, "min", None, changed)
+
+
+def _known(path: Path, metric: str | None, mode: Mode) -> Row:
+    try:
         whole = Store(path / "checkpoints").all()
+    except disk.UnsafeFileError:
+        raise
     except CheckpointError:
         whole = []
     usable = [found for found in whole if not found.damage and "place" in found.content]
@@ -105,7 +132,8 @@ def _row(path: Path, metric: str | None, mode: Mode) -> Row:
         own = [rule for rule in rules if rule.metric == metric] if mode == "auto" else []
         rules = own or [KeepBest(metric, mode=mode)]
     rule, found = rules[0], best_of(usable, rules[0])
-    changed = max((p.stat().st_mtime for p in [path, *(c.path for c in whole)]), default=0.0)
+    saved = (disk.status(*in_run(each.path)) for each in whole)
+    changed = max([path.stat().st_mtime, *(at.st_mtime for at in saved if at is not None)])
     return Row(
         path=path,
         status=_status(path, whole, usable),
@@ -133,20 +161,22 @@ def _status(path: Path, whole: "list[Checkpoint]", usable: "list[Checkpoint]") -
         return "running"
     if whole and not usable:
         return "damaged"
-    ending = _last_ending(path / "metrics.jsonl")
+    ending = _last_ending(path)
     if ending is not None:
         return _ENDINGS.get(ending, "broken off")
     return "broken off" if usable else "empty"
 
 
-def _last_ending(journal: Path) -> str | None:
+def _last_ending(path: Path) -> str | None:
     """How the last leg ended, by the last line of its journal."""
     try:
-        with journal.open("rb") as file:
+        with os.fdopen(disk.opened(path, "metrics.jsonl"), "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _LAST_BYTES))
             last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
         line = json.loads(last)
         return str(line["reason"]) if line["event"] == "finished" else None
+    except disk.UnsafeFileError:
+        raise
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,23 +1,21 @@
 """A run directory: what is saved in it, and what is found in it when a run starts again."""
 
 import contextlib
-import datetime
+import json
 import math
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from loopwright import plan_history, readers, retention, run_lock, tensors
+from loopwright import disk, plan_history, readers, retention, run_lock, tensors
 from loopwright.checkpoint import Store
 from loopwright.data.source import Read
-from loopwright.disk import write_whole
 from loopwright.errors import ConfigurationError, LoopwrightWarning, message
 from loopwright.legs import Reached
-from loopwright.manifest import Checkpoint
+from loopwright.manifest import Checkpoint, read_manifest
 from loopwright.plan_history import PlanHistory
 from loopwright.record import best_of, kept_best
 from loopwright.retention import DEFAULT_KEEP, Entry, KeepBest, Rule, best_rules
@@ -27,6 +25,7 @@ from loopwright.schedule import Place, every
 CONFIG = "config.yaml"
 """What the command line writes down; a run that starts over keeps it."""
 
+_LOCK, _EXPORT = "lock", "export"
 _MOST_POSITION_BYTES = 64 * 2**20
 _BITS = {"bool": 8} | {
     f"{kind}{bits}": bits for kind in ("float", "int", "uint", "bfloat") for bits in (8, 16, 32, 64)
@@ -82,10 +81,16 @@ class Snapshot:
 
 @final
 class Run:
-    """A run directory."""
+    """A run directory; `fresh` moves what it holds aside when it is first opened."""
 
-    def __init__(self, directory: str | os.PathLike[str], rules: Sequence[Rule]) -> None:
-        self.directory = Path(directory)
+    def __init__(
+        self, directory: str | os.PathLike[str], rules: Sequence[Rule], *, fresh: bool = False
+    ) -> None:
+        path = Path(directory)
+        # The run directory may be a symlink: the run is kept where it leads.
+        self.directory = path.resolve() if path.is_symlink() else path
+        self._lock: run_lock.Lock | None = None
+        self._fresh = fresh
         self.rules = rules
         self._store = Store(self.directory / "checkpoints")
         self._writer = Writer()
@@ -95,9 +100,19 @@ class Run:
     def opened(self) -> Iterator[None]:
         """Holds the directory for one process."""
         self._make()
-        with run_lock.held(self.directory / "lock"):
-            self._store.clean()
-            yield
+        with run_lock.held(self.directory / _LOCK) as lock:
+            self._lock = lock
+            try:
+                if self._fresh:
+                    moved = self.move_aside()
+                    if moved is not None:
+                        text = f"Previous run moved to {moved}."
+                        warnings.warn(text, LoopwrightWarning, stacklevel=3)
+                    self._fresh = False
+                self._store.clean()
+                yield
+            finally:
+                self._lock = None
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
@@ -111,28 +126,54 @@ class Run:
             raise
         self._writer.wait()
 
-    def move_aside(self) -> None:
-        """Makes room for a run that starts over; nothing is deleted."""
-        if self.directory.exists():
-            aside = _unused(self.directory)
-            self.directory.rename(aside)
-            warnings.warn(f"The run before lies in {aside}.", LoopwrightWarning, stacklevel=2)
+    def move_aside(self) -> Path | None:
+        """Rename the directory, make a new one in its place, and hold that; nothing is deleted.
+
+        Only while the directory is opened: no other process is in it then. The new directory is
+        locked before it has its name, and the old one until then. Return where the old one is;
+        None if it was empty.
+        """
+        if self._lock is None:
+            raise RuntimeError("a run directory is moved aside only while it is opened")
+        if disk.names(self.directory) == [_LOCK]:
+            return None
+        with self._explaining("moved aside"):
+            aside, new = disk.names_for_exchange(self.directory)
+            successor = run_lock.Lock(new / _LOCK)
+            try:
+                disk.exchange(self.directory, aside, new)
+            except BaseException:
+                successor.release()
+                raise
+        self._lock.become(successor)
+        return aside
+
+    def export_directory(self) -> Path:
+        """The directory for exports; made if it is missing."""
+        self._make()
+        disk.make_directory(self.directory, _EXPORT)
+        return self.directory / _EXPORT
+
+    def exported(self) -> None:
+        """Give exports, which other libraries wrote, the modes of the run directory."""
+        disk.give_modes(self.directory, _EXPORT)
 
     def start_over(self, leg: int) -> Path:
-        """Moves a leg and the ones after it aside; of the first leg, everything. Says where.
+        """Move a leg and the later ones aside, with leg 0 the whole run; return where they are.
 
-        The directory stays, and with it its lock. A kill on the way leaves a run that is shorter.
+        Only while the directory is opened. The config is the one of this start, and stays.
         """
-        aside = _unused(self.directory)
-        aside.mkdir(mode=0o700)
-        last = self.end_of(leg - 1)[0].step if leg else -1
-        self._store.move_after(last, aside / "checkpoints")
-        for path in sorted(self.directory.iterdir()) if not leg else ():
-            if path.name == CONFIG:  # it is the one of this start
-                shutil.copyfile(path, aside / path.name, follow_symlinks=False)
-            elif path.name not in ("lock", "checkpoints"):
-                path.rename(aside / path.name)
-        return aside
+        if leg:
+            aside = disk.unused_beside(self.directory)
+            disk.make_run_directory(aside)
+            self._store.move_after(self.end_of(leg - 1)[0].step, aside)
+            return aside
+        has_config = disk.status(self.directory, CONFIG) is not None
+        config = disk.read(self.directory, CONFIG) if has_config else None
+        moved = self.move_aside()
+        if config is not None:
+            disk.write_whole(self.directory, CONFIG, config, durable=True)
+        return self.directory if moved is None else moved
 
     @property
     def has_checkpoints(self) -> bool:
@@ -276,11 +317,14 @@ class Run:
     def plans(self, snapshot: Snapshot) -> PlanHistory:
         """The plans of the run: as far as `plan.json` tells, or else until the snapshot."""
         saved = plan_history.parsed(snapshot.plans)
-        with contextlib.suppress(ConfigurationError):
-            known = plan_history.load(self.directory / "plan.json")
-            if known.until(snapshot.step).changes == saved.changes:
-                return known
-        return saved
+        try:
+            known = plan_history.parsed(json.loads(disk.read(self.directory, "plan.json")))
+        except disk.UnsafeFileError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return saved
+        follows = known.changes and known.until(snapshot.step).changes == saved.changes
+        return known if follows else saved
 
     def save(
         self,
@@ -333,15 +377,20 @@ class Run:
 
     def write_plans(self, plans: PlanHistory) -> None:
         """Keeps `plan.json` up to date, on disk before the plan is used."""
-        write_whole(self.directory / "plan.json", plans.text().encode(), durable=True)
+        disk.write_whole(self.directory, "plan.json", plans.text().encode(), durable=True)
 
     def _make(self) -> None:
+        with self._explaining("made"):
+            disk.make_run_directory(self.directory)
+
+    @contextlib.contextmanager
+    def _explaining(self, done: str) -> Iterator[None]:
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            yield
         except OSError as error:
             raise ConfigurationError(
                 message(
-                    "The run directory cannot be made.",
+                    f"The run directory cannot be {done}.",
                     expected="a directory that can be written to",
                     received=f"run_dir={os.fspath(self.directory)!r}: {error.strerror}",
                     do="choose another run_dir, or mend its permissions",
@@ -369,15 +418,6 @@ def _warn_of_missed(step: int, rule: KeepBest, whole: Sequence[Checkpoint]) -> N
             return
 
 
-def _unused(directory: Path) -> Path:
-    """A name beside a run directory, to move what is in it there."""
-    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    names = (
-        f"{directory.name}.old-{now}{more}" for more in ("", *map("-{}".format, range(2, 100)))
-    )
-    return next(path for path in map(directory.with_name, names) if not os.path.lexists(path))
-
-
 def position_bytes(checkpoint: Path, variables: Sequence[Mapping[str, Any]]) -> int:
     """How much of a checkpoint is not variables: the place in the data, and what callbacks hold."""
     known = sum(
@@ -385,7 +425,8 @@ def position_bytes(checkpoint: Path, variables: Sequence[Mapping[str, Any]]) -> 
         for row in variables
         if row["shape"] is not None
     )
-    files = sum(path.stat().st_size for path in checkpoint.glob("state.data-*"))
+    entries = read_manifest(checkpoint)["files"].items()
+    files = sum(file["bytes"] for name, file in entries if name.startswith("state.data-"))
     return max(files - known, 0)
 
 

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from loopwright.disk import delete_tree
+from loopwright import disk
 
 _NAME = re.compile(r"\.loopwright\.tmp-[0-9a-f]{8}")
 
@@ -31,7 +31,7 @@ def staged(parent: Path) -> Iterator[Path]:
         yield path
     finally:
         try:
-            delete_tree(path)
+            disk.delete(parent, path.name)
         finally:
             os.close(handle)
 
@@ -45,7 +45,7 @@ def remove_abandoned(parent: Path) -> None:
                 handle = _opened(parent / name)
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    delete_tree(parent / name)
+                    disk.delete(parent, name)
                 finally:
                     os.close(handle)
 

@@ -9,7 +9,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from loopwright import disk
+from loopwright.errors import printable
 from loopwright.record import Record, read_record
+from loopwright.record import number as finite
 from loopwright.telemetry.wording import length_of_time, number
 
 _LEAST_SHARE = 0.01
@@ -38,7 +41,7 @@ def summary(run_dir: Path, scores: Mapping[str, Any], commands: Sequence[str]) -
     rows.append(Row("time", ", ".join(shown)))
     rows += [Row("files" if i == 0 else "", f) for i, f in enumerate(_files(record))]
     rows += [Row("next" if i == 0 else "", command) for i, command in enumerate(commands)]
-    return [row for row in rows if row.text]
+    return [Row(row.name, printable(row.text)) for row in rows if row.text]
 
 
 def show(rows: Sequence[Row], output: Console) -> None:
@@ -57,9 +60,10 @@ def show(rows: Sequence[Row], output: Console) -> None:
 def _ending(record: Record) -> str:
     status = record.status
     words = [str(record.directory), str(status.get("status", "unknown"))]
-    words.append(f"{status.get('step', 0):,} steps")
-    if record.finished:
-        words.append(length_of_time(record.finished["seconds"]))
+    words.append(f"{finite(status.get('step')) or 0:,.0f} steps")
+    seconds = finite(record.finished.get("seconds"))
+    if seconds is not None:
+        words.append(length_of_time(seconds))
     return " · ".join(words)
 
 
@@ -70,24 +74,19 @@ def _numbers(numbers: Mapping[str, Any]) -> str:
 def _files(record: Record) -> list[str]:
     """The files that a person may want to open, each with what it is."""
     directory = record.directory
-    versions = [path for path in (directory / "export").glob("*") if path.name.isdigit()]
+    exports = disk.names(directory, "export")
+    versions = sorted((name for name in exports if name.isdigit()), key=int)
+    for_keras = [name for name in exports if name.endswith(".keras")]
     known = [
-        (directory / "report.html", "curves, plan, time, environment"),
-        *((path, "for serving") for path in sorted(versions, key=_version)[-1:]),
-        *((path, "for Keras") for path in sorted((directory / "export").glob("*.keras"))[-1:]),
-        (directory / "checkpoints", _steps(record)),
-        (directory / "figures", _figures(directory / "figures")),
+        ("report.html", "curves, plan, time, environment"),
+        *((f"export/{name}", "for serving") for name in versions[-1:]),
+        *((f"export/{name}", "for Keras") for name in for_keras[-1:]),
+        ("checkpoints", _steps(record)),
+        ("figures", ", ".join(disk.names(directory, "figures"))),
     ]
-    return [f"{path}  ({what})" for path, what in known if path.exists()]
-
-
-def _version(path: Path) -> int:
-    return int(path.name)
+    there = [(name, what) for name, what in known if disk.status(directory, name) is not None]
+    return [f"{directory / name}  ({what})" for name, what in there]
 
 
 def _steps(record: Record) -> str:
     return "steps " + ", ".join(f"{entry.step:,}" for entry in record.checkpoints)
-
-
-def _figures(directory: Path) -> str:
-    return ", ".join(sorted(path.name for path in directory.glob("*")))

@@ -33,6 +33,15 @@ _SAID_BETTER = re.compile(
 """What TensorFlow's libraries write when a worker is gone, which the others say in words."""
 
 
+def python() -> list[str]:
+    """The interpreter for child processes.
+
+    With -P the current directory is not on their import path: it may be a run directory that came
+    from somebody else. PYTHONPATH still counts.
+    """
+    return [sys.executable, "-P"]
+
+
 def supervise(
     command: Sequence[str],
     *,

@@ -116,7 +116,7 @@ class Trainer:
         self._predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
-        self._run = None if run_dir is None else Run(run_dir, keep)
+        self._run = None if run_dir is None else Run(run_dir, keep, fresh=fresh)
         self._shown_rule = next(iter(best_rules(keep)), KeepBest())
         given = None if init_from is None else os.fspath(init_from)
         self._state = HeldState(
@@ -266,8 +266,6 @@ class Trainer:
             self._began(fitting)
             return self._counted(fitting.events(Place(), {}))
         if self._fresh:
-            if self.is_chief:
-                self._run.move_aside()
             self._fresh = False
             self._state.starts_over()
         return self._counted(
@@ -352,11 +350,16 @@ class Trainer:
         models, and under which names.
         """
         with self._state.of(checkpoint, "export") as step:
-            if path is None:
-                path = require_run(self._run).directory / "export"
+            run = require_run(self._run) if path is None else None
+            if run is not None:
+                path = run.export_directory()
                 path = path / f"step-{step}.keras" if format == "keras" else path
+            models = self._task.exports()
             with averages_in_place(self._task) if averaged else contextlib.nullcontext():
-                return export(self._task.exports(), Path(path), examples, format=format, step=step)
+                done = export(models, Path(path or ""), examples, format=format, step=step)
+            if run is not None:
+                run.exported()
+            return done
 
     def _console(self, verbose: Verbose) -> Sink:
         if self._run is None:

@@ -5,18 +5,21 @@ Everything happens in processes of their own, in a directory that is thrown away
 
 import json
 import random
+import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from loopwright import disk
 from loopwright.checkpoint import Store
 from loopwright.config import FILE
 from loopwright.errors import LoopwrightError, message
+from loopwright.manifest import read_manifest
+from loopwright.supervising import python
 
 _TRAIN = """
 import sys
@@ -53,12 +56,12 @@ Command = Callable[[Path, str], list[str]]
 def command_for_recipe(recipe: str) -> Command:
     """Trains a recipe."""
     program = _TRAIN.format(recipe=recipe)
-    return lambda run_dir, plan: [sys.executable, "-c", program, str(run_dir), plan]
+    return lambda run_dir, plan: [*python(), "-c", program, str(run_dir), plan]
 
 
 def command_for_run(run: Path) -> Command:
     """Trains the config of a run anew, in another directory."""
-    train = [sys.executable, "-m", "loopwright", "train", str(run / FILE)]
+    train = [*python(), "-m", "loopwright", "train", str(run / FILE)]
 
     def command(run_dir: Path, plan: str) -> list[str]:
         # Nobody has to hear of it, and nothing is to be served.
@@ -116,8 +119,8 @@ def _finish(process: "subprocess.Popen[str]") -> None:
 
 
 def _last_step(run_dir: Path) -> int:
-    saved = (run_dir / "checkpoints").glob("step-????????")
-    return max((int(path.name[-8:]) for path in saved), default=0)
+    names = disk.names(run_dir, "checkpoints")
+    return max((int(name[5:]) for name in names if re.fullmatch("step-[0-9]{8}", name)), default=0)
 
 
 def _compared(whole: Path, killed: Path, kills: int) -> Verdict:
@@ -125,9 +128,9 @@ def _compared(whole: Path, killed: Path, kills: int) -> Verdict:
     if one is None or other is None or one.step != other.step:
         at = [None if found is None else found.step for found in (one, other)]
         return Verdict(kills, at[0] or 0, 0, [f"the last step: {at[0]} and {at[1]}"])
-    names = sorted({path.name for found in (one, other) for path in found.path.iterdir()})
-    names = [name for name in names if name.startswith("state.")]
-    differing = [n for n in names if (one.path / n).read_bytes() != (other.path / n).read_bytes()]
+    files = [read_manifest(found.path)["files"] for found in (one, other)]
+    names = [name for name in sorted({*files[0], *files[1]}) if name.startswith("state.")]
+    differing = [name for name in names if files[0].get(name) != files[1].get(name)]
     histories = [json.dumps(found.content["history"]["epoch_steps"]) for found in (one, other)]
     if histories[0] != histories[1]:
         differing.append("the history")

@@ -232,7 +232,9 @@ def test_a_kill_at_any_system_call_of_a_start_leaves_the_next_start_its_checkpoi
         return run(STARTING, directory, under=under)[0]
 
     points = points_of(STARTING, tmp_path, prepare_start)
-    assert {"unlinkat", "rmdir", "rename", "fsync"} <= {name for name, _ in points}
+    kinds = {name for name, _ in points}
+    assert {"unlinkat", "fsync"} <= kinds
+    assert kinds & {"renameat", "renameat2"}
     for name, which in sample(points):
         directory = tmp_path / f"{name}-{which}"
         prepare_start(directory)
@@ -253,14 +255,14 @@ def test_a_kill_at_any_system_call_of_a_start_leaves_the_next_start_its_checkpoi
 # --- disks that fail ---
 
 FAILURES = {
-    "mkdir": "ENOSPC",
+    "mkdirat": "ENOSPC",
     "openat": "EIO",
     "write": "ENOSPC",
     "fchmod": "EPERM",
     "fsync": "EIO",
-    "rename": "EIO",
+    "renameat": "EIO",
+    "renameat2": "EIO",
     "unlinkat": "EIO",
-    "rmdir": "EIO",
 }
 
 
@@ -279,7 +281,7 @@ def test_a_disk_that_fails_at_any_system_call_is_reported_and_harms_no_other(tmp
             assert re.search(r"^failed \d", output, re.M)
             assert re.search(r"could not be (written|deleted|read)", output), output
             assert "  do: " in output
-        if "could not be written" in output and name not in ("unlinkat", "rmdir"):
+        if "could not be written" in output and name != "unlinkat":
             assert not list(directory.glob("*.tmp-*")), (name, which)
         try:
             check_what_is_left(directory, output)
@@ -306,14 +308,18 @@ def fsync(handle, real=os.fsync):
         real(handle)
         note("fsync", path)
 
-def rename(source, target, real=os.rename):
-    files = sorted(os.listdir(source)) if os.path.isdir(source) else []
-    real(source, target)
-    note("rename", str(source), str(target), files)
+def at(name, handle):
+    return os.path.join(os.readlink(f"/proc/self/fd/{handle}"), name)
 
-def rmtree(path, *args, real=shutil.rmtree, **kwargs):
-    note("delete", str(path))
-    real(path, *args, **kwargs)
+def rename(source, target, *, src_dir_fd, dst_dir_fd, real=os.rename):
+    before, after = at(source, src_dir_fd), at(target, dst_dir_fd)
+    files = sorted(os.listdir(before)) if os.path.isdir(before) else []
+    real(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+    note("rename", before, after, files)
+
+def rmtree(name, *, dir_fd, real=shutil.rmtree):
+    note("delete", at(name, dir_fd))
+    real(name, dir_fd=dir_fd)
 
 os.fsync, os.rename, shutil.rmtree = fsync, rename, rmtree
 write = os.write

@@ -58,8 +58,8 @@ def config_of(
     """The config that a run was started with, to be used in this directory."""
     from loopwright import config as configs
 
-    path = run / configs.FILE
-    if not path.is_file():
+    found = configs.saved_in(run, overrides or ())
+    if found is None:
         raise ConfigurationError(
             message(
                 f"{run} was not started from a config.",
@@ -68,7 +68,6 @@ def config_of(
                 do="check the path; a run that a script started goes on with the same script",
             )
         )
-    found = configs.from_content(configs.start(str(path)), overrides or ())
     if found.task is not None and found.task != task:
         raise ConfigurationError(
             message(

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,13 +12,16 @@ import typer
 
 from loopwright import __version__, recipes
 from loopwright.commands.arguments import RunDirectory
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError, message, printable
 from loopwright.quiet import quiet_start
 
 if TYPE_CHECKING:
     from loopwright.run_table import Row
 
-_PARTS = ("tensorflow", "keras", "numpy", "pydantic", "pyyaml", "rich", "tensorboard", "typer")
+_PARTS = (
+    *("tensorflow", "keras", "numpy", "jinja2", "pydantic", "pyyaml", "rich", "tensorboard"),
+    "typer",
+)
 _OPTIONAL = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
 
 
@@ -162,8 +164,12 @@ def board(
     port: Annotated[int, typer.Option(help="On this machine only.", min=1, max=65535)] = 6006,
 ) -> None:
     """Starts TensorBoard on the runs in a directory, for this machine only."""
+    from loopwright import run_table
+    from loopwright.supervising import python
+
     _require_directory(directory)
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(directory)]
+    run_table.refuse_linked_boards(directory)
+    command = [*python(), "-m", "tensorboard.main", "--logdir", str(directory)]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     typer.echo(f"http://127.0.0.1:{port}/ - Ctrl-C ends it")
     with subprocess.Popen(command) as process:
@@ -232,6 +238,7 @@ def _require_directory(directory: Path) -> None:
 
 def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     """Plain columns, as wide as they need to be: for eyes and for awk."""
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
     for row in [head, *rows]:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,7 +1,6 @@
 """The command that starts several workers on this machine."""
 
 import os
-import sys
 import threading
 from typing import Annotated
 
@@ -28,7 +27,7 @@ def launch(
             typer.echo(line)
 
     code = supervising.supervise(
-        [sys.executable, "-m", "loopwright", *command],
+        [*supervising.python(), "-m", "loopwright", *command],
         workers=workers,
         restarts=restarts,
         environment=os.environ,

@@ -1,17 +1,15 @@
 """From a file, the environment and the command line to one config; and back to a file."""
 
-import contextlib
 import difflib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from loopwright import disk
 from loopwright.config import overriding, reading
 from loopwright.config.schema import Config
-from loopwright.disk import fsync_directory
 from loopwright.errors import ConfigurationError, message
 
 FILE = "config.yaml"
@@ -86,23 +84,14 @@ def _saying(content: dict[str, Any]) -> dict[str, Any]:
 
 def save(config: Config, run_dir: Path) -> None:
     """Writes `config.yaml` into a run directory, whole or not at all."""
-    path = run_dir / FILE
-    temporary = path.with_name(f"{FILE}.tmp")
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with open(handle, "w", encoding="utf-8") as file:
-        file.write(written(config))
-        file.flush()
-        os.fsync(handle)
-    temporary.replace(path)
-    fsync_directory(run_dir)
+    disk.write_whole(run_dir, FILE, written(config).encode(), durable=True)
 
 
-def saved_in(run_dir: Path) -> Config | None:
+def saved_in(run_dir: Path, overrides: Iterable[str] = ()) -> Config | None:
     """The config that a run was started with; None if it was started without one."""
-    path = run_dir / FILE
-    return from_content(reading.read(path)) if path.exists() else None
+    if disk.status(run_dir, FILE) is None:
+        return None
+    return from_content(reading.read_in(run_dir, FILE), overrides)
 
 
 def _explained(error: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, final
 
 import yaml
 
+from loopwright import disk
 from loopwright.errors import ConfigurationError, message
 
 MOST_BYTES = 1_000_000
@@ -103,7 +104,7 @@ def parsed(text: str, *, named: str) -> Any:
 
 
 def read(path: "str | os.PathLike[str]") -> Any:
-    """The value of a YAML file."""
+    """The value of a YAML file that a person named."""
     path = Path(path)
     try:
         # A named pipe would block forever, and a device never end.
@@ -111,17 +112,36 @@ def read(path: "str | os.PathLike[str]") -> Any:
             raise FileNotFoundError(2, "there is no such file")
         with path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror)) from None
+    return _value(raw, path)
+
+
+def read_in(run_dir: Path, name: str) -> Any:
+    """The value of a YAML file of a run; no symlink is followed."""
+    try:
+        raw = disk.read(run_dir, name, MOST_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(run_dir / name, str(error.strerror)) from None
+    return _value(raw, run_dir / name)
+
+
+def _unreadable(path: Path, reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        message(
+            f"The config {path} cannot be read.",
+            expected="a YAML file",
+            received=reason,
+            do="check the path and its permissions",
+        )
+    )
+
+
+def _value(raw: bytes, path: Path) -> Any:
+    try:
         text = raw.decode("utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigurationError(
-            message(
-                f"The config {path} cannot be read.",
-                expected="a YAML file",
-                received=str(reason),
-                do="check the path and its permissions",
-            )
-        ) from None
+    except ValueError:
+        raise _unreadable(path, "it is not UTF-8") from None
     if len(raw) > MOST_BYTES:
         raise ConfigurationError(
             message(

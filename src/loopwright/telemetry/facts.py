@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -25,9 +26,10 @@ class Facts:
     """The operations of the step, as a `GraphDef`."""
 
 
-def facts(task: Task, asked: Mapping[str, Any], graph: Any) -> Facts:
+def facts(task: Task, asked: Mapping[str, Any], graph: Any, run_dir: Path) -> Facts:
     """The facts of a task whose models are built; `asked` is what `fit` was asked for."""
-    return Facts(environment.about(), models(task), {**hyperparameters(task), **asked}, graph)
+    about = environment.about(run_dir)
+    return Facts(about, models(task), {**hyperparameters(task), **asked}, graph)
 
 
 def models(task: Task) -> str:

@@ -1,23 +1,23 @@
 """Files that grow with a run: a run that goes on cuts them to what its checkpoint has seen."""
 
 import os
-import stat
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
+from loopwright import disk
 from loopwright.errors import LoopwrightWarning
 
 
-def cut(path: Path, length: int) -> None:
+def cut(run_dir: Path, name: str, length: int) -> None:
     """Forgets what was written after the first `length` bytes; tells if there are fewer."""
-    handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    handle = disk.opened(run_dir, name, os.O_RDWR)
     try:
         found = os.fstat(handle).st_size
         if found < length:
             warnings.warn(
-                f"{path} has lost its end: {found:,} bytes, where the checkpoint has seen "
-                f"{length:,}. The run goes on; the history in the checkpoint is whole.",
+                f"{run_dir / name} has lost its end: {found:,} bytes, where the checkpoint has "
+                f"seen {length:,}. The run goes on; the history in the checkpoint is whole.",
                 LoopwrightWarning,
                 stacklevel=2,
             )
@@ -27,16 +27,11 @@ def cut(path: Path, length: int) -> None:
         os.close(handle)
 
 
-def cut_all(directory: Path, pattern: str, lengths: Mapping[str, int]) -> None:
-    """Cuts the files of a run that match a pattern; those that no checkpoint has seen are removed.
-
-    `lengths` are by path within the directory.
-    """
-    for path in sorted(directory.glob(pattern)):
-        if not stat.S_ISREG(path.lstat().st_mode):
-            continue
-        length = lengths.get(str(path.relative_to(directory)))
+def cut_all(run_dir: Path, names: list[str], lengths: Mapping[str, int]) -> None:
+    """Cuts files of a run; those that no checkpoint has seen are removed."""
+    for name in names:
+        length = lengths.get(name)
         if length is None:
-            path.unlink()
+            disk.delete(run_dir, name)
         else:
-            cut(path, length)
+            cut(run_dir, name, length)

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
+from loopwright import disk
 from loopwright.events import EpochEnded, Event, Saved, Trained
 from loopwright.telemetry import growing
 
@@ -32,7 +33,8 @@ class Journal:
         clock: Callable[[], float],
         learning_rates: Callable[[], Mapping[str, Any]],
     ) -> None:
-        self._path, self._clock, self._learning_rates = path, clock, learning_rates
+        self._run_dir, self._name = path.parent, path.name
+        self._clock, self._learning_rates = clock, learning_rates
         self._file: Any = None
         self._last_trained = -math.inf
 
@@ -41,8 +43,9 @@ class Journal:
 
         The line that says how a leg ended comes after its last checkpoint; a new leg leaves it.
         """
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        self._file = open(handle, "r+b", buffering=0)  # noqa: SIM115 (closed by close)
+        handle = disk.opened(self._run_dir, self._name, os.O_RDWR | os.O_CREAT)
+        self._file = os.fdopen(handle, "r+b", buffering=0)  # closed by close
+        disk.sync(self._run_dir)  # checkpoints refer to it
         if is_new_leg:
             self._file.seek(after_bytes)
             last = self._file.readline()
@@ -65,7 +68,7 @@ class Journal:
 
     def cut(self, after_bytes: int) -> None:
         """Forgets the lines after the first `after_bytes` bytes: they are about to happen anew."""
-        growing.cut(self._path, after_bytes)
+        growing.cut(self._run_dir, self._name, after_bytes)
         self._file.seek(0, os.SEEK_END)
 
     def sync(self) -> None:

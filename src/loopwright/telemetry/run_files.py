@@ -9,7 +9,7 @@ from typing import Any, Protocol, final
 
 from rich.console import Console
 
-from loopwright.disk import write_whole
+from loopwright import disk
 from loopwright.events import Event, Finished, Saved, Sink, Started
 from loopwright.report import write_report
 from loopwright.telemetry import growing
@@ -17,10 +17,11 @@ from loopwright.telemetry.facts import Facts
 from loopwright.telemetry.journal import JOURNAL, Journal, plain
 from loopwright.telemetry.lines import Lines
 from loopwright.telemetry.pictures import Pictures
-from loopwright.telemetry.tensorboard import FILES, TensorBoardFiles
+from loopwright.telemetry.tensorboard import HOME, TensorBoardFiles, event_files
 from loopwright.telemetry.tolerance import attempted, tolerated
 
 LOG = "train.log"
+_WRITTEN = ("environment.json", "model.txt", "history.json", "status.json", "report.html")
 _STATUS = {"complete": "completed", "stopped": "completed", "left": "completed"}
 
 
@@ -66,26 +67,28 @@ class RunFiles:
         self._history, self._images, self._facts = history, images, facts
         self._learning_rates = functools.cache(learning_rates)  # of one event: two sinks ask
         self._journal = Journal(directory / JOURNAL, clock, self._learning_rates)
-        self._board = TensorBoardFiles(
-            directory / "tensorboard", clock, self._learning_rates, gradients
-        )
+        self._board = TensorBoardFiles(directory / HOME, clock, self._learning_rates, gradients)
         self._log: Any = None
         self._sinks: list[Sink] = []
 
     def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
         """Goes on after what a checkpoint has seen; a new leg leaves how the last one ended."""
+        # What fails later warns; a symlink is refused before the first step.
+        disk.refuse_links(self._directory, JOURNAL, LOG, *_WRITTEN)
+        known_events = event_files(self._directory)
         self._journal.open(lengths.get(JOURNAL, 0), is_new_leg=is_new_leg)
-        growing.cut_all(self._directory, FILES, lengths)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        self._log = os.fdopen(os.open(self._directory / LOG, flags, 0o600), "a", encoding="utf-8")
+        growing.cut_all(self._directory, known_events, lengths)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        handle = disk.opened(self._directory, LOG, flags)
+        self._log = os.fdopen(handle, "a", encoding="utf-8")
         log = Lines(Console(file=self._log, width=200, force_terminal=False), self._clock)
         pictures = Pictures(self._images, self._board, self._clock)
         sinks = (self._journal, self._board, pictures, log.show, self._tell)
         self._sinks = [tolerated(sink) for sink in sinks]
         with attempted("What is known of the run"):
             known = self._facts()
-            write_whole(self._directory / "environment.json", _json(known.environment))
-            write_whole(self._directory / "model.txt", known.models.encode())
+            disk.write_whole(self._directory, "environment.json", _json(known.environment))
+            disk.write_whole(self._directory, "model.txt", known.models.encode())
             if not lengths:
                 self._board.begin(known.hyperparameters, known.graph)
 
@@ -107,14 +110,15 @@ class RunFiles:
     def lengths(self) -> dict[str, int]:
         """How long the files are that a run that goes on would cut."""
         self._board.flush()
-        files = [self._directory / JOURNAL, *self._directory.glob(FILES)]
-        return {str(f.relative_to(self._directory)): f.stat().st_size for f in files if f.exists()}
+        files = [JOURNAL, *event_files(self._directory)]
+        found = {name: disk.status(self._directory, name) for name in files}
+        return {name: file.st_size for name, file in found.items() if file is not None}
 
     def cut(self, lengths: Mapping[str, int]) -> None:
         """Forgets what is about to happen anew."""
         self._board.close()
         self._journal.cut(lengths[JOURNAL])
-        growing.cut_all(self._directory, FILES, lengths)
+        growing.cut_all(self._directory, event_files(self._directory), lengths)
 
     def sync(self) -> None:
         """Until the journal is on disk."""
@@ -126,9 +130,10 @@ class RunFiles:
             status = "running"
             if isinstance(event, Finished):
                 status = _STATUS.get(event.reason, event.reason)
-                write_whole(self._directory / "history.json", _json(self._history()))
+                disk.write_whole(self._directory, "history.json", _json(self._history()))
             known = {"status": status, "step": event.step, "time": round(self._clock(), 3)}
-            write_whole(self._directory / "status.json", _json({**known, "process": os.getpid()}))
+            content = _json({**known, "process": os.getpid()})
+            disk.write_whole(self._directory, "status.json", content)
 
 
 def _json(value: Any) -> bytes:

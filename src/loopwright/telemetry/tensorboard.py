@@ -16,12 +16,20 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
+from loopwright import disk
 from loopwright.events import EpochEnded, Event, Finished, Metrics, Trained, Validated
 
-FILES = "tensorboard/**/events.out.tfevents.*"
+HOME = "tensorboard"
+_PREFIX = "events.out.tfevents."
 _SECONDS_BETWEEN_TRAINED = 1.0
 _MOST_IMAGES = 16
 _SECONDS_BETWEEN_HISTOGRAMS = 10.0
+
+
+def event_files(run_dir: Path) -> list[str]:
+    """The event files of a run, by their paths in its directory."""
+    found = disk.files_below(run_dir, HOME)
+    return [name for name in found if name.rpartition("/")[2].startswith(_PREFIX)]
 
 
 @final
@@ -35,7 +43,7 @@ class TensorBoardFiles:
         learning_rates: Callable[[], Mapping[str, Any]],
         gradients: Callable[[], Mapping[str, Any]],
     ) -> None:
-        self._directory, self._clock = directory, clock
+        self._run_dir, self._home, self._clock = directory.parent, directory.name, clock
         self._learning_rates, self._gradients = learning_rates, gradients
         self._writers: dict[str, Any] = {}
         self._last_trained = self._last_histograms = -math.inf
@@ -43,7 +51,7 @@ class TensorBoardFiles:
     def begin(self, hyperparameters: Mapping[str, Any], graph: Any) -> None:
         """Writes what does not change: hyper-parameters, and the graph of the step."""
         with self._writer(".").as_default(0):
-            hparams.hparams(dict(hyperparameters), trial_id=self._directory.parent.name)
+            hparams.hparams(dict(hyperparameters), trial_id=self._run_dir.name)
         with self._writer("train").as_default(0), tf.Graph().as_default() as shown:
             tf.import_graph_def(graph, name="")
         with self._writer("train").as_default(0):
@@ -85,11 +93,13 @@ class TensorBoardFiles:
         """Until every number is in its file."""
         for writer in self._writers.values():
             writer.flush()
+        self._give_modes()
 
     def close(self) -> None:
         """Ends the files; what comes later goes into new ones."""
         for writer in self._writers.values():
             writer.close()
+        self._give_modes()
         self._writers.clear()
 
     def _write(self, part: str, tag: str, numbers: Metrics, step: int) -> None:
@@ -114,5 +124,12 @@ class TensorBoardFiles:
 
     def _writer(self, part: str) -> Any:
         if part not in self._writers:
-            self._writers[part] = tf.summary.create_file_writer(str(self._directory / part))
+            name = f"{self._home}/{part}"
+            disk.make_directory(self._run_dir, name)  # TensorFlow would follow a symlink
+            self._writers[part] = tf.summary.create_file_writer(str(self._run_dir / name))
         return self._writers[part]
+
+    def _give_modes(self) -> None:
+        """TensorFlow makes its files as the process's umask says."""
+        if self._writers:
+            disk.give_modes(self._run_dir, self._home)

@@ -7,6 +7,7 @@ from typing import Any, final
 
 from rich.console import Console
 
+from loopwright import disk
 from loopwright.events import Event, Sink
 from loopwright.telemetry.lines import Lines
 from loopwright.telemetry.tolerance import tolerated
@@ -17,14 +18,15 @@ class WorkerLog:
     """Lines like those of `train.log`, in `worker-1.log`; nothing of it is ever cut."""
 
     def __init__(self, directory: Path, worker: int, clock: Callable[[], float]) -> None:
-        self._path, self._clock = directory / f"worker-{worker}.log", clock
+        self._directory, self._name, self._clock = directory, f"worker-{worker}.log", clock
         self._log: Any = None
         self._show: Sink = lambda event: None
 
     def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
         """Goes on at the end of the file."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        self._log = os.fdopen(os.open(self._path, flags, 0o600), "a", encoding="utf-8")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        handle = disk.opened(self._directory, self._name, flags)
+        self._log = os.fdopen(handle, "a", encoding="utf-8")
         output = Console(file=self._log, width=200, force_terminal=False)
         self._show = tolerated(Lines(output, self._clock).show)
 
