@@ -143,7 +143,7 @@ def test_a_run_that_never_saved_anything_may_be_corrected():
 def test_fresh_moves_the_run_aside():
     train()
     config = configs.load("mine:experiment", ["fit.verbose=0", "model.units=9"])
-    with pytest.warns(lw.LoopwrightWarning, match="The run before lies in"):
+    with pytest.warns(lw.LoopwrightWarning, match="Previous run moved to"):
         launching.train(config, fresh=True)
     assert len(list(Path("runs").iterdir())) == 2
     assert configs.load("runs/experiment/config.yaml").model == {"units": 9}

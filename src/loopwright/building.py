@@ -151,7 +151,7 @@ def _built(outputs: Any, graph: Any, more_captured: Iterable[Any] = ()) -> Built
     # The variables, not the graph: what is kept here outlives it.
     captured = (*adaptations.captured_variables(graph), *more_captured)
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, outputs)
-    return Built(specs, tuple(kinds), captured, definition, touched(graph))
+    return Built(specs, tuple(kinds), captured, definition, resources=touched(graph))
 
 
 def _kind(node: Any) -> str:

@@ -256,7 +256,7 @@ def test_a_compiled_keras_model_is_resumed_like_a_task(tmp_path):
 
 def test_starting_over_is_asked_for_and_moves_the_old_run_aside(tmp_path, finished_run):
     shutil.copytree(finished_run[0], tmp_path / "run")
-    with pytest.warns(lw.LoopwrightWarning, match="The run before lies in"):
+    with pytest.warns(lw.LoopwrightWarning, match="Previous run moved to"):
         again, history = train(tmp_path / "run", "arrays", "graph", fresh=True, epochs=EPOCHS)
     bits, _ = undisturbed("arrays", "graph")
     assert digest(again.task) == bits
