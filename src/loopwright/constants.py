@@ -14,7 +14,7 @@ from loopwright.errors import message
 from loopwright.explanations import own_lines, place_of, shape_text
 from loopwright.silencing import warn
 
-MOST_ELEMENTS = 32
+FEWEST_ELEMENTS = 32
 """Arrays of so many elements may be a batch; weights of a sum, axes and filters are smaller."""
 
 _MOST_IN_A_SHAPE = 8
@@ -22,7 +22,7 @@ _MOST_NAMED = 5
 # Names of operations are in the texts of assertions, and their control dependencies follow them.
 _FOLLOW_NAMES = frozenset(["Identity", "NoOp"])
 # Rows of an array that are chosen anew in each step are a batch like any other.
-_CHOOSING = frozenset(["GatherV2", "Gather", "GatherNd", "Slice", "StridedSlice"])
+_CHOOSING = frozenset(["GatherV2", "Gather", "GatherNd", "RandomShuffle", "Slice", "StridedSlice"])
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def _instead(drawn: Sequence[DrawingCall]) -> str:
 
 def check_arrays(title: str, graph: Any) -> None:
     """Warn of a large fixed array in a step without a batch: it may be one batch, baked in."""
-    found = [*dict.fromkeys(_used_whole(graph, set()))]
+    found = [*dict.fromkeys(_used_whole(graph, set(), set()))]
     if found:
         warn(
             "baked-in-array",
@@ -236,33 +236,38 @@ def check_arrays(title: str, graph: Any) -> None:
         )
 
 
-def _used_whole(graph: Any, fixed: set[str]) -> Iterator[tuple[str, str]]:
+def _used_whole(graph: Any, fixed: set[str], large: set[str]) -> Iterator[tuple[str, str]]:
     """Kinds and places of large arrays that operations use as they are.
 
     `fixed` are the tensors known to have the same value in each step; what is computed from
-    nothing else is fixed too.
+    nothing else is fixed too. `large` are those that hold an array, or something made of one.
     """
-    fixed = fixed | {
-        name
-        for name, value in adaptations.captured_values(graph).items()
-        if _is_number(value.dtype)
-    }
+    captured = adaptations.captured_values(graph)
+    numbers = {name: value for name, value in captured.items() if _is_number(value.dtype)}
+    fixed = fixed | set(numbers)
+    large = large | {name for name, value in numbers.items() if _is_array(value.numpy())}
     for op in graph.get_operations():
-        inputs = [tensor for tensor in op.inputs if tensor.dtype not in (tf.resource, tf.variant)]
         inner = adaptations.inner_graphs(op)
-        is_fixed = all(tensor.name in fixed for tensor in op.inputs)
-        if op.type == "Const" or (op.inputs and is_fixed and not inner and not _is_stateful(op)):
-            fixed |= {tensor.name for tensor in op.outputs}
-            continue
-        for body in inner:
-            pairs = adaptations.inner_inputs(op, body)
-            yield from _used_whole(body, {i.name for o, i in pairs if o.name in fixed})
-        if inner or op.type in _CHOOSING or op.type == "RandomShuffle":
-            continue
-        for tensor in inputs:
-            if tensor.name in fixed and (tensor.shape.num_elements() or 0) >= MOST_ELEMENTS:
-                yield f"{tensor.dtype.name} {shape_text(tensor.shape)}", place_of(op)
+        outputs = {tensor.name for tensor in op.outputs}
+        arrays = [tensor for tensor in op.inputs if tensor.name in large]
+        is_fixed = op.inputs and all(tensor.name in fixed for tensor in op.inputs)
+        if op.type == "Const":
+            fixed |= outputs
+            large |= outputs if _is_array(tf.make_ndarray(op.get_attr("value"))) else set()
+        elif is_fixed and not inner and not op.op_def.is_stateful:
+            fixed |= outputs
+            large |= outputs if arrays else set()
+        elif inner:
+            for body in inner:
+                pairs = adaptations.inner_inputs(op, body)
+                known = [{i.name for o, i in pairs if o.name in names} for names in (fixed, large)]
+                yield from _used_whole(body, *known)
+        elif op.type not in _CHOOSING:
+            for tensor in arrays:
+                if (tensor.shape.num_elements() or 0) >= FEWEST_ELEMENTS:
+                    yield f"{tensor.dtype.name} {shape_text(tensor.shape)}", place_of(op)
 
 
-def _is_stateful(op: Any) -> bool:
-    return op.op_def.is_stateful
+def _is_array(value: Any) -> bool:
+    """Whether it may be examples: many numbers, which are not all the same."""
+    return value.size >= FEWEST_ELEMENTS and bool((value != value.flat[0]).any())
