@@ -3,13 +3,15 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, final
 
-from loopwright import adaptations, signals, state, tensors
+from loopwright import adaptations, repeatable, signals, state, tensors
+from loopwright.attempt import LastAttempt
 from loopwright.averages import finalize_averages
-from loopwright.errors import DataError, NotFiniteError
+from loopwright.errors import DataError, LoopwrightWarning, NotFiniteError
 from loopwright.events import (
     BatchSkipped,
     EpochEnded,
@@ -17,11 +19,12 @@ from loopwright.events import (
     Event,
     Finished,
     Metrics,
+    Started,
     Trained,
     Validated,
 )
 from loopwright.fitting import Asked, Fitting, Lent, tell
-from loopwright.legs import entry
+from loopwright.legs import entry, excess
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.runs import Run
 from loopwright.schedule import Place, moved, validated
@@ -38,6 +41,7 @@ def leg_events(
     asked: Asked,
     run: Run,
     leg: int,
+    attempt: LastAttempt,
     *,
     first_epoch: int,
     exact: Exact,
@@ -55,8 +59,12 @@ def leg_events(
         elif found is not None and team.is_chief:
             run.go_on_from(found[0])
         snapshot = None if what == "begin" or found is None else found[1]
+        changed = attempt.continued(leg, lent.task)
         if snapshot is not None:
             lent.piloting.resume(run.plans(snapshot), snapshot.step)
+            _warn_of_excess(leg, excess(snapshot.place, asked.until))
+        else:
+            attempt.rewind(lent.task)
         # They are opened when everything was compared, and not before.
         files: Files = (
             run_files(lent, run, lambda: fitting)
@@ -75,11 +83,16 @@ def leg_events(
         if what == "skip":
             yield _skipped(fitting, resumed, exact)
         else:
-            trained = _Leg(fitting, run, leg, files, resumed, exact, heard)
+            ends = what == "end"
+            trained = _Leg(fitting, run, leg, files, resumed, exact, heard, attempt, ends=ends)
+            _warn_of_changes(leg, fitting.training.step, changed)
             files.open({} if found is None else found[1].lengths, is_new_leg=what == "begin")
             # A checkpoint under way still brings these files to disk: it ends before they close.
             with contextlib.closing(files), run.written():
-                yield from trained.events()
+                try:
+                    yield from trained.events()
+                finally:
+                    attempt.ends(trained.named, is_over=fitting.is_over)
             team.farewell()  # nobody leaves before the chief has written everything
     heard.raise_received()
 
@@ -89,14 +102,35 @@ def _skipped(fitting: Fitting, found: Found | None, exact: Exact) -> Finished:
         put_back(fitting, require_resumable(fitting), *found, exact)
         fitting.bridge.recall()
     finalize_averages(fitting.lent.task)
+    fitting.is_over = True
     skipped = Finished(fitting.training.step, 0.0, "skipped")
     tell(fitting.asked.sinks, skipped)
     return skipped
 
 
+def _warn_of_excess(leg: int, excess: str) -> None:
+    if excess:
+        text = f"Leg {leg + 1} of this run is already {excess}: it is complete, with that state."
+        warnings.warn(text, LoopwrightWarning, stacklevel=2)
+
+
+def _warn_of_changes(leg: int, step: int, changed: Sequence[str]) -> None:
+    if changed:
+        names = ", ".join(repeatable.shortened(changed))
+        warnings.warn(
+            f"This call of fit continues leg {leg + 1} from step {step:,}, with the values that "
+            f"were set since the leg was interrupted: {names}.",
+            LoopwrightWarning,
+            stacklevel=2,
+        )
+
+
 @final
 class _Leg:
-    """A leg that is trained: from where it was saved, or from its beginning."""
+    """A leg that is trained: from where it was saved, or from its beginning.
+
+    `ends`: nothing is left to train, and only the checkpoint of its end is to be written.
+    """
 
     def __init__(
         self,
@@ -107,12 +141,15 @@ class _Leg:
         found: Found | None,
         exact: Exact,
         heard: signals.Signals,
+        attempt: LastAttempt,
+        *,
+        ends: bool,
     ) -> None:
-        self._heard = heard
+        self._heard, self._attempt, self._ends = heard, attempt, ends
         self._fitting, self._run, self._leg, self._files = fitting, run, leg, files
         self._exact: Exact = exact
         self._rollbacks = 0
-        self._named = require_resumable(fitting)
+        self.named = require_resumable(fitting)
         self._exact_until: int | None = None
         self._place: Place = Place()
         self._scores: Metrics = {}
@@ -120,15 +157,18 @@ class _Leg:
             self._go_back(found)
         else:
             fitting.lent.start_from_given_weights()
+            attempt.begins(self.named)
+            fitting.lent.piloting.go_back(fitting.first_step)
+        self._data_ends = fitting.training.read.ends
         # A person may keep infinity in a variable on purpose, as the best score so far.
         metrics = {id(v) for v in state.metric_variables(fitting.lent.task)}
-        self._required = [n for n, v in self._named.items() if id(v) not in metrics]
+        self._required = [n for n, v in self.named.items() if id(v) not in metrics]
         infinite = tensors.non_finite(self._required_values())
         self._required = [name for name in self._required if name not in infinite]
         self._team = fitting.lent.team
         if self._team.is_chief:
             fitting.lent.piloting.record(run.write_plans)
-        require_same_state(self._team, self._named)
+        require_same_state(self._team, self.named)
 
     def events(self) -> Iterator[Event]:
         """Trains; `break` ends the leg."""
@@ -139,16 +179,23 @@ class _Leg:
             if place.step == 0:
                 self._save(place, {})
         leaving = {GeneratorExit: self._left, DataError: self._data_failed}
+        place = replace(place, is_over=self._ends)
         for event in fitting.events(place, scores, self._save, recover, leaving):
+            if self._ends and isinstance(event, Started):
+                self._save(place, scores)
             self._place = _after(self._place, event, fitting.first_step)
             if isinstance(event, Validated | EpochStarted):
                 self._scores = event.metrics if isinstance(event, Validated) else {}
+            if isinstance(event, EpochStarted | EpochEnded):
+                self._data_ends = fitting.training.read.ends
             yield event
 
     def _left(self) -> None:
         """A leg that was left by `break` is over; an exception of the caller's does not end it."""
-        is_over = adaptations.was_left_on_purpose()
-        self._save(replace(self._place, is_over=is_over), self._scores)
+        place = self._place
+        if self._fitting.training.read.ends > self._data_ends:
+            place = replace(place, is_due=True, epoch_ended=True)
+        self._save(replace(place, is_over=adaptations.was_left_on_purpose()), self._scores)
 
     def _data_failed(self) -> None:
         """Data that fails does not cost what was trained before it, if its place is a number."""
@@ -172,7 +219,7 @@ class _Leg:
             read, position = fitting.training.position()
             if fitting.feed is not None and fitting.feed.is_share:
                 position = self._team.places(position)
-            values = self._team.whole(self._named, tensors.snapshot(self._named))
+            values = self._team.whole(self.named, tensors.snapshot(self.named))
             held = values | fitting.bridge.tensors() | position
             moment = taken(
                 fitting,
@@ -180,7 +227,7 @@ class _Leg:
                 place,
                 scores,
                 read,
-                self._named,
+                self.named,
                 self._exact_until,
                 self._files.lengths(),
             )
@@ -189,13 +236,15 @@ class _Leg:
                 tensors.require_finite(required, moment.step)  # now, so that all hear of it
             if self._team.is_chief:
                 self._run.save(moment, held, required, self._files.sync)
+            self._attempt.saves()
             if place.is_over:
                 self._run.wait()  # whoever hears of the end can rely on it
 
     def _go_back(self, found: Found) -> None:
         """Puts the leg to where a checkpoint was written."""
         checkpoint, snapshot = found
-        self._exact_until = put_back(self._fitting, self._named, checkpoint, snapshot, self._exact)
+        self._exact_until = put_back(self._fitting, self.named, checkpoint, snapshot, self._exact)
+        self._attempt.keep_what_was_set(self.named)
         self._fitting.lent.piloting.go_back(snapshot.step)
         self._place = replace(snapshot.place, is_over=False)
         self._scores = snapshot.scores
@@ -233,7 +282,7 @@ class _Leg:
         return self._place, self._scores, BatchSkipped(saved.step + first, batch, saved.step)
 
     def _required_values(self) -> dict[str, Any]:
-        return tensors.snapshot({name: self._named[name] for name in self._required})
+        return tensors.snapshot({name: self.named[name] for name in self._required})
 
 
 def run_files(lent: Lent, run: Run, fitting: Callable[[], Fitting]) -> RunFiles:
@@ -277,6 +326,13 @@ def _after(place: Place, event: Event, first_step: int) -> Place:
         case Validated():
             return validated(place, seconds=place.seconds)
         case EpochEnded():
-            return replace(place, epoch=event.epoch + 1, step_in_epoch=0, is_due=False)
+            return replace(
+                place,
+                epoch=event.epoch + 1,
+                step_in_epoch=0,
+                epoch_began_seconds=place.seconds,
+                is_due=False,
+                epoch_ended=False,
+            )
         case _:
             return place

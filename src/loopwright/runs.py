@@ -165,8 +165,10 @@ class Run:
             message(
                 f"The end of leg {leg + 1} is missing from this run.",
                 expected=f"a checkpoint at the end of each leg in {self.directory}",
-                received="a later leg without it",
-                do="restore the directory, or start over with fresh=True",
+                received="checkpoints of a later leg only",
+                do='to score or export what is trained, call restore("last"); to train on from '
+                f"it, start a new run with init_from={os.fspath(self.directory)!r}; to train "
+                "again from the beginning, pass fresh=True",
             )
         )
 

@@ -4,7 +4,8 @@ import contextlib
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -12,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from loopwright.agreement import Agreement, Team
+from loopwright.attempt import LastAttempt
 from loopwright.averages import averages_in_place
 from loopwright.compiled import as_task
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
@@ -105,6 +107,9 @@ class Trainer:
         self._predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
+        self._attempt = LastAttempt()
+        self._fitting: Fitting | None = None
+        self._open: weakref.ref[Generator[Event]] | None = None
         self._restored_step: int | None = None
         self._run = None if run_dir is None else Run(run_dir, keep)
         self._exact: Exact = exact
@@ -255,6 +260,7 @@ class Trainer:
                 asked,
                 self._run,
                 self._legs,
+                self._attempt,
                 first_epoch=self._epochs_done,
                 exact=self._exact,
                 begun=self._began,
@@ -326,18 +332,47 @@ class Trainer:
             start_from(self._task, source)
 
     def _began(self, fitting: Fitting) -> None:
-        self.history = fitting.history
+        self._fitting, self.history = fitting, fitting.history
 
     def _counted(self, events: Iterator[Event]) -> Iterator[Event]:
-        """The events of a leg; afterwards it counts."""
-        self._restored_step = None
-        try:
-            with self._team.losses_explained():
-                yield from events
-            self._team.farewell()
-        finally:
-            self._epochs_done += len(self.history.epoch)
-            self._legs += 1
+        """The events of a leg, which counts once it is over."""
+
+        def counted() -> Generator[Event]:
+            self._close_abandoned()
+            # Held weakly: a loop that is left must be able to close its events.
+            self._open = own[0]
+            self._restored_step = None
+            try:
+                with self._team.losses_explained():
+                    yield from events
+                self._team.farewell()
+            finally:
+                fitting, self._fitting = self._fitting, None
+                # Without a run directory there is nothing to go back to: fit trains on.
+                if self._run is None or (fitting is not None and fitting.is_over):
+                    self._epochs_done += len(self.history.epoch)
+                    self._legs += 1
+
+        own: list[weakref.ref[Generator[Event]]] = []
+        opened = counted()
+        own.append(weakref.ref(opened))
+        return opened
+
+    def _close_abandoned(self) -> None:
+        """Ends a leg whose events nobody reads any more, and which somebody still holds."""
+        events = None if self._open is None else self._open()
+        if events is None:
+            return
+        if events.gi_running:
+            raise ConfigurationError(
+                message(
+                    "This trainer is training.",
+                    expected="one call of fit at a time",
+                    received="a call of fit from a callback or a sink, or from another thread",
+                    do="call fit when the first call has returned, or use another Trainer",
+                )
+            )
+        events.close()
 
     def _score(self, data: Data, steps: int | None, agreement: Agreement) -> dict[str, Any] | None:
         return score(

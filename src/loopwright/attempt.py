@@ -1,0 +1,80 @@
+"""The last attempt at a leg in this process, for the call of `fit` that continues it."""
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from loopwright import state, tensors
+
+
+@final
+class LastAttempt:
+    """The state a leg began with, the state it was left with, and what a person set since.
+
+    Held tensors are copy-on-write views: they take memory only when their variable changes.
+    """
+
+    def __init__(self) -> None:
+        self._leg = 0
+        self._start: dict[str, Any] = {}
+        self._left: dict[str, Any] = {}
+        self._set: dict[str, Any] = {}
+        self._variables: dict[str, Any] = {}
+        self._saves = 0
+
+    def continued(self, leg: int, task: object) -> list[str]:
+        """The names of what was set since the last attempt at this leg; none at the first one."""
+        if leg != self._leg:
+            self.forget()
+            self._leg = leg
+        if not self._variables:
+            return []
+        # Metrics, seeds and statistics change when a model is only looked at.
+        untrained = {id(variable) for variable in state.untrained_variables(task)}
+        named = {name: v for name, v in self._same(task).items() if id(v) not in untrained}
+        now = tensors.snapshot(named)
+        self._set = {
+            name: value
+            for name, value in now.items()
+            if name in self._set or _differ(value, self._left.get(name))
+        }
+        return list(self._set)
+
+    def rewind(self, task: object) -> None:
+        """Puts the task back to where the leg began: no checkpoint of the leg was written."""
+        named = {name: v for name, v in self._same(task).items() if name in self._start}
+        tensors.assign(named, self._start)
+        self.keep_what_was_set(named)
+
+    def keep_what_was_set(self, named: Mapping[str, Any]) -> None:
+        """Gives variables that were restored the values that a person had set."""
+        tensors.assign({name: v for name, v in named.items() if name in self._set}, self._set)
+
+    def begins(self, named: Mapping[str, Any]) -> None:
+        """A leg begins: its state is held until the leg has a checkpoint."""
+        self._start, self._saves = tensors.snapshot(named), 0
+
+    def saves(self) -> None:
+        """A checkpoint is being written, which holds what was set; the one before it was."""
+        self._set, self._saves = {}, self._saves + 1
+        if self._saves > 1:
+            self._start = {}
+
+    def ends(self, named: Mapping[str, Any], *, is_over: bool) -> None:
+        """The attempt is at its end; a leg that is over leaves nothing to continue."""
+        if is_over:
+            self.forget()
+        else:
+            self._variables, self._left = dict(named), tensors.snapshot(named)
+
+    def forget(self) -> None:
+        """Nothing is left to continue."""
+        self._start, self._left, self._set, self._variables = {}, {}, {}, {}
+
+    def _same(self, task: object) -> dict[str, Any]:
+        """The variables that the task still holds."""
+        named = state.named(task) if self._variables else {}
+        return {name: v for name, v in named.items() if self._variables.get(name) is v}
+
+
+def _differ(value: Any, before: Any) -> bool:
+    return tensors.digest({"": value}) != tensors.digest({"": before})
