@@ -26,7 +26,7 @@ from loopwright.events import (
 from loopwright.fitting import Asked, Fitting, Lent, tell
 from loopwright.legs import entry, excess
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
-from loopwright.runs import Run
+from loopwright.runs import Run, Snapshot
 from loopwright.schedule import Place, moved, validated
 from loopwright.sharing import Found, held, newest, refuse_data, require_same_state
 from loopwright.snapshots import Exact, put_back, require_resumable, taken
@@ -61,10 +61,10 @@ def leg_events(
         snapshot = None if what == "begin" or found is None else found[1]
         changed = attempt.continued(leg, lent.task)
         if snapshot is not None:
-            lent.piloting.resume(run.plans(snapshot), snapshot.step)
             _warn_of_excess(leg, excess(snapshot.place, asked.until))
         else:
             attempt.rewind(lent.task)
+        _resume_plans(lent, run, None if found is None else found[1], is_begun=what != "begin")
         # They are opened when everything was compared, and not before.
         files: Files = (
             run_files(lent, run, lambda: fitting)
@@ -95,6 +95,17 @@ def leg_events(
                     attempt.ends(trained.named, is_over=fitting.is_over)
             team.farewell()  # nobody leaves before the chief has written everything
     heard.raise_received()
+
+
+def _resume_plans(lent: Lent, run: Run, saved: Snapshot | None, *, is_begun: bool) -> None:
+    """Goes by the plans that the run has recorded, also where they are newer than `saved`."""
+    step = int(lent.task.step_counter.read_value())
+    recorded = run.recorded_plans() if saved is None else run.plans(saved)
+    if recorded is None:
+        lent.piloting.go_back(step)
+    else:
+        step = step if saved is None else saved.step
+        lent.piloting.resume(recorded, step, is_continued=is_begun)
 
 
 def _skipped(fitting: Fitting, found: Found | None, exact: Exact) -> Finished:
@@ -158,7 +169,6 @@ class _Leg:
         else:
             fitting.lent.start_from_given_weights()
             attempt.begins(self.named)
-            fitting.lent.piloting.go_back(fitting.first_step)
         self._data_ends = fitting.training.read.ends
         # A person may keep infinity in a variable on purpose, as the best score so far.
         metrics = {id(v) for v in state.metric_variables(fitting.lent.task)}

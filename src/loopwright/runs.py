@@ -199,12 +199,16 @@ class Run:
 
     def plans(self, snapshot: Snapshot) -> PlanHistory:
         """The plans of the run: as far as `plan.json` tells, or else until the snapshot."""
-        saved = plan_history.parsed(snapshot.plans)
-        with contextlib.suppress(ConfigurationError):
-            known = plan_history.load(self.directory / "plan.json")
-            if known.until(snapshot.step).changes == saved.changes:
-                return known
+        saved, recorded = plan_history.parsed(snapshot.plans), self.recorded_plans()
+        if recorded is not None and recorded.until(snapshot.step).changes == saved.changes:
+            return recorded
         return saved
+
+    def recorded_plans(self) -> PlanHistory | None:
+        """What `plan.json` tells; None if it cannot be read."""
+        with contextlib.suppress(ConfigurationError):
+            return plan_history.load(self.directory / "plan.json")
+        return None
 
     def save(
         self,
