@@ -1,9 +1,15 @@
 """The last attempt at a leg in this process, for the call of `fit` that continues it."""
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Generator, Mapping
 from typing import Any, final
 
 from loopwright import state, tensors
+from loopwright.errors import ConfigurationError, message
+from loopwright.events import Event
+
+Opened = weakref.ref[Generator[Event]]
+"""The events of a call of `fit` that somebody reads, or holds without reading them any more."""
 
 
 @final
@@ -78,3 +84,20 @@ class LastAttempt:
 
 def _differ(value: Any, before: Any) -> bool:
     return tensors.digest({"": value}) != tensors.digest({"": before})
+
+
+def close_abandoned(opened: Opened | None) -> None:
+    """Ends an attempt whose events are still held somewhere: it would keep the run's lock."""
+    events = None if opened is None else opened()
+    if events is None:
+        return
+    if events.gi_running:
+        raise ConfigurationError(
+            message(
+                "This trainer is training.",
+                expected="one call of fit at a time",
+                received="a call of fit from a callback or a sink, or from another thread",
+                do="call fit when the first call has returned, or use another Trainer",
+            )
+        )
+    events.close()

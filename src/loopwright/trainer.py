@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from loopwright.agreement import Agreement, Team
-from loopwright.attempt import LastAttempt
+from loopwright.attempt import LastAttempt, Opened, close_abandoned
 from loopwright.averages import averages_in_place
 from loopwright.compiled import as_task
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
@@ -109,7 +109,7 @@ class Trainer:
         self._epochs_done = self._legs = 0
         self._attempt = LastAttempt()
         self._fitting: Fitting | None = None
-        self._open: weakref.ref[Generator[Event]] | None = None
+        self._open: Opened | None = None
         self._restored_step: int | None = None
         self._run = None if run_dir is None else Run(run_dir, keep)
         self._exact: Exact = exact
@@ -338,7 +338,7 @@ class Trainer:
         """The events of a leg, which counts once it is over."""
 
         def counted() -> Generator[Event]:
-            self._close_abandoned()
+            close_abandoned(self._open)
             # Held weakly: a loop that is left must be able to close its events.
             self._open = own[0]
             self._restored_step = None
@@ -353,26 +353,10 @@ class Trainer:
                     self._epochs_done += len(self.history.epoch)
                     self._legs += 1
 
-        own: list[weakref.ref[Generator[Event]]] = []
+        own: list[Opened] = []
         opened = counted()
         own.append(weakref.ref(opened))
         return opened
-
-    def _close_abandoned(self) -> None:
-        """Ends a leg whose events nobody reads any more, and which somebody still holds."""
-        events = None if self._open is None else self._open()
-        if events is None:
-            return
-        if events.gi_running:
-            raise ConfigurationError(
-                message(
-                    "This trainer is training.",
-                    expected="one call of fit at a time",
-                    received="a call of fit from a callback or a sink, or from another thread",
-                    do="call fit when the first call has returned, or use another Trainer",
-                )
-            )
-        events.close()
 
     def _score(self, data: Data, steps: int | None, agreement: Agreement) -> dict[str, Any] | None:
         return score(

@@ -202,6 +202,12 @@ def test_an_exception_at_the_last_event_of_a_leg_loses_and_adds_nothing(tmp_path
     assert_undisturbed(again, fit(again, stream(unknown=True)), "unknown")
 
 
+def test_a_call_of_fit_inside_a_call_of_fit_is_refused(tmp_path: Path):
+    trainer = trainer_in(tmp_path)
+    with pytest.raises(lw.ConfigurationError, match="This trainer is training"):
+        fit(trainer, callback=AtStep(1, lambda: fit(trainer)))
+
+
 def test_the_second_leg_is_continued_after_ctrl_c_and_a_refused_call_is_not_counted(
     tmp_path: Path,
 ):
