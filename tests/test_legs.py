@@ -38,3 +38,25 @@ def test_a_finished_leg_goes_on_only_if_it_is_asked_to_go_further(
     before: Every, now: Every, what: str
 ):
     assert entry(0, now, Reached(0, OVER, before)) == what
+
+
+@pytest.mark.parametrize(
+    ("place", "until", "what"),
+    [
+        (Place(20, epoch=2), Every(epochs=2), "end"),
+        (Place(27, epoch=2, step_in_epoch=7), Every(epochs=2), "end"),
+        (Place(27, epoch=2, step_in_epoch=7), Every(epochs=3), "go on"),
+        (Place(20, epoch=1, step_in_epoch=10, is_due=True), Every(epochs=2), "go on"),
+        (Place(20, epoch=2), Every(steps=20), "end"),
+        (Place(20, epoch=2), Every(steps=15), "end"),
+        (Place(20, epoch=2, is_due=True), Every(steps=20), "go on"),
+        (Place(20, epoch=2, is_due=True), Every(steps=15), "end"),
+        (Place(20, epoch=2, seconds=9.0), Every(seconds=8.0), "end"),
+        (Place(20, epoch=2, seconds=9.0, is_due=True), Every(seconds=8.0), "go on"),
+        (Place(20, epoch=2, seconds=9.0), Every(seconds=10.0), "go on"),
+    ],
+)
+def test_a_leg_that_was_interrupted_with_nothing_left_to_do_is_ended(
+    place: Place, until: Every, what: str
+):
+    assert entry(0, until, Reached(0, place, Every(epochs=9))) == what

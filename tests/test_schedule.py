@@ -310,6 +310,30 @@ def test_leaving_ends_epoch_and_run_and_validates():
     assert Schedule(10, Every(epochs=2)).stop_at(Place(3, 0, 3), leaving=True) == ends_run(3)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "place"),
+    [
+        (Schedule(10, Every(epochs=2)), Place(30, 3, 0)),
+        (Schedule(10, Every(epochs=2)), Place(25, 2, 5)),
+        (Schedule(10, Every(steps=15)), Place(18, 1, 8)),
+        (Schedule(None, Every(steps=15)), Place(18, 1, 8)),
+    ],
+)
+def test_a_place_beyond_the_end_of_a_run_ends_it_without_a_step(schedule: Schedule, place: Place):
+    stop = schedule.next_stop(place)
+    assert (stop.step, stop.ends_run) == (place.step, True)
+
+
+def test_a_place_beyond_the_end_of_its_epoch_ends_it_without_a_step():
+    stop = Schedule(6, Every(epochs=9)).next_stop(Place(28, 2, 8))
+    assert stop == ends_epoch(28)
+
+
+def test_epochs_of_unknown_length_beyond_the_end_of_a_run_end_it():
+    schedule = Schedule(None, until=Every(epochs=2))
+    assert schedule.stop_at(Place(40, 3, 8, epoch_ended=True)).ends_run
+
+
 def test_moving_counts_in_the_run_and_in_the_epoch():
     place = Place(step=8, epoch=1, step_in_epoch=3, seconds=20.0, validated_step=5)
     here = Place(10, 1, 5, 21.5, validated_step=5, is_due=True)

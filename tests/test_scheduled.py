@@ -127,6 +127,8 @@ def test_validation_and_prediction_read_it_and_do_not_report_it():
     assert history["val_seen"] == [2.0, 4.0]
     assert "val_rate" not in history
     assert trainer.predict(x).tolist() == (4 * x).tolist()
+    trainer.task.rate = lw.Scheduled(lambda step: 100 + step)
+    assert trainer.predict(x).tolist() == (104 * x).tolist()
 
 
 def test_one_number_in_two_tasks_follows_the_task_that_runs():

@@ -34,6 +34,25 @@ def test_one_interrupt_is_noted_and_a_second_leaves_at_once():
         heard.raise_received()
 
 
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_of_ctrl_c_and_being_asked_to_leave_the_latter_wins_in_any_order(first: int):
+    second = signal.SIGTERM if first == signal.SIGINT else signal.SIGINT
+    with signals.watched() as heard:
+        os.kill(os.getpid(), first)
+        os.kill(os.getpid(), second)
+    with pytest.raises(lw.Preempted):
+        heard.raise_received()
+
+
+def test_a_second_interrupt_leaves_at_once_also_after_being_asked_to_leave():
+    with signals.watched() as heard:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert heard.received()
+
+
 def test_without_a_signal_nothing_is_raised():
     with signals.watched() as heard:
         pass

@@ -14,7 +14,7 @@ import math
 import sys
 import types
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -103,6 +103,14 @@ def leave(task: object) -> None:
     compiled = [state.Part("", getattr(model, "optimizer", None)) for model in models]
     for optimizer in (*_optimizers(parts).values(), *_optimizers(compiled).values()):
         _left[optimizer] = _settings(optimizer)
+
+
+def keep_rates(found: dict[str, Any], before: Mapping[str, Any], kept: Collection[str]) -> None:
+    """Gives learning rates whose variables are `kept` what the leg was begun with."""
+    old = before.get(_RATE, {})
+    for path in found[_RATE]:
+        if path in old and f"{path}.{_RATE}" in kept:
+            found[_RATE][path] = old[path]
 
 
 def new_rates(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:

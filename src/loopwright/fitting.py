@@ -10,7 +10,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright import declaration, loop
+from loopwright import adaptations, declaration, loop
 from loopwright.agreement import Agreement, Team
 from loopwright.averages import finalize_averages
 from loopwright.data import Data, Feed
@@ -103,6 +103,8 @@ class Fitting:
     ) -> None:
         self.lent, self.asked = lent, asked
         self.declared: Mapping[str, Any] = {}
+        self.is_over = False
+        """Whether nothing is left to train: the next call of `fit` begins another leg."""
         self.first_epoch = first_epoch if snapshot is None else snapshot.first_epoch
         self.watch = Stopwatch(time.perf_counter)
         self.agreement = Agreement(lent.team, time.perf_counter, heard or Signals())
@@ -282,7 +284,9 @@ class Fitting:
                 tell(sinks, event)
                 yield event
         except BaseException as error:
-            reason = "left" if isinstance(error, GeneratorExit) else "failed"
+            # An exception in the caller's own code closes the generator too, and fails the run.
+            is_left = isinstance(error, GeneratorExit) and adaptations.was_left_on_purpose()
+            reason = "left" if is_left else "failed"
             for kind, call in leaving.items():
                 if isinstance(error, kind):
                     call()
@@ -295,7 +299,8 @@ class Fitting:
             spent = self.watch.whole(seconds)
             hint = advice(spent, finished.step - first_step)
             finished = replace(finished, spent=spent, advice=hint or "")
-            if finished.reason in ("complete", "stopped", "left"):
+            self.is_over = finished.reason in ("complete", "stopped", "left")
+            if self.is_over:
                 finalize_averages(self.lent.task)
             tell(sinks, finished)
             declaration.leave(self.lent.task)

@@ -37,6 +37,7 @@ class Piloting:
         self._identity = ""
         self._record: Callable[[PlanHistory], None] = lambda history: None
         self._done_before: PlanHistory | None = None
+        self._is_continued = self._is_unwritten = False
         self.history = PlanHistory()
 
     @property
@@ -57,8 +58,12 @@ class Piloting:
     ) -> Pilot:
         """Who says by which plan the steps of this call of `fit` run."""
         pilot = self._pilot(feed, training, watch, steps=steps, seconds=seconds)
-        before, self._done_before = self._done_before, None
-        return pilot if before is None else Replayed(before, pilot)
+        before, self._done_before, self._is_continued = self._done_before, None, False
+        terms = self._runners.terms(feed)
+        # On other devices than before, what was recorded may not run any more.
+        if before is None or any(objection(c.plan, terms) is not None for c in before.changes):
+            return pilot
+        return Replayed(before, pilot)
 
     def _pilot(
         self,
@@ -84,8 +89,7 @@ class Piloting:
         candidates = choosing.candidates(built, feed, terms)
         self._identity = choosing.identity(self._task, built, feed, terms)
         if self._identity not in self._tuners:
-            known = self.history.choices.get(self._identity)
-            known = known or plan_cache.remembered(self._identity)
+            known = self._known(start)
             if known is not None and objection(known.plan, terms) is None:
                 self._untold = Choice(known.plan, f"measured before: {known.why}")
                 return Recorded(PlanHistory().changed(0, known.plan))
@@ -94,13 +98,35 @@ class Piloting:
         self._tuner.begin(training.prepare, watch, steps=steps, seconds=seconds)
         return self._tuner
 
+    def _known(self, start: Plan) -> Choice | None:
+        """What was chosen for this step; a run asks the cache once, and goes by its record then."""
+        identity, history = self._identity, self.history
+        if identity in history.choices:
+            return history.choices[identity]
+        if identity in history.measured:
+            return None
+        if self._is_continued:
+            # Older records name a choice from the cache only as the plan that ran every step.
+            plans = [change.plan for change in history.changes]
+            is_choice = len(plans) == 1 and plans[0] != start
+            return Choice(plans[0], "as recorded") if is_choice else None
+        found = plan_cache.remembered(identity)
+        self.history = (
+            history.measuring(identity) if found is None else history.chosen(identity, found)
+        )
+        self._is_unwritten = True
+        return found
+
     def follow(self, plans: PlanHistory) -> None:
         """Does from now on what was asked for."""
         self._asked = plans
 
-    def resume(self, history: PlanHistory, step: int) -> None:
-        """A run goes on after `step` steps, of which `history` may tell more than was saved."""
-        self.history = history.until(step)
+    def resume(self, history: PlanHistory, step: int, *, is_continued: bool) -> None:
+        """A run goes on after `step` steps; `history` may tell of later ones, done and not saved.
+
+        A leg that `is_continued` goes by this record and never by what the cache has learned since.
+        """
+        self.history, self._is_continued = history.until(step), is_continued
         if self._asked is None:
             self._done_before = history
 
@@ -118,8 +144,8 @@ class Piloting:
         if note is not None and note not in self.history.notes:
             self._note(note)
         changed = self.history.changed(step, plan)
-        if changed is not self.history:
-            self.history = changed
+        if changed is not self.history or self._is_unwritten:
+            self.history, self._is_unwritten = changed, False
             self._record(changed)
 
     def news(self, step: int) -> Iterable[PlanChosen]:

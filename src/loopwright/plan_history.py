@@ -67,6 +67,8 @@ class PlanHistory:
     """What was measured, skipped and chosen, in words."""
     choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
     """What the tuner decided, by what it decided for: a run that is resumed does not ask again."""
+    measured: tuple[str, ...] = ()
+    """What the cache had no choice for, so that this run measures it: also when it is resumed."""
 
     def changed(self, step: int, plan: Plan) -> "PlanHistory":
         """The history with a plan that runs the steps after `step`."""
@@ -91,6 +93,10 @@ class PlanHistory:
         """The history with what was decided on for `identity`."""
         return replace(self, choices={**self.choices, identity: choice})
 
+    def measuring(self, identity: str) -> "PlanHistory":
+        """The history of a run that measures plans for `identity` by itself."""
+        return replace(self, measured=(*self.measured, identity))
+
     def at(self, step: int) -> tuple[Plan, int | None]:
         """The plan after `step` steps, and for how many steps more; None: to the end."""
         known = [change for change in self.changes if change.step <= step]
@@ -106,8 +112,13 @@ class PlanHistory:
         """The history as JSON knows it."""
         changes = [{"step": change.step, "plan": asdict(change.plan)} for change in self.changes]
         choices = {identity: asdict(choice) for identity, choice in self.choices.items()}
-        notes = list(self.notes)
-        return {"format": _FORMAT, "changes": changes, "notes": notes, "choices": choices}
+        return {
+            "format": _FORMAT,
+            "changes": changes,
+            "notes": list(self.notes),
+            "choices": choices,
+            "measured": list(self.measured),
+        }
 
     def text(self) -> str:
         """The history as a file holds it."""
@@ -207,4 +218,5 @@ def parsed(content: Any) -> PlanHistory:
         str(identity): Choice(Plan(**choice["plan"]), str(choice["why"]))
         for identity, choice in content["choices"].items()
     }
-    return PlanHistory(changes, tuple(map(str, content["notes"])), choices)
+    measured = tuple(map(str, content.get("measured", ())))
+    return PlanHistory(changes, tuple(map(str, content["notes"])), choices, measured)

@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
-from loopwright import adaptations, explanations, runtime, scheduled, state
+from loopwright import adaptations, explanations, runtime, scheduled
 from loopwright.data import Data, Feed, nests
 from loopwright.data.records import damage_explained
 from loopwright.data.source import Resident
@@ -56,14 +56,14 @@ class Predictor:
         return _on_all_replicas(on_replica, self._strategy)
 
     def _traced_for(self, batch_spec: Any) -> "_Traced":
-        if self._fingerprint != state.fingerprint(self._task):
+        if self._fingerprint != scheduled.fingerprint(self._task):
             self._traced.clear()
         kind = str(batch_spec)
         if kind not in self._traced:
             step = self._step(adaptations.autograph(self._task.predict_step))
             self._traced[kind] = _Traced(step, batch_spec)
             # Tracing makes what is made lazily, so the fingerprint is taken after it.
-            self._fingerprint = state.fingerprint(self._task)
+            self._fingerprint = scheduled.fingerprint(self._task)
         return self._traced[kind]
 
 

@@ -4,12 +4,13 @@ import contextlib
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from loopwright import adaptations, declaration, signals, state, tensors
+from loopwright import adaptations, declaration, repeatable, signals, state, tensors
+from loopwright.attempt import LastAttempt
 from loopwright.averages import finalize_averages
 from loopwright.edits import OnChange
 from loopwright.errors import (
@@ -26,11 +27,12 @@ from loopwright.events import (
     Event,
     Finished,
     Metrics,
+    Started,
     Trained,
     Validated,
 )
 from loopwright.fitting import Asked, Fitting, Lent, Saving, tell
-from loopwright.legs import entry
+from loopwright.legs import entry, excess
 from loopwright.retention import BestSoFar, require_measured
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.runs import Run, Snapshot
@@ -55,6 +57,7 @@ def leg_events(
     asked: Asked,
     run: Run,
     leg: int,
+    attempt: LastAttempt,
     *,
     first_epoch: int,
     exact: Exact,
@@ -70,6 +73,7 @@ def leg_events(
         what = entry(leg, asked.until, None if found is None else found[1].reached)
         if what == "skip":
             found = run.end_of(leg)
+        changed = attempt.continued(leg, lent.task)
         # They are opened when everything was compared, and not before.
         files: Files = (
             run_files(lent, run, lambda: fitting)
@@ -87,22 +91,26 @@ def leg_events(
             )
             begun(made)
             named = require_resumable(made)
-            declare(made, leg, snapshot)
+            declare(made, leg, snapshot, changed)
             return made, named
 
         snapshot = None if what == "begin" or found is None else found[1]
+        if snapshot is None:
+            attempt.rewind(lent.task)
         fitting, named = fitted(snapshot)
         differs = None if snapshot is None else objection(fitting, named, snapshot, on_change)
         if differs is not None:
             if on_change != "start_over":
                 raise ConfigurationError(differs)
             found, what, snapshot = start_over(run, team, leg, differs), "begin", None
+            changed = []
             fitting, named = fitted(None)
             _warn_of_trained(fitting.first_step, 0 if found is None else found[1].step)
         if what != "skip" and found is not None and team.is_chief:
             run.go_on_from(found[0])
         if snapshot is not None:
-            lent.piloting.resume(run.plans(snapshot), snapshot.step)
+            _warn_of_excess(leg, excess(snapshot.place, asked.until))
+        _resume_plans(lent, run, None if found is None else found[1], is_begun=what != "begin")
         declaration.accept(lent.task, fitting.declared)
         resumed = None if snapshot is None else found
         if what == "skip":
@@ -110,11 +118,18 @@ def leg_events(
         else:
             if team.is_chief and not asked.sets:
                 _warn_of_no_validation(run)
-            trained = _Leg(fitting, named, run, leg, files, resumed, exact, heard)
+            ends = what == "end"
+            trained = _Leg(
+                fitting, named, run, leg, files, resumed, exact, heard, attempt, ends=ends
+            )
+            _warn_of_changes(leg, fitting.training.step, changed)
             files.open({} if found is None else found[1].lengths, is_new_leg=what == "begin")
             # A checkpoint under way still brings these files to disk: it ends before they close.
             with contextlib.closing(files), run.written():
-                yield from trained.events()
+                try:
+                    yield from trained.events()
+                finally:
+                    attempt.ends(named, is_over=fitting.is_over)
             team.farewell()  # nobody leaves before the chief has written everything
     heard.raise_received()
 
@@ -129,6 +144,17 @@ def _warn_of_trained(steps: int, expected: int) -> None:
         )
 
 
+def _resume_plans(lent: Lent, run: Run, saved: Snapshot | None, *, is_begun: bool) -> None:
+    """Goes by the plans that the run has recorded, also where they are newer than `saved`."""
+    step = int(lent.task.step_counter.read_value())
+    recorded = run.recorded_plans() if saved is None else run.plans(saved)
+    if recorded is None:
+        lent.piloting.go_back(step)
+    else:
+        step = step if saved is None else saved.step
+        lent.piloting.resume(recorded, step, is_continued=is_begun)
+
+
 def _skipped(
     fitting: Fitting, named: dict[str, Any], found: Found | None, exact: Exact
 ) -> Finished:
@@ -138,9 +164,27 @@ def _skipped(
         fitting.bridge.recall()
     finalize_averages(fitting.lent.task)
     declaration.leave(fitting.lent.task)
+    fitting.is_over = True
     skipped = Finished(fitting.training.step, 0.0, "skipped")
     tell(fitting.asked.sinks, skipped)
     return skipped
+
+
+def _warn_of_excess(leg: int, excess: str) -> None:
+    if excess:
+        text = f"Leg {leg + 1} of this run is already {excess}: it is complete, with that state."
+        warnings.warn(text, LoopwrightWarning, stacklevel=2)
+
+
+def _warn_of_changes(leg: int, step: int, changed: Sequence[str]) -> None:
+    if changed:
+        names = ", ".join(repeatable.shortened(changed))
+        warnings.warn(
+            f"This call of fit continues leg {leg + 1} from step {step:,}, with the values that "
+            f"were set since the leg was interrupted: {names}.",
+            LoopwrightWarning,
+            stacklevel=2,
+        )
 
 
 @final
@@ -158,7 +202,10 @@ def _on_disk(found: Found) -> _Moment:
 
 @final
 class _Leg:
-    """A leg that is trained: from where it was saved, or from its beginning."""
+    """A leg that is trained: from where it was saved, or from its beginning.
+
+    `ends`: nothing is left to train, and only the checkpoint of its end is to be written.
+    """
 
     def __init__(
         self,
@@ -170,8 +217,11 @@ class _Leg:
         found: Found | None,
         exact: Exact,
         heard: signals.Signals,
+        attempt: LastAttempt,
+        *,
+        ends: bool,
     ) -> None:
-        self._heard = heard
+        self._heard, self._attempt, self._ends = heard, attempt, ends
         self._fitting, self._run, self._leg, self._files = fitting, run, leg, files
         self._exact: Exact = exact
         self._rollbacks = 0
@@ -191,7 +241,9 @@ class _Leg:
             self._go_back(_on_disk(found))
         else:
             fitting.lent.start_from_given_weights()
+            attempt.begins(named)
         fitting.lent.state_is_set()
+        self._data_ends = fitting.training.read.ends
         # A person may keep infinity in a variable on purpose, as the best score so far.
         metrics = {id(v) for v in state.metric_variables(fitting.lent.task)}
         self._required = [n for n, v in self._named.items() if id(v) not in metrics]
@@ -214,16 +266,23 @@ class _Leg:
         leaving = {GeneratorExit: self._left, DataError: self._data_failed}
         only_best = functools.partial(self._save, is_due=False)
         saving = Saving(self._save, self._is_best, only_best)
+        place = replace(place, is_over=self._ends)
         for event in fitting.events(place, scores, saving, recover, leaving):
+            if self._ends and isinstance(event, Started):
+                self._save(place, scores)
             self._place = _after(self._place, event, fitting.first_step)
             if isinstance(event, Validated | EpochStarted):
                 self._scores = event.metrics if isinstance(event, Validated) else {}
+            if isinstance(event, EpochStarted | EpochEnded):
+                self._data_ends = fitting.training.read.ends
             yield event
 
     def _left(self) -> None:
         """A leg that was left by `break` is over; an exception of the caller's does not end it."""
-        is_over = adaptations.was_left_on_purpose()
-        self._save(replace(self._place, is_over=is_over), self._scores)
+        place = self._place
+        if self._fitting.training.read.ends > self._data_ends:
+            place = replace(place, is_due=True, epoch_ended=True)
+        self._save(replace(place, is_over=adaptations.was_left_on_purpose()), self._scores)
 
     def _data_failed(self) -> None:
         """Data that fails does not cost what was trained before it, if its place is a number."""
@@ -260,6 +319,7 @@ class _Leg:
             if self._team.is_chief:
                 best_steps = None if is_due else self._best.steps
                 self._run.save(snapshot, held, required, self._files.sync, best_steps)
+            self._attempt.saves(is_on_disk=self._run.written_leg == self._leg)
             if place.is_over:
                 self._run.wait()  # whoever hears of the end can rely on it
 
@@ -289,6 +349,7 @@ class _Leg:
         """Puts the leg to where it was at a moment."""
         snapshot, held = moment
         self._exact_until = put_back(self._fitting, self._named, snapshot, held, self._exact)
+        self._attempt.keep_what_was_set(self._named)
         self._fitting.lent.piloting.go_back(snapshot.step)
         self._place = replace(snapshot.place, is_over=False)
         self._scores = snapshot.scores
@@ -390,6 +451,13 @@ def _after(place: Place, event: Event, first_step: int) -> Place:
         case Validated():
             return validated(place, seconds=place.seconds)
         case EpochEnded():
-            return replace(place, epoch=event.epoch + 1, step_in_epoch=0, is_due=False)
+            return replace(
+                place,
+                epoch=event.epoch + 1,
+                step_in_epoch=0,
+                epoch_began_seconds=place.seconds,
+                is_due=False,
+                epoch_ended=False,
+            )
         case _:
             return place

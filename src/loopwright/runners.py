@@ -133,7 +133,7 @@ class Runners:
             spec = None if batch_spec is None else nests.spec_in_floatx(batch_spec)
             self._built[kind] = build(step, spec)
             # Building creates what is made lazily, so the fingerprint is taken after it.
-            self._fingerprint = self._task_now()
+            self._fingerprint = scheduled.fingerprint(self._task)
             self._require_separate()
         return self._built[kind]
 
@@ -160,11 +160,8 @@ class Runners:
         return Watch(looks=True, kept=tuple(v for v in own.values() if id(v.handle) in used))
 
     def _forget_if_changed(self) -> None:
-        if self._fingerprint != self._task_now():
+        if self._fingerprint != scheduled.fingerprint(self._task):
             self._built.clear()
             self._runners.clear()
             self.updates.task_changed()
-            self._fingerprint = self._task_now()
-
-    def _task_now(self) -> Any:
-        return state.fingerprint(self._task), scheduled.held(self._task)
+            self._fingerprint = scheduled.fingerprint(self._task)

@@ -94,6 +94,8 @@ class Run:
         self.rules = rules
         self._store = Store(self.directory / "checkpoints")
         self._writer = Writer()
+        self.written_leg: int | None = None
+        """The leg of the last checkpoint that this process has brought to disk."""
         self._told_of_position = False
 
     @contextlib.contextmanager
@@ -284,8 +286,10 @@ class Run:
             message(
                 f"The end of leg {leg + 1} is missing from this run.",
                 expected=f"a checkpoint at the end of each leg in {self.directory}",
-                received="a later leg without it",
-                do="restore the directory, or choose another run_dir",
+                received="checkpoints of a later leg only",
+                do='to score or export what is trained, call restore("last"); to train on from '
+                f"it, start a new run with init_from={os.fspath(self.directory)!r}; to train "
+                "again from the beginning, choose another run_dir",
             )
         )
 
@@ -316,15 +320,20 @@ class Run:
 
     def plans(self, snapshot: Snapshot) -> PlanHistory:
         """The plans of the run: as far as `plan.json` tells, or else until the snapshot."""
-        saved = plan_history.parsed(snapshot.plans)
+        saved, recorded = plan_history.parsed(snapshot.plans), self.recorded_plans()
+        if recorded is not None and recorded.until(snapshot.step).changes == saved.changes:
+            return recorded
+        return saved
+
+    def recorded_plans(self) -> PlanHistory | None:
+        """What `plan.json` tells; None if it cannot be read."""
         try:
             known = plan_history.parsed(json.loads(disk.read(self.directory, "plan.json")))
         except disk.UnsafeFileError:
             raise
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return saved
-        follows = known.changes and known.until(snapshot.step).changes == saved.changes
-        return known if follows else saved
+            return None
+        return known if known.changes else None
 
     def save(
         self,
@@ -348,6 +357,7 @@ class Run:
             path = self._store.write(
                 snapshot.step, content, lambda into: tensors.write(into / "state", held)
             )
+            self.written_leg = snapshot.leg
             self._report_position(path, snapshot)
             self._store.apply_retention(self.rules, self.entries())
 

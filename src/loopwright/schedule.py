@@ -135,16 +135,17 @@ class Schedule:
         if at_most_steps is not None:
             bounds.append(place.step + at_most_steps)
         step = min((b for b in bounds if b is not None), default=place.step + 1)
+        step = max(step, place.step)  # a resumed run may be beyond a bound that is lower now
         return self.stop_at(moved(place, steps=step - place.step, seconds=place.seconds))
 
     def stop_at(self, place: Place, *, leaving: bool = False) -> Stop:
         """What is due at `place`; `leaving`: somebody asked to stop here."""
-        ends_epoch = place.epoch_ended or place.step_in_epoch == self.steps_per_epoch
+        ends_epoch = place.epoch_ended or _reaches(place.step_in_epoch, self.steps_per_epoch)
         ends_run = (
             leaving
-            or place.step == self.total_steps
-            or (ends_epoch and place.epoch + 1 == self.until.epochs)
-            or (self.until.seconds is not None and place.seconds >= self.until.seconds)
+            or _reaches(place.step, self.total_steps)
+            or (ends_epoch and _reaches(place.epoch + 1, self.until.epochs))
+            or _reaches(place.seconds, self.until.seconds)
         )
         return Stop(
             step=place.step,
@@ -172,6 +173,11 @@ class Schedule:
             yield stop
             here = moved(place, steps=stop.step - place.step, seconds=0.0)
             place, over = after(stop, here, seconds=0.0), stop.ends_run
+
+
+def _reaches(value: float, bound: float | None) -> bool:
+    # Not ==: a leg that is restarted with a lower bound may be beyond it.
+    return bound is not None and value >= bound
 
 
 def _is_due(

@@ -129,6 +129,11 @@ def held(task: object) -> dict[str, Scheduled]:
     return {part.path: part.value for part in found if isinstance(part.value, Scheduled)}
 
 
+def fingerprint(task: object) -> Any:
+    """Changes when a traced step would no longer be the step as it now stands, with its numbers."""
+    return state.fingerprint(task), held(task)
+
+
 def reported(task: object, outputs: Any) -> Any:
     """The outputs of a step, and beside them the scheduled numbers it ran with."""
     if not isinstance(outputs, Mapping):

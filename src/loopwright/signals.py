@@ -2,7 +2,8 @@
 
 SIGTERM and SIGUSR1 mean that the machine is about to go: save, and leave with exit code 143.
 SIGINT (Ctrl-C) means that a person wants to stop: save, and raise `KeyboardInterrupt`; a second one
-leaves at once, without saving.
+leaves at once, without saving. Where both came, in whichever order, the run ends with 143: a
+scheduler that preempts a job must be able to tell it from one that a person has stopped.
 """
 
 import contextlib
@@ -31,6 +32,7 @@ class Signals:
 
     def __init__(self) -> None:
         self._received: int | None = None
+        self._interrupts = 0
 
     def received(self) -> bool:
         """Whether it is time to save and leave."""
@@ -53,10 +55,12 @@ class Signals:
             raise Preempted
 
     def note(self, number: int, _: Any) -> None:
-        """A handler: the first signal is noted, a second Ctrl-C leaves at once."""
-        if number == signal.SIGINT and self._received == signal.SIGINT:
+        """A handler: signals are noted, a second Ctrl-C leaves at once."""
+        self._interrupts += number == signal.SIGINT
+        if number == signal.SIGINT and self._interrupts > 1:
             raise KeyboardInterrupt
-        self._received = number
+        if self._received not in _PREEMPTING:
+            self._received = number
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Snapshots: the moment of a run, taken from its parts, and put back into them."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from loopwright import (
@@ -99,8 +99,14 @@ def taken(
     )
 
 
-def declare(fitting: Fitting, leg: int, snapshot: Snapshot | None) -> None:
-    """Notes what the program asks of a leg whose step is built; all workers ask for the same."""
+def declare(
+    fitting: Fitting, leg: int, snapshot: Snapshot | None, kept: Collection[str] = ()
+) -> None:
+    """Notes what the program asks of a leg whose step is built; all workers ask for the same.
+
+    Variables that are `kept` were set by hand since the leg was interrupted in this process: their
+    new values are used, and are no edit of the program.
+    """
     lent, asked = fitting.lent, fitting.asked
     numbers = {
         "seed": lent.seed,
@@ -110,6 +116,8 @@ def declare(fitting: Fitting, leg: int, snapshot: Snapshot | None) -> None:
     }
     before = None if snapshot is None else snapshot.declared
     found = declaration.declared(lent.task, numbers, leg=leg, before=before)
+    if before:
+        declaration.keep_rates(found, before, kept)
     code = (STEP, "versions")  # what each worker's own Python makes of the program
     lent.team.require_same("program", {n: v for n, v in found.items() if n not in code})
     fitting.declared = found

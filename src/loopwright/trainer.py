@@ -4,7 +4,8 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from loopwright import declaration
 from loopwright.agreement import Agreement, Team
+from loopwright.attempt import LastAttempt, Opened, close_abandoned
 from loopwright.averages import averages_in_place
 from loopwright.compiled import as_task
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
@@ -116,6 +118,9 @@ class Trainer:
         self._predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
+        self._attempt = LastAttempt()
+        self._fitting: Fitting | None = None
+        self._open: Opened | None = None
         self._run = None if run_dir is None else Run(run_dir, keep, fresh=fresh)
         self._shown_rule = next(iter(best_rules(keep)), KeepBest())
         given = None if init_from is None else os.fspath(init_from)
@@ -274,6 +279,7 @@ class Trainer:
                 asked,
                 self._run,
                 self._legs,
+                self._attempt,
                 first_epoch=self._epochs_done,
                 exact=self._exact,
                 on_change=self._on_change,
@@ -369,18 +375,31 @@ class Trainer:
         )
 
     def _began(self, fitting: Fitting) -> None:
-        self.history = fitting.history
+        self._fitting, self.history = fitting, fitting.history
 
     def _counted(self, events: Iterator[Event]) -> Iterator[Event]:
-        """The events of a leg; afterwards it counts."""
-        self._state.trains()
-        try:
-            with self._team.losses_explained():
-                yield from events
-            self._team.farewell()
-        finally:
-            self._epochs_done += len(self.history.epoch)
-            self._legs += 1
+        """The events of a leg, which counts once it is over."""
+
+        def counted() -> Generator[Event]:
+            close_abandoned(self._open)
+            # Held weakly: a loop that is left must be able to close its events.
+            self._open = own[0]
+            self._state.trains()
+            try:
+                with self._team.losses_explained():
+                    yield from events
+                self._team.farewell()
+            finally:
+                fitting, self._fitting = self._fitting, None
+                # Without a run directory there is nothing to go back to: fit trains on.
+                if self._run is None or (fitting is not None and fitting.is_over):
+                    self._epochs_done += len(self.history.epoch)
+                    self._legs += 1
+
+        own: list[Opened] = []
+        opened = counted()
+        own.append(weakref.ref(opened))
+        return opened
 
     def _score(
         self,

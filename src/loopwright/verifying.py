@@ -49,25 +49,25 @@ class Verdict:
         return f"NOT EXACT: {what}: other bits in {', '.join(self.differing)}"
 
 
-Command = Callable[[Path, str], list[str]]
-"""What to start, given a run directory and a plan."""
+Command = Callable[[Path, str | None], list[str]]
+"""What to start, given a run directory and a plan; None: the plan that the training has itself."""
 
 
 def command_for_recipe(recipe: str) -> Command:
     """Trains a recipe."""
     program = _TRAIN.format(recipe=recipe)
-    return lambda run_dir, plan: [*python(), "-c", program, str(run_dir), plan]
+    return lambda run_dir, plan: [*python(), "-c", program, str(run_dir), plan or "auto"]
 
 
 def command_for_run(run: Path) -> Command:
     """Trains the config of a run anew, in another directory."""
     train = [*python(), "-m", "loopwright", "train", str(run / FILE)]
 
-    def command(run_dir: Path, plan: str) -> list[str]:
+    def command(run_dir: Path, plan: str | None) -> list[str]:
         # Nobody has to hear of it, and nothing is to be served.
-        others = ["sinks=[]", "export=null"]
-        values = [f"plan={json.dumps(plan)}", "fit.save_every=5 steps", *others]
-        return [*train, *values, "--run-dir", str(run_dir)]
+        values = ["fit.save_every=5 steps", "sinks=[]", "export=null"]
+        own = [] if plan is None else [f"plan={json.dumps(plan)}"]
+        return [*train, *own, *values, "--run-dir", str(run_dir)]
 
     return command
 
@@ -80,8 +80,8 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="loopwright-verify-") as directory:
         whole, killed = Path(directory) / "whole", Path(directory) / "killed"
         say(f"training {title} undisturbed")
-        _finish(_start(command, whole, "auto"))
-        # What is measured differs from time to time: the second training follows the first.
+        _finish(_start(command, whole, None))
+        # Measurements and the cache differ from time to time: the second follows the first.
         plan = str(whole / "plan.json")
         steps = sorted(moments.uniform(0, _last_step(whole)) for _ in range(kills))
         for number, step in enumerate(steps):
@@ -99,7 +99,7 @@ def verify(
         return _compared(whole, killed, kills)
 
 
-def _start(command: Command, run_dir: Path, plan: str) -> "subprocess.Popen[str]":
+def _start(command: Command, run_dir: Path, plan: str | None) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         command(run_dir, plan), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )

@@ -1,0 +1,341 @@
+"""A leg that was interrupted or failed is continued by the next `fit` of the same trainer."""
+
+import functools
+import itertools
+import json
+import os
+import shutil
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from tests.resume.program import STEPS_PER_EPOCH, Noisy, arrays, digest, stream
+
+import loopwright as lw
+
+EPOCHS = 3
+AT_STEP = STEPS_PER_EPOCH + 5
+
+
+class AtStep(keras.callbacks.Callback):
+    """Calls a function once, after a step of this process."""
+
+    needs_every_step = True
+
+    def __init__(self, step: int, call: Callable[[], None]) -> None:
+        super().__init__()
+        self.left, self.call = step, call
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: Any) -> None:
+        """Each process counts its own steps."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.call()
+
+
+def press_ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def fail() -> None:
+    raise RuntimeError("the callback failed")
+
+
+def quiet() -> AtStep:
+    return AtStep(-1, fail)
+
+
+def trainer_in(run_dir: Path | None, **options: Any) -> lw.Trainer:
+    return lw.Trainer(Noisy(), run_dir=run_dir, plan="graph", **options)
+
+
+def fit(trainer: lw.Trainer, *data: Any, callback: AtStep | None = None, **options: Any) -> Any:
+    batch_size = 8 if not data else None
+    given: Any = {"batch_size": batch_size, "epochs": EPOCHS, "verbose": 0, "save_every": "5 steps"}
+    return trainer.fit(*(data or arrays()), callbacks=[callback or quiet()], **given | options)
+
+
+@functools.cache
+def undisturbed(kind: str = "arrays") -> tuple[str, Any]:
+    trainer = trainer_in(None)
+    history = fit(trainer, *([stream(unknown=True)] if kind == "unknown" else []))
+    return digest(trainer.task), history
+
+
+def assert_undisturbed(trainer: lw.Trainer, history: Any, kind: str = "arrays") -> None:
+    bits, whole = undisturbed(kind)
+    assert digest(trainer.task) == bits
+    assert history.epoch == whole.epoch
+    assert history.epoch_steps == whole.epoch_steps
+    for name, values in whole.history.items():
+        np.testing.assert_allclose(history.history[name], values, rtol=1e-6)
+
+
+def status(run_dir: Path) -> str:
+    return json.loads((run_dir / "status.json").read_text())["status"]
+
+
+def test_after_ctrl_c_the_next_fit_continues_and_the_run_is_not_stuck(tmp_path: Path):
+    trainer = trainer_in(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        fit(trainer, callback=AtStep(AT_STEP, press_ctrl_c))
+    assert status(tmp_path) == "interrupted"
+    assert_undisturbed(trainer, fit(trainer))
+    assert status(tmp_path) == "completed"
+    told: list[Any] = []
+    again = trainer_in(tmp_path, sinks=[told.append])
+    assert_undisturbed(again, fit(again))
+    assert [event.reason for event in told] == ["skipped"]
+
+
+@pytest.mark.parametrize("save_every", ["5 steps", "10 minutes"])
+def test_after_a_callback_failed_the_next_fit_continues(save_every: str, tmp_path: Path):
+    trainer = trainer_in(tmp_path)
+    with pytest.raises(RuntimeError, match="the callback failed"):
+        fit(trainer, callback=AtStep(AT_STEP, fail), save_every=save_every)
+    assert status(tmp_path) == "failed"
+    assert_undisturbed(trainer, fit(trainer, save_every=save_every))
+
+
+def test_after_data_failed_or_was_not_finite_the_next_fit_continues(tmp_path: Path):
+    class Failing(keras.utils.PyDataset):
+        at = 7
+        spoils = False
+
+        def __len__(self) -> int:
+            return STEPS_PER_EPOCH
+
+        def __getitem__(self, index: int) -> Any:
+            x, y = (values[8 * index : 8 * index + 8] for values in arrays())
+            if index == self.at:
+                if not self.spoils:
+                    raise OSError("the file is gone")
+                return x * np.nan, y
+            return x, y
+
+    data = Failing()
+    options: Any = {"shuffle": False, "save_every": "10 minutes"}
+    trainer = trainer_in(tmp_path)
+    with pytest.raises(lw.DataError):
+        fit(trainer, data, **options)
+    Failing.at, Failing.spoils = 9, True
+    with pytest.raises(lw.NotFiniteError):
+        fit(trainer, data, **options)
+    Failing.at = -1
+    history = fit(trainer, data, **options)
+    whole = trainer_in(None)
+    expected = fit(whole, data, shuffle=False)
+    assert digest(trainer.task) == digest(whole.task)
+    assert history.epoch_steps == expected.epoch_steps
+
+
+def events_of(trainer: lw.Trainer, *data: Any, **options: Any) -> Any:
+    batch_size = 8 if not data else None
+    return trainer.events(*(data or arrays()), batch_size=batch_size, epochs=EPOCHS, **options)
+
+
+def read_until(trainer: lw.Trainer, kind: type, step: int, *data: Any, **options: Any) -> None:
+    """Raises an exception of the caller's own at an event."""
+    for event in events_of(trainer, *data, **options):
+        if isinstance(event, kind) and getattr(event, "step", None) == step:
+            raise RuntimeError("of the caller")
+
+
+def test_an_exception_of_the_caller_is_a_failure_and_the_next_fit_continues(tmp_path: Path):
+    trainer = trainer_in(tmp_path)
+    with pytest.raises(RuntimeError, match="of the caller"):
+        read_until(trainer, lw.EpochEnded, 2 * STEPS_PER_EPOCH, callbacks=[quiet()])
+    assert status(tmp_path) == "failed"
+    weights = [w.numpy() for w in trainer.task.model.trainable_weights]
+    averages = trainer.task.optimizer._model_variables_moving_average
+    assert not np.array_equal(weights[0], averages[0].numpy()), "the averages were put in place"
+    assert_undisturbed(trainer, fit(trainer))
+
+
+@pytest.mark.parametrize("how", ["closed", "held", "dropped"])
+def test_events_that_are_abandoned_do_not_finish_a_leg(how: str, tmp_path: Path):
+    trainer = trainer_in(tmp_path)
+    events = events_of(trainer, callbacks=[quiet()])
+    for event in events:
+        if isinstance(event, lw.EpochEnded):
+            break
+    if how == "closed":
+        events.close()
+    if how == "dropped":
+        del events
+    assert_undisturbed(trainer, fit(trainer))
+    assert how != "held" or list(events) == []
+
+
+@pytest.mark.parametrize("kind", [lw.Trained, lw.Validated, lw.EpochEnded])
+def test_an_epoch_of_unknown_length_is_trained_once_whatever_event_fails_at_its_end(
+    kind: type, tmp_path: Path
+):
+    held_out: Any = {"validation_data": arrays(8)}
+    failing = trainer_in(tmp_path)
+    with pytest.raises(RuntimeError, match="of the caller"):
+        read_until(failing, kind, STEPS_PER_EPOCH, stream(unknown=True), **held_out)
+    resumed = trainer_in(tmp_path)
+    read_until(resumed, kind, -1, stream(unknown=True), **held_out)
+    assert_undisturbed(resumed, resumed.history, "unknown")
+    assert resumed.history.validation_steps == resumed.history.epoch_steps
+
+
+def test_an_exception_at_the_last_event_of_a_leg_loses_and_adds_nothing(tmp_path: Path):
+    trainer = trainer_in(tmp_path)
+    end, callbacks = EPOCHS * STEPS_PER_EPOCH, [quiet()]
+    with pytest.raises(RuntimeError, match="of the caller"):
+        read_until(trainer, lw.EpochEnded, end, stream(unknown=True), callbacks=callbacks)
+    assert_undisturbed(trainer, fit(trainer, stream(unknown=True)), "unknown")
+    fit(trainer, stream(unknown=True), epochs=1)  # the leg is over, and the next one begins
+    again = trainer_in(tmp_path)
+    assert_undisturbed(again, fit(again, stream(unknown=True)), "unknown")
+
+
+def test_a_call_of_fit_inside_a_call_of_fit_is_refused(tmp_path: Path):
+    trainer = trainer_in(tmp_path)
+    with pytest.raises(lw.ConfigurationError, match="This trainer is training"):
+        fit(trainer, callback=AtStep(1, lambda: fit(trainer)))
+
+
+def test_the_second_leg_is_continued_after_ctrl_c_and_a_refused_call_is_not_counted(
+    tmp_path: Path,
+):
+    def two_legs(trainer: lw.Trainer, interrupted: bool = False) -> list[Any]:
+        first = fit(trainer, epochs=1)
+        trainer.task.optimizer.learning_rate = 0.001
+        if interrupted:
+            with pytest.raises(KeyboardInterrupt):
+                fit(trainer, epochs=2, callback=AtStep(5, press_ctrl_c))
+            with pytest.raises(lw.ConfigurationError, match="other data"):
+                fit(trainer, *arrays(64), batch_size=8, epochs=2)
+        return [first.history["loss"], fit(trainer, epochs=2).history["loss"]]
+
+    whole, interrupted = trainer_in(None), trainer_in(tmp_path)
+    expected = two_legs(whole)
+    losses = two_legs(interrupted, interrupted=True)
+    np.testing.assert_allclose(losses[0] + losses[1], expected[0] + expected[1], rtol=1e-6)
+    assert digest(interrupted.task) == digest(whole.task)
+    told: list[Any] = []
+    again = trainer_in(tmp_path, sinks=[told.append])
+    assert two_legs(again) == losses
+    assert [event.reason for event in told] == ["skipped", "skipped"]
+
+
+@pytest.mark.parametrize("save_every", ["5 steps", "10 minutes"])
+def test_a_learning_rate_set_after_a_failure_is_kept_and_named(save_every: str, tmp_path: Path):
+    trainer = trainer_in(tmp_path)
+    with pytest.raises(RuntimeError, match="the callback failed"):
+        fit(trainer, callback=AtStep(AT_STEP, fail), save_every=save_every)
+    trainer.task.optimizer.learning_rate = 0.5
+    with pytest.warns(lw.LoopwrightWarning, match=r"set since .*: optimizer\.learning_rate\."):
+        history = fit(trainer, save_every=save_every)
+    assert float(trainer.task.optimizer.learning_rate) == 0.5
+    assert history.epoch == [0, 1, 2]
+
+
+def test_what_is_only_looked_at_in_between_changes_nothing(tmp_path: Path):
+    trainer = trainer_in(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        fit(trainer, callback=AtStep(AT_STEP, press_ctrl_c))
+    trainer.evaluate(*arrays(), batch_size=8)
+    trainer.task.model(arrays()[0][:4], training=True)  # draws from the dropout's seed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", lw.LoopwrightWarning)
+        history = fit(trainer)
+    assert_undisturbed(trainer, history)
+
+
+def test_without_a_run_directory_fit_trains_on_from_the_weights_as_they_are():
+    trainer = trainer_in(None)
+    with pytest.raises(RuntimeError, match="the callback failed"):
+        fit(trainer, callback=AtStep(AT_STEP, fail))
+    before = int(trainer.task.step_counter)
+    assert before == AT_STEP
+    assert fit(trainer, epochs=1).epoch_steps == [before + STEPS_PER_EPOCH]
+
+
+def test_a_run_whose_end_of_a_leg_is_missing_says_how_to_use_what_it_has(tmp_path: Path):
+    trainer = trainer_in(tmp_path)
+    fit(trainer, epochs=1)
+    fit(trainer, epochs=1)
+    shutil.rmtree(tmp_path / "checkpoints" / f"step-{STEPS_PER_EPOCH:08d}")
+    with pytest.raises(lw.ConfigurationError, match=r"The end of leg 1 is missing") as refusal:
+        fit(trainer_in(tmp_path), epochs=1)
+    for way in ('restore("last")', f"init_from={str(tmp_path)!r}", "fresh=True"):
+        assert way in str(refusal.value)
+
+
+# --- a leg that has done more than it is asked for now ---
+
+
+@pytest.fixture(scope="module")
+def interrupted_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted in its second epoch of three, to be copied."""
+    run_dir = tmp_path_factory.mktemp("interrupted") / "run"
+    with pytest.raises(KeyboardInterrupt):
+        fit(trainer_in(run_dir), callback=AtStep(AT_STEP, press_ctrl_c))
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    ("less", "warning"),
+    [
+        ({"epochs": 1}, "already at epoch 2 of the 1 epoch asked for"),
+        ({"until": "10 steps"}, "already at step 18 of the 10 steps asked for"),
+    ],
+)
+def test_an_interrupted_leg_that_is_asked_for_less_than_it_has_done_is_complete(
+    less: dict[str, Any], warning: str, interrupted_run: Path, tmp_path: Path
+):
+    run_dir = Path(shutil.copytree(interrupted_run, tmp_path / "run"))
+
+    def events(trainer: lw.Trainer, **asked: Any) -> list[Any]:
+        options: Any = {"batch_size": 8, "callbacks": [quiet()], "save_every": "5 steps"}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            # At most some: a run that never ends must not hang the test.
+            found = list(itertools.islice(trainer.events(*arrays(), **options, **asked), 100))
+        told = [str(w.message) for w in caught if issubclass(w.category, lw.LoopwrightWarning)]
+        assert any(warning in text for text in told)
+        return found
+
+    trainer = trainer_in(run_dir)
+    found = events(trainer, **less)
+    assert [type(event).__name__ for event in found] == ["Started", "Finished"]
+    assert found[-1].reason == "complete"
+    assert int(trainer.task.step_counter) == AT_STEP
+    assert trainer.history.epoch_steps == [STEPS_PER_EPOCH]
+    assert status(run_dir) == "completed"
+    second = fit(trainer, epochs=1)  # the first leg is over: this is the second one
+    again = trainer_in(run_dir)
+    assert [event.reason for event in events(again, **less)] == ["skipped"]
+    assert fit(again, epochs=1).history == second.history
+
+
+def test_a_leg_that_was_ended_early_goes_on_exactly_when_it_is_asked_for_more(
+    interrupted_run: Path, tmp_path: Path
+):
+    run_dir = Path(shutil.copytree(interrupted_run, tmp_path / "run"))
+    with pytest.warns(lw.LoopwrightWarning, match="already at epoch 2"):
+        fit(trainer_in(run_dir), epochs=1)
+    resumed = trainer_in(run_dir)
+    assert_undisturbed(resumed, fit(resumed))
+
+
+def test_a_finished_leg_that_is_asked_for_less_says_so(interrupted_run: Path, tmp_path: Path):
+    run_dir = Path(shutil.copytree(interrupted_run, tmp_path / "run"))
+    fit(trainer_in(run_dir))
+    with pytest.warns(lw.LoopwrightWarning, match="already at epoch 3 of the 2 epochs asked for"):
+        history = fit(trainer_in(run_dir), epochs=2)
+    assert history.epoch == [0, 1, 2]
