@@ -247,7 +247,7 @@ def test_a_loss_and_metrics_by_name_are_those_of_keras():
     again = train(*parts, "run_dir=again", "fit.epochs=1")
     assert again == scores  # Keras would call the second AUC of a process auc_1
     saved = configs.load("by_name/config.yaml")
-    assert saved.loss == configs.Named(name="Huber", delta=0.5)
+    assert saved.loss == configs.Named.model_validate({"name": "Huber", "delta": 0.5})
 
     def make() -> lw.Task:
         keras.utils.set_random_seed(0)
@@ -294,11 +294,11 @@ def test_components_are_losses_and_metrics_of_a_config():
         ("loss={name: mine:power, exponents: 1}", "did you mean exponent?"),
         ("loss={name: mine:power_of, exponent: 1, squared: no}", "not the word 'no'"),
         ("loss=mine:powr", "mine has no function 'powr'"),
-        ("loss=mine:Largest", "it gives a Largest"),
-        ("loss=mine:nothing", "it gives a int"),
+        ("loss=mine:Largest", "it returned Largest"),
+        ("loss=mine:nothing", "it returned int"),
         ("loss=os:system", "has no module 'os'"),
         ("metrics=[mine:shared]", "name its class instead"),
-        ("metrics=[mine:nothing]", "it gives a int"),
+        ("metrics=[mine:nothing]", "it returned int"),
         ("metrics=[AUC, AUC]", "Two metrics of the config are reported as 'auc'"),
         ("metrics=[{name: TopKCategoricalAccuracy, k: '3'}]", "k is a number, not '3'"),
     ],
@@ -331,7 +331,7 @@ def test_supervised_recipes_take_the_loss_and_metrics_of_a_config(
 ):
     loss = f"{{name: {kind}Crossentropy, from_logits: true}}"
     metric = f"{{name: {kind}Crossentropy, from_logits: true, as: same}}"
-    config = configs.load(name, ["quick=true", "plan=graph", f"loss={loss}", f"metrics={metric}"])
+    config = configs.load(name, ["quick=true", "plan=graph", f"loss={loss}", f"metrics=[{metric}]"])
     with launching.launched(config) as launch:
         test = launch.experiment.test or ()
         few = [part.take(1) if name == "unet" else part[:4] for part in test]

@@ -60,7 +60,7 @@ def loss(part: Named, project: Path) -> Any:
     """
     found = _objective("loss", part, part.options, project)
     if isinstance(found, keras.metrics.Metric) or not callable(found):
-        raise _unusable("loss", part.name, part.options, f"it gives a {type(found).__name__}")
+        raise _unusable("loss", part.name, part.options, f"it returned {type(found).__name__}")
     return found
 
 
@@ -93,7 +93,7 @@ def _metric(part: Named, project: Path) -> Any:
     found = _objective("metric", part, options, project)
     if not isinstance(found, keras.metrics.Metric):
         if not callable(found):
-            raise _unusable("metric", part.name, options, f"it gives a {type(found).__name__}")
+            raise _unusable("metric", part.name, options, f"it returned {type(found).__name__}")
         name = getattr(found, "__name__", None) or getattr(found, "name", None)
         found = keras.metrics.MeanMetricWrapper(found, name=name or type(found).__name__)
     found.name = reported or _without_count(found)

@@ -124,10 +124,6 @@ def _is_plain(value: Any) -> bool:
     return not isinstance(value, dict)
 
 
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str | dict) else value
-
-
 def _described(kind: str) -> Any:
     short = list(names.SHORT) if kind in names.MODULES else []
     choice: dict[str, Any] = {"enum": [*names.KINDS[kind], *short]}
@@ -243,7 +239,7 @@ class Config(BaseModel):
     loss: Loss | None = Field(
         default=None, description="what is minimised; left out, the loss of the recipe or task"
     )
-    metrics: Annotated[list[Metric], Field(max_length=50), BeforeValidator(_listed)] | None = Field(
+    metrics: Annotated[list[Metric], Field(max_length=50)] | None = Field(
         default=None, description="what is reported; left out, the metrics of the recipe or task"
     )
     fit: Fit = Fit()
