@@ -109,6 +109,8 @@ USABLE = st.fixed_dictionaries(
         "model": st.dictionaries(st.text(max_size=8), VALUES, max_size=4),
         "data": st.dictionaries(st.text(max_size=8), VALUES, max_size=4),
         "optimizer": st.fixed_dictionaries({"name": st.just("sgd"), "momentum": SCALARS}),
+        "loss": st.fixed_dictionaries({"name": st.just("huber"), "delta": SCALARS}),
+        "metrics": st.lists(st.sampled_from(["accuracy", "mae", "os:system"]), max_size=3),
     }
 )
 TEXTS = (

@@ -23,15 +23,15 @@ from loopwright.checkpoint import Store
 from loopwright.errors import LoopwrightError
 
 MINE = """
-import keras, numpy as np
+import functools, keras, numpy as np
 import loopwright as lw
 
 
-def make_task(*, seed=0, channels=None):
+def make_task(*, seed=0, channels=None, loss="mse"):
     keras.utils.set_random_seed(seed)
     shape = (3,) if channels is None else (4, 4, channels)
     model = keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(2)])
-    return lw.Supervised(model, "mse", "sgd")
+    return lw.Supervised(model, loss, "sgd")
 
 
 def experiment(*, rows=64, channels=None, poisoned=False):
@@ -41,7 +41,7 @@ def experiment(*, rows=64, channels=None, poisoned=False):
     if poisoned:
         x[5] = np.nan
     fit = {"x": x, "y": y, "validation_data": (x, y), "epochs": 2, "batch_size": 16}
-    return lw.Experiment(lambda *, seed=0: make_task(seed=seed, channels=channels), fit=fit)
+    return lw.Experiment(functools.partial(make_task, channels=channels), fit=fit)
 """
 ESCAPE = "\x1b"
 
@@ -379,6 +379,43 @@ def test_a_run_directory_alone_runs_no_code_of_anybody(
     assert code == 2
     assert "a run directory may not call" in output
     assert not (project / "executed").exists()
+
+
+@pytest.mark.parametrize("part", ["loss: evil:loss", "metrics: [mae, {name: evil:loss, path: /}]"])
+@pytest.mark.parametrize("command", ["resume", "evaluate", "export", "verify"])
+def test_a_run_directory_alone_runs_no_loss_or_metric_of_anybody(
+    project: Path, command: str, part: str
+):
+    (project / "run").mkdir()
+    (project / "run" / "config.yaml").write_text(f"task: mine:experiment\n{part}\n")
+    (project / "evil.py").write_text("open('executed', 'w')\n")
+    code, output = invoke(command, "run", "--task", "mine:experiment")
+    assert code == 2
+    assert "--task mine:experiment --task evil:loss, if you know it and trust it" in output
+    assert not (project / "executed").exists()
+
+
+def test_a_run_with_a_loss_of_ones_own_is_used_by_naming_it(project: Path):
+    Path("my_loss.py").write_text("def error(y_true, y_pred):\n    return (y_true - y_pred) ** 2\n")
+    code, output = invoke("train", "mine:experiment", "loss=my_loss:error", "plan=graph")
+    assert code == 0
+    named = "--task mine:experiment --task my_loss:error"
+    assert f"loopwright evaluate runs/experiment --checkpoint best {named}" in output
+    code, output = invoke("evaluate", "runs/experiment", *named.split())
+    assert code == 0
+    assert output.startswith("validation data, step 8: loss ")
+
+
+def test_show_and_schema_name_the_loss_and_the_metrics(project: Path):
+    code, output = invoke("train", "digits", "loss=bce", "metrics=[mae]", "--show")
+    assert code == 0
+    assert "loss:\n  name: BinaryCrossentropy\n" in output
+    assert "metrics:\n- name: MeanAbsoluteError\n  as: mae\n" in output
+    code, output = invoke("train", "digits", "loss=hubber", "--show")
+    assert code == 2
+    assert "did you mean Huber?" in output
+    code, output = invoke("schema")
+    assert {"loss", "metrics"} <= json.loads(output)["properties"].keys()
 
 
 def test_a_run_without_a_config_is_refused(project: Path):

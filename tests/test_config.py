@@ -189,12 +189,91 @@ def test_names_are_those_of_keras_and_of_the_components_and_nothing_else():
         "optimizer": (keras.optimizers, keras.optimizers.Optimizer),
         "schedule": (keras.optimizers.schedules, keras.optimizers.schedules.LearningRateSchedule),
         "callback": (keras.callbacks, keras.callbacks.Callback),
+        "loss": (keras.losses, keras.losses.Loss),
+        "metric": (keras.metrics, keras.metrics.Metric),
     }
     for kind, known in names.KINDS.items():
         home, base = homes[kind]
         for name in known:
+            if name in ("accuracy", "acc", "huber_with"):  # a word of Keras; a factory
+                continue
             found = getattr(components, name, None) or getattr(home, name)
             assert issubclass(found, base), name
+    for short in names.SHORT:
+        assert keras.losses.get(short)
+
+
+def test_every_loss_and_metric_of_keras_is_known_or_left_out_on_purpose():
+    import keras
+
+    homes: dict[str, Any] = {"loss": keras.losses, "metric": keras.metrics}
+    # Base classes, a wrapper of a function, means of one value; a name that Keras reads otherwise.
+    left_out = {"Loss", "Metric", "MeanMetricWrapper", "Mean", "Sum", "Accuracy"}
+    for kind, home in homes.items():
+        classes = {name for name in dir(home) if isinstance(getattr(home, name), type)}
+        assert classes - set(names.KINDS[kind]) <= left_out
+
+
+@pytest.mark.parametrize(
+    ("given", "loss", "metrics"),
+    [
+        ({"loss": "mse"}, {"name": "MeanSquaredError"}, None),
+        ({"loss": "keras.losses:Huber"}, {"name": "Huber"}, None),
+        ({"loss": {"name": "huber", "delta": 2}}, {"name": "Huber", "delta": 2}, None),
+        ({"loss": "loopwright.components:HuberLoss"}, {"name": "HuberLoss"}, None),
+        ({"loss": "loopwright.components:huber"}, {"name": "loopwright.components:huber"}, None),
+        ({"loss": "mine.losses:focal"}, {"name": "mine.losses:focal"}, None),
+        ({"metrics": ["accuracy"]}, None, [{"name": "accuracy"}]),
+        ({"metrics": ["mae"]}, None, [{"name": "MeanAbsoluteError", "as": "mae"}]),
+        ({"metrics": ["top_k_categorical_accuracy"]}, None, [{"name": "TopKCategoricalAccuracy"}]),
+        ({"metrics": []}, None, []),
+    ],
+)
+def test_losses_and_metrics_are_written_by_one_name(given: Any, loss: Any, metrics: Any):
+    shown = reading.parsed(configs.written(load(given)), named="It")
+    assert (shown.get("loss"), shown.get("metrics")) == (loss, metrics)
+    assert load(shown) == load(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"loss": "hubber"}, "loss: unknown loss 'hubber'; did you mean Huber?"),
+        ({"loss": "keras.losses:Hubr"}, "did you mean Huber?"),
+        ({"loss": "loopwright.components:softplus"}, "unknown loss"),
+        ({"loss": "keras.utils:get_file"}, "unknown loss"),
+        ({"loss": "zzz"}, "choose one of BinaryCrossentropy"),
+        ({"loss": "zzz"}, "or MODULE:OBJECT of this project"),
+        ({"metrics": ["mae", "acuracy"]}, "metrics.1: unknown metric 'acuracy'; did you mean acc"),
+        ({"metrics": "accuracy"}, "metrics: input should be a valid list"),
+        ({"metrics": [{"name": "accuracy", "k": 3}]}, "accuracy takes no arguments"),
+        ({"metrics": [{"name": "AUC", "as": "val_auc"}]}, "`as` is the name to report"),
+        ({"metrics": [{"name": "AUC", "as": "loss"}]}, "`as` is the name to report"),
+        ({"loss": {"name": "Huber", "dtype": {"class_name": "x"}}}, "dtype of Huber is a number"),
+        ({"optimizer": "adm"}, "optimizer: unknown optimizer 'adm'; did you mean Adam?"),
+        ({"callbacks": ["EarlyStoping"]}, "did you mean EarlyStopping?"),
+        (
+            {"optimizer": {"name": "SGD", "learning_rate": {"name": "CosinDecay"}}},
+            "unknown schedule 'CosinDecay'; did you mean CosineDecay?",
+        ),
+    ],
+)
+def test_an_unknown_part_is_refused_with_the_nearest_one(given: Any, hint: str):
+    assert hint in refusal(given)
+
+
+def test_an_override_reaches_into_the_loss_and_the_metrics():
+    config = load({"loss": "bce", "metrics": ["auc"]}, "loss.from_logits=true", "metrics.0.as=area")
+    assert config.loss is not None
+    assert config.loss.options == {"from_logits": True}
+    assert config.metrics is not None
+    assert config.metrics[0].options == {"as": "area"}
+
+
+def test_a_config_lists_the_code_of_its_own():
+    config = load({"loss": "mine:focal", "metrics": ["mae", "mine:score", "mine:focal"]})
+    assert config.code == ["mine:focal", "mine:score"]
+    assert load({"loss": "loopwright.components:huber"}).code == []
 
 
 def test_the_schema_is_json_and_closed():
@@ -204,6 +283,13 @@ def test_the_schema_is_json_and_closed():
     assert schema["$defs"]["Fit"]["additionalProperties"] is False
     choices = schema["properties"]["optimizer"]["anyOf"]
     assert "Adam" in json.dumps(choices)
+    for part, names_in_it in {
+        "loss": ["SparseCategoricalCrossentropy", "mse", "HuberLoss"],
+        "metrics": ["accuracy", "mae", "Perplexity"],
+    }.items():
+        described = json.dumps(schema["properties"][part])
+        assert all(f'"{name}"' in described for name in names_in_it)
+        assert "MODULE:OBJECT" in described
 
 
 # --- YAML ---
@@ -329,6 +415,8 @@ def test_a_symlink_in_place_of_the_file_is_refused_and_not_followed(tmp_path: Pa
         ("data.rows=1", "data.rows=2", False),
         ("fit.batch_size=8", "fit.batch_size=9", False),
         ("optimizer=sgd", "optimizer=adam", False),
+        ("loss=mse", "loss=mae", False),
+        ("metrics=[mae]", "metrics=[mae, auc]", False),
         ("precision=float32", "precision=float64", False),
         ("quick=true", "quick=false", False),
         ("recipe=digits", "recipe=gan", False),

@@ -17,10 +17,11 @@ import keras, numpy as np
 import loopwright as lw
 
 
-def make_task(*, seed=0, optimizer=None, units=4):
+def make_task(*, seed=0, optimizer=None, loss="mse", metrics=("mae",), units=4, biased=True):
     keras.utils.set_random_seed(seed)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(units), keras.layers.Dense(1)])
-    return lw.Supervised(model, "mse", optimizer or "sgd", metrics=["mae"])
+    hidden = keras.layers.Dense(units, use_bias=biased)
+    model = keras.Sequential([keras.Input((3,)), hidden, keras.layers.Dense(1)])
+    return lw.Supervised(model, loss, optimizer or "sgd", metrics=metrics)
 
 
 def experiment(*, rows=64, poisoned=False):
@@ -34,6 +35,39 @@ def experiment(*, rows=64, poisoned=False):
 
 def nothing():
     return 5
+
+
+def closed(*, seed=0):
+    return make_task(seed=seed)
+
+
+def without_parts():
+    made = experiment()
+    return lw.Experiment(closed, fit=made.fit, test=made.test)
+
+
+def power(y_true, y_pred, exponent=2.0):
+    return keras.ops.mean(keras.ops.abs(y_true - y_pred) ** exponent, axis=-1)
+
+
+def power_of(exponent, squared=False):
+    return lambda y_true, y_pred: power(y_true, y_pred, exponent)
+
+
+class Largest(keras.metrics.Metric):
+    def __init__(self, factor=1.0, **options):
+        super().__init__(**options)
+        self.factor, self.seen = factor, self.add_weight(name="seen", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        error = keras.ops.max(keras.ops.abs(y_true - y_pred))
+        self.seen.assign(keras.ops.maximum(self.seen, self.factor * error))
+
+    def result(self):
+        return self.seen
+
+
+shared = keras.metrics.MeanSquaredError()
 """
 
 
@@ -213,7 +247,10 @@ def test_a_schedule_is_made_inside_an_optimizer_and_inside_a_schedule():
         "optimizer={name: sgd, learning_rate: {name: CosineDecay}}",
         "optimizer={name: sgd, momentum: 7}",
         "optimizer={name: OneCycle}",
+        "optimizer={name: sgd, nesterov: no}",
+        "callbacks=[{name: EarlyStopping, restore_best_weights: yes}]",
         "model.layers=3",
+        "model.biased=no",
         "data.colums=3",
         "quick=true",
     ],
@@ -221,6 +258,106 @@ def test_a_schedule_is_made_inside_an_optimizer_and_inside_a_schedule():
 def test_options_that_nothing_takes_are_refused(override: str):
     with pytest.raises(lw.ConfigurationError):
         train(override)
+
+
+def test_a_loss_and_metrics_by_name_are_those_of_keras():
+    parts = ["loss={name: Huber, delta: 0.5}", "metrics=[mse, AUC, {name: AUC, as: area}]"]
+    scores = train(*parts, "run_dir=by_name", "fit.epochs=1")
+    assert sorted(scores) == ["area", "auc", "loss", "mse"]
+    again = train(*parts, "run_dir=again", "fit.epochs=1")
+    assert again == scores  # Keras would call the second AUC of a process auc_1
+    saved = configs.load("by_name/config.yaml")
+    assert saved.loss == configs.Named.model_validate({"name": "Huber", "delta": 0.5})
+
+    def make() -> lw.Task:
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+        return lw.Supervised(model, keras.losses.Huber(delta=0.5), "sgd", metrics=["mse"])
+
+    data = launching.experiment_of(saved).fit
+    trainer = lw.Trainer(make, plan="graph")
+    trainer.fit(**{**data, "epochs": 1})
+    expected = trainer.evaluate(*data["validation_data"])
+    assert expected == {name: scores[name] for name in expected}
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "{name: mine:power, exponent: 1.0}",
+        "{name: mine:power_of, exponent: 1.0}",
+        "mae",
+        "keras.losses:MeanAbsoluteError",
+    ],
+)
+def test_a_loss_of_ones_own_is_a_function_a_factory_or_a_class(loss: str):
+    trained = train(f"loss={loss}", "metrics=[mae, mine:power, {name: mine:Largest, factor: 2}]")
+    assert sorted(trained) == ["largest", "loss", "mae", "power"]
+    assert trained["loss"] == pytest.approx(trained["mae"])
+    assert trained["largest"] >= 2 * trained["mae"]
+
+
+def test_components_are_losses_and_metrics_of_a_config():
+    parts = ["loss={name: loopwright.components:huber_with, threshold: 2.0}"]
+    scores = train(*parts, "metrics=[{name: HuberMetric, threshold: 2.0}]")
+    assert scores["loss"] == pytest.approx(scores["huber"])
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("loss={name: Huber, delt: 1}", "unknown argument delt; did you mean delta?"),
+        ("loss={name: Huber, delta: wide}", "delta is a number, not 'wide'"),
+        ("loss={name: bce, from_logits: no}", "from_logits is true or false, not 'no'"),
+        ("loss={name: HuberLoss, threshold: 0}", "greater than zero"),
+        ("loss=huber_with", "missing a required argument: 'threshold'"),
+        ("loss={name: mine:power, exponents: 1}", "did you mean exponent?"),
+        ("loss={name: mine:power_of, exponent: 1, squared: no}", "not the word 'no'"),
+        ("loss=mine:powr", "mine has no function 'powr'"),
+        ("loss=mine:Largest", "it returned Largest"),
+        ("loss=mine:nothing", "it returned int"),
+        ("loss=os:system", "has no module 'os'"),
+        ("metrics=[mine:shared]", "name its class instead"),
+        ("metrics=[mine:nothing]", "it returned int"),
+        ("metrics=[AUC, AUC]", "Two metrics of the config are reported as 'auc'"),
+        ("metrics=[{name: TopKCategoricalAccuracy, k: '3'}]", "k is a number, not '3'"),
+    ],
+)
+def test_a_loss_or_metric_that_cannot_be_made_is_refused(override: str, why: str):
+    with pytest.raises(lw.ConfigurationError) as caught:
+        train(override)
+    assert why in str(caught.value)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("part", ["optimizer=adam", "loss=mse", "metrics=[mae]"])
+def test_a_task_that_takes_no_part_from_a_config_says_so(part: str):
+    config = configs.load("mine:without_parts", [part])
+    with pytest.raises(lw.ConfigurationError, match="without_parts takes no `") as caught:
+        launching.train(config)
+    assert "add the argument to the function" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "reported"),
+    [
+        ("digits", "SparseCategorical", ["loss", "same"]),
+        ("charlm", "SparseCategorical", ["loss", "perplexity", "same"]),
+        ("unet", "Binary", ["loss", "same"]),
+    ],
+)
+def test_supervised_recipes_take_the_loss_and_metrics_of_a_config(
+    name: str, kind: str, reported: list[str]
+):
+    loss = f"{{name: {kind}Crossentropy, from_logits: true}}"
+    metric = f"{{name: {kind}Crossentropy, from_logits: true, as: same}}"
+    config = configs.load(name, ["quick=true", "plan=graph", f"loss={loss}", f"metrics=[{metric}]"])
+    with launching.launched(config) as launch:
+        test = launch.experiment.test or ()
+        few = [part.take(1) if name == "unet" else part[:4] for part in test]
+        scores = launch.trainer.evaluate(*few)
+    assert sorted(scores) == reported
+    assert scores["loss"] == pytest.approx(scores["same"], rel=1e-4)
 
 
 def test_a_function_that_gives_no_experiment_is_refused():
@@ -250,6 +387,29 @@ def test_a_module_of_the_project_does_not_hide_behind_one_that_was_imported(proj
     (project / "json.py").write_text("def loads(): ...")
     with pytest.raises(lw.ConfigurationError, match="the name of another module"):
         projects.function("json:loads", project)
+
+
+def test_what_a_module_imports_is_not_its_own(project: Path):
+    (project / "careless.py").write_text(
+        "from os import system\nfrom random import seed\nfrom subprocess import run, Popen\n"
+        "from keras.utils import get_file\n"
+    )
+    for name in ("system", "run", "Popen", "get_file", "seed"):
+        with pytest.raises(lw.ConfigurationError, match="is imported there from"):
+            projects.function(f"careless:{name}", project)
+
+
+def test_a_module_may_import_from_another_of_the_project(project: Path):
+    (project / "parts").mkdir()
+    (project / "parts" / "inner.py").write_text("def experiment(rows): ...")
+    (project / "outer.py").write_text(
+        "from contextlib import contextmanager\nfrom functools import partial\n"
+        "from parts.inner import experiment\nsmall = partial(experiment, rows=8)\n"
+        "@contextmanager\ndef wrapped(): ...\n"
+    )
+    assert projects.function("outer:experiment", project).__module__ == "parts.inner"
+    assert callable(projects.function("outer:small", project))
+    assert callable(projects.function("outer:wrapped", project))
 
 
 def test_importing_leaves_the_path_as_it_was(project: Path):

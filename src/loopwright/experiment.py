@@ -22,8 +22,8 @@ class Experiment:
     """What is trained, on what, for how long, and what is told of it in the end."""
 
     task: Callable[..., Task | keras.Model]
-    """Makes the task. Its arguments are what a config may set as `model`; `seed` and `optimizer`
-    are handed on too, where it takes them."""
+    """Makes the task. Its arguments are what a config may set as `model`; `seed`, where
+    it takes one, and the `optimizer`, `loss` and `metrics` of a config are passed too."""
     fit: Mapping[str, Any]
     """Arguments of `Trainer.fit`: data and numbers. A config may set other numbers."""
     test: Sequence[Any] | None = None

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from loopwright import config as configs
-from loopwright import recipes, registry
+from loopwright import recipes, registry, signatures
 from loopwright.agreement import Team
 from loopwright.checkpoint import Store
 from loopwright.config import Config, Fit
@@ -31,6 +31,13 @@ from loopwright.runs import Run
 from loopwright.schedule import Every, Schedule, every
 from loopwright.telemetry.tolerance import attempted
 from loopwright.trainer import Trainer
+
+_PARTS: dict[str, Callable[[Config], Any]] = {
+    "optimizer": lambda config: registry.optimizer(config.optimizer) if config.optimizer else None,
+    "loss": lambda config: registry.loss(config.loss, Path.cwd()) if config.loss else None,
+    "metrics": lambda config: registry.metrics(config.metrics or [], Path.cwd()),
+}
+"""What a config makes by name and hands to the function that makes the task."""
 
 
 @dataclass(frozen=True)
@@ -207,8 +214,10 @@ def _trainer(config: Config, experiment: Experiment, strategy: tf.distribute.Str
         keras.utils.set_random_seed(config.seed)
         if "seed" in parameters:
             options.setdefault("seed", config.seed)
-        if config.optimizer is not None:
-            options["optimizer"] = registry.optimizer(config.optimizer)
+        for name, make in _PARTS.items():
+            if getattr(config, name) is not None:
+                _require_taken(name, config, experiment)
+                options[name] = make(config)
         return _called("model", experiment.task, options)
 
     return Trainer(
@@ -221,6 +230,20 @@ def _trainer(config: Config, experiment: Experiment, strategy: tf.distribute.Str
         keep=_rules(config),
         on_nan=config.on_nan,
         on_change=config.on_change,
+    )
+
+
+def _require_taken(name: str, config: Config, experiment: Experiment) -> None:
+    parameters = inspect.signature(experiment.task).parameters
+    if name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return
+    raise ConfigurationError(
+        message(
+            f"{config.title} takes no `{name}` from a config.",
+            expected=f"a function that makes the task, with an argument `{name}`",
+            received=f"arguments: {', '.join(parameters) or 'none'}",
+            do=f"remove `{name}` from the config, or add the argument to the function",
+        )
     )
 
 
@@ -245,19 +268,18 @@ def _fit_arguments(launch: Launch) -> dict[str, Any]:
 
 
 def _called(part: str, make: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """Calls a person's function with what the config says, if it takes that."""
-    try:
-        inspect.signature(make).bind(**options)
-    except TypeError as error:
+    """Calls a person's function with the arguments of the config, if they fit."""
+    problem = signatures.misfit(make, options) or signatures.mistaken_truth(make, options)
+    if problem is not None:
         known = ", ".join(inspect.signature(make).parameters) or "no arguments"
         raise ConfigurationError(
             message(
                 f"The {part} of this config cannot be made with these options.",
                 expected=f"arguments of {getattr(make, '__name__', 'the function')}: {known}",
-                received=f"{error}",
+                received=problem,
                 do=f"correct `{part}`, or leave it out",
             )
-        ) from None
+        )
     return make(**options)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import importlib.machinery
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +38,9 @@ def function(named: str, project: Path) -> Callable[..., Any]:
     found = getattr(module, name, None)
     if not callable(found):
         raise _missing(named, project, f"{module_name} has no function {name!r}")
+    home = _imported_from(found)
+    if home is not None and not _is_inside(home, project):
+        raise _missing(named, project, f"{name!r} is imported there from {home}")
     return found
 
 
@@ -54,6 +58,28 @@ def importable(project: Path) -> Iterator[None]:
         sys.path.reverse()
         sys.path.remove(place)
         sys.path.reverse()
+
+
+def _imported_from(found: Any) -> str | None:
+    """The module that defines a function or class; None for what a person has made of them.
+
+    A module of the project may contain `from os import system`: that is not a task, loss or sink.
+    """
+    if not inspect.isroutine(found) and not isinstance(found, type):
+        return None
+    home = str(found.__module__)
+    # The inner function of somebody's decorator has another home, and is not found there.
+    is_there = getattr(sys.modules.get(home), found.__name__, None) is found
+    return home if is_there else None
+
+
+def _is_inside(module_name: str, project: Path) -> bool:
+    top = module_name.partition(".")[0]
+    # An environment may lie in the project directory, but its packages are not found from there.
+    if importlib.machinery.PathFinder.find_spec(top, [str(project)]) is None:
+        return False
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    return file is not None and Path(file).resolve().is_relative_to(project)
 
 
 def _missing(named: str, project: Path, received: str) -> ConfigurationError:

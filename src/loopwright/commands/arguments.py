@@ -28,9 +28,13 @@ Overrides = Annotated[
     typer.Argument(metavar="[KEY=VALUE]...", help="Other values: fit.epochs=5 seed=1."),
 ]
 RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
-NamedTask = Annotated[
-    str | None,
-    typer.Option("--task", help="The run's own MODULE:FUNCTION: a run's files alone run no code."),
+NamedCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--task",
+        metavar="MODULE:FUNCTION",
+        help="The run's own task, loss or metric; may come again. A run's files alone run no code.",
+    ),
 ]
 WhichCheckpoint = Annotated[str, typer.Option("--checkpoint", help="best, last, or a step.")]
 
@@ -53,7 +57,7 @@ def launching() -> Any:
 
 
 def config_of(
-    run: Path, task: str | None, overrides: list[str] | None = None, *, trains: bool = False
+    run: Path, code: list[str] | None, overrides: list[str] | None = None, *, trains: bool = False
 ) -> "configs.Config":
     """The config that a run was started with, to be used in this directory."""
     from loopwright import config as configs
@@ -68,13 +72,13 @@ def config_of(
                 do="check the path; a run that a script started goes on with the same script",
             )
         )
-    if found.task is not None and found.task != task:
+    if any(name not in (code or ()) for name in found.code):
         raise ConfigurationError(
             message(
                 f"{run} was trained with code of your own, which a run directory may not call.",
-                expected=f"--task {found.task}, if you know it and trust it",
-                received="no --task" if task is None else f"--task {task}",
-                do="name the task yourself, from the directory of your project",
+                expected=f"{named_code(found).strip()}, if you know it and trust it",
+                received=" ".join(f"--task {name}" for name in code or ()) or "no --task",
+                do="name the code yourself, from the directory of your project",
             )
         )
     named = any(word.startswith("sinks") for word in overrides or ())
@@ -89,3 +93,8 @@ def config_of(
         )
     sinks = found.sinks if trains else []
     return found.model_copy(update={"run_dir": str(run), "sinks": sinks})
+
+
+def named_code(config: "configs.Config") -> str:
+    """The options that name the code of a config's own, as a command takes them."""
+    return "".join(f" --task {name}" for name in config.code)

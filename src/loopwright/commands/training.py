@@ -10,12 +10,13 @@ import typer
 
 from loopwright import cluster, recipes
 from loopwright.commands.arguments import (
-    NamedTask,
+    NamedCode,
     Overrides,
     RunDirectory,
     Source,
     config_of,
     launching,
+    named_code,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def train(
     _train(config, fresh=fresh)
 
 
-def resume(run: RunDirectory, overrides: Overrides = None, task: NamedTask = None) -> None:
+def resume(run: RunDirectory, overrides: Overrides = None, task: NamedCode = None) -> None:
     """Goes on with a run; fit.epochs=30 lets one that is finished train further."""
     _train(config_of(run, task, overrides, trains=True), fresh=False)
 
@@ -103,7 +104,7 @@ def verify(
     ],
     kills: Annotated[int, typer.Option(help="How often it is killed.", min=1)] = 3,
     seed: Annotated[int, typer.Option(help="Decides the moments.")] = 0,
-    task: NamedTask = None,
+    task: NamedCode = None,
 ) -> None:
     """Trains twice, once killed at random moments and started again, and compares every bit."""
     from loopwright import verifying
@@ -157,7 +158,7 @@ def _sum_up(config: "configs.Config", scores: "Mapping[str, Any]") -> None:
     from loopwright.summary import show, summary
     from loopwright.telemetry.bar import is_terminal
 
-    run, task = config.directory, f" --task {config.task}" if config.task else ""
+    run, task = config.directory, named_code(config)
     epochs = (saved_in(Path(run)) or config).fit.epochs
     more = f"fit.epochs={2 * epochs}" if epochs else "fit.until=..."
     use = "evaluate" if read_record(Path(run)).best is not None else "export"
@@ -177,6 +178,5 @@ def _how_to_go_on(config: "configs.Config") -> str:
     found = Store(Path(config.directory) / "checkpoints").all()
     if not found:
         return "\ninterrupted before anything was saved"
-    task = f" --task {config.task}" if config.task else ""
-    command = f"loopwright resume {config.directory}{task}"
+    command = f"loopwright resume {config.directory}{named_code(config)}"
     return f"\ninterrupted; saved at step {found[-1].step}. To go on: {command}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loopwright.commands.arguments import (
-    NamedTask,
+    NamedCode,
     RunDirectory,
     WhichCheckpoint,
     config_of,
@@ -23,7 +23,7 @@ _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 
 
 def evaluate(
-    run: RunDirectory, checkpoint: WhichCheckpoint = "best", task: NamedTask = None
+    run: RunDirectory, checkpoint: WhichCheckpoint = "best", task: NamedCode = None
 ) -> None:
     """Scores a checkpoint of a run on its test data, or else on its validation data."""
     config = config_of(run, task)
@@ -54,7 +54,7 @@ def predict(
     ],
     output: Annotated[Path, typer.Option(help="Where predictions go: .npy or .csv.")],
     checkpoint: WhichCheckpoint = "best",
-    task: NamedTask = None,
+    task: NamedCode = None,
 ) -> None:
     """Predicts for arrays, tables or images with a checkpoint of a run."""
     if output.suffix not in (".npy", ".csv"):
@@ -79,7 +79,7 @@ def export(
     averaged: Annotated[
         bool, typer.Option("--averaged", help="The averages of optimizers with use_ema.")
     ] = False,
-    task: NamedTask = None,
+    task: NamedCode = None,
 ) -> None:
     """Exports a checkpoint for serving, loads it in a new process, and compares."""
     if kind not in ("saved_model", "keras"):

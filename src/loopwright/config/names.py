@@ -1,8 +1,11 @@
-"""The parts that a config may name. A closed list: a config never imports anything by a path.
+"""The parts that a config may name: a closed list, and losses and metrics of a person's own code.
 
 Those of Keras are its own names. Left out are parts that take other parts or functions, and
 callbacks that write wherever they are told to or send what they hear: Loopwright saves by itself.
 """
+
+import difflib
+import re
 
 OPTIMIZERS = (
     "Adadelta",
@@ -40,13 +43,153 @@ CALLBACKS = (
     "TerminateOnNaN",
 )
 
-KINDS = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "callback": CALLBACKS}
+_KERAS_LOSSES = (
+    "BinaryCrossentropy",
+    "BinaryFocalCrossentropy",
+    "CTC",
+    "CategoricalCrossentropy",
+    "CategoricalFocalCrossentropy",
+    "CategoricalGeneralizedCrossEntropy",
+    "CategoricalHinge",
+    "Circle",
+    "CosineSimilarity",
+    "Dice",
+    "Hinge",
+    "Huber",
+    "KLDivergence",
+    "LogCosh",
+    "MeanAbsoluteError",
+    "MeanAbsolutePercentageError",
+    "MeanSquaredError",
+    "MeanSquaredLogarithmicError",
+    "Poisson",
+    "SparseCategoricalCrossentropy",
+    "SquaredHinge",
+    "Tversky",
+)
+_KERAS_METRICS = (
+    "AUC",
+    "BinaryAccuracy",
+    "BinaryCrossentropy",
+    "BinaryIoU",
+    "CategoricalAccuracy",
+    "CategoricalCrossentropy",
+    "CategoricalHinge",
+    "ConcordanceCorrelation",
+    "CosineSimilarity",
+    "F1Score",
+    "FBetaScore",
+    "FalseNegatives",
+    "FalsePositives",
+    "Hinge",
+    "IoU",
+    "KLDivergence",
+    "LogCoshError",
+    "MeanAbsoluteError",
+    "MeanAbsolutePercentageError",
+    "MeanIoU",
+    "MeanSquaredError",
+    "MeanSquaredLogarithmicError",
+    "OneHotIoU",
+    "OneHotMeanIoU",
+    "PearsonCorrelation",
+    "Poisson",
+    "Precision",
+    "PrecisionAtRecall",
+    "R2Score",
+    "Recall",
+    "RecallAtPrecision",
+    "RootMeanSquaredError",
+    "SensitivityAtSpecificity",
+    "SparseCategoricalAccuracy",
+    "SparseCategoricalCrossentropy",
+    "SparseTopKCategoricalAccuracy",
+    "SpecificityAtSensitivity",
+    "SquaredHinge",
+    "TopKCategoricalAccuracy",
+    "TrueNegatives",
+    "TruePositives",
+)
+ACCURACY = ("accuracy", "acc")
+"""Keras chooses the kind of accuracy by the shapes of labels and predictions."""
+
+COMPONENTS = "loopwright.components"
+MODULES: dict[str, dict[str, tuple[str, ...]]] = {
+    "loss": {"keras.losses": _KERAS_LOSSES, COMPONENTS: ("HuberLoss", "huber", "huber_with")},
+    "metric": {
+        "keras.metrics": _KERAS_METRICS,
+        COMPONENTS: ("HuberMetric", "Perplexity", "huber", "huber_with"),
+    },
+}
+"""Losses and metrics that a config may name as `module:object`."""
+
+# `huber` by itself is the one of Keras: case does not matter in a name.
+LOSSES = (*_KERAS_LOSSES, "HuberLoss", "huber_with")
+METRICS = (*ACCURACY, *_KERAS_METRICS, "HuberMetric", "Perplexity", "huber_with")
+
+KINDS = {
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "callback": CALLBACKS,
+    "loss": LOSSES,
+    "metric": METRICS,
+}
+SHORT = {
+    "bce": "BinaryCrossentropy",
+    "kld": "KLDivergence",
+    "mae": "MeanAbsoluteError",
+    "mape": "MeanAbsolutePercentageError",
+    "mse": "MeanSquaredError",
+    "msle": "MeanSquaredLogarithmicError",
+}
+"""Keras' short names of losses and metrics."""
+
+OWN = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+"""`MODULE:OBJECT`, as a regular expression."""
+
+_PACKAGES = ("keras", "loopwright", "tensorflow", "tf")
 
 
 def spelled(name: str, kind: str) -> str | None:
-    """The name as it is spelled; case does not matter. None if it is not on the list.
+    """Return the canonical name; case and underscores do not matter. None if it is unknown.
 
     >>> spelled("adamw", "optimizer"), spelled("os.system", "callback")
     ('AdamW', None)
+    >>> spelled("mse", "loss"), spelled("keras.metrics:AUC", "metric")
+    ('MeanSquaredError', 'AUC')
     """
-    return next((known for known in KINDS[kind] if known.lower() == name.lower()), None)
+    module, colon, inside = name.rpartition(":")
+    if colon:
+        if inside not in MODULES.get(kind, {}).get(module, ()):
+            return None
+        return inside if spelled(inside, kind) == inside else name
+    if kind in MODULES:
+        name = SHORT.get(name.lower(), name)
+    return next((known for known in KINDS[kind] if _bare(known) == _bare(name)), None)
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is `MODULE:OBJECT` of a person's own code.
+
+    >>> is_own("mine:focal"), is_own("keras.losses:Huber"), is_own("Huber")
+    (True, False, False)
+    """
+    package = re.split("[.:]", name, maxsplit=1)[0]
+    return re.fullmatch(OWN, name, re.ASCII) is not None and package not in _PACKAGES
+
+
+def unknown(name: str, kind: str) -> str:
+    """Describe an unknown name, with the nearest known one.
+
+    >>> unknown("adm", "optimizer")
+    "unknown optimizer 'adm'; did you mean Adam?"
+    """
+    known = {_bare(one): one for one in (*(SHORT if kind in MODULES else ()), *KINDS[kind])}
+    near = difflib.get_close_matches(_bare(name.rpartition(":")[2])[:80], known, n=1)
+    hint = f"did you mean {known[near[0]]}?" if near else f"choose one of {', '.join(KINDS[kind])}"
+    own = "" if near or kind not in MODULES else ", or MODULE:OBJECT of this project"
+    return f"unknown {kind} {name!r:.80}; {hint}{own}"
+
+
+def _bare(name: str) -> str:
+    return name.lower().replace("_", "")

@@ -73,11 +73,10 @@ def _whole(value: Any) -> Any:
 
 
 def _known(part: dict[str, Any], kind: str) -> dict[str, Any]:
-    """A part with its name as it is spelled, and those of the schedules inside it."""
+    """A part with its canonical name, and those of the schedules inside it."""
     name = names.spelled(str(part.get("name")), kind)
     if name is None:
-        listed = ", ".join(names.KINDS[kind])
-        raise ValueError(f"the {kind} {part.get('name')!r:.80} is none of: {listed}")
+        raise ValueError(names.unknown(str(part.get("name")), kind))
     inside = {
         key: _known(value, "schedule") if isinstance(value, dict) else value
         for key, value in part.items()
@@ -93,8 +92,53 @@ def _known_callback(part: Named) -> Named:
     return Named(**_known(part.model_dump(), "callback"))
 
 
+def _known_loss(part: Named) -> Named:
+    return _known_objective(part, "loss")
+
+
+def _known_metric(part: Named) -> Named:
+    content = part.model_dump()
+    if part.name.lower() in names.SHORT:
+        content.setdefault("as", part.name.lower())  # Keras reports `mae` as `mae`
+    reported = content.get("as", "")
+    if not isinstance(reported, str) or not re.fullmatch(r"(?!val_|loss\Z)[\w.-]{0,80}", reported):
+        raise ValueError(
+            "`as` is the name to report: letters, digits, '_', '.', '-'; no val_ or loss"
+        )
+    found = _known_objective(Named(**content), "metric")
+    if found.name in names.ACCURACY and found.options:
+        raise ValueError(
+            f"{found.name} takes no arguments: Keras chooses its kind; name the kind, "
+            "for example SparseCategoricalAccuracy"
+        )
+    return found
+
+
+def _known_objective(part: Named, kind: str) -> Named:
+    """A loss or metric with its canonical name, or with that of a person's own code."""
+    if names.is_own(part.name):
+        return part
+    name = names.spelled(part.name, kind)
+    if name is None:
+        raise ValueError(names.unknown(part.name, kind))
+    for key, value in part.options.items():
+        if not _is_plain(value):
+            raise ValueError(f"{key} of {name} is a number, a word, true, false or a list of these")
+    return Named(**{**part.options, "name": name})
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(_is_plain(item) for item in value)
+    return not isinstance(value, dict)
+
+
 def _described(kind: str) -> Any:
-    choice = {"enum": list(names.KINDS[kind])}
+    short = list(names.SHORT) if kind in names.MODULES else []
+    choice: dict[str, Any] = {"enum": [*names.KINDS[kind], *short]}
+    if kind in names.MODULES:
+        own = {"type": "string", "pattern": f"^{names.OWN}$", "description": "MODULE:OBJECT"}
+        choice = {"anyOf": [choice, own]}
     whole = {"type": "object", "properties": {"name": choice}, "required": ["name"]}
     return WithJsonSchema({"anyOf": [choice, whole]})
 
@@ -104,6 +148,10 @@ Optimizer = Annotated[
 ]
 Callback = Annotated[
     Named, BeforeValidator(_whole), AfterValidator(_known_callback), _described("callback")
+]
+Loss = Annotated[Named, BeforeValidator(_whole), AfterValidator(_known_loss), _described("loss")]
+Metric = Annotated[
+    Named, BeforeValidator(_whole), AfterValidator(_known_metric), _described("metric")
 ]
 
 
@@ -175,7 +223,7 @@ class Export(BaseModel):
 
 
 def _module_and_function(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", text, re.ASCII):
+    if not re.fullmatch(names.OWN, text, re.ASCII):
         raise ValueError("it is named MODULE:FUNCTION, a file of this project and its function")
     return text
 
@@ -205,6 +253,12 @@ class Config(BaseModel):
     model: Options = Field(default_factory=dict, description="arguments of the function task()")
     data: Options = Field(default_factory=dict, description="arguments of experiment()")
     optimizer: Optimizer | None = None
+    loss: Loss | None = Field(
+        default=None, description="what is minimised; left out, the loss of the recipe or task"
+    )
+    metrics: Annotated[list[Metric], Field(max_length=50)] | None = Field(
+        default=None, description="what is reported; left out, the metrics of the recipe or task"
+    )
     fit: Fit = Fit()
     plan: Annotated[str, Field(max_length=1000)] = "auto"
     strategy: Literal["auto", "none", "mirrored", "multi_worker"] = "auto"
@@ -234,6 +288,13 @@ class Config(BaseModel):
     def title(self) -> str:
         """What is trained, in a word."""
         return self.recipe or (self.task or "").partition(":")[2]
+
+    @property
+    def code(self) -> list[str]:
+        """The MODULE:OBJECT names of a person's own code that a task is made with."""
+        parts = [*([self.loss] if self.loss else []), *(self.metrics or [])]
+        own = [part.name for part in parts if names.is_own(part.name)]
+        return list(dict.fromkeys([*([self.task] if self.task else []), *own]))
 
     @property
     def directory(self) -> str:

@@ -70,14 +70,21 @@ def make_model(characters: int) -> keras.Model:
     )
 
 
-def make_task(*, characters: int = 80, seed: int = 0, optimizer: Any = None) -> lw.Task:
-    """Cross-entropy on logits, Adam with short gradients, perplexity."""
+def make_task(
+    *,
+    characters: int = 80,
+    seed: int = 0,
+    optimizer: Any = None,
+    loss: Any = None,
+    metrics: Any = (),
+) -> lw.Task:
+    """Cross-entropy on logits, Adam with short gradients, perplexity and further metrics."""
     keras.utils.set_random_seed(seed)
     return lw.Supervised(
         make_model(characters),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        loss=loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         optimizer=optimizer or keras.optimizers.Adam(4e-3, clipnorm=1.0),
-        metrics=[Perplexity(from_logits=True)],
+        metrics=[Perplexity(from_logits=True), *metrics],
     )
 
 

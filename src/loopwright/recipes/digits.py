@@ -51,14 +51,21 @@ def make_model(dropout: float = 0.3) -> keras.Model:
     )
 
 
-def make_task(*, seed: int = 0, optimizer: Any = None, dropout: float = 0.3) -> lw.Task:
-    """Cross-entropy on logits, Adam, accuracy."""
+def make_task(
+    *,
+    seed: int = 0,
+    optimizer: Any = None,
+    loss: Any = None,
+    metrics: Any = None,
+    dropout: float = 0.3,
+) -> lw.Task:
+    """Cross-entropy on logits, Adam and accuracy, unless a config names others."""
     keras.utils.set_random_seed(seed)
     return lw.Supervised(
         make_model(dropout),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        loss=loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         optimizer=optimizer or keras.optimizers.Adam(2e-3),
-        metrics=["accuracy"],
+        metrics=["accuracy"] if metrics is None else metrics,
     )
 
 

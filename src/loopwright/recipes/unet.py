@@ -84,14 +84,18 @@ def make_model() -> keras.Model:
     return keras.Model(inputs, layers.Conv2D(1, 1)(x))
 
 
-def make_task(*, seed: int = 0, optimizer: Any = None) -> lw.Task:
-    """Cross-entropy of every pixel; the mean IoU of water and land."""
+def make_task(
+    *, seed: int = 0, optimizer: Any = None, loss: Any = None, metrics: Any = None
+) -> lw.Task:
+    """Cross-entropy of every pixel, Adam and the mean IoU of water and land, unless named."""
     keras.utils.set_random_seed(seed)
+    if metrics is None:
+        metrics = [keras.metrics.BinaryIoU([0, 1], threshold=0.0, name="mean_iou")]
     return lw.Supervised(
         make_model(),
-        loss=keras.losses.BinaryCrossentropy(from_logits=True),
+        loss=loss or keras.losses.BinaryCrossentropy(from_logits=True),
         optimizer=optimizer or keras.optimizers.Adam(2e-3),
-        metrics=[keras.metrics.BinaryIoU([0, 1], threshold=0.0, name="mean_iou")],
+        metrics=metrics,
     )
 
 
