@@ -1,14 +1,15 @@
 """The last attempt at a leg in this process, for the call of `fit` that continues it."""
 
 import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
+from types import GeneratorType
 from typing import Any, final
 
 from loopwright import state, tensors
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event
 
-Opened = weakref.ref[Generator[Event]]
+Opened = weakref.ref[GeneratorType[Event, None, None]]
 """The events of a call of `fit` that somebody reads, or holds without reading them any more."""
 
 

@@ -5,7 +5,7 @@ import functools
 import os
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -380,7 +380,7 @@ class Trainer:
     def _counted(self, events: Iterator[Event]) -> Iterator[Event]:
         """The events of a leg, which counts once it is over."""
 
-        def counted() -> Generator[Event]:
+        def counted() -> Iterator[Event]:
             close_abandoned(self._open)
             # Held weakly: a loop that is left must be able to close its events.
             self._open = own[0]
@@ -397,7 +397,7 @@ class Trainer:
                     self._legs += 1
 
         own: list[Opened] = []
-        opened = counted()
+        opened: Any = counted()
         own.append(weakref.ref(opened))
         return opened
 
