@@ -1,5 +1,6 @@
 """The last attempt at a leg in this process, for the call of `fit` that continues it."""
 
+import inspect
 import weakref
 from collections.abc import Mapping
 from types import GeneratorType
@@ -91,7 +92,7 @@ def close_abandoned(opened: Opened | None) -> None:
     events = None if opened is None else opened()
     if events is None:
         return
-    if events.gi_running:
+    if inspect.getgeneratorstate(events) == inspect.GEN_RUNNING:
         raise ConfigurationError(
             message(
                 "This trainer is training.",
