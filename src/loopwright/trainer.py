@@ -19,7 +19,6 @@ from loopwright.averages import averages_in_place
 from loopwright.compiled import as_task
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
 from loopwright.edits import OnChange, require_on_change
-from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event, Metrics, Sink
 from loopwright.exporting import Exported, Format, export
 from loopwright.finite import OnNan, require_policy
@@ -30,6 +29,12 @@ from loopwright.piloting import Piloting, asked_for
 from loopwright.plan_history import PlanHistory
 from loopwright.plans import Plan, nearest, settled
 from loopwright.prediction import Predictor
+from loopwright.request import (
+    duration,
+    length_without_data,
+    require_positive,
+    require_watchable,
+)
 from loopwright.restoring import Checkpoint, HeldState, Which, require_run
 from loopwright.resuming import leg_events
 from loopwright.retention import DEFAULT_KEEP, KeepBest, Rule, best_rules
@@ -109,7 +114,7 @@ class Trainer:
         require_on_change(on_change)
         with self._team.losses_explained():
             self._task = as_task(task, self._strategy)
-        _require_watchable(watch, self._task)
+        require_watchable(watch, self._task)
         # Whole gradients go to TensorBoard only; on several replicas nobody holds them.
         keeps = run_dir is not None and self._strategy.num_replicas_in_sync == 1
         watched = None if watch is None else GradientWatch(keeps=keeps)
@@ -241,8 +246,8 @@ class Trainer:
         verbose: Verbose = 0,
     ) -> Iterator[Event]:
         """As `fit`, one event at a time: to stop, stop iterating."""
-        duration = _duration(epochs, until)
-        _require_positive(steps_per_epoch=steps_per_epoch, validation_steps=validation_steps)
+        lasts = duration(epochs, until)
+        require_positive(steps_per_epoch=steps_per_epoch, validation_steps=validation_steps)
         data, held_out = training_data(
             x, y, sample_weight, batch_size, class_weight, validation_split, validation_data
         )
@@ -253,10 +258,10 @@ class Trainer:
         asked = Asked(
             data=None if data is None else part(data, self._team),
             sets={name: part(held, self._team) for name, held in sets.items()},
-            until=duration,
+            until=lasts,
             validate_every=every(validate_every),
             save_every=every(save_every) if self._run is not None else None,
-            length=lambda: _length_without_data(steps_per_epoch, duration),
+            length=lambda: length_without_data(steps_per_epoch, lasts),
             steps_per_epoch=steps_per_epoch,
             validation_steps=validation_steps,
             shuffle=shuffle,
@@ -318,7 +323,7 @@ class Trainer:
         out after `fit` or `restore`, and where there are no checkpoints.
         """
         require_step(self._task, "test_step")
-        _require_positive(steps=steps)
+        require_positive(steps=steps)
         with self._state.of(checkpoint, "evaluate"), self._team.losses_explained():
             data = part(as_data(x, y, sample_weight, batch_size=batch_size), self._team)
             alone = Agreement(self._team, time.perf_counter, Signals())
@@ -334,7 +339,7 @@ class Trainer:
     ) -> Any:
         """The predictions for a data set, as NumPy arrays; `checkpoint` as for `evaluate`."""
         require_step(self._task, "predict_step")
-        _require_positive(steps=steps)
+        require_positive(steps=steps)
         with self._state.of(checkpoint, "predict"):
             data = as_data(x, batch_size=batch_size)
             return self._predictor.predict(data, steps=steps, plan=self.plan)
@@ -428,59 +433,3 @@ class Trainer:
         plan = Plan(self.plan.step, self.plan.loop)
         plan = settled(nearest(plan, terms), terms)
         return self._runners.runner("test_step", feed, plan)
-
-
-def _require_watchable(watch: Any, task: Task) -> None:
-    if watch not in (None, "gradients") or (watch and task.reported == "last"):
-        raise ConfigurationError(
-            message(
-                "This cannot be watched.",
-                expected='watch="gradients", with a task whose step calls minimize or apply',
-                received=f"watch={watch!r}, {type(task).__name__}",
-                do="leave watch out; of a compiled Keras model, make a task: lw.Supervised(...)",
-            )
-        )
-
-
-def _duration(epochs: int, until: str | Every | None) -> Every:
-    if until is None:
-        _require_positive(epochs=epochs)
-        return Every(epochs=epochs)
-    if epochs != 1:
-        raise ConfigurationError(
-            message(
-                "epochs and until both say how long to train.",
-                expected="one of them",
-                received=f"epochs={epochs}, until={until!r}",
-                do="leave one out",
-            )
-        )
-    return every(until)
-
-
-def _require_positive(**counts: Any) -> None:
-    for name, count in counts.items():
-        is_count = isinstance(count, int) and not isinstance(count, bool) and count > 0
-        if count is not None and not is_count:
-            raise ConfigurationError(
-                message(
-                    f"{name} is a count.",
-                    expected=f"a whole number of 1 or more as {name}",
-                    received=f"{name}={count!r}",
-                    do="leave it out, or pass such a number",
-                )
-            )
-
-
-def _length_without_data(length: int | None, duration: Every) -> int | None:
-    """The steps per epoch of a step that needs no data: all of them, unless told otherwise."""
-    if length is None and duration.epochs is not None:
-        raise ConfigurationError(
-            message(
-                "A step without data has no epochs of its own.",
-                expected='until="10000 steps", or steps_per_epoch',
-                received="no data and no length",
-                do='call fit(None, until="10000 steps")',
-            )
-        )
-    return duration.steps if length is None else length

@@ -273,7 +273,7 @@ def test_another_model_other_data_and_other_callbacks_are_refused_in_words(faile
     narrow.model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     with pytest.raises(lw.ConfigurationError, match="program differs"):
         fit(narrow, *arrays())
-    more = Noisy()
+    more: Any = Noisy()
     more.temperature = tf.Variable(1.0)
     with pytest.raises(lw.ConfigurationError, match="other variables"):
         fit(more, *arrays())
