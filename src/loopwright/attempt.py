@@ -2,15 +2,14 @@
 
 import inspect
 import weakref
-from collections.abc import Mapping
-from types import GeneratorType
+from collections.abc import Generator, Mapping
 from typing import Any, final
 
 from loopwright import state, tensors
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event
 
-Opened = weakref.ref[GeneratorType[Event, None, None]]
+Opened = weakref.ref[Generator[Event]]
 """The events of a call of `fit` that somebody reads, or holds without reading them any more."""
 
 
