@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopwright.errors import ConfigurationError
-from loopwright.retention import BestSoFar, Entry, KeepBest, KeepLatest, Rule, best, kept
+from loopwright.retention import (
+    BestSoFar,
+    Entry,
+    KeepBest,
+    KeepLatest,
+    Rule,
+    best,
+    kept,
+    require_measured,
+)
 
 
 def entry(step: int, *, ends_leg: bool = False, **scores: Any) -> Entry:
@@ -168,6 +177,16 @@ def test_a_metric_whose_name_tells_no_direction_needs_a_mode(metric: str):
         KeepBest(metric)
     assert KeepBest(metric, mode="max").larger_is_better
     assert not KeepBest(metric, mode="min").larger_is_better
+
+
+def test_a_misspelled_metric_is_refused_with_the_names_that_exist():
+    rule = KeepBest("val_los")
+    with pytest.raises(
+        ConfigurationError, match=r"(?s)one of val_loss, val_gain.*KeepBest\('val_loss"
+    ):
+        require_measured([rule], {"loss": 0.5, "gain": 1.0})
+    with pytest.raises(ConfigurationError, match='mode="min" or mode="max"'):
+        require_measured([rule], {"los": 0.5})  # it is the name of a metric after all
 
 
 def test_a_validation_is_among_the_best_so_far_by_any_rule():

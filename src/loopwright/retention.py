@@ -32,6 +32,8 @@ _LARGER_IS_BETTER = re.compile(
     r"|kappa|chrf|elbo|hit|hits|hit_rate|top|tpr|tnr)(?![a-z])"
 )
 
+_OFTEN_MEANT = ("val_loss", "val_accuracy", "val_error", "val_precision", "val_recall", "val_score")
+
 
 @dataclass(frozen=True)
 class KeepLatest:
@@ -97,15 +99,9 @@ class KeepBest:
                     do=f'KeepBest({self.metric!r}, mode="min") keeps the smallest',
                 )
             )
-        if self.mode == "auto" and larger_is_better(self.metric) is None:
-            raise ConfigurationError(
-                message(
-                    f"The name {self.metric!r} does not tell whether smaller or larger is better.",
-                    expected='mode="min" or mode="max"',
-                    received=f"KeepBest({self.metric!r})",
-                    do=f'KeepBest({self.metric!r}, mode="max") keeps the largest value',
-                )
-            )
+        # What may be a misspelled name is refused with the names that exist, which show later.
+        if not difflib.get_close_matches(self.metric, _OFTEN_MEANT, 1, cutoff=0.8):
+            require_direction(self)
 
     @property
     def larger_is_better(self) -> bool:
@@ -125,6 +121,19 @@ def larger_is_better(metric: str) -> bool | None:
     if _SMALLER_IS_BETTER.search(name):
         return False
     return True if _LARGER_IS_BETTER.search(name) else None
+
+
+def require_direction(rule: KeepBest) -> None:
+    """Raise if nothing says whether smaller or larger values are better."""
+    if rule.mode == "auto" and larger_is_better(rule.metric) is None:
+        raise ConfigurationError(
+            message(
+                f"The name {rule.metric!r} does not tell whether smaller or larger is better.",
+                expected='mode="min" or mode="max"',
+                received=f"KeepBest({rule.metric!r})",
+                do=f'KeepBest({rule.metric!r}, mode="max") keeps the largest value',
+            )
+        )
 
 
 Rule = KeepLatest | KeepBest
@@ -257,6 +266,7 @@ def require_measured(rules: Sequence[KeepBest], scores: Mapping[str, Any]) -> No
     for rule in rules:
         value = known.get(rule.metric)
         if isinstance(value, Real):
+            require_direction(rule)
             continue
         near = [f"val_{rule.metric}", *difflib.get_close_matches(rule.metric, known, 1)]
         proposed = next((name for name in near if isinstance(known.get(name), Real)), None)
