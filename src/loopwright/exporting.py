@@ -23,7 +23,7 @@ import tensorflow as tf
 from loopwright import disk, outputs, tensors
 from loopwright.errors import ConfigurationError, LoopwrightError, LoopwrightWarning, message
 from loopwright.staging import staged
-from loopwright.supervising import python
+from loopwright.supervising import failure, python
 
 Format = Literal["saved_model", "keras"]
 EXAMPLES = 8
@@ -244,7 +244,7 @@ def _outputs_of_a_new_process(
             message(
                 "The exported model cannot be loaded in a new process: nothing was exported.",
                 expected="a model that needs nothing but its file",
-                received=done.stderr.strip()[-600:],
+                received=failure(done.returncode, done.stderr.strip()[-600:], done.stdout[-600:]),
                 do="register custom layers with keras.saving.register_keras_serializable, in a "
                 "module that the loading program imports; or export a saved_model",
             )
