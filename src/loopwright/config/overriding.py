@@ -103,7 +103,8 @@ def _interpolated(value: Any, root: Any, place: Path, seen: Path, left: Iterator
         }
     if isinstance(value, list):
         return [
-            _interpolated(item, root, (*place, str(at)), seen, left) for at, item in enumerate(value)
+            _interpolated(item, root, (*place, str(at)), seen, left)
+            for at, item in enumerate(value)
         ]
     if not isinstance(value, str) or "${" not in value:
         return value
