@@ -72,10 +72,13 @@ def check_loss_arguments(called: Called, graph: Any, placeholders: Sequence[Any]
             )
 
 
-def check_updates(step: str, met: Sequence[tuple[Any, Sequence[Any]]]) -> None:
-    """Warns of a Python loop over updates: it is unrolled while the step is traced."""
-    counts = Counter((id(optimizer), *map(id, variables)) for optimizer, variables in met)
-    most = max(counts.values(), default=0)
+def check_updates(step: str, *seen: Sequence[tuple[Any, Sequence[Any]]], replicas: int = 1) -> None:
+    """Warns of a Python loop over updates: it is unrolled while the step is traced.
+
+    `seen` are lists of the same updates, each noted at another place: `minimize`, the optimizer.
+    """
+    counts = [Counter((id(o), *map(id, variables)) for o, variables in updates) for updates in seen]
+    most = max((n for counted in counts for n in counted.values()), default=0) // replicas
     if most >= MOST_UPDATES:
         warn(
             "unrolled-loop",
