@@ -313,7 +313,9 @@ def test_a_loop_in_the_train_step_of_a_keras_model_is_unrolled_too():
                 with tf.GradientTape() as tape:
                     loss = self.compute_loss(x, y, self(x, training=True))
                 gradients = tape.gradient(loss, self.trainable_variables)
-                self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+                self.optimizer.apply_gradients(
+                    zip(gradients, self.trainable_variables, strict=True)
+                )
             return {"loss": loss}
 
     model = ByHand([keras.Input((X.shape[1],)), layers.Dense(1)])

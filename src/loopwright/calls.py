@@ -120,22 +120,33 @@ def _resources(graph: Any) -> list[Any]:
 
 def check_configs(layers: Sequence[keras.Layer]) -> None:
     """Warns of layers that Keras could not save: their `get_config` names what is not there."""
+    for inner, error in failing_configs(layers):
+        # Whatever else it is, training does not need it.
+        if isinstance(error, NameError | AttributeError):
+            warn("unsavable-layer", unsavable(inner, error))
+
+
+def failing_configs(layers: Sequence[keras.Layer]) -> list[tuple[keras.Layer, Exception]]:
+    """Return the custom layers in `layers` whose `get_config` fails, each with its error."""
     found = {id(inner): inner for layer in layers for inner in layers_in(layer)}.values()
+    failing = list[tuple[keras.Layer, Exception]]()
     for inner in found:
         if type(inner).__module__.startswith("keras."):
             continue  # a model of Keras fails where a layer in it does
         try:
             inner.get_config()
-        except (NameError, AttributeError) as error:
-            warn(
-                "unsavable-layer",
-                message(
-                    f"{type(inner).__name__}.get_config fails: {error}. Keras cannot save it.",
-                    expected="a get_config that names attributes of the layer",
-                    received=f"{type(error).__name__} in {type(inner).__name__}.get_config",
-                    do="keep the arguments of __init__ as attributes, and return them: "
-                    '{**super().get_config(), "units": self.units}',
-                ),
-            )
-        except Exception:  # whatever else it is, training does not need it
-            continue
+        except Exception as error:
+            failing.append((inner, error))
+    return failing
+
+
+def unsavable(layer: keras.Layer, error: Exception) -> str:
+    """Return the message about a layer whose `get_config` fails."""
+    name = type(layer).__name__
+    return message(
+        f"{name}.get_config fails: {error}. Keras cannot save it.",
+        expected="a get_config that names attributes of the layer",
+        received=f"{type(error).__name__} in {name}.get_config",
+        do="keep the arguments of __init__ as attributes, and return them: "
+        '{**super().get_config(), "units": self.units}',
+    )
