@@ -387,7 +387,8 @@ class Run:
 
     def write_plans(self, plans: PlanHistory) -> None:
         """Keeps `plan.json` up to date, on disk before the plan is used."""
-        disk.write_whole(self.directory, "plan.json", plans.text().encode(), durable=True)
+        with self._explaining("written to"):
+            disk.write_whole(self.directory, "plan.json", plans.text().encode(), durable=True)
 
     def _make(self) -> None:
         with self._explaining("made"):
@@ -403,7 +404,7 @@ class Run:
                     f"The run directory cannot be {done}.",
                     expected="a directory that can be written to",
                     received=f"run_dir={os.fspath(self.directory)!r}: {error.strerror}",
-                    do="choose another run_dir, or mend its permissions",
+                    do="choose another run_dir, or remove the cause: permissions, space, limits",
                 )
             ) from None
 
