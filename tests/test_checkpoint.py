@@ -731,3 +731,38 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     command = [sys.executable, "-c", script, str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(run.stdout) < 10 * KILOBYTE  # kilobytes, of a file of 64 MB
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from loopwright.checkpoint import Store
+from loopwright.errors import CheckpointError
+
+store = Store(Path(sys.argv[1]) / "checkpoints")
+store.write(1, {}, lambda into: (into / "state").write_bytes(b"small"))
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    store.write(2, {}, lambda into: (into / "state").write_bytes(b"x" * 100_000))
+except CheckpointError as error:
+    print(error)
+"""
+
+
+def test_a_limit_on_the_size_of_files_is_named(tmp_path: Path):
+    command = [sys.executable, "-c", LIMITED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "received: File too large" in done.stdout
+    assert "ulimit -f" in done.stdout
+    assert [found.step for found in Store(tmp_path / "checkpoints").all()] == [1]
+
+
+def test_too_little_memory_for_a_checkpoint_is_named(tmp_path: Path):
+    def write(into: Path) -> None:
+        bytearray(2**60)
+
+    with pytest.raises(CheckpointError, match="Cannot allocate memory") as caught:
+        Store(tmp_path / "checkpoints").write(1, {}, write)
+    assert "free memory" in str(caught.value)
+    assert isinstance(caught.value.__cause__, MemoryError)
+    assert Store(tmp_path / "checkpoints").all() == []

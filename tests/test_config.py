@@ -99,6 +99,11 @@ def test_a_reference_keeps_its_type_and_follows_an_override():
         ({"run_dir": "${fit}", "fit": {}}, "not a single value"),
         ({"run_dir": "${plan}", "plan": "${run_dir}"}, "a circle"),
         ({"run_dir": "x${plan"}, "without its }"),
+        ({"run_dir": "${seed}-${oops", "seed": 1}, "run_dir: '${seed}-${oops', a ${ without its }"),
+        ({"run_dir": "${oops-${seed}", "seed": 1}, "value of run_dir is not closed"),
+        ({"run_dir": "${a${seed}}", "seed": 1}, "a reference cannot contain another one"),
+        ({"run_dir": "${plan}", "plan": "${a"}, "value of plan is not closed"),
+        ({"callbacks": [{"monitor": "${a"}]}, "value of callbacks.0.monitor is not closed"),
     ],
 )
 def test_a_reference_that_leads_nowhere_is_refused(given: Any, why: str):

@@ -225,6 +225,39 @@ def test_nan_other_shapes_other_dtypes_and_missing_outputs_are_not_exported(tmp_
     assert list((tmp_path / "export").iterdir()) == []
 
 
+class Unsavable(keras.layers.Dense):
+    def get_config(self):
+        return {**super().get_config(), "units": units}  # noqa: F821  # pyright: ignore
+
+
+def test_a_layer_that_keras_cannot_save_is_named(tmp_path: Path):
+    model = keras.Sequential([keras.Input((3,)), Unsavable(1)])
+    with pytest.raises(lw.LoopwrightError) as caught:
+        exporting.export({"serve": model}, tmp_path / "model.keras")
+    assert str(caught.value) == (
+        "Unsavable.get_config fails: name 'units' is not defined. Keras cannot save it.\n"
+        "  expected: a get_config that names attributes of the layer\n"
+        "  received: NameError in Unsavable.get_config\n"
+        "  do: keep the arguments of __init__ as attributes, and return them: "
+        '{**super().get_config(), "units": self.units}; or export a saved_model, which needs no '
+        "get_config"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("examples", [None, np.array([["cat"], ["dog"], ["eel"]])])
+def test_a_model_of_strings_is_exported(tmp_path: Path, examples: Any):
+    words = keras.Input((1,), dtype="string")
+    numbers = keras.layers.StringLookup(vocabulary=["cat", "dog", "7"], output_mode="one_hot")
+    keras.utils.set_random_seed(0)
+    model = keras.Model(words, keras.layers.Dense(2)(numbers(words)))
+    given = None if examples is None else {"serve": examples}
+    # Both formats with one kind of examples each: every export starts a process.
+    path = tmp_path / ("export" if examples is None else "model.keras")
+    done = exporting.export({"serve": model}, path, given)
+    assert done.largest_difference <= 1e-6
+
+
 def test_strings_flags_whole_numbers_and_nan_of_the_task_itself_are_compared(tmp_path: Path):
     class Everything(keras.Model):
         def call(self, x: Any) -> Any:

@@ -282,6 +282,62 @@ def test_epochs_inside_a_step_are_unrolled():
     )
 
 
+@pytest.mark.parametrize("method", ["apply_gradients", "apply"])
+def test_updates_by_the_optimizer_itself_are_unrolled_too(method: str):
+    class ByHand(Regression):
+        def train_step(self, batch):
+            x, y = batch
+            loss = tf.zeros(())
+            for _epoch in range(12):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(y - self.model(x, training=True)))
+                variables = self.model.trainable_variables
+                gradients = tape.gradient(loss, variables)
+                if method == "apply":
+                    self.optimizer.apply(gradients, variables)
+                else:
+                    self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            return {"loss": loss}
+
+    assert warned(ByHand()).startswith(
+        "ByHand.train_step makes the same update 12 times: a Python loop was unrolled 12 times"
+    )
+
+
+def test_a_loop_in_the_train_step_of_a_keras_model_is_unrolled_too():
+    class ByHand(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            loss = tf.zeros(())
+            for _epoch in range(12):
+                with tf.GradientTape() as tape:
+                    loss = self.compute_loss(x, y, self(x, training=True))
+                gradients = tape.gradient(loss, self.trainable_variables)
+                self.optimizer.apply_gradients(
+                    zip(gradients, self.trainable_variables, strict=True)
+                )
+            return {"loss": loss}
+
+    model = ByHand([keras.Input((X.shape[1],)), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert "makes the same update 12 times" in warned(model)
+
+
+def test_a_few_updates_of_one_batch_by_hand_are_no_unrolled_loop():
+    class Critic(Regression):
+        def train_step(self, batch):
+            x, y = batch
+            loss = tf.zeros(())
+            for _ in range(5):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(y - self.model(x, training=True)))
+                variables = self.model.trainable_variables
+                self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return {"loss": loss}
+
+    fit(Critic())
+
+
 def test_a_loop_of_tensorflow_inside_a_step_is_not_unrolled():
     class Looping(Regression):
         def train_step(self, batch):

@@ -6,13 +6,32 @@ from pathlib import Path
 import pytest
 
 import loopwright as lw
-from loopwright.plan_history import Choice, PlanChange, PlanHistory, Recorded, Replayed, load
+from loopwright.plan_history import (
+    Choice,
+    PlanChange,
+    PlanHistory,
+    Recorded,
+    Replayed,
+    load,
+    parsed,
+)
 
 GRAPH, FUSED = lw.Plan(), lw.Plan("xla", "fused", "resident")
 
 
 def history() -> PlanHistory:
     return PlanHistory().changed(0, GRAPH).changed(10, FUSED).changed(25, GRAPH)
+
+
+def test_a_plan_on_trial_is_not_in_force():
+    plans = PlanHistory().changed(0, GRAPH).changed(10, FUSED, is_trial=True)
+    assert plans.in_force == GRAPH
+    assert (plans.is_trial_at(9), plans.is_trial_at(10)) == (False, True)
+    won = plans.changed(20, FUSED)
+    assert won.in_force == FUSED
+    assert won.until(20) == plans
+    assert plans.changed(15, FUSED, is_trial=True) == plans
+    assert parsed(won.content()) == won
 
 
 def test_the_same_plan_again_is_no_change():

@@ -2,14 +2,17 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import loopwright as lw
 from loopwright import inspection, run_lock, run_table
 from loopwright.checkpoint import Store
+from loopwright.cli import app
 
 
 def write_files(into: Path) -> None:
@@ -123,3 +126,60 @@ def test_an_inspection_tells_files_checksums_and_variables(tmp_path: Path):
 def test_a_directory_without_checkpoints_is_refused(tmp_path: Path):
     with pytest.raises(lw.ConfigurationError, match="nothing to inspect"):
         inspection.inspected(tmp_path)
+
+
+GARBAGE = ("a word", 10**400, None, [[]], {"a": {}})
+
+
+def right_content() -> dict[str, Any]:
+    place = {"step": 10, "epoch": 1, "is_over": True, "seconds": 2.0, "validated_step": 10}
+    return {
+        "leg": 0,
+        "until": "1 epoch",
+        "place": place,
+        "scores": {"loss": 0.5},
+        "measured": {"loss": 0.5},
+        "keep": [{"metric": "val_loss", "count": 1, "mode": "min"}],
+        "variables": [{"name": "w", "dtype": "float32", "shape": [2, 3]}],
+        "environment": {"cores": 2},
+    }
+
+
+def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    inner = enumerate(content) if isinstance(content, list) else content.items()
+    for key, value in list(inner):
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+
+
+@pytest.mark.parametrize("value", GARBAGE, ids=lambda value: str(value)[:9])
+def test_values_of_the_wrong_kind_in_a_manifest_never_end_in_a_traceback(
+    tmp_path: Path, value: Any
+):
+    for number, path in enumerate(places(right_content())):
+        content: Any = right_content()
+        holder = content
+        for key in path[:-1]:
+            holder = holder[key]
+        holder[path[-1]] = value
+        run = tmp_path / f"run{number}"
+        Store(run / "checkpoints").write(10, content, write_files)
+        (run / "metrics.jsonl").write_text('{"event": "started"}\n')
+        (run / "status.json").write_text(json.dumps({"status": value, "step": value}))
+    runner = CliRunner()
+    for command in (["runs", str(tmp_path)], ["runs", str(tmp_path), "--json", "--sort", "best"]):
+        done = runner.invoke(app, command)
+        assert done.exit_code == 0, done.exception
+    for run in tmp_path.iterdir():
+        for command in ("inspect", "report"):
+            done = runner.invoke(app, [command, str(run)])
+            assert done.exit_code == 0, (command, run, done.exception)
+
+
+def test_fields_of_the_wrong_kind_are_named(tmp_path: Path):
+    content = right_content() | {"place": {"seconds": "two"}, "leg": "first"}
+    Store(tmp_path / "checkpoints").write(10, content, write_files)
+    assert run_table.rows(tmp_path)[0].status == "damaged"
+    (found,) = inspection.inspected(tmp_path)["checkpoints"]
+    assert "manifest.json: values of the wrong kind: leg, place.seconds" in found["damage"]

@@ -1,5 +1,6 @@
 """Plans found out while training: real steps, real compiles, real threads."""
 
+import json
 import os
 import subprocess
 import sys
@@ -71,6 +72,9 @@ def test_a_small_network_on_arrays_ends_inside_xla_and_its_history_gives_the_sam
     changes = trainer.plan_history.changes
     assert changes[0] == lw.plan_history.PlanChange(0, lw.Plan("graph", "graph", "resident"))
     assert len(changes) > 2
+    assert [c.plan for c in changes if c.is_trial]
+    assert not changes[-1].is_trial
+    assert trainer.plan_history.in_force == trainer.plan
 
     trainer.plan_history.save(tmp_path / "plan.json")
     forms = (trainer.plan_history, tmp_path / "plan.json", str(tmp_path / "plan.json"))
@@ -85,6 +89,37 @@ def test_a_small_network_on_arrays_ends_inside_xla_and_its_history_gives_the_sam
     other = lw.Trainer(task(), plan="graph")
     other.fit(*data(), until=f"{steps} steps", verbose=0)
     assert not np.array_equal(weights(other), ended)
+
+
+def test_a_validation_during_a_trial_compiles_nothing_new(tmp_path):
+    class Counting(lw.Supervised):
+        traces = 0
+
+        def test_step(self, batch):
+            self.traces += 1
+            return super().test_step(batch)
+
+    def fitted(change):
+        model = keras.Sequential([keras.Input((8,)), LAYERS.Dense(1)])
+        counting = Counting(model, "mse", "sgd")
+        plans = [
+            {"step": 0, "plan": {"step": "graph", "loop": "graph"}},
+            {"step": 4, "plan": {"step": "xla", "loop": "graph"}, **change},
+        ]
+        history = {"format": 1, "changes": plans, "notes": [], "choices": {}}
+        (tmp_path / "plan.json").write_text(json.dumps(history))
+        trainer = lw.Trainer(counting, plan=tmp_path / "plan.json")
+        x, y = data(64)
+        every = {"validate_every": "2 steps", "verbose": 0}
+        trainer.fit(x, y, batch_size=8, validation_data=(x, y), **every)
+        trainer.evaluate(x, y, batch_size=8)
+        assert trainer.plan.step == "xla"
+        return counting.traces, trainer.plan_history
+
+    in_trial, recorded = fitted({"trial": True})
+    in_force, _ = fitted({})
+    assert in_trial < in_force
+    assert [change.is_trial for change in recorded.changes] == [False, True]
 
 
 def test_chunks_are_tried_on_a_pipeline_and_the_history_gives_the_same_bits():

@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
-from loopwright import verifying
+import pytest
+
+from loopwright import LoopwrightError, verifying
 from loopwright.checkpoint import Store
 
 
@@ -71,3 +73,50 @@ def test_another_last_step_is_named(tmp_path: Path):
     Store(tmp_path / "whole" / "checkpoints").write(5, {}, lambda into: None)
     verdict = verifying._compared(tmp_path / "whole", tmp_path / "killed", 1)
     assert verdict.differing == ["the last step: 5 and None"]
+
+
+def command_of(program: str) -> verifying.Command:
+    return lambda run_dir, plan: [sys.executable, "-c", program, str(run_dir)]
+
+
+SAYS_MUCH_AND_TRAINS = """
+import sys
+from pathlib import Path
+from loopwright.checkpoint import Store
+for stream in (sys.stderr, sys.stdout):
+    stream.write("x" * 300_000)
+    stream.flush()
+write = lambda into: (into / "state.index").write_bytes(b"the same")
+store = Store(Path(sys.argv[1]) / "checkpoints")
+store.write(5, {"history": {"epoch_steps": [5]}}, write)
+"""
+
+
+def test_a_training_that_prints_much_is_verified():
+    command = command_of(SAYS_MUCH_AND_TRAINS)
+    verdict = verifying.verify("it", command, kills=1, seed=1, say=lambda text: None)
+    assert verdict.is_exact
+
+
+@pytest.mark.parametrize(
+    ("program", "received"),
+    [
+        ("import os; os.abort()", "killed by SIGABRT, and it printed nothing"),
+        ("import sys; sys.exit(7)", "exit code 7, and it printed nothing"),
+        (
+            "import os; print('out of cats', flush=True); os._exit(7)",
+            "exit code 7:\nout of cats",
+        ),
+        (
+            "import os; os.write(2, b'x' * 99_999 + b' no dogs'); os.abort()",
+            "killed by SIGABRT:\nxxx",
+        ),
+    ],
+)
+def test_a_training_that_fails_by_itself_is_told_with_its_end(program: str, received: str):
+    with pytest.raises(LoopwrightError) as caught:
+        verifying.verify("it", command_of(program), kills=1, seed=1, say=lambda text: None)
+    text = str(caught.value)
+    assert f"received: {received}" in text
+    assert len(text) < 3000
+    assert ("no dogs" in text) == ("no dogs" in program)

@@ -84,8 +84,9 @@ def _build_compiled(step: Step, batch_spec: Any) -> Built:
             adaptations.build_compiled_model(step.task, batch_spec)
     elif step.name == "train_step" and _makes_variables_of_tensors(step.task):
         adaptations.build_compiled_model(step.task, batch_spec)
-    with adaptations.scratch_graph() as graph:
+    with adaptations.scratch_graph() as graph, adaptations.watching_applies() as applied:
         outputs = step.on_all_replicas(_placeholders(batch_spec))
+    calls.check_updates(step.title, applied, replicas=step.replicas)
     return _built(outputs, graph)
 
 
@@ -184,7 +185,7 @@ def _build_task(step: Step, batch_spec: Any) -> Built:
     with adaptations.scratch_graph() as graph, step.adapted():
         batch = _placeholders(batch_spec)
         tensors = tf.nest.flatten(batch, expand_composites=True) if step.has_data else []
-        with adaptations.watching_calls() as called:
+        with adaptations.watching_calls() as called, adaptations.watching_applies() as applied:
             try:
                 outputs = on_first_of_several(batch) if several else on_one(batch)
             finally:  # swapped arguments may be why it failed
@@ -194,7 +195,7 @@ def _build_task(step: Step, batch_spec: Any) -> Built:
             build_optimizers(met)
     if step.name == "train_step":
         calls.check_training(called, [v for _, variables in met for v in variables])
-        calls.check_updates(step.title, met)
+        calls.check_updates(step.title, met, applied)
         # A mirrored count has no single place in the graph.
         optimizers = [] if several else state.of_kind(keras.optimizers.Optimizer, step.task)
         calls.check_reported(step.title, outputs, graph, tensors, optimizers)

@@ -72,10 +72,13 @@ def check_loss_arguments(called: Called, graph: Any, placeholders: Sequence[Any]
             )
 
 
-def check_updates(step: str, met: Sequence[tuple[Any, Sequence[Any]]]) -> None:
-    """Warns of a Python loop over updates: it is unrolled while the step is traced."""
-    counts = Counter((id(optimizer), *map(id, variables)) for optimizer, variables in met)
-    most = max(counts.values(), default=0)
+def check_updates(step: str, *seen: Sequence[tuple[Any, Sequence[Any]]], replicas: int = 1) -> None:
+    """Warns of a Python loop over updates: it is unrolled while the step is traced.
+
+    `seen` are lists of the same updates, each noted at another place: `minimize`, the optimizer.
+    """
+    counts = [Counter((id(o), *map(id, variables)) for o, variables in updates) for updates in seen]
+    most = max((n for counted in counts for n in counted.values()), default=0) // replicas
     if most >= MOST_UPDATES:
         warn(
             "unrolled-loop",
@@ -117,22 +120,33 @@ def _resources(graph: Any) -> list[Any]:
 
 def check_configs(layers: Sequence[keras.Layer]) -> None:
     """Warns of layers that Keras could not save: their `get_config` names what is not there."""
+    for inner, error in failing_configs(layers):
+        # Whatever else it is, training does not need it.
+        if isinstance(error, NameError | AttributeError):
+            warn("unsavable-layer", unsavable(inner, error))
+
+
+def failing_configs(layers: Sequence[keras.Layer]) -> list[tuple[keras.Layer, Exception]]:
+    """Return the custom layers in `layers` whose `get_config` fails, each with its error."""
     found = {id(inner): inner for layer in layers for inner in layers_in(layer)}.values()
+    failing = list[tuple[keras.Layer, Exception]]()
     for inner in found:
         if type(inner).__module__.startswith("keras."):
             continue  # a model of Keras fails where a layer in it does
         try:
             inner.get_config()
-        except (NameError, AttributeError) as error:
-            warn(
-                "unsavable-layer",
-                message(
-                    f"{type(inner).__name__}.get_config fails: {error}. Keras cannot save it.",
-                    expected="a get_config that names attributes of the layer",
-                    received=f"{type(error).__name__} in {type(inner).__name__}.get_config",
-                    do="keep the arguments of __init__ as attributes, and return them: "
-                    '{**super().get_config(), "units": self.units}',
-                ),
-            )
-        except Exception:  # whatever else it is, training does not need it
-            continue
+        except Exception as error:
+            failing.append((inner, error))
+    return failing
+
+
+def unsavable(layer: keras.Layer, error: Exception) -> str:
+    """Return the message about a layer whose `get_config` fails."""
+    name = type(layer).__name__
+    return message(
+        f"{name}.get_config fails: {error}. Keras cannot save it.",
+        expected="a get_config that names attributes of the layer",
+        received=f"{type(error).__name__} in {name}.get_config",
+        do="keep the arguments of __init__ as attributes, and return them: "
+        '{**super().get_config(), "units": self.units}',
+    )

@@ -42,6 +42,8 @@ _REMEDIES = {
     errno.EROFS: "make the directory writable, or choose another run_dir",
     errno.EACCES: "make the directory writable, or choose another run_dir",
     errno.EPERM: "make the directory writable, or choose another run_dir",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f), or choose another file system",
+    errno.ENOMEM: "free memory, or raise the limit on it (ulimit -v, or that of the container)",
     errno.EIO: "check the disk (dmesg), or choose another run_dir",
 }
 
@@ -301,6 +303,9 @@ def _reason(error: BaseException) -> tuple[str, str]:
     number = error.errno if isinstance(error, OSError) else None
     if number is None:  # TensorFlow puts the words of the system into errors of its own
         number = next((n for n in _REMEDIES if os.strerror(n) in str(error)), None)
+    is_out_of_memory = isinstance(error, MemoryError) or "ResourceExhausted" in type(error).__name__
+    if number is None and is_out_of_memory:
+        number = errno.ENOMEM
     if number is None:
         return "", ""
     return os.strerror(number), _REMEDIES.get(number, "remove the cause, then start again")

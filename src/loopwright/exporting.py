@@ -11,7 +11,7 @@ import contextlib
 import json
 import subprocess
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,10 +20,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from loopwright import disk, outputs, tensors
+from loopwright import calls, disk, outputs, tensors
 from loopwright.errors import ConfigurationError, LoopwrightError, LoopwrightWarning, message
 from loopwright.staging import staged
-from loopwright.supervising import python
+from loopwright.supervising import failure, python
 
 Format = Literal["saved_model", "keras"]
 EXAMPLES = 8
@@ -60,6 +60,8 @@ def export(
     """
     kind: Format = format or ("keras" if path.name.endswith(".keras") else "saved_model")
     _require_exportable(models, path, kind)
+    if kind == "keras":
+        _require_configs(list(models.values()))
     given = {name: (examples or {}).get(name) for name in models}
     inputs = {
         name: drawn(models[name]) if some is None else tf.nest.map_structure(tf.constant, some)
@@ -211,6 +213,15 @@ def _require_exportable(models: Mapping[str, Any], path: Path, kind: Format) -> 
         )
 
 
+def _require_configs(models: Sequence[keras.Model]) -> None:
+    """Raises if Keras cannot save a layer; a SavedModel needs no `get_config`."""
+    for layer, error in calls.failing_configs(models):
+        text = calls.unsavable(layer, error)
+        raise LoopwrightError(
+            f"{text}; or export a saved_model, which needs no get_config"
+        ) from error
+
+
 def _save_model(models: Mapping[str, keras.Model], inputs: Mapping[str, Any], path: Path) -> None:
     archive = keras.export.ExportArchive()
     for name, model in models.items():
@@ -244,7 +255,7 @@ def _outputs_of_a_new_process(
             message(
                 "The exported model cannot be loaded in a new process: nothing was exported.",
                 expected="a model that needs nothing but its file",
-                received=done.stderr.strip()[-600:],
+                received=failure(done.returncode, done.stderr.strip()[-600:], done.stdout[-600:]),
                 do="register custom layers with keras.saving.register_keras_serializable, in a "
                 "module that the loading program imports; or export a saved_model",
             )

@@ -94,7 +94,7 @@ def _from_run(task: Any, source: Path) -> tuple[Match, Callable[[], object]]:
     if found is None:
         raise ConfigurationError(_unreadable(source, "this run has no checkpoint yet"))
     prefix = found.path / "state"
-    table = {row["name"]: row for row in found.content["variables"]}
+    table = {row["name"]: row for row in found.content.get("variables", [])}
     shapes = {name: tuple(row["shape"]) for name, row in table.items()}
     match = _matched(_shapes(own), shapes)
     # What optimizers, metrics and seeds hold is not what anybody looks for here.

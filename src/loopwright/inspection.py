@@ -1,6 +1,7 @@
 """What lies in a run directory: checkpoints, their files and checksums, the variables in them."""
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ def inspected(run_dir: Path) -> dict[str, Any]:
     }
 
 
+def position_bytes(checkpoint: Path, variables: Sequence[Mapping[str, Any]]) -> int:
+    """How much of a checkpoint is not variables: the place in the data, and what callbacks hold."""
+    known = sum(_variable(row)["bytes"] or 0 for row in variables)
+    entries = read_manifest(checkpoint)["files"].items()
+    files = sum(file["bytes"] for name, file in entries if name.startswith("state.data-"))
+    return max(files - known, 0)
+
+
 def _described(checkpoint: Checkpoint) -> dict[str, Any]:
     damage = checkpoint.damage
     if not damage:
@@ -57,7 +66,7 @@ def _described(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _variable(row: dict[str, Any]) -> dict[str, Any]:
+def _variable(row: Mapping[str, Any]) -> dict[str, Any]:
     shape, size = row.get("shape"), _BYTES.get(row.get("dtype", ""))
     known = None if shape is None or size is None else math.prod(shape) * size
-    return {**row, "bytes": known}
+    return {**row, "shape": shape, "bytes": known}

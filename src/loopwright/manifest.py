@@ -12,6 +12,7 @@ from typing import Any
 
 from loopwright import disk
 from loopwright.errors import CheckpointError, message
+from loopwright.manifest_fields import require_right_kinds
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -50,6 +51,7 @@ def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
                 manifest = _parsed(handle)
             _refuse_newer(path, manifest["format"])
             step, files = _checked(manifest)
+            require_right_kinds(manifest["content"])
             if path.name.split(".")[0] != f"step-{step:08d}":
                 raise ValueError(f"it belongs to step {step}")
             at = path

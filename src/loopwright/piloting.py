@@ -37,6 +37,8 @@ class Piloting:
         self._identity = ""
         self._record: Callable[[PlanHistory], None] = lambda history: None
         self._done_before: PlanHistory | None = None
+        self._replayed: PlanHistory | None = None
+        """What the steps of this call of `fit` repeat, until its last change."""
         self._is_continued = self._is_unwritten = False
         self.history = PlanHistory()
 
@@ -46,6 +48,14 @@ class Piloting:
         if self.history.changes:
             return self.history.changes[-1].plan
         return WORDS["graph"] if self._asked is None else self._asked.changes[-1].plan
+
+    @property
+    def plan_in_force(self) -> Plan:
+        """The plan to score and predict by: the plan in use, or the one before its trial.
+
+        It follows from the record alone, so that a run that is repeated scores by the same plans.
+        """
+        return self.history.in_force or self.plan
 
     def begin(
         self,
@@ -59,10 +69,12 @@ class Piloting:
         """Who says by which plan the steps of this call of `fit` run."""
         pilot = self._pilot(feed, training, watch, steps=steps, seconds=seconds)
         before, self._done_before, self._is_continued = self._done_before, None, False
+        self._replayed = self._asked
         terms = self._runners.terms(feed)
         # On other devices than before, what was recorded may not run any more.
         if before is None or any(objection(c.plan, terms) is not None for c in before.changes):
             return pilot
+        self._replayed = before
         return Replayed(before, pilot)
 
     def _pilot(
@@ -143,10 +155,17 @@ class Piloting:
         note = adaptations.slow_random_numbers() if plan.step == "xla" else None
         if note is not None and note not in self.history.notes:
             self._note(note)
-        changed = self.history.changed(step, plan)
+        changed = self.history.changed(step, plan, is_trial=self._is_trial(step, plan))
         if changed is not self.history or self._is_unwritten:
             self.history, self._is_unwritten = changed, False
             self._record(changed)
+
+    def _is_trial(self, step: int, plan: Plan) -> bool:
+        replayed = self._replayed
+        last = replayed.changes[-1].step if replayed is not None and replayed.changes else -1
+        if replayed is not None and (replayed is self._asked or step < last):
+            return replayed.is_trial_at(step)
+        return self._tuner is not None and self._tuner.is_trying(plan)
 
     def news(self, step: int) -> Iterable[PlanChosen]:
         """What has been chosen since this was last asked."""

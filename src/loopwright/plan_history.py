@@ -25,6 +25,8 @@ class PlanChange:
 
     step: int
     plan: Plan
+    is_trial: bool = False
+    """Whether the plan was only being measured against the plan in force."""
 
 
 class Pilot(Protocol):
@@ -70,19 +72,26 @@ class PlanHistory:
     measured: tuple[str, ...] = ()
     """What the cache had no choice for, so that this run measures it: also when it is resumed."""
 
-    def changed(self, step: int, plan: Plan) -> "PlanHistory":
+    @property
+    def in_force(self) -> Plan | None:
+        """The last plan that was not on trial; None if no step was run."""
+        plans = [change.plan for change in self.changes if not change.is_trial]
+        return plans[-1] if plans else None
+
+    def changed(self, step: int, plan: Plan, *, is_trial: bool = False) -> "PlanHistory":
         """The history with a plan that runs the steps after `step`."""
-        if self.changes and self.changes[-1].plan == plan:
+        change = PlanChange(step, plan, is_trial)
+        if self.changes and replace(self.changes[-1], step=step) == change:
             return self
         # A plan that ran no step has left nothing behind.
         kept = tuple(change for change in self.changes if change.step < step)
-        if kept and kept[-1].plan == plan:
+        if kept and replace(kept[-1], step=step) == change:
             return replace(self, changes=kept)
-        return replace(self, changes=(*kept, PlanChange(step, plan)))
+        return replace(self, changes=(*kept, change))
 
     def with_plans(self, change: Callable[[Plan], Plan]) -> "PlanHistory":
         """The history with each plan replaced by what `change` makes of it."""
-        plans = tuple(PlanChange(c.step, change(c.plan)) for c in self.changes)
+        plans = tuple(replace(c, plan=change(c.plan)) for c in self.changes)
         return replace(self, changes=plans)
 
     def noted(self, note: str) -> "PlanHistory":
@@ -99,10 +108,17 @@ class PlanHistory:
 
     def at(self, step: int) -> tuple[Plan, int | None]:
         """The plan after `step` steps, and for how many steps more; None: to the end."""
-        known = [change for change in self.changes if change.step <= step]
-        current = known[-1] if known else self.changes[0]
         later = [change.step for change in self.changes if change.step > step]
-        return current.plan, (later[0] - step if later and known else None)
+        is_known = len(later) < len(self.changes)
+        return self._change_at(step).plan, (later[0] - step if later and is_known else None)
+
+    def is_trial_at(self, step: int) -> bool:
+        """Whether the plan after `step` steps was on trial."""
+        return self._change_at(step).is_trial
+
+    def _change_at(self, step: int) -> PlanChange:
+        known = [change for change in self.changes if change.step <= step]
+        return known[-1] if known else self.changes[0]
 
     def until(self, step: int) -> "PlanHistory":
         """The history of the first `step` steps."""
@@ -110,7 +126,11 @@ class PlanHistory:
 
     def content(self) -> dict[str, Any]:
         """The history as JSON knows it."""
-        changes = [{"step": change.step, "plan": asdict(change.plan)} for change in self.changes]
+        changes = [
+            {"step": each.step, "plan": asdict(each.plan)}
+            | ({"trial": True} if each.is_trial else {})
+            for each in self.changes
+        ]
         choices = {identity: asdict(choice) for identity, choice in self.choices.items()}
         return {
             "format": _FORMAT,
@@ -209,7 +229,8 @@ def parsed(content: Any) -> PlanHistory:
     if content["format"] != _FORMAT:
         raise ValueError(f"format {content['format']}, where this version reads {_FORMAT}")
     changes = tuple(
-        PlanChange(int(change["step"]), Plan(**change["plan"])) for change in content["changes"]
+        PlanChange(int(change["step"]), Plan(**change["plan"]), change.get("trial") is True)
+        for change in content["changes"]
     )
     steps = [change.step for change in changes]
     if steps != sorted(set(steps)):

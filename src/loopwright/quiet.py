@@ -1,6 +1,7 @@
 """TensorFlow's start: what its libraries say of themselves while they load is for nobody."""
 
 import contextlib
+import faulthandler
 import os
 import re
 import sys
@@ -25,7 +26,8 @@ def quiet_start() -> Iterator[None]:
     """Holds back what is written to standard error, and then says all of it but the known noise.
 
     It works on the file descriptor: these lines come from libraries that know no Python. Their own
-    switch, TF_CPP_MIN_LOG_LEVEL, is read too late for them.
+    switch, TF_CPP_MIN_LOG_LEVEL, is read too late for them. If such a library crashes the process,
+    the signal and the Python lines that led there are printed.
     """
     try:
         sys.stderr.flush()
@@ -33,7 +35,7 @@ def quiet_start() -> Iterator[None]:
     except (OSError, ValueError, AttributeError):  # there is no standard error
         yield
         return
-    with tempfile.TemporaryFile() as held:
+    with tempfile.TemporaryFile() as held, _crashes_shown(screen):
         os.dup2(held.fileno(), 2)
         try:
             yield
@@ -46,3 +48,16 @@ def quiet_start() -> Iterator[None]:
             for line in held:
                 if not _NOISE.search(line):
                     os.write(2, line)
+
+
+@contextlib.contextmanager
+def _crashes_shown(screen: int) -> Iterator[None]:
+    """Have a crash printed where people see it: what is held back is lost with the process."""
+    if faulthandler.is_enabled():  # by the person, into a file of their own
+        yield
+        return
+    faulthandler.enable(screen, all_threads=False)
+    try:
+        yield
+    finally:
+        faulthandler.disable()

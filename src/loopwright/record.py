@@ -13,7 +13,7 @@ from loopwright.checkpoint import Store
 from loopwright.config import saved_in
 from loopwright.errors import CheckpointError, ConfigurationError, message
 from loopwright.manifest import Checkpoint
-from loopwright.retention import KeepBest, best, entry, recorded_in
+from loopwright.retention import KeepBest, best, entry, is_readable, recorded_in
 
 _TRAINED = '{"event": "trained"'
 
@@ -61,7 +61,7 @@ class Record:
             raise
         except CheckpointError:
             return []
-        return [c for c in found if not c.damage]
+        return [c for c in found if not c.damage and is_readable(c.content)]
 
     @cached_property
     def best(self) -> Best | None:

@@ -151,7 +151,13 @@ class Entry:
 
 def entry(step: int, content: Mapping[str, Any]) -> Entry:
     """The entry of a checkpoint, from the content of its manifest."""
-    return Entry(step, content["leg"], content["place"]["is_over"], prefixed(measured(content)))
+    is_over = content["place"].get("is_over", False)
+    return Entry(step, content["leg"], is_over, prefixed(measured(content)))
+
+
+def is_readable(content: Mapping[str, Any]) -> bool:
+    """Return whether the content of a manifest has what an entry needs."""
+    return "leg" in content and "place" in content
 
 
 def measured(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -211,9 +217,16 @@ def best(entries: Sequence[Entry], rule: KeepBest) -> list[int]:
     ranks = {
         step: (best_first(score, rule), step)
         for step, score in scores.items()
-        if isinstance(score, Real) and math.isfinite(score)
+        if isinstance(score, Real) and _is_finite(score)
     }
     return sorted(ranks, key=ranks.__getitem__)
+
+
+def _is_finite(score: Real) -> bool:
+    try:
+        return math.isfinite(score)
+    except OverflowError:  # of an int
+        return False
 
 
 def kept(entries: Sequence[Entry], rules: Sequence[Rule]) -> set[int]:

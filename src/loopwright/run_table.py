@@ -14,7 +14,7 @@ from loopwright.config import FILE
 from loopwright.errors import CheckpointError, LoopwrightWarning
 from loopwright.manifest import Checkpoint, in_run
 from loopwright.record import best_of, rules_of
-from loopwright.retention import KeepBest, Mode, best_first
+from loopwright.retention import KeepBest, Mode, best_first, is_readable
 
 Status = Literal["running", "complete", "interrupted", "failed", "broken off", "empty", "damaged"]
 
@@ -126,7 +126,7 @@ def _known(path: Path, metric: str | None, mode: Mode) -> Row:
         raise
     except CheckpointError:
         whole = []
-    usable = [found for found in whole if not found.damage and "place" in found.content]
+    usable = [found for found in whole if not found.damage and is_readable(found.content)]
     rules = rules_of(path, usable)
     if metric is not None:
         own = [rule for rule in rules if rule.metric == metric] if mode == "auto" else []
@@ -151,7 +151,7 @@ def seconds(found: "list[Checkpoint]") -> float | None:
     """For how long a run has trained: the sum of its legs."""
     legs = dict[int, float]()
     for checkpoint in found:
-        leg, spent = checkpoint.content["leg"], checkpoint.content["place"]["seconds"]
+        leg, spent = checkpoint.content["leg"], checkpoint.content["place"].get("seconds", 0.0)
         legs[leg] = max(legs.get(leg, 0.0), spent)
     return sum(legs.values()) if legs else None
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import os
 import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -13,9 +12,11 @@ from typing import Any, final
 from loopwright import disk, plan_history, readers, retention, run_lock, tensors
 from loopwright.checkpoint import Store
 from loopwright.data.source import Read
-from loopwright.errors import ConfigurationError, LoopwrightWarning, message
+from loopwright.errors import CheckpointError, ConfigurationError, LoopwrightWarning, message
+from loopwright.inspection import position_bytes
 from loopwright.legs import Reached
-from loopwright.manifest import Checkpoint, read_manifest
+from loopwright.manifest import Checkpoint
+from loopwright.manifest_fields import require_resumable
 from loopwright.plan_history import PlanHistory
 from loopwright.record import best_of, kept_best
 from loopwright.retention import DEFAULT_KEEP, Entry, KeepBest, Rule, best_rules
@@ -27,9 +28,6 @@ CONFIG = "config.yaml"
 
 _LOCK, _EXPORT = "lock", "export"
 _MOST_POSITION_BYTES = 64 * 2**20
-_BITS = {"bool": 8} | {
-    f"{kind}{bits}": bits for kind in ("float", "int", "uint", "bfloat") for bits in (8, 16, 32, 64)
-}
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,7 @@ class Run:
     def newest(self) -> "tuple[Checkpoint, Snapshot] | None":
         """The newest checkpoint that is whole."""
         found = self._store.newest()
-        return None if found is None else (found, parsed(found.content))
+        return None if found is None else (found, parsed(found))
 
     @property
     def asked_rules(self) -> list[KeepBest]:
@@ -271,16 +269,17 @@ class Run:
         return None if found is None else (found.score, found.step)
 
     def _whole(self) -> list[Checkpoint]:
-        return [found for found in self._store.all() if not found.damage]
+        found = self._store.all()
+        return [each for each in found if not each.damage and retention.is_readable(each.content)]
 
     def _at(self, step: int) -> tuple[Checkpoint, Snapshot]:
         found = self._store.at(step)
-        return found, parsed(found.content)
+        return found, parsed(found)
 
     def end_of(self, leg: int) -> tuple[Checkpoint, Snapshot]:
         """The checkpoint with which a leg ended; the last one, if it was asked for more epochs."""
-        for found in reversed(self._store.all()):
-            if found.content.get("leg") == leg and found.content["place"]["is_over"]:
+        for found in reversed(self._whole()):
+            if found.content["leg"] == leg and found.content["place"].get("is_over"):
                 return self._at(found.step)
         raise ConfigurationError(
             message(
@@ -304,9 +303,10 @@ class Run:
         """
         self._writer.wait()
         last_good = None
-        for found in reversed([each for each in self._store.all() if not each.damage]):
-            is_over = found.content["place"]["is_over"]
-            if is_over or not readers.holds_failure(tensors.read(found.path / "state")):
+        for found in reversed(self._whole()):
+            if found.content["place"].get("is_over") or not readers.holds_failure(
+                tensors.read(found.path / "state")
+            ):
                 last_good = found.step
                 break
         if self._store.set_aside_after(-1 if last_good is None else last_good):
@@ -387,7 +387,8 @@ class Run:
 
     def write_plans(self, plans: PlanHistory) -> None:
         """Keeps `plan.json` up to date, on disk before the plan is used."""
-        disk.write_whole(self.directory, "plan.json", plans.text().encode(), durable=True)
+        with self._explaining("written to"):
+            disk.write_whole(self.directory, "plan.json", plans.text().encode(), durable=True)
 
     def _make(self) -> None:
         with self._explaining("made"):
@@ -403,7 +404,7 @@ class Run:
                     f"The run directory cannot be {done}.",
                     expected="a directory that can be written to",
                     received=f"run_dir={os.fspath(self.directory)!r}: {error.strerror}",
-                    do="choose another run_dir, or mend its permissions",
+                    do="choose another run_dir, or remove the cause: permissions, space, limits",
                 )
             ) from None
 
@@ -428,20 +429,21 @@ def _warn_of_missed(step: int, rule: KeepBest, whole: Sequence[Checkpoint]) -> N
             return
 
 
-def position_bytes(checkpoint: Path, variables: Sequence[Mapping[str, Any]]) -> int:
-    """How much of a checkpoint is not variables: the place in the data, and what callbacks hold."""
-    known = sum(
-        math.prod(row["shape"]) * _BITS.get(row["dtype"], 0) // 8
-        for row in variables
-        if row["shape"] is not None
-    )
-    entries = read_manifest(checkpoint)["files"].items()
-    files = sum(file["bytes"] for name, file in entries if name.startswith("state.data-"))
-    return max(files - known, 0)
-
-
-def parsed(content: Mapping[str, Any]) -> Snapshot:
-    """A snapshot as it was written."""
-    place, read = Place(**content["place"]), Read(**content["read"])
-    measured = retention.measured(content)
-    return Snapshot(**{**content, "place": place, "read": read, "measured": measured})
+def parsed(checkpoint: Checkpoint) -> Snapshot:
+    """Return the snapshot in a checkpoint."""
+    content = checkpoint.content
+    try:
+        require_resumable(content)
+        place, read = Place(**content["place"]), Read(**content["read"])
+        measured = retention.measured(content)
+        return Snapshot(**{**content, "place": place, "read": read, "measured": measured})
+    except (TypeError, KeyError) as error:
+        raise CheckpointError(
+            message(
+                f"The checkpoint {checkpoint.path} is not the checkpoint of a training run.",
+                expected="the fields that Trainer.fit writes",
+                received=f"{type(error).__name__}: {error}",
+                do="install the Loopwright that made it, put a copy back, or choose another "
+                "run_dir",
+            )
+        ) from None

@@ -342,7 +342,7 @@ class Trainer:
         require_positive(steps=steps)
         with self._state.of(checkpoint, "predict"):
             data = as_data(x, batch_size=batch_size)
-            return self._predictor.predict(data, steps=steps, plan=self.plan)
+            return self._predictor.predict(data, steps=steps, plan=self._piloting.plan_in_force)
 
     def export(
         self,
@@ -430,6 +430,7 @@ class Trainer:
     def _test_runner_for(self, feed: Feed) -> StepRunner:
         # Scores are wanted of any data, whatever plan the training runs by.
         terms = self._runners.terms(feed)
-        plan = Plan(self.plan.step, self.plan.loop)
+        plan = self._piloting.plan_in_force  # a trial is no reason to compile a test step
+        plan = Plan(plan.step, plan.loop)
         plan = settled(nearest(plan, terms), terms)
         return self._runners.runner("test_step", feed, plan)

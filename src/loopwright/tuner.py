@@ -111,6 +111,10 @@ class Tuner:
         if self._findings and self.candidates and not is_busy:
             self._settle()
 
+    def is_trying(self, plan: Plan) -> bool:
+        """Whether a plan is being measured against the fastest so far."""
+        return self._trial is not None and plan == self._trial.challenger
+
     def plan_after(self, step: int) -> Plan:
         """The fastest plan so far."""
         return self.plan

@@ -4,6 +4,7 @@ Everything happens in processes of their own, in a directory that is thrown away
 """
 
 import json
+import os
 import random
 import re
 import signal
@@ -19,8 +20,9 @@ from loopwright.checkpoint import Store
 from loopwright.config import FILE
 from loopwright.errors import LoopwrightError, message
 from loopwright.manifest import read_manifest
-from loopwright.supervising import python
+from loopwright.supervising import failure, python
 
+_MOST_OUTPUT_BYTES = 2000
 _TRAIN = """
 import sys
 from loopwright import recipes
@@ -80,7 +82,7 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="loopwright-verify-") as directory:
         whole, killed = Path(directory) / "whole", Path(directory) / "killed"
         say(f"training {title} undisturbed")
-        _finish(_start(command, whole, None))
+        _finish(_start(command, whole, None), whole)
         # Measurements and the cache differ from time to time: the second follows the first.
         plan = str(whole / "plan.json")
         steps = sorted(moments.uniform(0, _last_step(whole)) for _ in range(kills))
@@ -90,32 +92,42 @@ def verify(
                 time.sleep(0.002)
             time.sleep(moments.uniform(0.0, 0.05))
             process.send_signal(signal.SIGKILL)
-            process.communicate()
+            process.wait()
             found = Store(killed / "checkpoints").newest()
             at = "before its first checkpoint" if found is None else f"saved at step {found.step}"
             say(f"killed, {number + 1} of {kills}: {at}")
         say("starting it again, to the end")
-        _finish(_start(command, killed, plan))
+        _finish(_start(command, killed, plan), killed)
         return _compared(whole, killed, kills)
 
 
-def _start(command: Command, run_dir: Path, plan: str | None) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        command(run_dir, plan), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+def _start(command: Command, run_dir: Path, plan: str | None) -> "subprocess.Popen[bytes]":
+    # Files, not pipes: nobody reads while the training runs, and a full pipe would block it.
+    with _output(run_dir, "stdout").open("wb") as out, _output(run_dir, "stderr").open("wb") as err:
+        return subprocess.Popen(command(run_dir, plan), stdout=out, stderr=err)
 
 
-def _finish(process: "subprocess.Popen[str]") -> None:
-    _, errors = process.communicate()
-    if process.returncode:
+def _finish(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
+    code = process.wait()
+    if code:
         raise LoopwrightError(
             message(
-                "The training failed by itself.",
+                "The training failed without being killed by verify.",
                 expected="exit code 0",
-                received=f"exit code {process.returncode}:\n{errors[-2000:]}",
-                do="train it alone first",
+                received=failure(code, _tail(run_dir, "stderr"), _tail(run_dir, "stdout")),
+                do="train it without verify first",
             )
         )
+
+
+def _output(run_dir: Path, stream: str) -> Path:
+    return run_dir.with_name(f"{run_dir.name}.{stream}")
+
+
+def _tail(run_dir: Path, stream: str) -> str:
+    with _output(run_dir, stream).open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_OUTPUT_BYTES))
+        return file.read().decode(errors="replace")
 
 
 def _last_step(run_dir: Path) -> int:

@@ -41,6 +41,7 @@ from loopwright.adaptations.optimizers import (
     learning_rate_of,
     trained_by,
     update_counter,
+    watching_applies,
     without_accumulation,
 )
 from loopwright.adaptations.reduction import (
@@ -104,6 +105,7 @@ __all__ = [
     "trained_by",
     "update_counter",
     "was_left_on_purpose",
+    "watching_applies",
     "watching_calls",
     "watching_losses",
     "watching_updates",

@@ -1,6 +1,7 @@
 """What optimizers of Keras keep to themselves: accumulators, counters, variables."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +33,27 @@ def without_accumulation(optimizer: keras.optimizers.Optimizer) -> Iterator[None
         replaced(owner, "iterations", property(iterations)),
     ):
         yield
+
+
+@contextlib.contextmanager
+def watching_applies() -> Iterator[list[tuple[Any, list[Any]]]]:
+    """Note each `apply` and `apply_gradients` of an optimizer, with the variables it was given.
+
+    If this moves: the guard against unrolled loops misses updates that a step makes by itself.
+    """
+    owner = defining_class("apply")
+    original, seen = owner.apply, list[tuple[Any, list[Any]]]()
+
+    # AutoGraph leaves functions of Keras alone: `wraps` lets this pass as such.
+    @functools.wraps(original)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        seen.append((self, trainable_variables or []))
+        return original(self, grads, trainable_variables)
+
+    with replaced(owner, "apply", apply):
+        yield seen
 
 
 def accumulators(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> list[Any]:

@@ -69,7 +69,7 @@ def interpolated(content: Any) -> Any:
     >>> interpolated({"seed": 3, "model": {"seed": "${seed}"}, "run_dir": "runs/s${seed}"})
     {'seed': 3, 'model': {'seed': 3}, 'run_dir': 'runs/s3'}
     """
-    return _interpolated(content, content, (), iter(range(_MOST_REFERENCES)))
+    return _interpolated(content, content, (), (), iter(range(_MOST_REFERENCES)))
 
 
 def _value(text: str, named: str) -> Any:
@@ -95,13 +95,21 @@ def _with(content: Any, path: Path, value: Any, whole: Path) -> Any:
     return {**inside, key: _with(inside.get(key), rest, value, whole)}
 
 
-def _interpolated(value: Any, root: Any, seen: Path, left: Iterator[int]) -> Any:
+def _interpolated(value: Any, root: Any, place: Path, seen: Path, left: Iterator[int]) -> Any:
     if isinstance(value, dict):
-        return {key: _interpolated(item, root, seen, left) for key, item in value.items()}
+        return {
+            key: _interpolated(item, root, (*place, str(key)), seen, left)
+            for key, item in value.items()
+        }
     if isinstance(value, list):
-        return [_interpolated(item, root, seen, left) for item in value]
+        return [
+            _interpolated(item, root, (*place, str(at)), seen, left)
+            for at, item in enumerate(value)
+        ]
     if not isinstance(value, str) or "${" not in value:
         return value
+    if "${" in _REFERENCE.sub("", value):
+        raise _unclosed(value, place)
     whole = _REFERENCE.fullmatch(value)
     if whole:
         return _referred(whole[1], root, seen, left)
@@ -112,10 +120,7 @@ def _interpolated(value: Any, root: Any, seen: Path, left: Iterator[int]) -> Any
         at = found.end()
         if len(text) > _MOST_CHARACTERS:
             raise _no_reference(found[1], f"a text of more than {_MOST_CHARACTERS:,} characters")
-    text += value[at:]
-    if "${" in text and text == value:
-        raise _no_reference(value[:80], "a ${ without its }")
-    return text
+    return text + value[at:]
 
 
 def _referred(name: str, root: Any, seen: Path, left: Iterator[int]) -> Any:
@@ -133,7 +138,19 @@ def _referred(name: str, root: Any, seen: Path, left: Iterator[int]) -> Any:
             raise _no_reference(name, "nothing of this name")
     if isinstance(found, dict | list):
         raise _no_reference(name, "not a single value")
-    return _interpolated(found, root, (*seen, name), left)
+    return _interpolated(found, root, (name,), (*seen, name), left)
+
+
+def _unclosed(value: str, place: Path) -> ConfigurationError:
+    where = ".".join(place)[:200]
+    return ConfigurationError(
+        message(
+            f"A reference in the value of {where} is not closed.",
+            expected="${a.b}, where a.b is a single value in the same config",
+            received=f"{where}: {value[:80]!r}, a ${{ without its }}",
+            do="write ${seed} to use the value of seed; a reference cannot contain another one",
+        )
+    )
 
 
 def _no_reference(name: str, received: str) -> ConfigurationError:
