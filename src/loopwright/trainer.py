@@ -16,7 +16,7 @@ from loopwright import declaration
 from loopwright.agreement import Agreement, Team
 from loopwright.attempt import LastAttempt, Opened, close_abandoned
 from loopwright.averages import averages_in_place
-from loopwright.compiled import as_task
+from loopwright.compiled import as_task, plan_for
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
 from loopwright.edits import OnChange, require_on_change
 from loopwright.events import Event, Metrics, Sink
@@ -119,7 +119,8 @@ class Trainer:
         keeps = run_dir is not None and self._strategy.num_replicas_in_sync == 1
         watched = None if watch is None else GradientWatch(keeps=keeps)
         self._runners = Runners(self._task, self._strategy, on_nan, watched, silenced)
-        self._piloting = Piloting(asked_for(plan), self._runners, self._task)
+        asked = asked_for(plan_for(self._task, plan))
+        self._piloting = Piloting(asked, self._runners, self._task)
         self._predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
