@@ -10,12 +10,23 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-
-import loopwright as lw
-from tests.programs.right import keras_guides
+from tests.programs.right import (
+    generative,
+    keras_guides,
+    own_tasks,
+    regimes,
+    representations,
+    sequences,
+    tables_and_text,
+)
 from tests.programs.right.program import BATCH, Program, programs_of
 
-PROGRAMS = programs_of(keras_guides)
+import loopwright as lw
+
+PROGRAMS = programs_of(
+    keras_guides, generative, representations, regimes, sequences, tables_and_text
+)
+TASKS = programs_of(own_tasks)
 
 
 def fresh(build: Callable[[], Program]) -> tuple[Program, dict[str, Any]]:
@@ -41,3 +52,17 @@ def test_a_right_program_trains_in_silence_as_it_does_in_keras(name: str):
     pairs = zip(program.trained.get_weights(), reference.trained.get_weights(), strict=True)
     for got, wanted in pairs:
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_right_task_trains_in_silence(name: str):
+    program, arguments = fresh(TASKS[name])
+
+    history = lw.Trainer(program.trained, plan=program.plan).fit(**arguments).history
+
+    assert history
+    assert all(len(values) == 2 and np.isfinite(values).all() for values in history.values())
+
+
+def test_the_corpus_has_at_least_sixty_programs():
+    assert len(PROGRAMS) + len(TASKS) >= 60

@@ -5,7 +5,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras import layers, ops
-
 from tests.programs.right.program import BATCH, Program, classes, numbers
 
 
@@ -134,7 +133,9 @@ def train_step_that_returns_metrics_by_hand() -> Program:
                 y_pred = self(x, training=True)
                 loss = self.compute_loss(x, y, y_pred)
             self.optimizer.apply_gradients(
-                zip(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+                zip(
+                    tape.gradient(loss, self.trainable_weights), self.trainable_weights, strict=True
+                )
             )
             return self.compute_metrics(x, y, y_pred) | {"batch_loss": loss}
 
