@@ -149,7 +149,7 @@ def wasserstein_gan_with_gradient_penalty() -> Program:
             return tf.reduce_mean((norm - 1.0) ** 2)
 
         def train_step(self, real):
-            count = ops.shape(real)[0]
+            count, d_loss = ops.shape(real)[0], None
             for _ in range(2):
                 noise = keras.random.normal((count, 2), seed=self.seeds)
                 with tf.GradientTape() as tape:

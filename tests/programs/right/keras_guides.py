@@ -150,7 +150,7 @@ def compute_loss_of_its_own() -> Program:
             super().__init__(*args, **kwargs)
             self.tracker = keras.metrics.Mean(name="own_loss")
 
-        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
             loss = ops.mean(ops.square(y_pred - y)) + ops.sum(self.losses)
             self.tracker.update_state(loss)
             return loss

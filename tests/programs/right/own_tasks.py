@@ -115,6 +115,8 @@ def all_pairs_with_both_axes_named() -> Program:
 
 def strings_looked_up_in_the_step() -> Program:
     class Words(_Fitted):
+        lookup: Any
+
         def loss_of(self, batch):
             words, y = batch
             lookup, embedding = self.lookup, self.parts[0]
@@ -136,7 +138,7 @@ def policy_gradient_without_data() -> Program:
             self.optimizers = [keras.optimizers.Adam(0.01) for _ in range(2)]
             self.seeds = keras.random.SeedGenerator(2)
 
-        def train_step(self):
+        def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
             states = keras.random.normal((8, 2), seed=self.seeds)
             with tf.GradientTape(persistent=True) as tape:
                 logits = self.policy(states, training=True)
@@ -190,7 +192,8 @@ def gan_as_a_task() -> Program:
             self.optimizers = {name: keras.optimizers.Adam(1e-3) for name in ("g", "d")}
             self.seeds = keras.random.SeedGenerator(2)
 
-        def train_step(self, real):
+        def train_step(self, batch):
+            real = batch
             noise = keras.random.normal((tf.shape(real)[0], 2), seed=self.seeds)
             with tf.GradientTape() as g_tape, tf.GradientTape() as d_tape:
                 fake = self.generator(noise, training=True)

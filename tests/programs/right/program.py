@@ -35,7 +35,7 @@ def classes(count: int, *shape: int, seed: int = 1) -> np.ndarray:
 
 def programs_of(*modules: ModuleType) -> dict[str, Callable[[], Program]]:
     """Every public function of these modules, by name."""
-    return {
+    found: dict[str, Any] = {
         f"{module.__name__.rpartition('.')[2]}.{name}": function
         for module in modules
         for name, function in vars(module).items()
@@ -43,3 +43,4 @@ def programs_of(*modules: ModuleType) -> dict[str, Callable[[], Program]]:
         and not name.startswith("_")
         and getattr(function, "__annotations__", {}).get("return") is Program
     }
+    return dict(sorted(found.items()))

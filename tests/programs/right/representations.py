@@ -23,7 +23,7 @@ def distillation() -> Program:
             self.distillation_loss_fn = distillation_loss_fn
             self.alpha = alpha
 
-        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
             teacher = ops.softmax(self.teacher(x, training=False) / 3.0, axis=1)
             student_loss = self.student_loss_fn(y, y_pred)
             distilled = self.distillation_loss_fn(teacher, ops.softmax(y_pred / 3.0, axis=1))
