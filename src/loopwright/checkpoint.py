@@ -15,13 +15,12 @@ import errno
 import os
 import re
 import secrets
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 from loopwright import disk, retention
-from loopwright.errors import CheckpointError, LoopwrightWarning, message
+from loopwright.errors import CheckpointError, message
 from loopwright.manifest import (
     FORMAT,
     MANIFEST,
@@ -33,6 +32,7 @@ from loopwright.manifest import (
     verified,
     write_manifest,
 )
+from loopwright.warning_places import warn_at_call
 
 _NAME = re.compile(r"(step-([0-9]{8,18}))(?:\.(tmp|old|bad)-[0-9a-f]{8})?")
 # A full disk and the like, also where TensorFlow reports them in its own errors.
@@ -103,7 +103,7 @@ class Store:
                 what = f"A checkpoint is damaged: the one of step {step} is taken instead."
                 do = "nothing, unless it happens again: then check the disk"
                 text = message(what, received=damage, do=do)
-                warnings.warn(text, LoopwrightWarning, stacklevel=2)
+                warn_at_call(text)
             return found
         if not damages:
             return None

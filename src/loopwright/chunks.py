@@ -6,12 +6,10 @@ with zeros that no step sees. So any split of a run into calls gives the same bi
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-
-from loopwright import runtime
 
 _MOST_BATCHES = 128
 _MOST_BYTES = 4 * 2**20
@@ -39,7 +37,7 @@ def alone(batch: Any, batch_spec: Any, size: int) -> Any:
 def empty(batch_spec: Any, size: int) -> Any:
     """A chunk without a batch: to compile with."""
     return tf.nest.map_structure(
-        lambda leaf: tf.zeros([room(batch_spec, size), size, *leaf.shape[1:]], leaf.dtype),
+        lambda leaf: tf.zeros([room(batch_spec, size), *element_shape(leaf, size)], leaf.dtype),
         batch_spec,
     )
 
@@ -48,40 +46,53 @@ def pull(next_optional: Callable[[], Any], batch_spec: Any, size: int, limit: An
     """Pulls up to `limit` batches of `size` examples: how many, the chunk, and what came after.
 
     Fewer come if the data ends, or if a batch of another size follows: that one is returned as
-    well, for a chunk of its own. Otherwise what came after has no rows.
+    well, for a chunk of its own. The third value says whether there is one.
     """
     leaves = tf.nest.flatten(batch_spec)
-    is_open = leaves[0].shape[0] is None
+    is_open = any(leaf.shape[0] is None for leaf in leaves)
     arrays = [
-        tf.TensorArray(leaf.dtype, room(batch_spec, size), element_shape=[size, *leaf.shape[1:]])
+        tf.TensorArray(leaf.dtype, room(batch_spec, size), element_shape=element_shape(leaf, size))
         for leaf in leaves
     ]
     nothing = tf.nest.map_structure(
-        lambda leaf: tf.zeros([0 if is_open else size, *leaf.shape[1:]], leaf.dtype), batch_spec
+        lambda leaf: tf.zeros(element_shape(leaf, 0), leaf.dtype), batch_spec
     )
 
-    def body(count: Any, _: Any, __: Any, *arrays: Any) -> Any:
+    def body(count: Any, _: Any, __: Any, ___: Any, *arrays: Any) -> Any:
         optional = next_optional()
         has_value = optional.has_value()
         batch = tf.cond(has_value, optional.get_value, lambda: nothing)
-        fits = runtime.count_examples(batch) == size if is_open else has_value
+        fits = tf.logical_and(has_value, _has_rows(batch, leaves, size)) if is_open else has_value
 
         def taken() -> Any:
             flat = zip(arrays, tf.nest.flatten(batch), strict=True)
             return nothing, *[array.write(count, leaf) for array, leaf in flat]
 
         other, *written = tf.cond(fits, taken, lambda: (batch, *arrays))
-        return count + tf.cast(fits, tf.int32), fits, other, *written
+        is_other = tf.logical_and(has_value, tf.logical_not(fits))
+        return count + tf.cast(fits, tf.int32), fits, is_other, other, *written
 
     shapes = tf.nest.map_structure(lambda leaf: leaf.shape, batch_spec)
     unknown = [tf.TensorShape(None)] * len(arrays)
-    count, _, other, *arrays = tf.while_loop(
+    count, _, is_other, other, *arrays = tf.while_loop(
         lambda count, more, *_: tf.logical_and(more, count < limit),
         body,
-        (tf.constant(0), tf.constant(True), nothing, *arrays),
-        shape_invariants=(tf.TensorShape([]), tf.TensorShape([]), shapes, *unknown),
+        (tf.constant(0), tf.constant(True), tf.constant(False), nothing, *arrays),
+        shape_invariants=(*[tf.TensorShape([])] * 3, shapes, *unknown),
         parallel_iterations=1,
     )
     stacked = tf.nest.pack_sequence_as(batch_spec, [array.stack() for array in arrays])
-    rows = runtime.count_examples(other) if is_open else tf.constant(0)
-    return count, stacked, rows, other
+    return count, stacked, is_other, other
+
+
+def element_shape(leaf: Any, size: int) -> list[int]:
+    """Return the shape of a leaf in batches of `size`; one of known length keeps it.
+
+    Datasets zipped after they were batched may have batches of different sizes.
+    """
+    return [size if leaf.shape[0] is None else leaf.shape[0], *leaf.shape[1:]]
+
+
+def _has_rows(batch: Any, leaves: Sequence[Any], size: int) -> Any:
+    pairs = zip(tf.nest.flatten(batch), leaves, strict=True)
+    return tf.reduce_all([tf.shape(t)[0] == element_shape(leaf, size)[0] for t, leaf in pairs])

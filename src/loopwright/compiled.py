@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from loopwright import runtime, state
 from loopwright.errors import ConfigurationError, message
-from loopwright.task import Task
+from loopwright.task import Task, class_name
 
 
 @final
@@ -75,12 +75,34 @@ def _require_made_in_scope(task: Task, strategy: tf.distribute.Strategy) -> None
     if not runtime.made_in_scope(held, strategy):
         raise ConfigurationError(
             message(
-                f"This {type(task).__name__} was built outside the strategy's scope.",
+                f"This {class_name(task)} was built outside the strategy's scope.",
                 expected="models, optimizers and metrics created inside strategy.scope()",
                 received="a task that was built before",
                 do="pass a function that builds it: Trainer(make_task, strategy=strategy)",
             )
         )
+
+
+def plan_for(task: Task, plan: Any) -> Any:
+    """Return the plan: where it is left open, a model compiled to run eagerly does."""
+    asks = isinstance(task, CompiledModel) and task.model.run_eagerly
+    return "eager" if plan == "auto" and asks else plan
+
+
+def as_keras_merges(logs: Any) -> Any:
+    """Merge nested results into one dict, as Keras' `fit` does: sorted, the last of a name wins.
+
+    The compiled metrics of a model are one metric, whose result is a dict.
+
+    >>> as_keras_merges({"loss": 1.0, "compile_metrics": {"mae": 2.0}})
+    {'mae': 2.0, 'loss': 1.0}
+    """
+    if not isinstance(logs, Mapping):
+        return logs
+    merged: dict[str, Any] = {}
+    for name, value in sorted(logs.items()):
+        merged |= as_keras_merges(value) if isinstance(value, Mapping) else {name: value}
+    return merged
 
 
 def as_keras_reports(model: keras.Model, last_logs: Mapping[str, Any]) -> dict[str, Any]:

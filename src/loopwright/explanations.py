@@ -80,6 +80,20 @@ def place_of(op: Any) -> str:
     return _place(_frames_inside(op))
 
 
+def is_written(op: Any) -> bool:
+    """Return whether a line of the person's asks for this operation itself.
+
+    `a - b` does; `tf.reduce_mean(ragged, axis=1)` divides sums by lengths in code of TensorFlow's.
+    """
+    below = list[str]()
+    for name, line in reversed(_frames_inside(op)):
+        if _is_own(name, line) or _GENERATED in name:
+            break
+        below.append(name)
+    inner = [name.partition(_TENSORFLOW)[2] for name in below if _TENSORFLOW in name]
+    return all(_WRAPPERS.search(name) for name in inner)
+
+
 def own_lines(source: Any) -> list[Line]:
     """Return the person's lines that made an operation; of a function, the line it begins in."""
     code = getattr(inspect.unwrap(getattr(source, "__func__", source)), "__code__", None)
@@ -290,6 +304,12 @@ def _frames(error: Exception) -> _Frames:
 
 
 _HERE = str(Path(__file__).parent)
+_TENSORFLOW = str(Path("/tensorflow/python")) + "/"
+_WRAPPERS = re.compile(
+    r"^(framework|util|autograph|eager|distribute)/"
+    r"|^ops/(gen_\w+|math_ops|weak_tensor_ops|\w*override\w*|tensor_math\w*|variables|resource_\w+)\.py"
+)
+"""Files of TensorFlow that lead from a function that people call to the operation of that name."""
 _GENERATED = "__autograph_generated"
 _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 

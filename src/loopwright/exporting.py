@@ -10,7 +10,6 @@ answers are compared. Beyond the tolerance nothing is left behind.
 import contextlib
 import json
 import subprocess
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,9 +20,10 @@ import numpy as np
 import tensorflow as tf
 
 from loopwright import calls, disk, outputs, tensors
-from loopwright.errors import ConfigurationError, LoopwrightError, LoopwrightWarning, message
+from loopwright.errors import ConfigurationError, LoopwrightError, message
 from loopwright.staging import staged
 from loopwright.supervising import failure, python
+from loopwright.warning_places import warn_at_call
 
 Format = Literal["saved_model", "keras"]
 EXAMPLES = 8
@@ -116,16 +116,14 @@ def _require_same(
 def _warn_of_nothing_to_compare(expected: Mapping[str, Mapping[str, Any]]) -> None:
     empty = [f"{name}: {o}" for name, own in expected.items() for o in outputs.without_numbers(own)]
     if empty:
-        warnings.warn(
+        warn_at_call(
             message(
                 "The task itself outputs nothing but NaN for the examples of this export: "
                 "the comparison says nothing about these outputs.",
                 expected="numbers to compare",
                 received="; ".join(empty),
                 do='pass inputs that the model is made for: export(..., examples={"serve": x[:8]})',
-            ),
-            LoopwrightWarning,
-            stacklevel=2,
+            )
         )
 
 

@@ -9,7 +9,13 @@ import keras
 import tensorflow as tf
 
 from loopwright.errors import StepError, message
-from loopwright.explanations import place_of, shape_text, strings_for_numbers, variable_name
+from loopwright.explanations import (
+    is_written,
+    place_of,
+    shape_text,
+    strings_for_numbers,
+    variable_name,
+)
 from loopwright.silencing import warn
 
 
@@ -109,7 +115,8 @@ def check_operations(step: str, graph: Any, placeholders: Sequence[Any]) -> None
             raise StepError(strings_for_numbers(step, place_of(op), received))
         if op.type in _ELEMENTWISE and all(tensor.name in from_batch for tensor in op.inputs):
             a, b = (tensor.shape for tensor in op.inputs)
-            if (_spreads(a, b) or _spreads(b, a)) and (place := place_of(op)) not in warned:
+            spreads = (_spreads(a, b) or _spreads(b, a)) and is_written(op)
+            if spreads and (place := place_of(op)) not in warned:
                 warned.add(place)
                 warn(
                     "broadcast",

@@ -3,12 +3,16 @@
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
+import keras
+
 from loopwright.events import EpochEnded, Event, Validated
 
 
 @final
-class History:
+class History(keras.callbacks.History):
     """The numbers of a run: `.history` is a dict of lists, with Keras' names.
+
+    A `keras.callbacks.History` to tuners and trackers that ask for one.
 
     Training numbers have one entry per epoch. `val_` numbers have one entry per validation, so
     with `validate_every="500 steps"` there can be more of them: `validation_steps` says at which
@@ -16,6 +20,7 @@ class History:
     """
 
     def __init__(self, added: Callable[[], Mapping[str, Any]] = dict) -> None:
+        keras.callbacks.Callback.__init__(self)  # Keras' own keeps its numbers elsewhere
         self.epoch: list[int] = []
         self.epoch_steps: list[int] = []
         self.validation_steps: list[int] = []

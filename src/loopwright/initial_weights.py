@@ -15,8 +15,9 @@ import tensorflow as tf
 
 from loopwright import repeatable, state, tensors
 from loopwright.checkpoint import Store
-from loopwright.errors import ConfigurationError, LoopwrightWarning, message
+from loopwright.errors import ConfigurationError, message
 from loopwright.manifest import DamagedError, verified
+from loopwright.warning_places import warn_at_call
 
 Shapes = Mapping[str, tuple[int, ...]]
 KINDS = "a run directory or a checkpoint in it, a .weights.h5 file, a tf.train.Checkpoint prefix"
@@ -52,15 +53,13 @@ def start_from(task: Any, source: str) -> Match:
         )
     load()
     if match.missing or match.unused:
-        warnings.warn(
+        warn_at_call(
             message(
                 f"{len(match.matched)} weights were taken from {source}, others were not found.",
                 expected=f"{_listed(match.missing)} (left as they were)" if match.missing else "",
                 received=f"{_listed(match.unused)} (not used)" if match.unused else "",
                 do="nothing, if this is meant",
-            ),
-            LoopwrightWarning,
-            stacklevel=2,
+            )
         )
     return match
 

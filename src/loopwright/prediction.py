@@ -15,7 +15,7 @@ from loopwright.errors import DataError, message
 from loopwright.meter import Pace
 from loopwright.plans import Plan
 from loopwright.readers import ResidentReader
-from loopwright.task import Task
+from loopwright.task import Task, class_name
 from loopwright.validation import feed_after, undisturbed
 
 _Step = Callable[[Any], Any]
@@ -35,7 +35,7 @@ class Predictor:
         """The predictions for all of a data set, as NumPy arrays in the nest the step returns."""
         parts: list[Any] = []
         feed: Feed | None = data.one_pass(steps=steps)
-        title = f"{type(self._task).__name__}.predict_step"
+        title = f"{class_name(self._task)}.predict_step"
         while feed is not None:
             with explanations.explained(title, feed.batch_spec):
                 if plan.step == "eager":
@@ -53,7 +53,8 @@ class Predictor:
             with scheduled.following(self._task.step_counter):
                 return own(batch)
 
-        return _on_all_replicas(on_replica, self._strategy)
+        casts = self._task.reported != "last"
+        return _on_all_replicas(on_replica, self._strategy, casts=casts)
 
     def _traced_for(self, batch_spec: Any) -> "_Traced":
         if self._fingerprint != scheduled.fingerprint(self._task):
@@ -67,9 +68,10 @@ class Predictor:
         return self._traced[kind]
 
 
-def _on_all_replicas(step: _Step, strategy: tf.distribute.Strategy) -> _Step:
+def _on_all_replicas(step: _Step, strategy: tf.distribute.Strategy, *, casts: bool) -> _Step:
     def on_batch(batch: Any) -> Any:
-        shares = runtime.split_here(nests.to_floatx(batch), strategy)
+        batch = nests.to_floatx(batch) if casts else batch
+        shares = runtime.split_here(batch, strategy)
         with adaptations.replicas_draw_apart(runtime.local_replicas(strategy)):
             outputs = strategy.run(step, args=(shares,))
         local = strategy.experimental_local_results

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from loopwright.averages import finalize_averages
 from loopwright.edits import OnChange
 from loopwright.errors import (
     ConfigurationError,
-    LoopwrightWarning,
     message,
 )
 from loopwright.events import (
@@ -37,6 +35,7 @@ from loopwright.telemetry.facts import Facts, facts, learning_rates, optimizers
 from loopwright.telemetry.run_files import Files, RunFiles
 from loopwright.telemetry.worker_log import WorkerLog
 from loopwright.validation import undisturbed
+from loopwright.warning_places import warn_at_call
 
 
 def leg_events(
@@ -123,11 +122,9 @@ def leg_events(
 
 def _warn_of_trained(steps: int, expected: int) -> None:
     if steps != expected:
-        warnings.warn(
+        warn_at_call(
             f"The task has already trained for {steps:,} steps in this process: starting over from "
-            "its current weights. Build the task again to start from its initial weights.",
-            LoopwrightWarning,
-            stacklevel=2,
+            "its current weights. Build the task again to start from its initial weights."
         )
 
 
@@ -160,32 +157,28 @@ def _skipped(
 def _warn_of_excess(leg: int, excess: str) -> None:
     if excess:
         text = f"Leg {leg + 1} of this run is already {excess}: it is complete, with that state."
-        warnings.warn(text, LoopwrightWarning, stacklevel=2)
+        warn_at_call(text)
 
 
 def _warn_of_changes(leg: int, step: int, changed: Sequence[str]) -> None:
     if changed:
         names = ", ".join(repeatable.shortened(changed))
-        warnings.warn(
+        warn_at_call(
             f"This call of fit continues leg {leg + 1} from step {step:,}, with the values that "
-            f"were set since the leg was interrupted: {names}.",
-            LoopwrightWarning,
-            stacklevel=2,
+            f"were set since the leg was interrupted: {names}."
         )
 
 
 def _warn_of_no_validation(run: Run) -> None:
     names = [rule.metric for rule in run.asked_rules]
     if names:
-        warnings.warn(
+        warn_at_call(
             message(
                 f"No checkpoint can be the best by {', '.join(names)}: fit does not validate.",
                 expected="validation_data or validation_split",
                 received="neither",
                 do="pass validation_data to fit, or leave KeepBest out of keep",
-            ),
-            LoopwrightWarning,
-            stacklevel=2,
+            )
         )
 
 

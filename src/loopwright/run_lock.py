@@ -14,13 +14,13 @@ import functools
 import json
 import os
 import socket
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
 from loopwright import disk
-from loopwright.errors import ConfigurationError, LoopwrightWarning, message
+from loopwright.errors import ConfigurationError, message
+from loopwright.warning_places import warn_at_call
 
 _NO_LOCKS_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 _handles: set[int] = set()
@@ -117,13 +117,11 @@ def _lock(handle: int, path: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LOCKS_HERE:
             raise _unusable(path, str(error.strerror)) from error
-        warnings.warn(
+        warn_at_call(
             message(
                 f"{path} cannot be locked: {error.strerror}.",
                 do="never start two processes in this run directory; nothing prevents it here",
-            ),
-            LoopwrightWarning,
-            stacklevel=6,
+            )
         )
     with contextlib.suppress(OSError):  # a full disk is no reason: the lock is held
         written = os.pwrite(handle, _this_process(), 0)

@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,10 +10,11 @@ from typing import Any, Literal
 from loopwright import disk, run_lock
 from loopwright.checkpoint import Store
 from loopwright.config import FILE
-from loopwright.errors import CheckpointError, LoopwrightWarning
+from loopwright.errors import CheckpointError
 from loopwright.manifest import Checkpoint, in_run
 from loopwright.record import best_of, rules_of
 from loopwright.retention import KeepBest, Mode, best_first, is_readable
+from loopwright.warning_places import warn_at_call
 
 Status = Literal["running", "complete", "interrupted", "failed", "broken off", "empty", "damaged"]
 
@@ -113,7 +113,7 @@ def _row(path: Path, metric: str | None, mode: Mode) -> Row:
     try:
         return _known(path, metric, mode)
     except disk.UnsafeFileError as error:
-        warnings.warn(str(error), LoopwrightWarning, stacklevel=2)
+        warn_at_call(str(error))
         changed = path.stat().st_mtime
         metric = metric or KeepBest().metric
         return Row(path, "damaged", None, None, None, metric, "min", None, changed)

@@ -13,7 +13,7 @@ from loopwright.plans import Plan, Terms
 from loopwright.recording import Recorder
 from loopwright.running import StepRunner
 from loopwright.step import Step, StepName
-from loopwright.task import Task
+from loopwright.task import Task, class_name
 from loopwright.updates import Updates
 from loopwright.watching import GradientWatch
 
@@ -130,7 +130,8 @@ class Runners:
         kind = (step.name, str(batch_spec))
         if kind not in self._built:
             _ = self._task.step_counter
-            spec = None if batch_spec is None else nests.spec_in_floatx(batch_spec)
+            casts = batch_spec is not None and not step.reports_last
+            spec = nests.spec_in_floatx(batch_spec) if casts else batch_spec
             self._built[kind] = build(step, spec)
             # Building creates what is made lazily, so the fingerprint is taken after it.
             self._fingerprint = scheduled.fingerprint(self._task)
@@ -141,7 +142,7 @@ class Runners:
         """Refuses a test step that would change the training."""
         trained = [r for built in self._of("train_step") for r in built.resources]
         tested = [r for built in self._of("test_step") for r in built.resources]
-        title = f"{type(self._task).__name__}.test_step"
+        title = f"{class_name(self._task)}.test_step"
         resources.require_separate(title, tested, trained, self._task)
 
     def _of(self, name: StepName) -> list[Built]:
@@ -152,7 +153,7 @@ class Runners:
             return Watch(looks=False)
         if self._on_nan != "skip":
             return Watch(looks=True)
-        title = f"{type(self._task).__name__}.train_step"
+        title = f"{class_name(self._task)}.train_step"
         resources.require_skippable(title, built.resources, self._task)
         named = state.named(self._task)
         own = {name: variable for name, variable in named.items() if name != "step"}

@@ -179,8 +179,8 @@ class StepRunner:
             return chunks.pull(lambda: next_optional(iterator, reader.end), spec, size, limit)
 
         function = self._function(("pull", size), pull)
-        count, chunk, rows, other = function(reader.iterator, tf.constant(limit))
-        reader.held = other if rows > 0 else None
+        count, chunk, is_other, other = function(reader.iterator, tf.constant(limit))
+        reader.held = other if bool(is_other) else None
         return int(count), chunk, int(count) == limit or reader.held is not None
 
     def _run_in_python(self, reader: StreamReader | None, watch: Stopwatch) -> _Called:

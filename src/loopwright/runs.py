@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, final
 from loopwright import disk, plan_history, readers, retention, run_lock, tensors
 from loopwright.checkpoint import Store
 from loopwright.data.source import Read
-from loopwright.errors import CheckpointError, ConfigurationError, LoopwrightWarning, message
+from loopwright.errors import CheckpointError, ConfigurationError, message
 from loopwright.inspection import position_bytes
 from loopwright.legs import Reached
 from loopwright.manifest import Checkpoint
@@ -22,6 +21,7 @@ from loopwright.record import best_of, kept_best
 from loopwright.retention import DEFAULT_KEEP, Entry, KeepBest, Rule, best_rules
 from loopwright.saving import Writer
 from loopwright.schedule import Place, every
+from loopwright.warning_places import warn_at_call
 
 CONFIG = "config.yaml"
 """What the command line writes down; a run that starts over keeps it."""
@@ -107,7 +107,7 @@ class Run:
                     moved = self.move_aside()
                     if moved is not None:
                         text = f"Previous run moved to {moved}."
-                        warnings.warn(text, LoopwrightWarning, stacklevel=3)
+                        warn_at_call(text)
                     self._fresh = False
                 self._store.clean()
                 yield
@@ -311,11 +311,9 @@ class Run:
                 break
         if self._store.set_aside_after(-1 if last_good is None else last_good):
             again = "from its beginning" if last_good is None else f"from step {last_good:,}"
-            warnings.warn(
+            warn_at_call(
                 "Later checkpoints had read the data ahead that has failed, and are set aside: "
-                f"started again, this run goes on {again}.",
-                LoopwrightWarning,
-                stacklevel=2,
+                f"started again, this run goes on {again}."
             )
 
     def plans(self, snapshot: Snapshot) -> PlanHistory:
@@ -371,14 +369,12 @@ class Run:
         taken_bytes = position_bytes(path, snapshot.variables)
         if taken_bytes > _MOST_POSITION_BYTES and not self._told_of_position:
             self._told_of_position = True
-            warnings.warn(
+            warn_at_call(
                 message(
                     f"The place in the data takes {taken_bytes >> 20:,} MB of each checkpoint.",
                     do="shuffle file names or indices instead of examples, use a smaller shuffle "
                     "buffer, or save the number of batches only: lw.Stream(dataset, replay=True)",
-                ),
-                LoopwrightWarning,
-                stacklevel=2,
+                )
             )
 
     def wait(self) -> None:
@@ -415,16 +411,14 @@ def _warn_of_missed(step: int, rule: KeepBest, whole: Sequence[Checkpoint]) -> N
     for found in whole:
         rules = retention.recorded_in(found.content)
         if rules is not None and wanted not in [(r.metric, r.larger_is_better) for r in rules]:
-            warnings.warn(
+            warn_at_call(
                 message(
                     f"Step {step:,} is the best saved checkpoint by {rule.metric!r}, but a better "
                     "validation may not have been saved.",
                     expected=f"a run trained with KeepBest({rule.metric!r})",
                     received=f"step {found.step:,} was saved without this rule",
                     do=f"pass keep=[KeepLatest(3), KeepBest({rule.metric!r})] when training starts",
-                ),
-                LoopwrightWarning,
-                stacklevel=2,
+                )
             )
             return
 

@@ -64,10 +64,11 @@ def share(batch: Any, index: int, count: int) -> Any:
     Shares differ by one example at most; a batch with fewer examples than replicas leaves some
     replicas without any.
     """
-    examples = count_examples(batch)
-    begin, end = examples * index // count, examples * (index + 1) // count
 
     def cut(leaf: Any) -> Any:
+        # Each by its own length: datasets zipped after they were batched may have different ones.
+        examples = count_examples(leaf)
+        begin, end = examples * index // count, examples * (index + 1) // count
         if isinstance(leaf, tf.SparseTensor):
             begin64, end64 = tf.cast(begin, tf.int64), tf.cast(end, tf.int64)
             zeros = tf.zeros_like(leaf.dense_shape[1:])

@@ -1,7 +1,6 @@
 """Sharing: what several workers have in common, and one of them holds for all."""
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,10 +9,11 @@ import keras
 from loopwright import tensors
 from loopwright.agreement import Team
 from loopwright.data import Data
-from loopwright.errors import ConfigurationError, LoopwrightWarning, message
+from loopwright.errors import ConfigurationError, message
 from loopwright.fitting import Asked
 from loopwright.manifest import Checkpoint
 from loopwright.runs import Run, Snapshot
+from loopwright.warning_places import warn_at_call
 
 Found = tuple[Checkpoint, Snapshot]
 
@@ -55,7 +55,7 @@ def start_over(run: Run, team: Team, leg: int, why: str) -> Found | None:
         aside = run.start_over(leg)
         differs = why.partition("\n  do: ")[0]
         text = f"{differs}\nStarting over; the previous run was moved to {aside}."
-        warnings.warn(text, LoopwrightWarning, stacklevel=2)
+        warn_at_call(text)
         return 0
 
     team.from_chief(move)

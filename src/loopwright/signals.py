@@ -9,11 +9,10 @@ scheduler that preempts a job must be able to tell it from one that a person has
 import contextlib
 import signal
 import threading
-import warnings
 from collections.abc import Iterator
 from typing import Any, final
 
-from loopwright.errors import LoopwrightWarning
+from loopwright.warning_places import warn_at_call
 
 _PREEMPTING = (signal.SIGTERM, signal.SIGUSR1)
 
@@ -68,11 +67,9 @@ def watched() -> Iterator[Signals]:
     """Notes signals while it is open, and puts back the handlers that were there before."""
     signals = Signals()
     if threading.current_thread() is not threading.main_thread():
-        warnings.warn(
+        warn_at_call(
             "Signals cannot be heard outside the main thread: this run is saved at its intervals "
-            "only, and not when it is asked to leave.",
-            LoopwrightWarning,
-            stacklevel=2,
+            "only, and not when it is asked to leave."
         )
         yield signals
         return

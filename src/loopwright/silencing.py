@@ -1,11 +1,11 @@
 """Warnings about a step, each with an id by which a person can silence it."""
 
 import contextlib
-import warnings
 from collections.abc import Collection, Iterator
 from typing import Literal, get_args
 
 from loopwright.errors import ConfigurationError, StepWarning, message
+from loopwright.warning_places import warn_at_call
 
 WarningId = Literal[
     "baked-in-array",
@@ -27,7 +27,7 @@ def warn(id: WarningId, text: str) -> None:
     """Warn about something that is probably a mistake, unless its id is silenced."""
     if not any(id in ids for ids in _silenced):
         text += f'\n  silence: Trainer(..., silence=["{id}"]), if it is meant'
-        warnings.warn(StepWarning(text, id=id), stacklevel=2)
+        warn_at_call(StepWarning(text, id=id))
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Snapshots: the moment of a run, taken from its parts, and put back into them."""
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
@@ -18,11 +17,12 @@ from loopwright.building import Built
 from loopwright.data import specs
 from loopwright.data.source import Read, changed_data
 from loopwright.edits import STEP, OnChange, edits, refusal
-from loopwright.errors import ConfigurationError, LoopwrightWarning, StepError, message
+from loopwright.errors import ConfigurationError, StepError, message
 from loopwright.events import Metrics
 from loopwright.fitting import Fitting
 from loopwright.runs import Snapshot
 from loopwright.schedule import Place
+from loopwright.warning_places import warn_at_call
 
 Exact = Literal["warn", "require"]
 
@@ -143,11 +143,9 @@ def objection(
     if any(edit.name != STEP or on_change == "start_over" for edit in found):
         return refusal(found, can_continue=changed is None)
     if found:
-        warnings.warn(
+        warn_at_call(
             f"The code of {', '.join(edit.place for edit in found)} has changed since this run "
-            f'began; the run continues with the new code. on_change=["{STEP}"] accepts this.',
-            LoopwrightWarning,
-            stacklevel=2,
+            f'began; the run continues with the new code. on_change=["{STEP}"] accepts this.'
         )
     if changed is not None:
         return changed
@@ -235,10 +233,8 @@ def _still_exact(snapshot: Snapshot, exact: Exact, now: Mapping[str, Any]) -> in
             )
         )
     until = snapshot.step if snapshot.exact_until_step is None else snapshot.exact_until_step
-    warnings.warn(
+    warn_at_call(
         f"The environment has changed ({'; '.join(changes)}): this run goes on, and is bit-exact "
-        f"until step {until}.",
-        LoopwrightWarning,
-        stacklevel=2,
+        f"until step {until}."
     )
     return until

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from loopwright import adaptations, constants, runtime, scalars, scheduled, state
+from loopwright.compiled import as_keras_merges
 from loopwright.data import nests
 from loopwright.gradients import StepScope, step_scope
-from loopwright.task import Task
+from loopwright.task import Task, class_name, owner
 from loopwright.watching import GradientWatch, named
 
 StepName = Literal["train_step", "test_step"]
@@ -36,16 +37,12 @@ class Step:
     @property
     def title(self) -> str:
         """The step's name in messages: `GAN.train_step`."""
-        return f"{type(self._owner).__name__}.{self.name}"
-
-    @property
-    def _owner(self) -> Any:
-        return getattr(self.task, "model", self.task) if self.reports_last else self.task
+        return f"{class_name(self.task)}.{self.name}"
 
     @property
     def source(self) -> Any:
         """The person's own function; of a compiled Keras model, the model's."""
-        step = getattr(self._owner, self.name)
+        step = getattr(owner(self.task), self.name)
         # A step under @tf.function would hide its operations from guards, plans and replicas.
         return getattr(step, "python_function", step)
 
@@ -80,7 +77,8 @@ class Step:
         """The part of each replica, how many examples all have, and whether one has none."""
         if not self.has_data:
             return None, tf.constant(self.replicas), tf.constant(False)
-        batch = nests.to_floatx(batch)
+        if not self.reports_last:  # to its own model Keras hands a pipeline's floats as they are
+            batch = nests.to_floatx(batch)
         if examples is not None:
             here = runtime.split_here(batch, self.strategy)
             return here, examples, examples < self.replicas
@@ -112,7 +110,7 @@ class Step:
     def folded(self, outputs: Any, examples: Any) -> Any:
         """What is kept of a step's outputs; refuses what is not a dict of scalars."""
         if self.reports_last:
-            return tf.nest.map_structure(tf.convert_to_tensor, outputs)
+            return tf.nest.map_structure(tf.convert_to_tensor, as_keras_merges(outputs))
         return scalars.totals(outputs, self.title, examples)
 
     @contextlib.contextmanager

@@ -125,6 +125,16 @@ class Task:
         return apply_gradients(gradients, variables, optimizer, when=when, transform=transform)
 
 
+def owner(task: Task) -> Any:
+    """Return the object whose steps run: the task, or the compiled Keras model inside it."""
+    return getattr(task, "model", task) if task.reported == "last" else task
+
+
+def class_name(task: Task) -> str:
+    """Return the name of the person's class, for messages: `VAE`, never the task around it."""
+    return type(owner(task)).__name__
+
+
 def has_step(task: Task, name: Literal["train_step", "test_step", "predict_step"]) -> bool:
     """Whether the task's class, or the task itself, brings this step."""
     return getattr(type(task), name) is not getattr(Task, name) or name in vars(task)
@@ -136,9 +146,7 @@ def require_step(
     """Raises in words if the task lacks the step, or if its step takes other arguments."""
     if not has_step(task, name):
         getattr(task, name)(None)
-    # Of a compiled Keras model, the step is the model's.
-    owner = getattr(task, "model", task) if task.reported == "last" else task
-    step = getattr(owner, name)
+    step = getattr(owner(task), name)
     try:
         signature = inspect.signature(getattr(step, "python_function", step))
     except (TypeError, ValueError):  # a callable that does not tell
@@ -146,11 +154,11 @@ def require_step(
     try:
         signature.bind(*([None] if has_batch else []))
     except TypeError:
-        raise ConfigurationError(_wrong_arguments(owner, name, signature, has_batch)) from None
+        raise ConfigurationError(_wrong_arguments(task, name, signature, has_batch)) from None
 
 
-def _wrong_arguments(owner: Any, name: str, signature: inspect.Signature, has_batch: bool) -> str:
-    title = f"{type(owner).__name__}.{name}"
+def _wrong_arguments(task: Task, name: str, signature: inspect.Signature, has_batch: bool) -> str:
+    title = f"{class_name(task)}.{name}"
     taken = [str(parameter).partition(":")[0] for parameter in signature.parameters.values()]
     written = f"def {name}({', '.join(['self', *taken])})"
     if not has_batch:
@@ -192,7 +200,7 @@ def reset(task: Task) -> None:
 
 
 def _missing(task: Task, name: str, needed_by: str) -> MissingStepError:
-    kind = type(task).__name__
+    kind = class_name(task)
     returns = "the predictions" if name == "predict_step" else "a dict of scalars"
     return MissingStepError(
         message(

@@ -16,7 +16,7 @@ from loopwright import declaration
 from loopwright.agreement import Agreement, Team
 from loopwright.attempt import LastAttempt, Opened, close_abandoned
 from loopwright.averages import averages_in_place
-from loopwright.compiled import as_task
+from loopwright.compiled import as_task, plan_for
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
 from loopwright.edits import OnChange, require_on_change
 from loopwright.events import Event, Metrics, Sink
@@ -49,7 +49,7 @@ from loopwright.silencing import require_known
 from loopwright.snapshots import Exact
 from loopwright.task import Task, require_step
 from loopwright.telemetry.callback_model import Scoring
-from loopwright.telemetry.console import console
+from loopwright.telemetry.console import console, show_scores
 from loopwright.telemetry.tolerance import tolerated
 from loopwright.validation import score
 from loopwright.watching import GradientWatch
@@ -119,7 +119,8 @@ class Trainer:
         keeps = run_dir is not None and self._strategy.num_replicas_in_sync == 1
         watched = None if watch is None else GradientWatch(keeps=keeps)
         self._runners = Runners(self._task, self._strategy, on_nan, watched, silenced)
-        self._piloting = Piloting(asked_for(plan), self._runners, self._task)
+        asked = asked_for(plan_for(self._task, plan))
+        self._piloting = Piloting(asked, self._runners, self._task)
         self._predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
@@ -314,20 +315,24 @@ class Trainer:
         *,
         batch_size: int | None = None,
         steps: int | None = None,
+        verbose: Verbose = 0,
         checkpoint: Checkpoint | None = None,
     ) -> dict[str, Any]:
         """Scores a data set: `{"loss": ..., "accuracy": ...}`. Training is not disturbed.
 
         `checkpoint` is "best", "last" or a step of the run: its state is used for this call, then
         the task's own is put back. "current" are the weights that the task holds. It may be left
-        out after `fit` or `restore`, and where there are no checkpoints.
+        out after `fit` or `restore`, and where there are no checkpoints. `verbose=1` prints the
+        scores.
         """
         require_step(self._task, "test_step")
         require_positive(steps=steps)
         with self._state.of(checkpoint, "evaluate"), self._team.losses_explained():
             data = part(as_data(x, y, sample_weight, batch_size=batch_size), self._team)
             alone = Agreement(self._team, time.perf_counter, Signals())
-            return self._score(data, steps, alone) or {}
+            found = self._score(data, steps, alone) or {}
+        show_scores(verbose if self.is_chief else 0, found)
+        return found
 
     def predict(
         self,

@@ -1,6 +1,5 @@
 """Training: a step, its data and its numbers, run some steps at a time."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -18,6 +17,7 @@ from loopwright.readers import Reader, StreamReader
 from loopwright.running import StepRunner
 from loopwright.stopwatch import Stopwatch
 from loopwright.tally import Tally
+from loopwright.warning_places import warn_at_call
 
 
 @final
@@ -229,7 +229,7 @@ class Training:
         wider = feed.reopened()
         if wider is not None:
             self._feed, change = wider
-            warnings.warn(_retraced(change), RetraceWarning, stacklevel=2)
+            warn_at_call(RetraceWarning(_retraced(change)))
             self._runners.clear()
             self._pilot = self._pilot_for(self._feed, self)
             self._open(self._feed)

@@ -10,7 +10,7 @@ import numpy as np
 
 from loopwright import adaptations, guards, silencing, state
 from loopwright.errors import message
-from loopwright.task import Task
+from loopwright.task import Task, class_name
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Updates:
                 silencing.warn(
                     "idle-metric",
                     message(
-                        f"{type(self._task).__name__}.{step} does not update {kind} {listed}: "
+                        f"{class_name(self._task)}.{step} does not update {kind} {listed}: "
                         f"left out of the numbers of {numbers}.",
                         do=f"call update_state in {step} to report it there; nothing, if it is "
                         "meant for the other step only",

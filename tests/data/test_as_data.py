@@ -1,5 +1,6 @@
 """What `fit`, `evaluate` and `predict` take, and what cannot stand beside what."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -97,10 +98,13 @@ def test_labels_and_weights_are_not_dropped_in_silence(kind: str, argument: str)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "arrays"])
-def test_a_batch_size_beside_batches_is_refused(kind: str):
-    with refused(f"batch_size cannot be given beside data of type {NAMES[kind]}."):
-        fit(KINDS[kind](), batch_size=8)
-    with refused(f"batch_size cannot be given beside data of type {NAMES[kind]}."):
+def test_a_batch_size_beside_batches_is_ignored_with_a_warning(kind: str):
+    sentence = f"batch_size=8 is ignored: a {NAMES[kind]} is already in batches."
+    with pytest.warns(lw.LoopwrightWarning, match=re.escape(sentence)) as caught:
+        task = fit(KINDS[kind](), batch_size=8)
+    assert [warning.filename for warning in caught] == [fit.__code__.co_filename]
+    assert len(task.trained) > 0
+    with pytest.warns(lw.LoopwrightWarning, match=re.escape(sentence)):
         lw.Trainer(Recorder()).evaluate(KINDS[kind](), batch_size=8)
 
 

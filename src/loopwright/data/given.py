@@ -13,6 +13,7 @@ from loopwright.data.shares import Shares
 from loopwright.data.source import Data
 from loopwright.data.stream import Stream
 from loopwright.errors import ConfigurationError, DataError, message
+from loopwright.warning_places import warn_at_call
 
 
 def as_data(
@@ -29,8 +30,13 @@ def as_data(
         _refuse_beside(x, y=y, sample_weight=sample_weight)
     if isinstance(data, Arrays):
         data = data if batch_size is None else data.in_batches_of(batch_size)
-    else:
-        _refuse_beside(x, batch_size=batch_size)
+    elif batch_size is not None:
+        warn_at_call(
+            message(
+                f"batch_size={batch_size} is ignored: a {_kind(x)} is already in batches.",
+                do=f"leave batch_size out, and set it where the {_kind(x)} makes its batches",
+            )
+        )
     if class_weight is not None and isinstance(data, Arrays | Stream | Batches | Shares):
         data = data.weighted_by_class(class_weight)
     return data
@@ -62,8 +68,12 @@ def _is_array_like(x: Any) -> bool:
     return hasattr(x, "__array__") or hasattr(x, "to_numpy") or hasattr(x, "tocoo")
 
 
+def _kind(x: Any) -> str:
+    return "tf.data.Dataset" if isinstance(x, tf.data.Dataset) else type(x).__name__
+
+
 def _refuse_beside(x: Any, **given: Any) -> None:
-    kind = "tf.data.Dataset" if isinstance(x, tf.data.Dataset) else type(x).__name__
+    kind = _kind(x)
     for name, value in given.items():
         if value is not None:
             raise DataError(

@@ -3,7 +3,6 @@
 import copy
 import functools
 import itertools
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, final
@@ -22,8 +21,9 @@ from loopwright.data.passes import (
 )
 from loopwright.data.source import NOTHING_READ, Data, Feed, Read, cannot_go_on
 from loopwright.data.stream import STEPS, endless
-from loopwright.errors import DataError, LoopwrightWarning, message
+from loopwright.errors import DataError, message
 from loopwright.explanations import describe, shape_text
+from loopwright.warning_places import warn_at_call
 
 
 @final
@@ -39,11 +39,9 @@ class Batches(Data):
         # A generator object goes on where it stopped, also in the next call of fit.
         self._once = source if isinstance(source, Iterator) else None
         if isinstance(source, keras.utils.PyDataset) and self._source.use_multiprocessing:
-            warnings.warn(
+            warn_at_call(
                 "PyDataset(use_multiprocessing=True): batches are made by threads here, which "
-                "keeps their order and needs no copies of the dataset.",
-                LoopwrightWarning,
-                stacklevel=2,
+                "keeps their order and needs no copies of the dataset."
             )
 
     @property
@@ -62,12 +60,16 @@ class Batches(Data):
         source = self._source
         if not isinstance(source, keras.utils.PyDataset):
             kind = f"a {type(source).__name__} (a generator or another iterable)"
-            return cannot_go_on(f"{kind} gives its batches one after the other, from the beginning")
+            return cannot_go_on(
+                f"{kind} gives its batches one after the other, from the beginning",
+                "give arrays, a PyDataset or a tf.data.Dataset",
+            )
         own = [n for n in ("on_epoch_begin", "on_epoch_end") if n in written_by_person(source)]
         if own and not getattr(source, "resumable", False):
             return cannot_go_on(
-                f"{type(source).__name__}.{own[0]} may change what batches it gives (if it does "
-                "not, say so with the attribute resumable = True)"
+                f"{type(source).__name__}.{own[0]} may change what batches it gives",
+                f"if it does not, say so with the attribute {type(source).__name__}.resumable = "
+                "True; else give arrays, or compute each batch from its index alone",
             )
         return None
 

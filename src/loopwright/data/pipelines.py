@@ -130,6 +130,22 @@ def watched(dataset: tf.data.Dataset, last: list[Any]) -> tf.data.Dataset:
     return dataset.map(watch).with_options(options)
 
 
+def is_batched(dataset: tf.data.Dataset) -> bool:
+    """Return whether the pipeline makes batches, as far as its parts tell.
+
+    >>> is_batched(tf.data.Dataset.range(10).batch(2).map(lambda n: n + 1))
+    True
+    >>> is_batched(tf.data.Dataset.range(10).batch(2).unbatch())
+    False
+    """
+    for part in adaptations.pipeline_parts(dataset):
+        if "atch" in part.kind:
+            return "Unbatch" not in part.kind
+        if part.kind == "Tensor" or any("Batch" in kind for kind in part.operations):
+            return True  # from_tensors gives one batch; a flat_map may batch inside
+    return False
+
+
 def seeds(dataset: tf.data.Dataset) -> list[list[int]]:
     """The seeds of its parts; not all are given: `image_dataset_from_directory` draws its own."""
     return [list(p.seeds) for p in adaptations.pipeline_parts(dataset) if p.seeds is not None]

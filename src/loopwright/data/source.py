@@ -172,12 +172,11 @@ def changed_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return "; ".join(f"{name}: {before.get(name)} then, {now.get(name)} now" for name in names)
 
 
-def cannot_go_on(what: str) -> str:
+def cannot_go_on(what: str, instead: str) -> str:
     """The message for data whose place could not be found again."""
     return message(
         "A run with this data could not be resumed exactly.",
         expected="data that gives the same batches again, whatever was read of it before",
         received=what,
-        do="give arrays or a PyDataset; or change the pipeline; or, if reading it again gives the "
-        "same batches, say so with lw.Stream(dataset, replay=True); or train without run_dir",
+        do=f"{instead}; or train without run_dir",
     )

@@ -12,6 +12,10 @@ from loopwright.data.source import NOTHING_READ, Data, Feed, Read, cannot_go_on,
 from loopwright.errors import DataError, message
 from loopwright.explanations import describe
 
+_INSTEAD = (
+    "give arrays or a PyDataset; or change the pipeline; or, if reading it again gives the same "
+    "batches, say so with lw.Stream(dataset, replay=True)"
+)
 STEPS = "validation_steps (in evaluate and predict: steps)"
 
 
@@ -28,7 +32,7 @@ class Stream(Data):
     """
 
     def __init__(self, dataset: tf.data.Dataset, *, replay: bool = False) -> None:
-        _check_is_batched(dataset.element_spec)
+        _check_is_batched(dataset)
         if dataset.cardinality() == 0:
             raise DataError(
                 message(
@@ -56,7 +60,7 @@ class Stream(Data):
         """What in the pipeline would give other batches the next time."""
         look = pipelines.unrepeatable if self._replay else pipelines.unresumable
         found = look(self._dataset)
-        return None if found is None else cannot_go_on(found)
+        return None if found is None else cannot_go_on(found, _INSTEAD)
 
     def fingerprint(self) -> dict[str, Any]:
         """What the batches are like, how many there are, and what they are made from."""
@@ -130,7 +134,8 @@ def endless(what: str, argument: str) -> str:
     )
 
 
-def _check_is_batched(spec: Any) -> None:
+def _check_is_batched(dataset: tf.data.Dataset) -> None:
+    spec = dataset.element_spec
     for leaf in tf.nest.flatten(spec):
         if not hasattr(leaf, "shape"):
             raise DataError(
@@ -144,7 +149,8 @@ def _check_is_batched(spec: Any) -> None:
     shapes = [leaf.shape for leaf in tf.nest.flatten(spec)]
     firsts = {shape[0] for shape in shapes if shape.rank}
     scalar = any(shape.rank == 0 for shape in shapes)
-    if scalar or (None not in firsts and len(firsts) > 1):
+    differ = None not in firsts and len(firsts) > 1
+    if scalar or (differ and not pipelines.is_batched(dataset)):
         raise DataError(
             message(
                 "The dataset was never batched.",

@@ -1,13 +1,12 @@
 """The one bridge to Keras callbacks: a sink that calls them when Keras' own `fit` would."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import keras
 
 from loopwright import adaptations
-from loopwright.errors import ConfigurationError, LoopwrightWarning, message
+from loopwright.errors import ConfigurationError, message
 from loopwright.events import (
     EpochEnded,
     EpochStarted,
@@ -36,6 +35,7 @@ from loopwright.telemetry.callback_state import (
     restore_callbacks,
 )
 from loopwright.training import StepNumbers, Training
+from loopwright.warning_places import warn_at_call
 
 
 @final
@@ -213,7 +213,7 @@ class CallbackBridge:
         self._restore()
         epochs_before = adaptations.take_initial_epoch(self._model)
         if epochs_before:
-            warnings.warn(_counts_from_zero(epochs_before), LoopwrightWarning, stacklevel=2)
+            warn_at_call(_counts_from_zero(epochs_before))
 
 
 @final

@@ -11,8 +11,9 @@ from typing import Literal, final
 from rich.console import Console
 
 from loopwright.errors import ConfigurationError, message
-from loopwright.events import Event, Sink
+from loopwright.events import Event, Metrics, Sink
 from loopwright.retention import KeepBest
+from loopwright.telemetry import wording
 from loopwright.telemetry.bar import Bar, is_terminal
 from loopwright.telemetry.lines import Lines
 from loopwright.telemetry.outlook import DEFAULT_RULE
@@ -37,15 +38,7 @@ def console(
     >>> show(EpochEnded(epoch=0, step=45, steps=45, seconds=0.41, metrics={"loss": 0.21337}))
     epoch 1/3 · 45 steps · 0.41 s · 110 steps/s · loss 0.2134
     """
-    if verbose not in ("auto", 0, 1, 2):
-        raise ConfigurationError(
-            message(
-                "This verbosity is unknown.",
-                expected='"auto", 0 (silent), 1 (bar) or 2 (a line per epoch)',
-                received=f"verbose={verbose!r}",
-                do='leave verbose out: "auto" draws a bar in a terminal, plain lines elsewhere',
-            )
-        )
+    _require_known(verbose)
     if verbose == 0:
         return _ignore
     # FORCE_COLOR makes rich take a file for a terminal; a bar in a file is only noise.
@@ -55,6 +48,30 @@ def console(
         return _Unbreakable(Bar(screen, clock, rule, best_before))
     # In a notebook rich would wrap each line in HTML of its own; text is enough for lines.
     return _Unbreakable(Lines(output or Console(force_jupyter=False), clock))
+
+
+def show_scores(verbose: Literal["auto", 0, 1, 2], numbers: Metrics) -> None:
+    """Print what `evaluate` found, as one line, unless `verbose` is 0.
+
+    >>> show_scores(2, {"loss": 0.21337})
+    evaluate · loss 0.2134
+    """
+    _require_known(verbose)
+    if verbose != 0:
+        parts = [wording.Part("evaluate"), *wording.numbers(numbers)]
+        print(wording.GAP.join(part.text for part in parts), flush=True)
+
+
+def _require_known(verbose: object) -> None:
+    if verbose not in ("auto", 0, 1, 2):
+        raise ConfigurationError(
+            message(
+                "This verbosity is unknown.",
+                expected='"auto", 0 (silent), 1 (bar) or 2 (a line per epoch)',
+                received=f"verbose={verbose!r}",
+                do='leave verbose out: "auto" draws a bar in a terminal, plain lines elsewhere',
+            )
+        )
 
 
 def _ignore(event: Event) -> None:

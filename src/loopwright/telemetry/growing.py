@@ -1,12 +1,11 @@
 """Files that grow with a run: a run that goes on cuts them to what its checkpoint has seen."""
 
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 from loopwright import disk
-from loopwright.errors import LoopwrightWarning
+from loopwright.warning_places import warn_at_call
 
 
 def cut(run_dir: Path, name: str, length: int) -> None:
@@ -15,11 +14,9 @@ def cut(run_dir: Path, name: str, length: int) -> None:
     try:
         found = os.fstat(handle).st_size
         if found < length:
-            warnings.warn(
+            warn_at_call(
                 f"{run_dir / name} has lost its end: {found:,} bytes, where the checkpoint has "
-                f"seen {length:,}. The run goes on; the history in the checkpoint is whole.",
-                LoopwrightWarning,
-                stacklevel=2,
+                f"seen {length:,}. The run goes on; the history in the checkpoint is whole."
             )
         else:
             os.ftruncate(handle, length)

@@ -1,11 +1,10 @@
 """What is told of a run must not cost the run: whatever fails here warns."""
 
 import contextlib
-import warnings
 from collections.abc import Iterator
 
-from loopwright.errors import LoopwrightWarning
 from loopwright.events import Event, Sink
+from loopwright.warning_places import warn_at_call
 
 
 def tolerated(sink: Sink) -> Sink:
@@ -44,4 +43,4 @@ def _told(error: Exception) -> str:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, LoopwrightWarning, stacklevel=3)
+    warn_at_call(text)

@@ -49,7 +49,7 @@ def running(run: Started, event: Trained, rate: float | None) -> list[Part]:
         parts.append(Part(_rate(rate), _SPARE + 2, "dim"))
         if total is not None:
             parts.append(Part(f"{clock_time(max(0, total - done) / rate)} left", 4, "dim"))
-    return parts + _numbers(event.metrics)
+    return parts + numbers(event.metrics)
 
 
 def progress(run: Started, event: Trained) -> tuple[int, int | None]:
@@ -70,13 +70,13 @@ def ended(run: Started, event: EpochEnded) -> list[Part]:
     ]
     if event.steps and event.seconds > 0:
         parts.append(Part(_rate(event.steps / event.seconds), _SPARE + 2, "dim"))
-    return parts + _numbers(epoch_logs(event))
+    return parts + numbers(epoch_logs(event))
 
 
 def validated(event: Validated) -> list[Part]:
     """A line about a validation inside an epoch."""
     scores = {f"val_{name}": value for name, value in event.metrics.items()}
-    return [Part(f"step {event.step}", style="dim"), *_numbers(scores)]
+    return [Part(f"step {event.step}", style="dim"), *numbers(scores)]
 
 
 def last(run: Started, event: Finished) -> Part:
@@ -121,7 +121,8 @@ def _epoch(run: Started, epoch: int) -> Part:
     return Part(f"epoch {epoch + 1}{of}", style="bold")
 
 
-def _numbers(metrics: Metrics) -> list[Part]:
+def numbers(metrics: Metrics) -> list[Part]:
+    """Return a part for each number: its name and its value."""
     ranks = {"loss": 1, "val_loss": 3}
     return [
         Part(
