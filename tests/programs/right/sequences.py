@@ -125,7 +125,7 @@ def attention_over_bags_of_instances() -> Program:
             scores = [
                 ops.tensordot(ops.tanh(ops.tensordot(x, self.v, 1)), self.w, 1) for x in inputs
             ]
-            alphas = ops.softmax(scores, axis=0)
+            alphas = ops.softmax(ops.stack(scores), axis=0)
             return [alphas[index] for index in range(len(inputs))]
 
     inputs = [keras.Input((5,)) for _ in range(3)]

@@ -161,7 +161,7 @@ def mixup_of_two_zipped_pipelines() -> Program:
         share = tf.reshape(tf.linspace(0.1, 0.9, BATCH), (-1, 1))
         return x1 * share + x2 * (1 - share), y1 * share + y2 * (1 - share)
 
-    labels = keras.utils.to_categorical(classes(3), 3)
+    labels = keras.utils.to_categorical(classes(3), 3).astype("float32")
     rows = tf.data.Dataset.from_tensor_slices((numbers(5), labels))
     both = tf.data.Dataset.zip((rows.batch(BATCH), rows.skip(1).repeat(2).batch(BATCH)))
     model = keras.Sequential([keras.Input((5,)), layers.Dense(3, "softmax")])
