@@ -400,14 +400,14 @@ def test_what_a_module_imports_is_not_its_own(project: Path):
 
 
 def test_a_module_may_import_from_another_of_the_project(project: Path):
-    (project / "parts").mkdir()
-    (project / "parts" / "inner.py").write_text("def experiment(rows): ...")
+    (project / "own_parts").mkdir()
+    (project / "own_parts" / "inner.py").write_text("def experiment(rows): ...")
     (project / "outer.py").write_text(
         "from contextlib import contextmanager\nfrom functools import partial\n"
-        "from parts.inner import experiment\nsmall = partial(experiment, rows=8)\n"
+        "from own_parts.inner import experiment\nsmall = partial(experiment, rows=8)\n"
         "@contextmanager\ndef wrapped(): ...\n"
     )
-    assert projects.function("outer:experiment", project).__module__ == "parts.inner"
+    assert projects.function("outer:experiment", project).__module__ == "own_parts.inner"
     assert callable(projects.function("outer:small", project))
     assert callable(projects.function("outer:wrapped", project))
 

@@ -68,6 +68,8 @@ def leg_events(
         )
 
         def fitted(snapshot: Snapshot | None) -> tuple[Fitting, dict[str, Any]]:
+            saved = None if found is None else found[1]
+            _resume_plans(lent, run, saved, is_begun=what != "begin")
             made = Fitting(
                 lent,
                 replace(asked, sinks=[*asked.sinks, files]),
@@ -96,7 +98,6 @@ def leg_events(
             run.go_on_from(found[0])
         if snapshot is not None:
             _warn_of_excess(leg, excess(snapshot.place, asked.until))
-        _resume_plans(lent, run, None if found is None else found[1], is_begun=what != "begin")
         declaration.accept(lent.task, fitting.declared)
         resumed = None if snapshot is None else found
         if what == "skip":

@@ -217,8 +217,11 @@ def kill_at_commit(run_dir: str, saves: int) -> None:
     left = iter(range(saves, 0, -1))
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        is_commit = event == "os.rename" and Path(arguments[1]).parent.name == "checkpoints"
-        if is_commit and Path(arguments[1]).is_relative_to(run_dir) and next(left) == 1:
+        if event != "os.rename" or ".tmp-" not in str(arguments[0]) or arguments[3] < 0:
+            return
+        directory = Path(os.readlink(f"/proc/self/fd/{arguments[3]}"))
+        is_commit = directory == Path(run_dir).resolve() / "checkpoints"
+        if is_commit and next(left) == 1:
             send_itself(signal.SIGKILL, run_dir)
 
     sys.addaudithook(hook)

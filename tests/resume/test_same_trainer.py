@@ -272,7 +272,7 @@ def test_a_run_whose_end_of_a_leg_is_missing_says_how_to_use_what_it_has(tmp_pat
     shutil.rmtree(tmp_path / "checkpoints" / f"step-{STEPS_PER_EPOCH:08d}")
     with pytest.raises(lw.ConfigurationError, match=r"The end of leg 1 is missing") as refusal:
         fit(trainer_in(tmp_path), epochs=1)
-    for way in ('restore("last")', f"init_from={str(tmp_path)!r}", "fresh=True"):
+    for way in ('restore("last")', f"init_from={str(tmp_path)!r}", "another run_dir"):
         assert way in str(refusal.value)
 
 
