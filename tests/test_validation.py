@@ -253,7 +253,7 @@ def test_a_metric_that_is_changed_without_update_state_is_reported():
 def test_early_stopping_on_a_metric_that_is_left_out_does_not_stop(tmp_path):
     stopping = keras.callbacks.EarlyStopping("val_first", mode="min", patience=0)
     trainer = lw.Trainer(Metered(train=["first", "second", "third"]), plan="graph")
-    with pytest.warns(UserWarning) as said:
+    with pytest.warns(UserWarning, match="first") as said:
         history = trainer.fit(
             VALUES, validation_data=(VALUES,), epochs=3, callbacks=[stopping], verbose=0
         )
