@@ -30,4 +30,8 @@ def warn_at_call(warning: str | Warning) -> None:
 
 def _is_foreign(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
-    return name.startswith((_HERE, *_INSTALLED)) or any(part in name for part in _GENERATED)
+    if name.startswith((_HERE, *_INSTALLED)):
+        return True
+    # `python -c` runs a person's program under a name that generated code has too.
+    is_program = frame.f_globals.get("__name__") == "__main__"
+    return not is_program and any(part in name for part in _GENERATED)
