@@ -49,5 +49,5 @@ faults: $(STAMP)  ## kill, corrupt and starve real runs, in full (about an hour)
 	@rm -f .faults.jsonl
 	LOOPWRIGHT_ALL_FAULTS=1 LOOPWRIGHT_FAULTS_REPORT=$(CURDIR)/.faults.jsonl \
 	  $(BIN)/python -m pytest tests/resume tests/test_checkpoint.py \
-	  tests/test_config_fuzz.py tests/distribution tests/programs tests/recipes/test_augment.py $(ARGS)
+	  tests/test_config_fuzz.py tests/distribution tests/programs $(ARGS)
 	$(BIN)/python -m tests.resume.faults .faults.jsonl

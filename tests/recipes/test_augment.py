@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 from tests.recipes.quick import Quick, quick_run
-from tests.resume.faults import ALL
 
 import loopwright as lw
 from loopwright import testing
@@ -18,7 +17,6 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Quick:
     return quick_run(augment, tmp_path_factory.mktemp("augment") / "run")
 
 
-@pytest.mark.skipif(not ALL, reason="make faults trains four models to the end")
 def test_every_way_of_changing_images_helps(quick: Quick):
     assert set(quick.scores) >= {"plain", "layers", "function"}
     helped = [score for way, score in quick.scores.items() if way != "plain"]
