@@ -1,0 +1,65 @@
+"""What a wrong program is: something to train, its data, and the sentence that a person reads."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+Plan = Literal["eager", "graph", "xla", "fused"]
+
+PLANS: tuple[Plan, ...] = ("eager", "graph", "xla", "fused")
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A program with one mistake, or with `mistake=False` the same program without it.
+
+    `says` is the whole text, apart from the line that tells how to silence it; `{line}` in it is
+    the number of the line that ends with the comment `# here`.
+    """
+
+    trained: Any
+    says: str
+    x: Any = None
+    y: Any = None
+    id: str | None = None
+    """The id of a `StepWarning`; None for an error that ends the training."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def text(self, build: Callable[..., "Wrong"]) -> str:
+        """What a person reads."""
+        if "{line}" not in self.says:
+            return self.says
+        return self.says.replace("{line}", str(_marked_line(build)))
+
+
+def on_every_plan(build: Callable[[bool], Wrong]) -> Callable[[bool], Wrong]:
+    """Try the program on every plan: its mistake shows in numbers, while it runs."""
+    build.__dict__["plans"] = PLANS
+    return build
+
+
+def plans_of(build: Callable[[bool], Wrong]) -> tuple[Plan, ...]:
+    """The plans to try; one for a mistake that the trace shows, before a plan is chosen."""
+    return build.__dict__.get("plans", ("graph",))
+
+
+def _marked_line(build: Callable[..., Wrong]) -> int:
+    lines, first = inspect.getsourcelines(build)
+    (marked,) = [n for n, line in enumerate(lines, first) if line.rstrip().endswith("# here")]
+    return marked
+
+
+def programs_of(*modules: ModuleType) -> dict[str, Callable[[bool], Wrong]]:
+    """Every public function of these modules that makes a `Wrong`, by name."""
+    found: dict[str, Any] = {
+        f"{Path(module.__file__ or '').stem}.{name}": function
+        for module in modules
+        for name, function in vars(module).items()
+        if callable(function)
+        and not name.startswith("_")
+        and getattr(function, "__annotations__", {}).get("return") is Wrong
+    }
+    return dict(sorted(found.items()))
