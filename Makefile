@@ -7,7 +7,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format docs bench bench-distribution faults
+.PHONY: help install train test test-all check format docs bench bench-distribution faults
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -22,7 +22,10 @@ $(STAMP): pyproject.toml
 train: $(STAMP)  ## train the digits recipe: checkpoints, TensorBoard, report, export
 	$(BIN)/loopwright train digits export=saved_model $(ARGS)
 
-test: $(STAMP)  ## run every test, docstring example and documentation fence
+test: $(STAMP)  ## run what a change needs before it is pushed: one path through every promise
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m "not thorough" $(ARGS)
+
+test-all: $(STAMP)  ## run every test, docstring example and documentation fence
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 check: $(STAMP)  ## check format, lint, types and layers

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.tiers"]
+
 
 def pytest_configure() -> None:
     """No test may find what another run has chosen, nor leave its own choice behind."""
