@@ -69,7 +69,7 @@ def best_mark(best: Best | None, journal: Mapping[str, Sample]) -> dict[str, Any
 
 
 def thinned(points: Points) -> Points:
-    """Return at most 800 points that look like all of them: the lowest and the highest of each part.
+    """Return at most 800 points: the lowest and the highest value of each part of a line.
 
     >>> line = [(step, 0.0) for step in range(100_000)]
     >>> line[777] = (777, 5.0)
@@ -92,7 +92,8 @@ def thinned(points: Points) -> Points:
 def _line(name: str, points: Points) -> dict[str, Any]:
     drawn = thinned(points)
     # Nine digits tell every float32 from the next.
-    return {"name": name, "x": [x for x, _ in drawn], "y": [float(f"{y:.9g}") for _, y in drawn]}
+    y = [float(f"{y:.9g}") for _, y in drawn]
+    return {"name": name, "x": [int(x) if x.is_integer() else x for x, _ in drawn], "y": y}
 
 
 def _events(journal: Mapping[str, Sample], kind: str) -> list[dict[str, Any]]:

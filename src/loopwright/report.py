@@ -56,7 +56,7 @@ def render(run_dir: Path) -> str:
         checkpoints=_checkpoints(record),
         shares=_shares(record),
         advice=str(record.finished.get("advice", "")),
-        plans=plan_rows(_listed(plan.get("changes"))),
+        plans=_plans(_listed(plan.get("changes"))),
         notes=[str(note) for note in _listed(plan.get("notes"))],
         figures=_figures(run_dir),
         texts=[("Model", record.text("model.txt")), ("Config", record.text("config.yaml"))],
@@ -133,37 +133,26 @@ def _shares(record: Record) -> list[dict[str, str]]:
     return rows
 
 
-def plan_rows(changes: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the rows of the table of plans; consecutive trials are folded into one."""
-    known = [(number(each.get("step")), each) for each in map(mapping, changes)]
-    steps = [
-        (step, _plan(each), each.get("trial") is True) for step, each in known if step is not None
-    ]
-    rows, at, current = list[dict[str, Any]](), 0, ""
-    while at < len(steps):
-        step, plan, is_trial = steps[at]
-        if not is_trial:
-            rows.append({"place": f"after step {step:,.0f}", "text": plan, "trials": []})
-            at, current = at + 1, plan
+def _plans(changes: Sequence[Any]) -> list[dict[str, Any]]:
+    """The rows of the table of plans; a row has many trials, or none."""
+    rows = list[dict[str, Any]]()
+    for change in map(mapping, changes):
+        step, plan = number(change.get("step")), _plan(change)
+        if step is None:
             continue
-        end = at
+        place = f"after step {step:,.0f}"
+        if change.get("trial") is not True:
+            rows.append({"place": place, "text": plan, "trials": []})
+            continue
         # Between two trials, the plan in force has its turns.
-        while end < len(steps) and (steps[end][2] or steps[end][1] == current):
-            end += 1
-        trials = [each for each in steps[at:end] if each[2]]
-        count = len({plan for _, plan, _ in trials})
-        rows.append(
-            {
-                "place": f"after step {step:,.0f}",
-                "text": f"measured {count} other {'plan' if count == 1 else 'plans'}",
-                "trials": [f"after step {step:,.0f}: {plan}" for step, plan, _ in trials],
-            }
-        )
-        if end > at and not steps[end - 1][2]:
-            rows.append(
-                {"place": f"after step {steps[end - 1][0]:,.0f}", "text": current, "trials": []}
-            )
-        at = end
+        if len(rows) > 2 and rows[-2]["trials"] and rows[-1]["text"] == rows[-3]["text"]:
+            rows.pop()
+        if not rows or not rows[-1]["trials"]:
+            rows.append({"place": place, "text": "", "trials": []})
+        trials = [*rows[-1]["trials"], (place, plan)]
+        count = len({plan for _, plan in trials})
+        text = f"measured {count} other plan{'' if count == 1 else 's'}"
+        rows[-1] |= {"trials": trials, "text": text}
     return rows[-_MOST_PLANS:]
 
 
