@@ -226,7 +226,7 @@ def test_a_logarithmic_axis_spreads_the_decades_and_says_what_it_cannot_show(
     assert 0.4 < height_of_the_middle() < 0.6
     seen(page, "report-log")
     notes = page.evaluate("[...document.querySelectorAll('.note')].map(n => n.textContent)")
-    assert notes[:2] == ["", "not on a log scale, values of 0 or less: 1"]
+    assert notes[:2] == ["", "values of 0 or less, not shown on a log scale: 1"]
     disabled = page.evaluate("[...document.querySelectorAll('.chart input')].map(i => i.disabled)")
     assert disabled == [False, False, True, False]  # no value of "minus" is above 0
     assert page.messages == []

@@ -37,7 +37,17 @@
   }
 
   function logLabels(u, ticks) {
-    return ticks.map((tick) => (tick == null ? "" : shown(tick)));
+    return ticks.map((tick) => {
+      if (tick == null) return "";
+      return tick < 1e-3 || tick >= 1e5 ? tick.toExponential() : shown(tick);
+    });
+  }
+
+  // Over many decades, the lines between powers of ten would be a grey area.
+  function logGrid(u, ticks) {
+    const { min, max } = u.scales.y;
+    const isPower = (tick) => Math.abs(Math.log10(tick) - Math.round(Math.log10(tick))) < 1e-9;
+    return max / min > 1e3 ? ticks.map((tick) => (isPower(tick) ? tick : null)) : ticks;
   }
 
   function linearRange(u, low, high) {
@@ -114,7 +124,7 @@
         });
         return [line.x, y];
       });
-      note.textContent = dropped ? `not on a log scale, values of 0 or less: ${dropped}` : "";
+      note.textContent = dropped ? `values of 0 or less, not shown on a log scale: ${dropped}` : "";
       return uPlot.join(tables);
     }
 
@@ -142,7 +152,9 @@
           { ...axis, incrs: stepSizes, values: labels, label: xName, labelSize: 20, labelGap: 0,
             size: 34, labelFont: "12px system-ui, sans-serif",
             space: () => 34 + 8 * Math.round(last).toLocaleString("en-US").length },
-          { ...axis, values: isLog ? logLabels : labels, size: (u, values) =>
+          { ...axis, ...(isLog && { grid: { ...axis.grid, filter: logGrid },
+            ticks: { ...axis.ticks, filter: logGrid } }),
+            values: isLog ? logLabels : labels, size: (u, values) =>
             Math.max(46, 18 + 7 * Math.max(0, ...(values ?? []).map((v) => v?.length ?? 0))) },
         ],
         series: [
