@@ -12,6 +12,7 @@ Lines = dict[str, list[tuple[float, float]]]
 
 _MOST_POINTS = 800
 _MOST = 1e300  # beyond this, the length of an axis is not a finite number
+_MOST_STEPS = 1e15  # beyond this, the next step may be the same number, and an axis has no ticks
 
 
 def charts(journal: Mapping[str, Sample]) -> list[dict[str, Any]]:
@@ -32,7 +33,7 @@ def curves(journal: Mapping[str, Sample]) -> dict[str, Lines]:
 
     def add(metric: str, line: str, step: Any, value: Any) -> None:
         x, y = number(step), number(value)
-        if x is not None and y is not None and abs(x) < _MOST and abs(y) < _MOST:
+        if x is not None and y is not None and abs(x) < _MOST_STEPS and abs(y) < _MOST:
             found.setdefault(metric, {}).setdefault(line, {})[x] = y
 
     for event in _events(journal, "epoch_ended"):
