@@ -19,6 +19,8 @@ def test_a_wheel_holds_what_the_package_holds(tmp_path: Path):
     files = [path for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert packaged == {path.relative_to(source).as_posix() for path in files}
     assert "loopwright/py.typed" in packaged
+    licences = [name for name in sizes if ".dist-info/licenses/" in name]
+    assert any(name.endswith("vendored/uplot/LICENSE") for name in licences)
     data = {name: size for name, size in sizes.items() if "/recipes/data/" in name}
     assert {"earth.jpg", "weather.csv.gz", "README.md"} <= {Path(name).name for name in data}
     assert sum(data.values()) < 1_000_000

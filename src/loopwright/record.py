@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +12,9 @@ from loopwright import disk
 from loopwright.checkpoint import Store
 from loopwright.config import saved_in
 from loopwright.errors import CheckpointError, ConfigurationError, message
+from loopwright.journal_sample import Sample, read_sample
 from loopwright.manifest import Checkpoint
 from loopwright.retention import KeepBest, best, entry, is_readable, recorded_in
-
-_TRAINED = '{"event": "trained"'
 
 
 @final
@@ -33,7 +32,8 @@ class Record:
     """A run as its files tell of it; what is missing is empty."""
 
     directory: Path
-    events: list[dict[str, Any]]
+    journal: Mapping[str, Sample]
+    """Events by kind; of a long journal a sample."""
 
     @cached_property
     def status(self) -> dict[str, Any]:
@@ -93,7 +93,8 @@ class Record:
             return ""
 
     def _last(self, event: str) -> dict[str, Any]:
-        return next((e for e in reversed(self.events) if e["event"] == event), {})
+        sample = self.journal.get(event)
+        return sample.events[-1] if sample else {}
 
 
 def kept_best(checkpoints: Sequence[Checkpoint]) -> list[KeepBest] | None:
@@ -128,8 +129,8 @@ def best_of(checkpoints: Sequence[Checkpoint], rule: KeepBest) -> Best | None:
 
 def read_record(run_dir: Path) -> Record:
     """The record of a run; refused in words if there is none."""
-    events = _events(run_dir)
-    if not events:
+    journal = read_sample(run_dir)
+    if not journal:
         raise ConfigurationError(
             message(
                 "There is nothing to report on.",
@@ -138,25 +139,7 @@ def read_record(run_dir: Path) -> Record:
                 do="check the path, or train first",
             )
         )
-    return Record(run_dir, events)
-
-
-def _events(run_dir: Path) -> list[dict[str, Any]]:
-    try:
-        lines = disk.read(run_dir, "metrics.jsonl").decode(errors="replace").split("\n")
-    except OSError:
-        return []
-    found = list[dict[str, Any]]()
-    for line in lines:
-        if line.startswith(_TRAINED):
-            continue  # a week has a million of them, and epochs tell the same
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            break  # a line that is being written
-        if isinstance(event, dict) and isinstance(event.get("event"), str):
-            found.append(event)
-    return found
+    return Record(run_dir, journal)
 
 
 # The files may have been written by somebody else: no field has to be what it should be.

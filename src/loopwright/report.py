@@ -5,18 +5,23 @@ The page is a template that escapes whatever it is given: the files may come fro
 
 import base64
 import functools
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import pkgutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from loopwright import disk
-from loopwright.chart import chart
+from loopwright.curves import best_mark, charts
 from loopwright.record import Record, mapping, number, read_record
 
-_COLORS = ("#1f77b4", "#e07a1f", "#2a9d5c", "#c23b4b", "#8a63c9", "#8c6d4f", "#7a8791")
+_COLORS = 8  # of report.css
+_UPLOT = "vendored/uplot/"
+_MOST_STEPS = 12
+_MOST_PLANS = 12
 
 
 def write_report(run_dir: Path) -> Path:
@@ -30,15 +35,28 @@ def render(run_dir: Path) -> str:
     """The page, from what lies in the directory; what is missing is left out."""
     record = read_record(run_dir)
     plan = record.json("plan.json")
-    drawn = (chart(metric, lines, "step") for metric, lines in curves(record.events).items())
+    style = _packaged(f"{_UPLOT}uPlot.min.css") + _packaged("report.css")
+    # uPlot's licence asks to be part of every copy, and each report holds one.
+    library = f"/*\n{_packaged(f'{_UPLOT}LICENSE')}\n*/\n{_packaged(f'{_UPLOT}uPlot.iife.min.js')}"
+    code = [library, _packaged("report.js")]
+    drawn = {
+        "x": "step",
+        "best": best_mark(record.best, record.journal),
+        "charts": charts(record.journal),
+    }
     return _template().render(
         name=run_dir.resolve().name,
         heading=_heading(record),
-        charts=[each for each in drawn if each],
-        scores=_scores(record),
+        policy=_policy(code, style),
+        code=code,
+        style=style,
+        curves=drawn,
+        sampled=_sampled(record),
+        scores=_rows(record.last_epoch),
+        checkpoints=_checkpoints(record),
         shares=_shares(record),
         advice=str(record.finished.get("advice", "")),
-        plans=_plans(plan),
+        plans=_plans(_listed(plan.get("changes"))),
         notes=[str(note) for note in _listed(plan.get("notes"))],
         figures=_figures(run_dir),
         texts=[("Model", record.text("model.txt")), ("Config", record.text("config.yaml"))],
@@ -53,32 +71,26 @@ def _template() -> jinja2.Template:
     return made.get_template("report.html.jinja")
 
 
-def curves(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Lines by metric and name: training and learning rates at the ends of epochs, validation."""
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
-
-    def add(metric: str, line: str, step: Any, value: Any) -> None:
-        x, y = number(step), number(value)
-        if x is not None and y is not None:
-            found.setdefault(metric, {}).setdefault(line, []).append((x, y))
-
-    for event in events:
-        step, metrics = event.get("step"), mapping(event.get("metrics"))
-        if event["event"] == "epoch_ended":
-            for name, value in metrics.items():
-                group, _, rest = name.partition("/")
-                add(group, rest or "train", step, value)
-            for name, value in mapping(event.get("learning_rates")).items():
-                owner, _, _ = name.rpartition("_learning_rate")
-                add("learning rate", owner or "train", step, value)
-        elif event["event"] == "validated":
-            for name, value in metrics.items():
-                add(name, "validation", step, value)
-    return {metric: _train_first(lines) for metric, lines in found.items()}
+@functools.cache
+def _packaged(name: str) -> str:
+    content = pkgutil.get_data("loopwright", name)
+    if content is None:
+        raise FileNotFoundError(name)
+    return content.decode()
 
 
-def _train_first(lines: dict[str, Any]) -> dict[str, Any]:
-    return {name: lines[name] for name in sorted(lines, key=lambda name: name != "train")}
+def _policy(code: Sequence[str], style: str) -> str:
+    """What the browser may do with the page: run and apply what this package wrote, by its hash."""
+    scripts = " ".join(map(_hash, code))
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
 
 
 def _heading(record: Record) -> str:
@@ -90,35 +102,62 @@ def _heading(record: Record) -> str:
     return " · ".join(known)
 
 
-def _scores(record: Record) -> list[tuple[str, str]]:
-    rows: dict[str, Any] = {}
+def _sampled(record: Record) -> list[str]:
+    """Which part of a long journal the curves are made of."""
+    words = {"epoch_ended": "epochs", "validated": "validations"}
+    samples = [(word, record.journal.get(kind)) for kind, word in words.items()]
+    return [
+        f"The curves show 1 of every {sample.every:,} of the {sample.count:,} {word}."
+        for word, sample in samples
+        if sample is not None and sample.every > 1
+    ]
+
+
+def _checkpoints(record: Record) -> list[tuple[str, str]]:
+    rows = list[tuple[str, str]]()
     if record.best is not None:
         metric, score, step = record.best
-        rows[f"best checkpoint by {metric}"] = f"step {step:,}: {score:.6g}"
-    rows["checkpoints"] = ", ".join(f"{entry.step:,}" for entry in record.checkpoints) or "none"
-    return _rows({**rows, **record.last_epoch})
+        rows.append((f"best checkpoint by {metric}", f"step {step:,}: {score:.6g}"))
+    steps = [f"{entry.step:,}" for entry in record.checkpoints]
+    if len(steps) > _MOST_STEPS:
+        steps = [f"{len(steps):,} checkpoints, the last ones", *steps[-_MOST_STEPS:]]
+    return [*rows, ("kept at steps", ", ".join(steps))] if steps else rows
 
 
 def _shares(record: Record) -> list[dict[str, str]]:
-    return [
-        {
-            "name": name,
-            "percent": f"{share:.1%}",
-            "width": f"{100 * share:.2f}",
-            "color": _COLORS[at % len(_COLORS)],
-        }
-        for at, (name, share) in enumerate(record.shares)
-    ]
+    rows, start = list[dict[str, str]](), 0.0
+    for at, (name, share) in enumerate(record.shares):
+        place = {"start": f"{100 * start:.2f}", "width": f"{100 * share:.2f}"}
+        rows.append({"name": name, "percent": f"{share:.1%}", "color": str(at % _COLORS), **place})
+        start += share
+    return rows
 
 
-def _plans(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
-    changes = [mapping(change) for change in _listed(plan.get("changes"))[-12:]]
-    rows = [(number(change.get("step")), mapping(change.get("plan"))) for change in changes]
-    return [
-        (f"after step {step:,.0f}", ", ".join(f"{part}={v}" for part, v in parts.items() if v))
-        for step, parts in rows
-        if step is not None
-    ]
+def _plans(changes: Sequence[Any]) -> list[dict[str, Any]]:
+    """The rows of the table of plans; a row has many trials, or none."""
+    rows = list[dict[str, Any]]()
+    for change in map(mapping, changes):
+        step, plan = number(change.get("step")), _plan(change)
+        if step is None:
+            continue
+        place = f"after step {step:,.0f}"
+        if change.get("trial") is not True:
+            rows.append({"place": place, "text": plan, "trials": []})
+            continue
+        # Between two trials, the plan in force has its turns.
+        if len(rows) > 2 and rows[-2]["trials"] and rows[-1]["text"] == rows[-3]["text"]:
+            rows.pop()
+        if not rows or not rows[-1]["trials"]:
+            rows.append({"place": place, "text": "", "trials": []})
+        trials = [*rows[-1]["trials"], (place, plan)]
+        count = len({plan for _, plan in trials})
+        text = f"measured {count} other plan{'' if count == 1 else 's'}"
+        rows[-1] |= {"trials": trials, "text": text}
+    return rows[-_MOST_PLANS:]
+
+
+def _plan(change: Mapping[str, Any]) -> str:
+    return ", ".join(f"{part}={v}" for part, v in mapping(change.get("plan")).items() if v)
 
 
 def _figures(run_dir: Path) -> list[dict[str, str]]:

@@ -1,7 +1,6 @@
 """The page at the end of a training: scores, best step, time, files, what is next."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from rich.console import Console
@@ -11,7 +10,7 @@ from rich.text import Text
 
 from loopwright import disk
 from loopwright.errors import printable
-from loopwright.record import Record, read_record
+from loopwright.record import Record
 from loopwright.record import number as finite
 from loopwright.telemetry.wording import length_of_time, number
 
@@ -26,9 +25,8 @@ class Row(NamedTuple):
     text: str
 
 
-def summary(run_dir: Path, scores: Mapping[str, Any], commands: Sequence[str]) -> list[Row]:
+def summary(record: Record, scores: Mapping[str, Any], commands: Sequence[str]) -> list[Row]:
     """What a person wants to know when a run is over, from its files and its scores."""
-    record = read_record(run_dir)
     rows = [
         Row("run", _ending(record)),
         Row("scores", _numbers(scores)),

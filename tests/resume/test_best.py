@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import loopwright as lw
 from loopwright import retention, run_table
 from loopwright.cli import app
+from loopwright.record import read_record
 from loopwright.runs import Run
 from loopwright.summary import summary
 from loopwright.telemetry.outlook import Outlook
@@ -162,7 +163,7 @@ def test_runs_report_and_summary_name_the_step_that_is_restored(by_accuracy: Pat
     run("report", str(by_accuracy))
     page = (by_accuracy / "report.html").read_text()
     assert "<th>best checkpoint by val_accuracy</th><td>step 30: 1</td>" in page
-    assert ("best", "val_accuracy 1.000 at step 30") in summary(by_accuracy, {}, [])
+    assert ("best", "val_accuracy 1.000 at step 30") in summary(read_record(by_accuracy), {}, [])
 
 
 def test_runs_are_sorted_best_first_in_the_direction_of_their_metric(tmp_path: Path):

@@ -161,7 +161,8 @@ def _sum_up(config: "configs.Config", scores: "Mapping[str, Any]") -> None:
     run, task = config.directory, named_code(config)
     epochs = (saved_in(Path(run)) or config).fit.epochs
     more = f"fit.epochs={2 * epochs}" if epochs else "fit.until=..."
-    use = "evaluate" if read_record(Path(run)).best is not None else "export"
+    record = read_record(Path(run))
+    use = "evaluate" if record.best is not None else "export"
     checkpoint = "best" if use == "evaluate" else "last"
     commands = [
         f"loopwright {use} {run} --checkpoint {checkpoint}{task}",
@@ -169,7 +170,7 @@ def _sum_up(config: "configs.Config", scores: "Mapping[str, Any]") -> None:
         f"loopwright board {Path(run).parent}",
     ]
     output = Console(force_terminal=None if is_terminal(sys.stdout) else False)
-    show(summary(Path(run), scores, commands), output)
+    show(summary(record, scores, commands), output)
 
 
 def _how_to_go_on(config: "configs.Config") -> str:
