@@ -1,5 +1,7 @@
 """The sentence at the end of a run: the slow part, its share, why, and what to do."""
 
+from collections.abc import Callable
+
 import pytest
 
 from loopwright import verdict
@@ -9,8 +11,11 @@ from loopwright.stopwatch import PARTS
 
 def said(**seconds: float) -> str:
     named = {name.replace("_", " "): value for name, value in seconds.items()}
-    causes = {part: (lambda part=part: f": {part}") for part in PARTS}
-    causes["step"] = lambda: ""
+
+    def cause(part: str) -> Callable[[], str]:
+        return lambda: "" if part == "step" else f": {part}"
+
+    causes = {part: cause(part) for part in PARTS}
     return verdict.verdict(dict.fromkeys(PARTS, 0.0) | named, causes)
 
 

@@ -7,7 +7,7 @@ from loopwright.stopwatch import Stopwatch
 
 
 @final
-class TimedCallbacks(list[Any]):
+class TimedCallbacks:
     """The callbacks of a `keras.callbacks.CallbackList`, timed while it goes through them.
 
     >>> watch = Stopwatch(clock=iter([0.0, 2.0]).__next__)
@@ -18,11 +18,11 @@ class TimedCallbacks(list[Any]):
     """
 
     def __init__(self, callbacks: Iterable[Any], watch: Stopwatch) -> None:
-        super().__init__(callbacks)
-        self.hook, self._watch = "", watch
+        self._callbacks, self._watch = list(callbacks), watch
+        self.hook = ""
 
     def __iter__(self) -> Iterator[Any]:
         """Give each callback; the time until the next one is asked for is the time of its hook."""
-        for callback in super().__iter__():
+        for callback in self._callbacks:
             with self._watch.timing("callbacks", f"{type(callback).__name__}.{self.hook}"):
                 yield callback
