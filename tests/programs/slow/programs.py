@@ -15,7 +15,7 @@ def python_in_a_map(slow: bool) -> Slow:
     """Decode every batch with Python code."""
 
     def busy(x: Any) -> Any:
-        work(10)
+        work(40)
         return x
 
     def decode(x: Any, y: Any) -> Any:  # here
@@ -66,7 +66,7 @@ def generator(slow: bool) -> Slow:
     def make_batches() -> Iterator[Any]:  # here
         x, y = rows(8)
         for _ in range(16):
-            work(10 * slow)
+            work(40 * slow)
             yield x, y
 
     return Slow(
@@ -83,7 +83,7 @@ def batch_hook(slow: bool) -> Slow:
 
     class Plotter(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            work(10 * slow)
+            work(40 * slow)
 
     return Slow(
         regression,
@@ -102,7 +102,7 @@ def long_validation(slow: bool) -> Slow:
         "Validation took SHARE of the time, training SHARE: validate less often, "
         'validate_every="5 epochs", or pass validation_steps=100.',
         batches(),
-        options={"validation_data": rows(100_000 if slow else 32)},
+        options={"validation_data": rows(300_000 if slow else 32)},
     )
 
 
@@ -110,8 +110,8 @@ def saving_every_step(slow: bool) -> Slow:
     """Save after every step."""
     return Slow(
         _saving,
-        'Saving took SHARE of the time, 16 checkpoints: save less often, save_every="10 minutes".',
-        batches(16),
+        'Saving took SHARE of the time, 32 checkpoints: save less often, save_every="10 minutes".',
+        batches(32),
         options={"save_every": "1 step" if slow else "1 hour"},
     )
 
@@ -134,14 +134,14 @@ def float64(slow: bool) -> Slow:
         _in_float64 if slow else _in_float32,
         "The step took SHARE of the time and computes in float64: unless you need the precision, "
         'use dtype="float32" in the layers and tf.cast(x, tf.float32) in the step.',
-        data.repeat(32),
+        data.repeat(160),
         warms=True,
     )
 
 
 def batches_of_one(slow: bool) -> Slow:
     """Train on one example at a time."""
-    x, y = rows(1024)
+    x, y = rows(6144)
     return Slow(
         regression,
         "The step took SHARE of the time with 1 example per batch, most of it overhead: use larger "
@@ -170,8 +170,7 @@ def run_eagerly(slow: bool) -> Slow:
         _eager if slow else regression,
         'The step took SHARE of the time and ran eagerly: leave out plan="eager" or '
         "run_eagerly=True, unless you debug.",
-        *rows(512),
-        options={"batch_size": 32},
+        batches(96),
     )
 
 
@@ -181,7 +180,7 @@ def _worked(x: Any) -> Any:
     def again(count: Any, x: Any) -> Any:
         return count + 1, tf.sin(x)
 
-    return tf.while_loop(lambda count, _: count < 2000, again, (0, x))[1]
+    return tf.while_loop(lambda count, _: count < 8000, again, (0, x))[1]
 
 
 def _saving(directory: Path) -> lw.Trainer:
@@ -192,7 +191,7 @@ def _saving(directory: Path) -> lw.Trainer:
 
 def _calling_python(directory: Path) -> lw.Trainer:
     def busy(x: Any) -> Any:
-        work(10)
+        work(40)
         return x
 
     class Calling(keras.layers.Layer):
