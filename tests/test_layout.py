@@ -29,6 +29,7 @@ PURE = [
     "stopwatch",
     "trial",
     "tuner",
+    "verdict",
 ]
 HEAVY = {"tensorflow", "keras", "numpy"}
 

@@ -106,6 +106,15 @@ def test_streams_are_traced_once_after_building(stream):
     assert trainer.task.train_traces == [False, False]
 
 
+@pytest.mark.parametrize("feed", ["stream", "chunk"])
+def test_a_trainer_reads_datasets_of_known_and_of_unknown_length(feed):
+    known = tf.data.Dataset.from_tensor_slices(data()).batch(16)
+    unknown = known.filter(lambda *_: True)
+    trainer = lw.Trainer(Counted(), plan=Plan("graph", "graph", feed))
+    steps = [trainer.fit(dataset, verbose=0) and trainer.task.step for dataset in (known, unknown)]
+    assert steps[1] == 2 * steps[0]
+
+
 @pytest.mark.parametrize(
     "plan",
     ["graph", "xla", "fused", Plan("graph", "graph", "stream"), Plan("xla", "fused", "chunk")],

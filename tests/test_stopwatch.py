@@ -2,7 +2,7 @@
 
 import pytest
 
-from loopwright.stopwatch import PARTS, Stopwatch, advice
+from loopwright.stopwatch import PARTS, Stopwatch
 
 
 def spent(**seconds: float) -> dict[str, float]:
@@ -27,27 +27,21 @@ def test_time_counts_also_when_what_it_timed_raises():
     assert watch.seconds["validation"] == 3.0
 
 
-def test_waiting_for_data_is_named_with_both_rates():
-    assert advice(spent(data_wait=8.59, step=1.41), steps=4100) == (
-        "The data gave 410 batches/s, the step could take 2,908: cache or prefetch the data."
-    )
+def test_what_is_timed_inside_counts_once():
+    times = iter([0.0, 1.0, 4.0, 10.0])
+    watch = Stopwatch(clock=lambda: next(times))
+    with watch.timing("validation"), watch.timing("callbacks"):
+        pass
+    assert watch.seconds["callbacks"] == 3.0
+    assert watch.seconds["validation"] == 7.0
+    assert watch.times["validation"] == watch.times["callbacks"] == 1
 
 
-def test_python_that_takes_most_of_the_time_is_named():
-    told = advice(spent(step=4.0, Python=6.0), steps=100)
-    assert told is not None
-    assert told.startswith("Python between the steps took 60% of the time")
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        spent(step=10.0),
-        spent(step=9.0, data_wait=1.0),
-        spent(step=1.0, validation=9.0),
-        spent(data_wait=1.0, step=0.1),
-        spent(),
-    ],
-)
-def test_nothing_is_said_where_there_is_nothing_to_gain(parts: dict[str, float]):
-    assert advice(parts, steps=100) is None
+def test_the_longest_detail_of_a_part_is_known():
+    times = iter([0.0, 1.0, 1.0, 3.0, 3.0, 4.5])
+    watch = Stopwatch(clock=lambda: next(times))
+    for detail in ("a", "b", "a"):
+        with watch.timing("callbacks", detail):
+            pass
+    assert watch.largest("callbacks") == "a"
+    assert watch.largest("logging") == ""

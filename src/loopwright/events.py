@@ -128,9 +128,9 @@ class Finished:
     finished before."""
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     """Where the time of this start went, in seconds: data wait, step, validation, checkpoint,
-    tuning, compile, Python."""
+    callbacks, logging (sinks), caller (the loop over `events`), tuning, compile, Python."""
     advice: str = ""
-    """What would make the next run faster, where that is plain to see."""
+    """A sentence for each part that took more than a third of the time: why, and what to do."""
 
 
 Event = (

@@ -10,7 +10,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright import adaptations, declaration, loop
+from loopwright import adaptations, declaration, loop, verdict
 from loopwright.agreement import Agreement, Team
 from loopwright.averages import finalize_averages
 from loopwright.data import Data, Feed
@@ -25,7 +25,8 @@ from loopwright.runners import Runners
 from loopwright.runs import Snapshot
 from loopwright.schedule import Every, Place, Schedule
 from loopwright.signals import Signals
-from loopwright.stopwatch import Stopwatch, advice
+from loopwright.step_cost import slow_step
+from loopwright.stopwatch import Stopwatch
 from loopwright.tally import Tally
 from loopwright.task import Task
 from loopwright.telemetry.callback_model import Scoring
@@ -43,7 +44,8 @@ class Lent:
     runners: Runners
     piloting: Piloting
     score: Callable[
-        [Data, int | None, Agreement, Callable[[int, Metrics], None] | None], dict[str, Any] | None
+        [Data, int | None, Agreement, Callable[[int, Metrics], None] | None, Stopwatch],
+        dict[str, Any] | None,
     ]
     build_test: Callable[[Data, int | None], object]
     scoring: Scoring
@@ -107,8 +109,10 @@ class Fitting:
         """Whether nothing is left to train: the next call of `fit` begins another leg."""
         self.first_epoch = first_epoch if snapshot is None else snapshot.first_epoch
         self.watch = Stopwatch(time.perf_counter)
+        self._validation_wait = 0.0
+        """For how many seconds validation waited for its data."""
         self.agreement = Agreement(lent.team, time.perf_counter, heard or Signals())
-        self.bridge = CallbackBridge(asked.callbacks, lent.task, lent.scoring)
+        self.bridge = CallbackBridge(asked.callbacks, lent.task, lent.scoring, self.watch)
         # All workers run the same steps between two meetings.
         lent.team.require_same("callbacks with batch hooks", self.bridge.timing())
         self.history = History(self.bridge.added)
@@ -153,7 +157,7 @@ class Fitting:
         `leaving` is called for what ends the run, with everything as it is at that moment.
         """
         events = self._looped(place, scores, saving, recover)
-        sinks = [self.bridge, self.history, *self.asked.sinks]
+        sinks = [self.bridge, self.history, *map(self._timed, self.asked.sinks)]
         return self._heard(events, sinks, leaving or {})
 
     def read_again(self, after: Read) -> None:
@@ -259,14 +263,54 @@ class Fitting:
 
     def _validate(self) -> dict[str, Any] | None:
         found: dict[str, Any] = {}
-        with self.watch.timing("validation"):
-            for name, data in self.asked.sets.items():
-                steps = self.asked.validation_steps
-                scores = self.lent.score(data, steps, self.agreement, self.bridge.on_test_batch)
-                if scores is None:
-                    return None
-                found |= {f"{name}{key}": value for key, value in scores.items()}
+        inner = Stopwatch(self.watch.clock)
+        try:
+            with self.watch.timing("validation"):
+                for name, data in self.asked.sets.items():
+                    steps, on_batch = self.asked.validation_steps, self.bridge.on_test_batch
+                    scores = self.lent.score(data, steps, self.agreement, on_batch, inner)
+                    if scores is None:
+                        return None
+                    found |= {f"{name}{key}": value for key, value in scores.items()}
+        finally:
+            compiling = inner.seconds["compile"]
+            self.watch.add("validation", -compiling)
+            self.watch.add("compile", compiling)
+            self._validation_wait += inner.seconds["data wait"]
         return found
+
+    def _timed(self, sink: Sink) -> Sink:
+        name = getattr(sink, "__qualname__", type(sink).__name__).rpartition(".")[2]
+
+        def timed(event: Event) -> None:
+            with self.watch.timing("logging", name):
+                sink(event)
+
+        return timed
+
+    def _verdict(self, spent: Mapping[str, float], steps: int) -> str:
+        """Which part of this start was slow, and why; empty if none was."""
+        asked, feed, watch, lent = self.asked, self.feed, self.watch, self.lent
+        if not steps:
+            return ""
+        slower = spent["data wait"] > spent["step"]
+        bottleneck = functools.partial(feed.bottleneck, slower) if feed is not None else str
+        built, plan = lent.runners.trains_built(), lent.piloting.plan
+        examples, seconds = self.training.examples_per_batch(), spent["step"] / steps
+        waits = 2 * self._validation_wait > spent["validation"]
+        causes = {
+            "data wait": lambda: verdict.slow_data(steps, spent, bottleneck()),
+            "step": lambda: slow_step(plan, built[-1] if built else None, examples, seconds),
+            "validation": lambda: verdict.slow_validation(spent, asked.validate_every, waits=waits),
+            "checkpoint": lambda: verdict.slow_saving(asked.save_every, watch.times["checkpoint"]),
+            "callbacks": lambda: verdict.slow_callbacks(watch.largest("callbacks")),
+            "logging": lambda: verdict.slow_logging(watch.largest("logging")),
+            "caller": lambda: ": do less for each event",
+            "tuning": lambda: verdict.slow_tuning(repr(plan)),
+            "compile": lambda: verdict.slow_compiling(len(built), is_xla=plan.step == "xla"),
+            "Python": lambda: verdict.slow_python(self.bridge.called_each_step),
+        }
+        return verdict.verdict(spent, causes)
 
     def _heard(
         self,
@@ -282,7 +326,8 @@ class Fitting:
                     finished = event
                     break
                 tell(sinks, event)
-                yield event
+                with self.watch.timing("caller"):
+                    yield event
         except BaseException as error:
             # An exception in the caller's own code closes the generator too, and fails the run.
             is_left = isinstance(error, GeneratorExit) and adaptations.was_left_on_purpose()
@@ -297,8 +342,8 @@ class Fitting:
             seconds = self.watch.clock() - began
             finished = finished or Finished(self.training.step, seconds, reason)
             spent = self.watch.whole(seconds)
-            hint = advice(spent, finished.step - first_step)
-            finished = replace(finished, spent=spent, advice=hint or "")
+            advice = self._verdict(spent, finished.step - first_step)
+            finished = replace(finished, spent=spent, advice=advice)
             self.is_over = finished.reason in ("complete", "stopped", "left")
             if self.is_over:
                 finalize_averages(self.lent.task)

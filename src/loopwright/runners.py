@@ -86,6 +86,10 @@ class Runners:
         self._forget_if_changed()
         return self._build(self._step(name, batch_spec, converts=True), batch_spec)
 
+    def trains_built(self) -> list[Built]:
+        """What the traces of the train step have told, one for each kind of batch."""
+        return self._of("train_step")
+
     def tests_built(self) -> list[Built]:
         """What the traces of the test step have told, one for each kind of batch."""
         return self._of("test_step")

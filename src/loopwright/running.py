@@ -140,9 +140,11 @@ class StepRunner:
         loop = self._loops.over_stream(reader.end, reader.batch_spec)
         compiling = watch.seconds["compile"]
         arguments = (reader.iterator, tf.constant(steps))
-        done, outputs, marks, table, waited, sizes = self._call("stream", loop, arguments, watch)
-        if watch.seconds["compile"] == compiling:
-            watch.add("data wait", float(waited))
+        key = ("stream", reader.end == "marked")  # the loop reads the end of the data from it
+        done, outputs, marks, table, waited, sizes = self._call(key, loop, arguments, watch)
+        watch.add("data wait", float(waited))
+        if watch.seconds["compile"] != compiling:  # the first call waited inside its compile time
+            watch.add("compile", -float(waited))
         reader.sizes |= {int(size) for size in sizes if 0 < size < tf.int32.max}
         done = int(done)
         return done, outputs, self._finite.not_finite(marks, done), done == steps, table
@@ -178,7 +180,7 @@ class StepRunner:
         def pull(iterator: Any, limit: Any) -> Any:
             return chunks.pull(lambda: next_optional(iterator, reader.end), spec, size, limit)
 
-        function = self._function(("pull", size), pull)
+        function = self._function(("pull", size, reader.end == "marked"), pull)
         count, chunk, is_other, other = function(reader.iterator, tf.constant(limit))
         reader.held = other if bool(is_other) else None
         return int(count), chunk, int(count) == limit or reader.held is not None
@@ -273,7 +275,8 @@ class StepRunner:
                     yield ("chunk", size), self._loops.over_chunk, (chunk,)
                 else:
                     loop = self._loops.over_stream(reader.end, spec)
-                    yield "stream", loop, (reader.iterator,), (reader.stand_in(size),)
+                    key = ("stream", reader.end == "marked")
+                    yield key, loop, (reader.iterator,), (reader.stand_in(size),)
 
     def _traced(
         self,

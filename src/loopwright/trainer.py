@@ -47,6 +47,7 @@ from loopwright.sharing import part, require_shareable
 from loopwright.signals import Signals
 from loopwright.silencing import require_known
 from loopwright.snapshots import Exact
+from loopwright.stopwatch import Stopwatch
 from loopwright.task import Task, require_step
 from loopwright.telemetry.callback_model import Scoring
 from loopwright.telemetry.console import console, show_scores
@@ -417,6 +418,7 @@ class Trainer:
         steps: int | None,
         agreement: Agreement,
         on_batch: Callable[[int, Metrics], None] | None = None,
+        watch: Stopwatch | None = None,
     ) -> dict[str, Any] | None:
         return score(
             self._task,
@@ -425,6 +427,7 @@ class Trainer:
             self._runners.updates,
             strategy=self._strategy,
             clock=agreement.now,
+            watch=watch or Stopwatch(time.perf_counter),
             interrupted=agreement.interrupted,
             on_batch=on_batch,
         )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+from loopwright import runtime
 from loopwright.choosing import BackgroundCompile
 from loopwright.data import Feed
 from loopwright.data.records import damage_explained
@@ -13,7 +14,7 @@ from loopwright.events import BatchSkipped
 from loopwright.finite import MOST_SKIPPED
 from loopwright.plan_history import Pilot
 from loopwright.plans import Plan
-from loopwright.readers import Reader, StreamReader
+from loopwright.readers import Reader, ResidentReader, StreamReader
 from loopwright.running import StepRunner
 from loopwright.stopwatch import Stopwatch
 from loopwright.tally import Tally
@@ -140,6 +141,16 @@ class Training:
         """Names a batch, by how many were read before it."""
         return "a step without data" if self._feed is None else self._feed.batch_in_words(number)
 
+    def examples_per_batch(self) -> int | None:
+        """How many examples the largest batch has; None if unknown, or if there is one batch."""
+        feed, reader = self._feed, self._reader
+        if feed is None or feed.steps_per_epoch == 1:
+            return None
+        if isinstance(reader, ResidentReader):
+            return reader.resident.batch_size
+        seen = reader.sizes if isinstance(reader, StreamReader) else ()
+        return max(seen, default=runtime.known_example_count(feed.batch_spec))
+
     def news(self) -> Iterator[BatchSkipped]:
         """What has been skipped since this was last asked."""
         while self.skipped:
@@ -230,9 +241,10 @@ class Training:
         if wider is not None:
             self._feed, change = wider
             warn_at_call(RetraceWarning(_retraced(change)))
-            self._runners.clear()
-            self._pilot = self._pilot_for(self._feed, self)
-            self._open(self._feed)
+            with self._watch.timing("compile"):
+                self._runners.clear()
+                self._pilot = self._pilot_for(self._feed, self)
+                self._open(self._feed)
             return True
         if feed.steps_per_epoch is None and self.steps_in_epoch:
             return False

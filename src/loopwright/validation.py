@@ -42,6 +42,7 @@ def score(
     *,
     strategy: tf.distribute.Strategy,
     clock: Callable[[], float],
+    watch: Stopwatch,
     interrupted: Callable[[], bool] = lambda: False,
     on_batch: Callable[[int, Mapping[str, Any]], None] | None = None,
 ) -> dict[str, Any] | None:
@@ -50,10 +51,11 @@ def score(
     `on_batch` is called after every batch, with its number and the scores so far.
     """
     tally = Tally(task, "test_step", updates)
-    pace, watch, scored, rest = Pace(), Stopwatch(clock), 0, feed
+    pace, scored, rest = Pace(), 0, feed
     with contextlib.ExitStack() as undoing:
         while rest is not None:
-            feed, runner = rest, runner_for(rest)
+            with watch.timing("compile"):
+                feed, runner = rest, runner_for(rest)
             reader = runner.open(feed)
             if not scored:
                 # Only now: a runner makes what the step makes lazily.

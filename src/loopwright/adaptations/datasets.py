@@ -56,6 +56,8 @@ class PipelinePart:
     """The kinds of all that its functions do."""
     tensors: list[Any]
     file: str
+    functions: list[Any]
+    """The Python functions it was given."""
 
 
 def pipeline_parts(dataset: tf.data.Dataset) -> list[PipelinePart]:
@@ -94,4 +96,5 @@ def _pipeline_part(part: Any) -> PipelinePart:
         operations={node.op for node in nodes},
         tensors=getattr(part, "_tensors", []),
         file=part._filename.numpy().decode() if kind == "Cache" else "",
+        functions=[f._func for f in part._functions() if hasattr(f, "_func")],
     )

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from loopwright import runtime
 from loopwright.data import nests
+from loopwright.data.bottleneck import slow_arrays
 from loopwright.data.class_weights import check_labelled, weighted
 from loopwright.data.digests import sampled_digest
 from loopwright.data.mapping import ExampleMap, mapped, require_dense
@@ -168,6 +169,7 @@ class Arrays(Data):
             failure=lambda: failures[0] if failures else None,
             resident=resident,
             batch_in_words=in_words,
+            bottleneck=lambda _: slow_arrays(self._map),
         )
 
     def _in_words(self, some: Any) -> str:

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from loopwright.data import nests
+from loopwright.data.bottleneck import slow_batches
 from loopwright.data.class_weights import weighted
 from loopwright.data.passes import (
     as_epochs,
@@ -92,7 +93,8 @@ class Batches(Data):
         source = self._source
         if not isinstance(source, keras.utils.PyDataset):
             epochs = as_epochs((self._again() for _ in numbers), steps_per_epoch)
-            return _Reader(map(self._converted, epochs), steps_per_epoch, position="none").feed()
+            converted = map(self._converted, epochs)
+            return _Reader(converted, steps_per_epoch, source, position="none").feed()
         length = steps_per_epoch or source.num_batches
         if length is None:
             raise DataError(endless("This PyDataset (num_batches is None)", "steps_per_epoch"))
@@ -104,7 +106,7 @@ class Batches(Data):
         passes = (read_ahead(source, order) for order in orders)
         cut = as_epochs(passes, steps_per_epoch, after.batches % max(length, 1))
         epochs = map(self._converted, with_hooks(source, cut))
-        return _Reader(epochs, length, epoch_ended=source.on_epoch_end).feed()
+        return _Reader(epochs, length, source, epoch_ended=source.on_epoch_end).feed()
 
     def one_pass(self, *, steps: int | None) -> Feed:
         """The batches of one epoch."""
@@ -117,7 +119,7 @@ class Batches(Data):
             batches = functools.partial(read_ahead, self._source, itertools.islice(order, steps))
         known = [count for count in (length, steps) if count is not None]
         epoch = self._converted(itertools.islice(batches(), steps))
-        return _Reader(iter([epoch]), min(known, default=None)).feed()
+        return _Reader(iter([epoch]), min(known, default=None), self._source).feed()
 
     def _again(self) -> Iterator[Any]:
         return iter(self._source) if self._once is None else self._once
@@ -148,10 +150,11 @@ class _Reader:
         self,
         epochs: Iterator[Iterator[Any]],
         steps_per_epoch: int | None,
+        source: Any,
         epoch_ended: Callable[[], None] = lambda: None,
         position: Literal["index", "none"] = "index",
     ) -> None:
-        self._epochs = epochs
+        self._epochs, self._bottleneck = epochs, functools.partial(slow_batches, source)
         self._position: Literal["index", "none"] = position
         self._steps_per_epoch = steps_per_epoch
         self._epoch_ended = epoch_ended
@@ -205,6 +208,7 @@ class _Reader:
             failure=lambda: self._failure,
             reopened=self._reopened,
             position=self._position,
+            bottleneck=lambda _: self._bottleneck(),
         )
 
     def _fitting(self, spec: Any) -> Iterator[Any]:

@@ -73,6 +73,8 @@ class Feed:
     """Whether it gives this worker's part of each batch, and others have the rest."""
     last_digest: Callable[[], str | None] = field(default=lambda: None)
     """Of the batch that was read last, where it has to be compared after a replay."""
+    bottleneck: Callable[[bool], str] = field(default=lambda is_slower_than_step: "")
+    """Why reading is slow and what to do; given whether it is slower than the step."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright.data import pipelines
+from loopwright.data.bottleneck import slow_pipeline
 from loopwright.data.class_weights import check_labelled, weighted
 from loopwright.data.digests import batch_digest, sampled_digest
 from loopwright.data.source import NOTHING_READ, Data, Feed, Read, cannot_go_on, mark_epochs
@@ -112,6 +113,7 @@ class Stream(Data):
             skip=after.batches + after.ends * is_marked if self._replay else 0,
             reseeded=pipelines.reseeded(self._dataset, first_epoch),
             last_digest=lambda: batch_digest(last) if last else None,
+            bottleneck=lambda slower: slow_pipeline(dataset, is_slower_than_step=slower),
         )
 
     def one_pass(self, *, steps: int | None) -> Feed:

@@ -1,11 +1,13 @@
 """Calls of batch hooks: at stops, or one per step, delivered at the next stop."""
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 import keras
 
+from loopwright.stopwatch import Stopwatch
 from loopwright.telemetry.batch_hooks import demand
 from loopwright.training import StepNumbers
 
@@ -14,8 +16,8 @@ from loopwright.training import StepNumbers
 class BatchCalls:
     """Calls the batch hooks of callbacks, each as often as it needs."""
 
-    def __init__(self, callbacks: Sequence[Any]) -> None:
-        self._callbacks = callbacks
+    def __init__(self, callbacks: Sequence[Any], watch: Stopwatch) -> None:
+        self._callbacks, self._watch = callbacks, watch
         self._demands = [demand(callback) for callback in callbacks]
         pairs = zip(callbacks, self._demands, strict=True)
         self._counters = [(callback, wants) for callback, wants in pairs if wants.each_step]
@@ -38,6 +40,13 @@ class BatchCalls:
         return any(wants.each_test_batch for wants in self._demands)
 
     @property
+    def called_each_step(self) -> str:
+        """The class of a callback for which control returns to Python after every step."""
+        pairs = zip(self._callbacks, self._demands, strict=True)
+        asking = [type(callback).__name__ for callback, wants in pairs if wants.steps_left() == 1]
+        return asking[0] if asking else ""
+
+    @property
     def notes(self) -> list[str]:
         """What callbacks cost, in sentences."""
         return [wants.note for wants in self._demands if wants.note]
@@ -53,7 +62,7 @@ class BatchCalls:
         for callback in self._callbacks:
             # The data may have ended instead: then a counter has counted this batch already.
             if not (self._awaits_batch and any(callback is counter for counter in counters)):
-                callback.on_train_batch_begin(batch, logs={})
+                self._call(callback, "on_train_batch_begin", batch, {})
         self._first, self._awaits_batch = batch, True
 
     def end(
@@ -77,7 +86,7 @@ class BatchCalls:
         shared = dict(logs)
         for callback in self._callbacks:
             if not _has_ended(callback):
-                callback.on_train_batch_end(batch, logs=shared)
+                self._call(callback, "on_train_batch_end", batch, shared)
         self._awaits_batch = False
 
     def rolled_back(self) -> None:
@@ -88,19 +97,32 @@ class BatchCalls:
         """Call the hooks around a batch of a validation, which was scored."""
         shared = dict(logs)
         for callback in self._callbacks:
-            callback.on_test_batch_begin(batch, logs={})
+            self._call(callback, "on_test_batch_begin", batch, {})
         for callback in self._callbacks:
-            callback.on_test_batch_end(batch, logs=shared)
+            self._call(callback, "on_test_batch_end", batch, shared)
 
     def _deliver(self, batch: int, logs: Mapping[str, Any] | None, *, is_next_last: bool) -> None:
         """End a batch, and begin the next one; everybody hears of the end of the last one."""
         for callback, wants in self._counters:
             takes = wants.takes_values is not None and wants.takes_values()
             if (takes or wants.counts_batch is None) and not _has_ended(callback):
-                callback.on_train_batch_end(batch, logs=dict(logs) if takes and logs else None)
+                values = dict(logs) if takes and logs else None
+                self._call(callback, "on_train_batch_end", batch, values)
         for callback, wants in self._counters:
             if is_next_last or wants.counts_batch is None or not wants.counts_batch():
-                callback.on_train_batch_begin(batch + 1, logs={})
+                self._call(callback, "on_train_batch_begin", batch + 1, {})
+
+    def _call(self, callback: Any, hook: str, batch: int, logs: dict[str, Any] | None) -> None:
+        with self._watch.timing("callbacks", _title(type(callback), hook)):
+            getattr(callback, hook)(batch, logs=logs)
+
+
+@functools.cache
+def _title(kind: type, hook: str) -> str:
+    """The hook by the name that the callback overrides: Keras' own one calls the older name."""
+    older = hook.replace("_train_batch_", "_batch_")
+    is_older = getattr(kind, hook) is getattr(keras.callbacks.Callback, hook)
+    return f"{kind.__name__}.{older if is_older else hook}"
 
 
 def _has_ended(callback: Any) -> bool:

@@ -18,6 +18,7 @@ from loopwright.events import (
     Trained,
     epoch_logs,
 )
+from loopwright.stopwatch import Stopwatch
 from loopwright.task import Task
 from loopwright.telemetry.batch_calls import BatchCalls
 from loopwright.telemetry.callback_model import (
@@ -34,6 +35,7 @@ from loopwright.telemetry.callback_state import (
     objection,
     restore_callbacks,
 )
+from loopwright.telemetry.timed_callbacks import TimedCallbacks
 from loopwright.training import StepNumbers, Training
 from loopwright.warning_places import warn_at_call
 
@@ -51,6 +53,7 @@ class CallbackBridge:
         callbacks: keras.callbacks.Callback | Sequence[Any] | None,
         task: Task,
         scoring: Scoring,
+        watch: Stopwatch,
     ) -> None:
         self._callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
         for callback in self._callbacks:
@@ -66,8 +69,10 @@ class CallbackBridge:
                 )
         self._task, self._scoring = task, scoring
         self._model: Any = callback_model(task, scoring) if self._callbacks else None
-        self._batches = BatchCalls(self._callbacks)
+        self._watch = watch
+        self._batches = BatchCalls(self._callbacks, watch)
         self._calls: Any = None
+        self._timed = TimedCallbacks([], watch)
         self._logs: dict[str, Any] = {}
         self._written = _Written()
         self._recorded: Sequence[StepNumbers] = ()
@@ -128,6 +133,11 @@ class CallbackBridge:
         """What callbacks cost, to be told when training begins."""
         return [Noted(step, text) for text in self._batches.notes]
 
+    @property
+    def called_each_step(self) -> str:
+        """The class of a callback for which control returns to Python after every step."""
+        return self._batches.called_each_step
+
     def stop_requested(self) -> bool:
         """Whether a callback set `model.stop_training`."""
         return bool(self._model is not None and self._model.stop_training)
@@ -162,9 +172,9 @@ class CallbackBridge:
             return validate
 
         def run() -> Metrics | None:
-            self._calls.on_test_begin()
+            self._call("on_test_begin")
             scores = validate()
-            self._calls.on_test_end(dict(scores or {}))
+            self._call("on_test_end", dict(scores or {}))
             return scores
 
         return run
@@ -177,23 +187,27 @@ class CallbackBridge:
             case Started():
                 self._start(event)
             case EpochStarted():
-                self._calls.on_epoch_begin(event.epoch)
+                self._call("on_epoch_begin", event.epoch)
             case Trained():
                 self._logs = dict(event.metrics)
                 batch = event.step_in_epoch - 1
                 self._batches.end(batch, self._logs, self._recorded, self._variables)
             case EpochEnded():
                 self._logs = epoch_logs(event)
-                self._calls.on_epoch_end(event.epoch, self._logs)
+                self._call("on_epoch_end", event.epoch, self._logs)
             case Finished():
                 try:
                     # As Keras: a run that failed has no end.
                     if event.reason != "failed" and self._calls is not None:
-                        self._calls.on_train_end(self._logs)
+                        self._call("on_train_end", self._logs)
                 finally:
                     self._undo()
             case _:
                 pass
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        self._timed.hook = hook
+        getattr(self._calls, hook)(*arguments)
 
     def _start(self, event: Started) -> None:
         self._undo = lend(self._model, self._task, self._scoring)
@@ -208,7 +222,9 @@ class CallbackBridge:
             steps=event.steps_per_epoch,
             verbose=0,
         )
-        self._calls.on_train_begin()
+        self._timed = TimedCallbacks(self._calls.callbacks, self._watch)
+        self._calls.callbacks = self._timed
+        self._call("on_train_begin")
         self._begun = as_begun(self._callbacks)
         self._restore()
         epochs_before = adaptations.take_initial_epoch(self._model)

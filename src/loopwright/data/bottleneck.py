@@ -1,0 +1,149 @@
+"""What makes data slow, as far as its parts show it: why, and what to write instead."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from loopwright import adaptations
+from loopwright.adaptations import PipelinePart
+
+PYTHON_CALLS = {"EagerPyFunc": "tf.py_function", "PyFunc": "tf.numpy_function"}
+"""Operations that call Python, by what people write."""
+
+_AUTOTUNE = "num_parallel_calls=tf.data.AUTOTUNE"
+_PARALLEL = f"a tf.data pipeline with .map(..., {_AUTOTUNE})"
+
+
+def slow_pipeline(dataset: tf.data.Dataset, *, is_slower_than_step: bool) -> str:
+    """Return what slows a pipeline down; empty if its parts do not show it.
+
+    >>> numbers = tf.data.Dataset.range(10).map(abs).batch(2)
+    >>> slow_pipeline(numbers, is_slower_than_step=True)[:34]
+    'map(abs) has no num_parallel_calls'
+    """
+    parts = adaptations.pipeline_parts(dataset)
+    turns = not any(part.kind == "Prefetch" for part in parts) and not _is_prefetched(dataset)
+    prefetch = (
+        "the pipeline does not prefetch, so the data and the step take turns; end it with "
+        ".prefetch(tf.data.AUTOTUNE)"
+    )
+    if turns and not is_slower_than_step:
+        return prefetch  # then all of the waiting is hidden behind the step
+    cached = [id(p.dataset) for part in parts if part.kind == "Cache" for p in _before(part)]
+    each_epoch = [p for p in parts if id(p.dataset) not in cached and not _is_own(p)]
+    found = next(filter(None, map(_python, each_epoch)), "") or next(
+        filter(None, map(_sequential, each_epoch)), ""
+    )
+    if found or not (turns or cached):
+        return found
+    if turns:
+        return prefetch
+    return "the first epoch fills the cache, and later epochs read from it"
+
+
+def slow_batches(source: Any) -> str:
+    """Return what slows down batches made by a Python object: a generator, a `PyDataset`."""
+    if not isinstance(source, keras.utils.PyDataset):
+        name = getattr(source, "__qualname__", type(source).__name__).rpartition(".")[2]
+        code = getattr(source, "gi_code", None)
+        at = "" if code is None else f" at {_place(code)}"
+        return (
+            f"{name}{at} makes one batch after the other in Python; use a keras.utils.PyDataset "
+            f"with workers=4, or {_PARALLEL}"
+        )
+    name, workers = type(source).__name__, source.workers
+    if workers <= 1:
+        return (
+            f"{name}.__getitem__ makes one batch after the other; make several at a time: "
+            f"{name}(..., workers=4)"
+        )
+    return (
+        f"{name}.__getitem__ is slower than the step, with {workers} workers; do less in it, "
+        f"prepare the data once, or use {_PARALLEL}"
+    )
+
+
+def slow_arrays(function: Callable[..., Any] | None) -> str:
+    """Return what slows arrays down; `function` changes their examples one by one."""
+    if function is None:
+        return (
+            "copying rows out of the arrays is slower than the step; raise batch_size, or pass a "
+            "smaller dtype (uint8 instead of float32) and scale in the step"
+        )
+    return (
+        f"{_called('map', function)} runs Python for one example after the other; apply it to the "
+        f"arrays before training, or use {_PARALLEL}"
+    )
+
+
+def _python(part: PipelinePart) -> str:
+    if "GeneratorDataset" in part.operations:
+        return (
+            "Dataset.from_generator runs Python for one element after the other; use a "
+            f"keras.utils.PyDataset with workers=4, or {_PARALLEL}"
+        )
+    called = [name for kind, name in PYTHON_CALLS.items() if kind in part.operations]
+    if not called:
+        return ""
+    return (
+        f"{_title(part)} runs Python ({called[0]}), one call at a time; write it with TensorFlow "
+        "operations, or cache its results, .cache() after it"
+    )
+
+
+def _sequential(part: PipelinePart) -> str:
+    if part.kind != "Map":
+        return ""
+    name = getattr(_function(part), "__name__", "...")
+    name = "..." if name == "<lambda>" else name
+    return (
+        f"{_title(part)} has no num_parallel_calls; write .map({name}, {_AUTOTUNE}), and "
+        ".cache() after it if the results fit in memory"
+    )
+
+
+def _is_prefetched(dataset: tf.data.Dataset) -> bool:
+    """Whether TensorFlow adds the prefetch that a pipeline leaves out."""
+    options = dataset.options()
+    chosen = options.experimental_optimization
+    is_default = chosen.apply_default_optimizations is not False
+    return chosen.inject_prefetch is not False and (is_default or bool(chosen.inject_prefetch))
+
+
+def _is_own(part: PipelinePart) -> bool:
+    """Whether Loopwright has added this part."""
+    return str(getattr(_function(part), "__module__", "")).startswith("loopwright.data.")
+
+
+def _before(part: PipelinePart) -> list[PipelinePart]:
+    return adaptations.pipeline_parts(part.dataset)[1:]
+
+
+def _title(part: PipelinePart) -> str:
+    kind = part.kind.removeprefix("Parallel")
+    method = "".join(f"_{c.lower()}" if c.isupper() else c for c in kind).strip("_")
+    function = _function(part)
+    return f"{method}()" if function is None else _called(method, function)
+
+
+def _function(part: PipelinePart) -> Any:
+    return next(iter(part.functions), None)
+
+
+def _called(method: str, function: Any) -> str:
+    """A call of a method with a function, and where that is written: `map(f) at train.py:12`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    at = "" if code is None else f" at {_place(code)}"
+    return f"{method}({'' if name == '<lambda>' else name}){at}"
+
+
+def _place(code: Any) -> str:
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}"

@@ -1,0 +1,62 @@
+"""Slow programs: the verdict names the slow part, its share, why, and what to write instead."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+from tests.programs.slow import programs
+from tests.programs.slow.corpus import Slow
+
+import loopwright as lw
+
+PROGRAMS: dict[str, Callable[[bool], Slow]] = {
+    name: function
+    for name, function in vars(programs).items()
+    if getattr(function, "__annotations__", {}).get("return") is Slow
+}
+
+
+@pytest.fixture(scope="module")
+def trainers(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., lw.Trainer]:
+    """One trainer for all programs that train the same thing: most have nothing to compile."""
+    made: dict[Any, lw.Trainer] = {}
+
+    def trainer_of(make: Callable[[Path], lw.Trainer]) -> lw.Trainer:
+        if make not in made:
+            keras.utils.set_random_seed(1)
+            made[make] = make(tmp_path_factory.mktemp("runs"))
+        return made[make]
+
+    return trainer_of
+
+
+def finished(trainer: lw.Trainer, program: Slow) -> lw.Finished:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lw.RetraceWarning)
+        *_, last = trainer.events(program.x, program.y, verbose=0, **program.options)
+    assert isinstance(last, lw.Finished)
+    return last
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_verdict_says_why_a_program_is_slow(name: str, trainers: Any):
+    build = PROGRAMS[name]
+    quick = build(False)
+    end = finished(trainers(quick.trainer), quick)
+    assert not build(True).is_said_by(end.advice, build), end.advice
+
+    slow = build(True)
+    if slow.warms:
+        finished(trainers(slow.trainer), slow)
+    end = finished(trainers(slow.trainer), slow)
+    assert slow.is_said_by(end.advice, build), (end.advice, end.spent)
+
+
+def test_nothing_is_said_of_a_program_whose_step_takes_the_time(trainers: Any):
+    wide = programs.float64(False)
+    trainer = trainers(wide.trainer)
+    finished(trainer, wide)
+    assert finished(trainer, wide).advice == ""
