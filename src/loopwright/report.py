@@ -18,7 +18,7 @@ from loopwright import disk
 from loopwright.curves import best_mark, charts
 from loopwright.record import Record, mapping, number, read_record
 
-_COLORS = 8  # of report.css
+_COLORS = 10  # one for each part of the time
 _UPLOT = "vendored/uplot/"
 _MOST_STEPS = 12
 _MOST_PLANS = 12
