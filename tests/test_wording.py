@@ -83,6 +83,11 @@ def test_an_ended_epoch_says_its_length_time_and_rate(steps: int, seconds: float
         (Finished(101, 3.0, "stopped"), "stopped by a callback after 1 step in 3.0 s"),
         (Finished(102, 0.5, "left"), "left after 2 steps in 0.50 s"),
         (Finished(100, 3600.0, "failed"), "failed after 0 steps in 1:00:00"),
+        (Finished(102, 0.5, "interrupted"), "interrupted after 2 steps in 0.50 s"),
+        (
+            Finished(102, 0.5, "interrupted", saved=True),
+            "interrupted and saved after 2 steps in 0.50 s",
+        ),
     ],
 )
 def test_the_last_words_say_how_the_run_ended(event: Finished, text: str):

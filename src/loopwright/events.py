@@ -124,13 +124,14 @@ class Finished:
     seconds: float
     reason: Literal["complete", "stopped", "left", "interrupted", "skipped", "failed"]
     """`stopped`: a callback asked for it. `left`: the caller broke out of `events`.
-    `interrupted`: a signal came, and the run can be resumed. `skipped`: this leg of the run was
-    finished before."""
+    `interrupted`: a signal came. `skipped`: this leg of the run was finished before."""
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     """Where the time of this start went, in seconds: data wait, step, validation, checkpoint,
     tuning, compile, Python."""
     advice: str = ""
     """What would make the next run faster, where that is plain to see."""
+    saved: bool = False
+    """Whether an interrupted run was saved at this step: the next start resumes from here."""
 
 
 Event = (

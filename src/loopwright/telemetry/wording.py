@@ -33,7 +33,7 @@ _ENDINGS = {
     "stopped": "stopped by a callback after",
     "left": "left after",
     "failed": "failed after",
-    "interrupted": "interrupted and saved after",
+    "interrupted": "interrupted after",
     "skipped": "finished before and skipped:",
 }
 
@@ -80,7 +80,8 @@ def last(run: Started, event: Finished) -> Part:
     """How the run ended."""
     steps = event.step - run.step + run.resumed_steps
     unit = "step" if steps == 1 else "steps"
-    return Part(f"{_ENDINGS[event.reason]} {steps:,} {unit} in {length_of_time(event.seconds)}")
+    ending = "interrupted and saved after" if event.saved else _ENDINGS[event.reason]
+    return Part(f"{ending} {steps:,} {unit} in {length_of_time(event.seconds)}")
 
 
 def chosen(event: PlanChosen) -> list[Part]:
