@@ -21,10 +21,12 @@ from rich.console import Console
 
 from loopwright.errors import ConfigurationError
 from loopwright.events import (
+    BatchSkipped,
     EpochEnded,
     EpochStarted,
     Event,
     Finished,
+    Noted,
     PlanChosen,
     Saved,
     Sink,
@@ -400,6 +402,42 @@ def test_the_time_to_compile_is_not_taken_for_a_rate(clock: Clock) -> None:
     assert "51/1000 steps · 100 steps/s · 0:00:09 left" in drawings(output)[-1]
 
 
+def test_the_time_to_compile_is_not_taken_for_the_time_that_is_left(clock: Clock) -> None:
+    output = terminal()
+    sink = console(1, output=output, clock=clock)
+    send(sink, Started(0, 30, 100, 3000), EpochStarted(0, 0))
+    clock.now += 33.0
+    sink(Trained(1, 0, 1, 1, 33.0, {"loss": 0.5}))
+    assert "left" not in read(output)
+    for step in (50, 100):
+        clock.now += 0.5
+        sink(Trained(step, 0, step, 50, 0.5, {"loss": 0.5}))
+    assert "3% · 0:00:29 left" in read(output)
+    clock.now += 20.0  # the first validation compiles too
+    send(sink, Validated(100, 0, 20.0, {"loss": 0.5}), EpochEnded(0, 100, 100, 54.0, {"loss": 0.5}))
+    send(sink, EpochStarted(1, 100))
+    assert "3% · 0:00:29 left" in drawings(output)[-2]
+    clock.now += 1.0
+    sink(Trained(200, 1, 100, 100, 1.0, {"loss": 0.5}))
+    clock.now += 2.0  # and this one is what validations take
+    sink(Validated(200, 1, 2.0, {"loss": 0.5}))
+    clock.now += 1.0
+    sink(Trained(300, 2, 100, 100, 1.0, {"loss": 0.5}))
+    assert "10% · 0:01:03 left" in read(output)  # 7 s for 299 steps, of which 2 validations
+
+
+def test_a_line_each_minute_leaves_the_time_to_compile_out_of_the_rate(clock: Clock) -> None:
+    output = Console(file=io.StringIO())
+    sink = console(2, output=output, clock=clock)
+    send(sink, Started(0, 10, 1000, 10_000), EpochStarted(0, 0))
+    for step, seconds in ((1, 50.0), (101, 10.0), (201, 10.0)):
+        clock.now += seconds
+        sink(Trained(step, 0, step, 100, seconds, {"loss": 0.5}))
+    assert written(output).splitlines() == [
+        "epoch 1/10 · 201/1000 steps · 10 steps/s · 0:01:20 left · loss 0.5000"
+    ]
+
+
 def test_the_time_of_a_validation_does_not_lower_the_rate(clock: Clock) -> None:
     output = terminal()
     sink = console(1, output=output, clock=clock)
@@ -562,18 +600,58 @@ def test_no_line_is_wider_than_the_terminal(width: int, clock: Clock) -> None:
         sink(EpochEnded(epoch, 1437, 1437, 1.0, metrics, metrics))
     sink(Finished(2874, 2.0, "complete"))
     assert max(map(cell_len, drawings(output))) <= width
-    assert len(left_on_screen(output)) == 3
+    left = "".join(line.replace(" ", "") for line in left_on_screen(output))
+    for number in (*metrics, *(f"val_{name}" for name in metrics), "1,437steps/s", "done:"):
+        assert number in left
 
 
-def test_a_narrow_terminal_keeps_the_loss(clock: Clock) -> None:
-    output = terminal(width=40)
+def test_eighty_columns_hold_every_number_of_an_epoch_and_where_the_time_went(
+    clock: Clock,
+) -> None:
+    output = terminal(width=80)
     sink = console(1, output=output, clock=clock)
     for event in two_epochs():
         clock.now += 0.2
         sink(event)
-    assert "epoch 1/10 ━━━━━━ 45/45 steps" not in drawings(output)
-    assert "epoch 1/10  45/45 steps  loss 0.2134" in drawings(output)
-    assert "epoch 1/10  loss 0.2134  val_loss 0.2201" in drawings(output)
+    spent = {"compile": 6.0, "validation": 2.0, "step": 1.0, "data wait": 0.6, "Python": 0.4}
+    sink(Finished(90, 10.0, "complete", spent))
+    assert left_on_screen(output) == [
+        "epoch 1/10 · 45 steps · 0.41 s · 110 steps/s · loss 0.2134 · accuracy 0.9312",
+        "  val_loss 0.2201 · val_accuracy 0.9301",
+        "epoch 2/10 · 45 steps · 0.10 s · 450 steps/s · loss 1.3e-05 · accuracy 1.000",
+        "done: 90 steps in 10.0 s",
+        "  time: compile 60%, validation 20%, step 10%, data wait 6%, Python 4%",
+    ]
+
+
+def test_the_numbers_that_do_not_fit_beside_the_bar_are_drawn_below_it(clock: Clock) -> None:
+    output = terminal(width=60)
+    sink = console(1, output=output, clock=clock)
+    send(sink, Started(0, 4, 100, 400), EpochStarted(0, 0))
+    for step in (30, 50):
+        clock.now += 0.5
+        sink(Trained(step, 0, step, 50, 0.5, {"loss": 0.25, "accuracy": 0.5, "recall": 0.75}))
+    run, epoch, below = drawings(output)[-3:]
+    assert re.fullmatch(r"run       [━╸╺]+ 12% · 0:00:09 left", run)
+    assert re.fullmatch(r"epoch 1/4 [━╸╺]+ 50/100 steps · 40 steps/s · 0:00:01 left", epoch)
+    assert below == "  loss 0.2500 · accuracy 0.5000 · recall 0.7500"
+
+
+def test_without_room_for_a_bar_its_words_are_wrapped(clock: Clock) -> None:
+    output = terminal(width=24)
+    sink = console(1, output=output, clock=clock)
+    send(sink, Started(0, 4, 1000, 4000), EpochStarted(0, 0))
+    for step in (500, 1000):
+        clock.now += 0.5
+        sink(Trained(step, 0, step, 500, 0.5, {"loss": 0.25}))
+    assert drawings(output)[-6:] == [
+        "run · 25% · 0:00:03 left",
+        "epoch 1/4",
+        "  1000/1000 steps",
+        "  1,000 steps/s",
+        "  0:00:00 left",
+        "  loss 0.2500",
+    ]
 
 
 def test_a_name_with_brackets_is_text_and_not_markup() -> None:
@@ -785,7 +863,7 @@ def test_an_event_that_is_not_drawn_costs_next_to_nothing() -> None:
     assert best_of(5, lambda: send(sink, *[event] * 1000)) / 1000 < 20e-6
 
 
-def test_of_very_short_epochs_some_are_shown_and_always_the_last(clock: Clock) -> None:
+def test_every_epoch_has_a_line_however_short_it_was(clock: Clock) -> None:
     output = terminal()
     sink = console(1, output=output, clock=clock)
     send(sink, Started(0, 30, 10, 300))
@@ -793,6 +871,19 @@ def test_of_very_short_epochs_some_are_shown_and_always_the_last(clock: Clock) -
         clock.now += 0.012
         send(sink, EpochEnded(epoch, 10 * epoch + 10, 10, 0.012, {"loss": 0.5}))
     send(sink, Finished(300, 0.4, "complete"))
-    shown = [line for line in left_on_screen(output) if "loss" in line]
-    assert 3 <= len(shown) <= 6
-    assert "epoch 30/30" in shown[-1]
+    shown = [line.split(" · ")[0] for line in left_on_screen(output) if "loss" in line]
+    assert shown == [f"epoch {epoch}/30" for epoch in range(1, 31)]
+
+
+def test_short_epochs_are_printed_before_whatever_comes_next(clock: Clock) -> None:
+    output = terminal()
+    sink = console(1, output=output, clock=clock)
+    send(sink, Started(0, 5, 1, 5), *[EpochEnded(i, i + 1, 1, 0.001, {}) for i in range(2)])
+    send(sink, Noted(2, "something to know"), EpochEnded(2, 3, 1, 0.001, {}))
+    send(sink, BatchSkipped(4, "batch 4"), EpochEnded(3, 4, 1, 0.001, {}), EpochStarted(4, 4))
+    clock.now += 1.0
+    sink(Trained(5, 4, 1, 1, 1.0, {"loss": 0.5}))  # a long epoch: its bar is drawn below them
+    assert [line.split(" · ")[0] for line in left_on_screen(output)[:6]] == [
+        *("epoch 1/5", "epoch 2/5", "note: something to know"),
+        *("epoch 3/5", "left out step 4", "epoch 4/5"),
+    ]

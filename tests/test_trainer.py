@@ -3,6 +3,8 @@
 Runs are eager where it makes no difference: nothing has to be traced for them.
 """
 
+import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -312,6 +314,33 @@ def test_events_show_nothing_unless_asked(capsys: pytest.CaptureFixture[str]):
     for _ in eager().events(X, Y, batch_size=4, verbose=2):
         pass
     assert "done: 3 steps" in capsys.readouterr().out
+
+
+def test_the_seconds_of_a_run_are_those_of_the_call_with_tracing_and_compiling():
+    trainer, began = lw.Trainer(Line(), plan="graph"), time.perf_counter()
+    *_, end = trainer.events(X, Y, epochs=1, validation_data=(X, Y), **DATA)
+    seconds = time.perf_counter() - began
+    assert isinstance(end, lw.Finished)
+    assert 0.9 * seconds < end.seconds <= seconds
+    assert sum(end.spent.values()) == pytest.approx(end.seconds, rel=0.05)
+    assert end.spent["compile"] > end.spent["Python"]
+
+
+def test_ctrl_c_without_a_run_directory_is_an_interruption_and_no_failure(
+    capsys: pytest.CaptureFixture[str],
+):
+    class Interrupt(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    told: list[lw.Event] = []
+    trainer = lw.Trainer(Line(), plan="eager", sinks=[told.append])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(X, Y, batch_size=4, callbacks=[Interrupt()], verbose=2)
+    end = told[-1]
+    assert isinstance(end, lw.Finished)
+    assert (end.reason, end.step, end.saved) == ("interrupted", STEPS, False)
+    assert f"interrupted after {STEPS} steps" in capsys.readouterr().out
 
 
 def test_a_trainer_shows_its_task_its_plan_and_its_last_history():

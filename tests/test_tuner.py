@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from loopwright.plan_history import Choice
 from loopwright.plans import Plan
 from loopwright.stopwatch import Stopwatch
 from loopwright.tuner import Candidate, Tuner
@@ -33,6 +34,7 @@ class World:
     seconds_per_step: dict[Plan, float]
     compile_seconds: float = 1.0
     errors: dict[Plan, str] = field(default_factory=dict[Plan, str])
+    remembered: Choice | None = None
     untraceable: tuple[Plan, ...] = ()
     now: float = 0.0
     prepared: list[Plan] = field(default_factory=list[Plan])
@@ -42,7 +44,9 @@ class World:
     def __post_init__(self) -> None:
         self.watch = Stopwatch(lambda: self.now)
         candidates = deque([Candidate(FUSED, 0.5), Candidate(XLA, 0.1)])
-        self.tuner = Tuner(GRAPH, candidates, self.notes.append)
+        if self.remembered is not None:
+            candidates = deque([Candidate(self.remembered.plan, 0.5)])
+        self.tuner = Tuner(GRAPH, candidates, self.notes.append, self.remembered)
 
     def prepare(self, plan: Plan) -> Compile:
         self.prepared.append(plan)
@@ -229,3 +233,26 @@ def test_a_choice_is_made_once():
     run.tuner.choice = None  # it was told
     run.fit(steps=1_000_000)
     assert run.tuner.choice is None
+
+
+def test_a_remembered_plan_is_used_as_soon_as_it_is_compiled_and_without_a_trial():
+    run = world(fused=6.0, remembered=Choice(FUSED, "measured before"))
+    run.fit(steps=1_000_000)
+    plans = [plan for plan, _, _ in run.ran]
+    assert plans == sorted(plans, key=[GRAPH, FUSED].index)  # one switch
+    assert run.seconds_by(GRAPH) < FIRST_CALL_SECONDS + run.compile_seconds + 1
+    assert (run.tuner.plan, run.tuner.choice) == (FUSED, run.remembered)
+    assert run.notes == []
+
+
+def test_a_start_with_a_remembered_plan_is_never_slower_than_the_first_start():
+    for steps in (100, 15_000, 100_000, 1_000_000):
+        first, second = world(fused=6.0), world(fused=6.0, remembered=Choice(FUSED, "before"))
+        assert second.fit(steps=steps) <= first.fit(steps=steps)
+
+
+def test_a_remembered_plan_that_cannot_be_compiled_any_more_is_left_alone():
+    run = world(fused=6.0, remembered=Choice(FUSED, "before"), errors={FUSED: "out of memory"})
+    run.fit(steps=1_000_000)
+    assert run.tuner.plan == GRAPH
+    assert run.notes == ["loop inside XLA: could not be compiled (out of memory)"]

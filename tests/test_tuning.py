@@ -162,24 +162,55 @@ def test_a_candidate_is_prepared_for_the_data_of_the_fit_that_goes_on():
     assert "steps/s against" in trainer.plan_history.notes[0]
 
 
-def test_the_second_run_of_the_same_thing_starts_on_the_choice(tuned, monkeypatch):
-    first, chosen, _, _, remembered = tuned
-    assert len(list((remembered / "plans").iterdir())) == 1
-    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(remembered))
+@pytest.fixture
+def remembered(tuned, monkeypatch):
+    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(tuned[-1]))
+    (choice,) = (tuned[-1] / "plans").iterdir()
+    return choice
 
-    told = []
-    second = lw.Trainer(task(), sinks=[told.append])
-    second.fit(*data(), verbose=0)
-    assert [change.plan for change in second.plan_history.changes] == [first.plan]
+
+def test_the_second_run_of_the_same_thing_switches_to_the_choice_and_resumes_by_its_record(
+    tuned, remembered, tmp_path
+):
+    first, chosen, *_ = tuned
+    content, told, is_first = remembered.read_text(), [], True
+
+    class FailAfterSwitch(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if is_first and len(failing.plan_history.changes) > 1:
+                raise RuntimeError(f"after epoch {epoch}")
+
+    failing = lw.Trainer(task(), run_dir=tmp_path, sinks=[told.append])
+    options = {"save_every": "2000 steps", "callbacks": [FailAfterSwitch()], "verbose": 0}
+    with pytest.raises(RuntimeError) as failed:
+        failing.fit(*data(), epochs=100_000, **options)
+    began, switched = failing.plan_history.changes
+    assert (began.step, began.plan) == (0, lw.Plan("graph", "graph", "resident"))
+    assert switched.step > 0
+    assert (switched.plan, switched.is_trial) == (first.plan, False)
     (again,) = [event for event in told if isinstance(event, lw.PlanChosen)]
-    assert (again.step, again.plan) == (1, chosen.plan)
-    assert again.why == f"measured before: {chosen.why}"
+    assert (again.plan, again.why) == (chosen.plan, f"measured before: {chosen.why}")
+    assert again.step > switched.step
+    assert remembered.read_text() == content
 
+    epochs = int(str(failed.value).split()[-1]) + 2
+    is_first = False
+    resumed = lw.Trainer(task(), run_dir=tmp_path)
+    resumed.fit(*data(), epochs=epochs, **options)
+    assert resumed.plan_history.changes == failing.plan_history.changes
+    losses = failing.history.history["loss"]
+    assert len(losses) >= epochs - 2
+    assert resumed.history.history["loss"][: len(losses)] == losses
+
+
+def test_what_was_remembered_is_used_for_the_same_thing_only_and_never_waited_for(remembered):
+    same = lw.Trainer(task())
+    same.fit(*data(), verbose=0)  # too short to pay for a compile
     wider = lw.Trainer(task(LAYERS.Dense(24, "relu"), LAYERS.Dropout(0.2, seed=5)))
     wider.fit(*data(), verbose=0)
     other_batch = lw.Trainer(task())
     other_batch.fit(*data(), batch_size=64, verbose=0)
-    for other in (wider, other_batch):
+    for other in (same, wider, other_batch):
         assert other.plan == lw.Plan("graph", "graph", "resident")
 
 

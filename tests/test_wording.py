@@ -1,4 +1,4 @@
-"""The words of progress: plain text, shortened by importance."""
+"""The words of progress: plain text, wrapped where columns are short."""
 
 from typing import Any
 
@@ -83,6 +83,11 @@ def test_an_ended_epoch_says_its_length_time_and_rate(steps: int, seconds: float
         (Finished(101, 3.0, "stopped"), "stopped by a callback after 1 step in 3.0 s"),
         (Finished(102, 0.5, "left"), "left after 2 steps in 0.50 s"),
         (Finished(100, 3600.0, "failed"), "failed after 0 steps in 1:00:00"),
+        (Finished(102, 0.5, "interrupted"), "interrupted after 2 steps in 0.50 s"),
+        (
+            Finished(102, 0.5, "interrupted", saved=True),
+            "interrupted and saved after 2 steps in 0.50 s",
+        ),
     ],
 )
 def test_the_last_words_say_how_the_run_ended(event: Finished, text: str):
@@ -90,21 +95,26 @@ def test_the_last_words_say_how_the_run_ended(event: Finished, text: str):
 
 
 @pytest.mark.parametrize(
-    ("room", "line"),
+    ("room", "lines"),
     [
-        (60, "epoch 1 · 45 steps · loss 0.5 · mae 0.7 · 9 steps/s"),
-        (45, "epoch 1 · 45 steps · loss 0.5 · mae 0.7"),
-        (36, "epoch 1  45 steps  loss 0.5  mae 0.7"),
-        (27, "epoch 1  45 steps  loss 0.5"),
-        (20, "epoch 1  loss 0.5"),
-        (3, "epoch 1"),
+        (51, ["epoch 1 · 45 steps · 9 steps/s · loss 0.5 · mae 0.7"]),
+        (50, ["epoch 1 · 45 steps · 9 steps/s · loss 0.5", "mae 0.7"]),
+        (18, ["epoch 1 · 45 steps", "9 steps/s", "loss 0.5", "mae 0.7"]),
+        (3, ["epoch 1", "45 steps", "9 steps/s", "loss 0.5", "mae 0.7"]),
     ],
 )
-def test_where_columns_are_short_the_least_important_goes_first(room: int, line: str):
-    parts = [Part("epoch 1"), Part("45 steps", 2), Part("loss 0.5", 1), Part("mae 0.7", 10)]
-    kept, gap = wording.fitting([*parts, Part("9 steps/s", 82)], room)
-    assert gap.join(part.text for part in kept) == line
+def test_where_columns_are_short_a_line_is_wrapped_and_nothing_left_out(
+    room: int, lines: list[str]
+):
+    parts = [*map(Part, ["epoch 1", "45 steps", "9 steps/s", "loss 0.5", "mae 0.7"])]
+    assert [said(line) for line in wording.wrapped(parts, room)] == lines
+
+
+def test_the_indent_of_the_lines_below_the_first_is_counted():
+    parts = [Part("12345678"), Part("123"), Part("12")]
+    assert [said(line) for line in wording.wrapped(parts, room=10)] == ["12345678", "123 · 12"]
+    assert [said(line) for line in wording.wrapped(parts, room=9)] == ["12345678", "123", "12"]
 
 
 def test_a_wide_character_counts_as_two_columns():
-    assert wording.columns([Part("損失"), Part("1")], gap="  ") == 7
+    assert wording.columns([Part("損失"), Part("1")]) == 8

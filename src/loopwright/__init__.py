@@ -11,6 +11,8 @@ Names are loaded when they are first used: `import loopwright` does not import T
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from loopwright import quiet
+
 if TYPE_CHECKING:
     from loopwright import components as components
     from loopwright import testing as testing
@@ -116,3 +118,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+quiet.install()

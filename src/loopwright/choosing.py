@@ -4,7 +4,7 @@ import atexit
 import functools
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import tensorflow as tf
@@ -33,6 +33,17 @@ def candidates(built: Built, feed: Feed | None, terms: Terms) -> list[Candidate]
         for plan, saving in savings.items()
         if objection(plan, terms) is None
     ]
+
+
+def read_alike(one: Plan, other: Plan) -> bool:
+    """Whether a training can switch from one plan to the other while its data is open."""
+    return (one.feed == "resident") == (other.feed == "resident")
+
+
+def remembered(plan: Plan, among: Sequence[Candidate]) -> Candidate:
+    """The plan that an earlier run has chosen, worth as much as when it was tried."""
+    savings = {candidate.plan: candidate.saving for candidate in among}
+    return Candidate(plan, savings.get(plan, 0.5))
 
 
 def identity(task: Any, built: Built, feed: Feed | None, terms: Terms) -> str:

@@ -124,13 +124,14 @@ class Finished:
     seconds: float
     reason: Literal["complete", "stopped", "left", "interrupted", "skipped", "failed"]
     """`stopped`: a callback asked for it. `left`: the caller broke out of `events`.
-    `interrupted`: a signal came, and the run can be resumed. `skipped`: this leg of the run was
-    finished before."""
+    `interrupted`: a signal came. `skipped`: this leg of the run was finished before."""
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     """Where the time of this start went, in seconds: data wait, step, validation, checkpoint,
     callbacks, logging (sinks), caller (the loop over `events`), tuning, compile, Python."""
     advice: str = ""
     """A sentence for each part that took more than a third of the time: why, and what to do."""
+    saved: bool = False
+    """Whether an interrupted run was saved at this step: the next start resumes from here."""
 
 
 Event = (

@@ -111,6 +111,7 @@ class Fitting:
         self.watch = Stopwatch(time.perf_counter)
         self._validation_wait = 0.0
         """For how many seconds validation waited for its data."""
+        began = self.watch.clock()
         self.agreement = Agreement(lent.team, time.perf_counter, heard or Signals())
         self.bridge = CallbackBridge(asked.callbacks, lent.task, lent.scoring, self.watch)
         # All workers run the same steps between two meetings.
@@ -126,22 +127,30 @@ class Fitting:
         counted = int(lent.task.step_counter.read_value())
         self.first_step = counted if snapshot is None else snapshot.first_step
         self.tally = Tally(lent.task, "train_step", lent.runners.updates)
-        self.training = Training(
+        with self.watch.timing("compile"):
+            self.training = self._built_training(counted if snapshot is None else snapshot.step)
+        self._seconds_to_build = self.watch.clock() - began
+
+    def _built_training(self, step: int) -> Training:
+        """The training, with everything traced that can be before its first step."""
+        lent, asked = self.lent, self.asked
+        training = Training(
             functools.partial(lent.runners.runner, "train_step", recorded=self.bridge.recorded),
             self.feed,
             self.tally,
             self._pilot,
-            step=counted if snapshot is None else snapshot.step,
+            step=step,
             count_step=lambda: lent.task.step_counter.assign_add(1),
             watch=self.watch,
             planned=lent.piloting.planned,
         )
-        self.training.lets_nan_pass = self.bridge.looks_for_nan
-        self.training.records = self.bridge.recorded is not None
+        training.lets_nan_pass = self.bridge.looks_for_nan
+        training.records = self.bridge.recorded is not None
         for held in asked.sets.values():
             # What is wrong with validation shows before an hour of training, not after it.
             if held.can_be_read_again:
                 lent.build_test(held, asked.validation_steps)
+        return training
 
     def events(
         self,
@@ -331,7 +340,8 @@ class Fitting:
         except BaseException as error:
             # An exception in the caller's own code closes the generator too, and fails the run.
             is_left = isinstance(error, GeneratorExit) and adaptations.was_left_on_purpose()
-            reason = "left" if is_left else "failed"
+            is_stopped = isinstance(error, KeyboardInterrupt)  # by Ctrl-C: nothing failed
+            reason = "left" if is_left else "interrupted" if is_stopped else "failed"
             for kind, call in leaving.items():
                 if isinstance(error, kind):
                     call()
@@ -341,9 +351,10 @@ class Fitting:
             # Of this start: a run that goes on has seconds before it that nobody here has seen.
             seconds = self.watch.clock() - began
             finished = finished or Finished(self.training.step, seconds, reason)
-            spent = self.watch.whole(seconds)
+            spent = self.watch.whole(seconds + self._seconds_to_build)
             advice = self._verdict(spent, finished.step - first_step)
-            finished = replace(finished, spent=spent, advice=advice)
+            whole = finished.seconds + self._seconds_to_build
+            finished = replace(finished, seconds=whole, spent=spent, advice=advice)
             self.is_over = finished.reason in ("complete", "stopped", "left")
             if self.is_over:
                 finalize_averages(self.lent.task)

@@ -108,4 +108,9 @@ def train(
     if interrupted():
         save(replace(place, seconds=clock() - began), scores)
     reason = "interrupted" if interrupted() else "stopped" if leaving else "complete"
-    yield Finished(step=first_step + place.step, seconds=clock() - began, reason=reason)
+    yield Finished(
+        step=first_step + place.step,
+        seconds=clock() - began,
+        reason=reason,
+        saved=interrupted(),
+    )

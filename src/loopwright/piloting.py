@@ -102,13 +102,26 @@ class Piloting:
         self._identity = choosing.identity(self._task, built, feed, terms)
         if self._identity not in self._tuners:
             known = self._known(start)
+            remembered = None
             if known is not None and objection(known.plan, terms) is None:
-                self._untold = Choice(known.plan, f"measured before: {known.why}")
-                return Recorded(PlanHistory().changed(0, known.plan))
-            self._tuners[self._identity] = Tuner(start, deque(candidates), self._note)
+                remembered = Choice(known.plan, f"measured before: {known.why}")
+                is_in_use = known.plan in (start, self._plan_before)
+                if is_in_use or not choosing.read_alike(start, known.plan):
+                    self._untold = remembered
+                    return Recorded(PlanHistory().changed(0, known.plan))
+                # Compiled at the first step, it would make this start slower than the first one.
+                candidates = [choosing.remembered(known.plan, candidates)]
+            self._tuners[self._identity] = Tuner(
+                start, deque(candidates), self._note, remembered=remembered
+            )
         self._tuner = self._tuners[self._identity]
         self._tuner.begin(training.prepare, watch, steps=steps, seconds=seconds)
         return self._tuner
+
+    @property
+    def _plan_before(self) -> Plan | None:
+        """The plan that the run had switched to, also after the checkpoint it goes on from."""
+        return (self._done_before or self.history).in_force
 
     def _known(self, start: Plan) -> Choice | None:
         """What was chosen for this step; a run asks the cache once, and goes by its record then."""
@@ -171,9 +184,10 @@ class Piloting:
         """What has been chosen since this was last asked."""
         if self._tuner is not None and self._tuner.choice is not None:
             self._untold, self._tuner.choice = self._tuner.choice, None
-            plan_cache.remember(self._identity, self._untold)
-            self.history = self.history.chosen(self._identity, self._untold)
-            self._record(self.history)
+            if self._tuner.remembered is None:
+                plan_cache.remember(self._identity, self._untold)
+                self.history = self.history.chosen(self._identity, self._untold)
+                self._record(self.history)
         if self._untold is not None:
             chosen, self._untold = self._untold, None
             yield PlanChosen(step, chosen.plan.in_words, chosen.why, f"plan={chosen.plan!r}")

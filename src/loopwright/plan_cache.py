@@ -1,4 +1,4 @@
-"""Choices of plans, remembered on this machine: the second run of the same thing starts on them.
+"""Choices of plans, remembered on this machine: the next run of the same thing switches to them.
 
 They lie in `~/.cache/loopwright/plans`; `LOOPWRIGHT_CACHE_DIR` names another directory, and nothing
 is kept if it is empty. Deleting them is always safe.

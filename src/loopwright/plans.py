@@ -5,7 +5,7 @@
     lw.Trainer(task, plan=lw.Plan(step="xla", loop="fused"))  # the loop itself inside XLA
 
 Every run begins on `Plan(step="graph", loop="graph")`, many steps in one call of TensorFlow's own
-executor, unless it is told otherwise or a faster plan was found before.
+executor, unless it is told otherwise.
 """
 
 from dataclasses import dataclass, replace

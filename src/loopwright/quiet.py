@@ -1,40 +1,121 @@
-"""TensorFlow's start: what its libraries say of themselves while they load is for nobody."""
+"""TensorFlow's start without the lines that its libraries print about themselves."""
 
 import contextlib
 import faulthandler
+import importlib.abc
+import importlib.util
 import os
 import re
 import sys
-import tempfile
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from typing import Any, final
 
-_NOISE = re.compile(
+_NOISE = (
     rb"All log messages before absl::InitializeLog"
     rb"|oneDNN custom operations are on"
-    rb"|Could not find cuda drivers"
-    rb"|failed call to cuInit"
-    rb"|kernel driver does not appear to be running"
     rb"|This TensorFlow binary is optimized to use available CPU instructions"
     rb"|To enable the following instructions"
     rb"|Unable to register cu\w+ factory"
     rb"|TF-TRT Warning: Could not find TensorRT"
 )
+_NOISE_WITHOUT_GPU = (
+    rb"|Could not find cuda drivers"
+    rb"|failed call to cuInit"
+    rb"|kernel driver does not appear to be running"
+)
+_GPU_DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
+_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+
+def install() -> None:
+    """Makes the start of TensorFlow quiet, wherever a program imports it from now on.
+
+    TF_CPP_MIN_LOG_LEVEL=0 asks for every line. Where TensorFlow is imported already, only the
+    lines about devices are still to come.
+    """
+    if os.environ.get(_LEVEL) == "0":
+        return
+    if "tensorflow" in sys.modules:
+        with quiet_start():
+            _look_for_devices(sys.modules["tensorflow"])
+    elif not any(isinstance(finder, _QuietTensorFlow) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _QuietTensorFlow())
+
+
+@final
+class _QuietTensorFlow(importlib.abc.MetaPathFinder):
+    """Finds TensorFlow once, and has it loaded in silence."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The usual spec of TensorFlow, with a loader that is quiet; None for other modules."""
+        if fullname != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _QuietLoader(spec.loader)
+        return spec
+
+
+@final
+class _QuietLoader(importlib.abc.Loader):
+    """Loads a module as its own loader does, under `quiet_start`."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
+        """As the own loader does."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Runs the module, which has its own loader again, and looks for devices."""
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        # Warnings and errors, but no notices. It has no effect on the lines of the start itself.
+        os.environ.setdefault(_LEVEL, "1")
+        with quiet_start():
+            self._loader.exec_module(module)
+            _look_for_devices(module)
+
+
+def _look_for_devices(tensorflow: Any) -> None:
+    """Has TensorFlow look for GPUs now if there are none: it complains at the first time only.
+
+    With a GPU its settings, like CUDA_VISIBLE_DEVICES, may still have to be made.
+    """
+    if not _has_gpu_driver():
+        with contextlib.suppress(Exception):  # whatever is wrong will be said when it is used
+            tensorflow.config.list_physical_devices()
+
+
+def _has_gpu_driver() -> bool:
+    return any(os.path.exists(path) for path in _GPU_DRIVERS)
 
 
 @contextlib.contextmanager
 def quiet_start() -> Iterator[None]:
-    """Holds back what is written to standard error, and then says all of it but the known noise.
+    """Holds back what is written to standard error, and then prints all of it but known noise.
 
     It works on the file descriptor: these lines come from libraries that know no Python. Their own
     switch, TF_CPP_MIN_LOG_LEVEL, is read too late for them. If such a library crashes the process,
-    the signal and the Python lines that led there are printed.
+    the signal and the Python lines that led there are printed. Where there is a GPU, what is said
+    about its driver is no noise.
     """
+    import tempfile  # not with `import loopwright`, which is light
+
     try:
         sys.stderr.flush()
         screen = os.dup(2)
     except (OSError, ValueError, AttributeError):  # there is no standard error
         yield
         return
+    noise = re.compile(_NOISE if _has_gpu_driver() else _NOISE + _NOISE_WITHOUT_GPU)
     with tempfile.TemporaryFile() as held, _crashes_shown(screen):
         os.dup2(held.fileno(), 2)
         try:
@@ -46,7 +127,7 @@ def quiet_start() -> Iterator[None]:
             os.close(screen)
             held.seek(0)
             for line in held:
-                if not _NOISE.search(line):
+                if not noise.search(line):
                     os.write(2, line)
 
 

@@ -2,7 +2,8 @@
 
 It starts on a plan that is never bad. At a stop it has a candidate prepared (traced at once,
 compiled beside the training), then lets candidate and favourite take turns for some tenths of a
-second, and keeps the faster one. It stops when trying costs more than it can save.
+second, and keeps the faster one. It stops when trying costs more than it can save. A plan that an
+earlier run has chosen is prepared in the same way, and needs no trial.
 """
 
 from collections import deque
@@ -72,6 +73,8 @@ class Tuner:
     """The fastest so far."""
     candidates: deque[Candidate]
     note: Callable[[str], None] = lambda text: None
+    remembered: Choice | None = None
+    """What an earlier run has chosen: the only candidate, which is used without a trial."""
     choice: Choice | None = None
     """Set when there is nothing more to try; None if nothing was tried."""
     _first_plan: Plan = field(init=False)
@@ -194,6 +197,10 @@ class Tuner:
         failure = compiling.preparation.failure()
         if failure is not None:
             self._drop(compiling.candidate, f"could not be compiled ({failure})")
+            return
+        if self.remembered is not None:
+            self.plan, self.choice = self.remembered.plan, self.remembered
+            self.candidates.clear()
             return
         self._cost_seconds = (self._cost_seconds or 0.0) + _BACKGROUND_COST * seconds
         self._trial = Trial(compiling.candidate.plan, self.plan, self._speed)

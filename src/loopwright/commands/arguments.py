@@ -7,7 +7,6 @@ import typer
 
 from loopwright import recipes
 from loopwright.errors import ConfigurationError, message
-from loopwright.quiet import quiet_start
 
 if TYPE_CHECKING:
     from loopwright import config as configs
@@ -49,9 +48,8 @@ def which(text: str) -> "str | int":
 
 
 def launching() -> Any:
-    """What trains: the module, and with it TensorFlow, which loads without a word."""
-    with quiet_start():
-        from loopwright import launching
+    """What trains: the module, and with it TensorFlow."""
+    from loopwright import launching
 
     return launching
 

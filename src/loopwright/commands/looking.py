@@ -13,7 +13,6 @@ import typer
 from loopwright import __version__, recipes
 from loopwright.commands.arguments import RunDirectory
 from loopwright.errors import ConfigurationError, message, printable
-from loopwright.quiet import quiet_start
 
 if TYPE_CHECKING:
     from loopwright.run_table import Row
@@ -201,8 +200,7 @@ def doctor() -> None:
     if missing:
         typer.echo(f"missing: {', '.join(missing)}; pip install loopwright brings them")
         raise typer.Exit(1)
-    with quiet_start():
-        from loopwright.environment import environment
+    from loopwright.environment import environment
 
     for name, value in environment().items():
         if name not in _PARTS and value is not None:

@@ -2,13 +2,15 @@
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TextIO, final
 
 from rich.cells import cell_len
 from rich.console import Console, Group
+from rich.control import strip_control_codes
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -29,7 +31,7 @@ from loopwright.telemetry import wording
 from loopwright.telemetry.outlook import Outlook
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
-_SECONDS_BETWEEN_EPOCHS = 0.1  # nobody could read more of them
+_SECONDS_BETWEEN_EPOCHS = 0.1  # short epochs are printed together: each print costs a millisecond
 _BAR_COLUMNS = (6, 30)
 
 
@@ -55,8 +57,8 @@ class Bar:
         self._drawn_at = float("-inf")
         self._unfinished: Trained | None = None
         self._validated: Validated | None = None
-        self._unkept: EpochEnded | None = None
-        self._epoch_kept_at = float("-inf")
+        self._unkept: list[EpochEnded] = []
+        self._epochs_kept_at = float("-inf")
         self._recent: deque[tuple[float, int]] = deque(maxlen=20)
         self._rate: float | None = None
         self._outlook = Outlook(clock, rule, best_before)
@@ -72,6 +74,7 @@ class Bar:
         elif isinstance(event, BatchSkipped):
             self._keep(wording.skipped(event))
         elif isinstance(event, Noted):
+            self._keep_epochs()
             self._output.print(Text(f"note: {event.text}", "yellow"))
         elif isinstance(event, Validated):
             if self._validated is not None:
@@ -81,9 +84,9 @@ class Bar:
             self._draw_if_due()
         elif isinstance(event, EpochEnded):
             self._unfinished = self._validated = None
-            self._unkept = event
-            if self._clock() - self._epoch_kept_at >= _SECONDS_BETWEEN_EPOCHS:
-                self._keep_epoch()
+            self._unkept.append(event)
+            if self._clock() - self._epochs_kept_at >= _SECONDS_BETWEEN_EPOCHS:
+                self._keep_epochs()
             if event.seconds >= 1:  # else a bar for each short epoch would only flicker
                 self._drawn_at = float("-inf")
         elif isinstance(event, EpochStarted):
@@ -104,7 +107,8 @@ class Bar:
     def _start(self, event: Started) -> None:
         self.close()
         self._run, self._rate, self._drawn_at = event, None, float("-inf")
-        self._unfinished = self._validated = self._unkept = None
+        self._unfinished = self._validated = None
+        self._unkept.clear()
         is_screen = self._output.file in (sys.stdout, sys.stderr)
         self._live = Live(
             console=self._output,
@@ -118,15 +122,16 @@ class Bar:
         if event.resumed_steps:
             self._keep(wording.goes_on(event))
 
-    def _keep_epoch(self) -> None:
-        ended, self._unkept = self._unkept, None
-        if ended is not None:
-            self._keep(wording.ended(self._run, ended))
-            self._epoch_kept_at = self._clock()
+    def _keep_epochs(self) -> None:
+        """Prints a line for every epoch that has none yet."""
+        ended, self._unkept = self._unkept, []
+        if ended:
+            self._print([wording.ended(self._run, each) for each in ended])
+            self._epochs_kept_at = self._clock()
 
     def _finish(self, event: Finished) -> None:
         self.close()
-        self._keep_epoch()
+        self._keep_epochs()
         if self._unfinished is not None and self._unfinished.step_in_epoch:
             self._keep(wording.running(self._run, self._unfinished, None))
         if self._validated is not None:
@@ -135,13 +140,37 @@ class Bar:
         if event.advice:
             self._output.print(Text(event.advice, "yellow"))
 
-    def _keep(self, parts: Iterable[wording.Part]) -> None:
-        """Prints a line that stays."""
+    def _keep(self, parts: Sequence[wording.Part]) -> None:
+        """Prints a line that stays, below the epochs before it."""
+        self._keep_epochs()
+        self._print([parts])
+
+    def _print(self, lines: Iterable[Sequence[wording.Part]]) -> None:
         with self._output:
             if self._live is not None and self._unfinished is None:
                 self._live.update(Text(), refresh=True)
-            line = _fit(list(parts), self._output.width)
-            self._output.print(line, no_wrap=True, overflow="ellipsis")
+            width = self._output.width
+            segments = [each for parts in lines for each in self._segments(parts, width)]
+            self._output.print(Segments(segments), end="", crop=False)
+
+    def _segments(self, parts: Sequence[wording.Part], width: int) -> Iterator[Segment]:
+        """What rich makes of the wrapped parts; it takes ten times longer, and epochs can be short.
+
+        Only a part that is wider than the screen is left to rich.
+        """
+        style = self._output.get_style
+        for number, line in enumerate(wording.wrapped(parts, width)):
+            indent = wording.INDENT if number else ""
+            if len(line) == 1 and len(indent) + wording.columns(line) > width:
+                yield from self._output.render(_line(line, indent))
+                continue
+            yield Segment(indent)
+            for place, part in enumerate(line):
+                if place:
+                    yield Segment(wording.GAP, style("dim"))
+                text = strip_control_codes(part.text)
+                yield Segment(text, style(part.style) if part.style else None)
+            yield Segment.line()
 
     def _draw_if_due(self) -> None:
         now = self._clock()
@@ -150,46 +179,57 @@ class Bar:
         if self._live is None or self._unfinished is None:
             return
         self._drawn_at = now
+        self._keep_epochs()
         if self._unfinished.steps:  # from the first call on: it compiles, which is no rate
             self._recent.append((now, self._unfinished.step))
             (since, first), (until, last) = self._recent[0], self._recent[-1]
             if last > first and until > since:
                 self._rate = (last - first) / (until - since)
             self._outlook.note_loss(self._unfinished)
-        lines = self._bars(self._unfinished, now)
-        about = self._outlook.parts()
-        if about:
-            lines.insert(0, _fit(about, self._output.width))
+        width = self._output.width
+        lines = [*_wrapped(self._outlook.parts(), width), *self._bars(self._unfinished, now)]
         if self._validated is not None:
-            lines.append(_fit(wording.validated(self._validated), self._output.width))
+            lines += _wrapped(wording.validated(self._validated), width)
         self._live.update(Group(*lines), refresh=True)
 
     def _bars(self, event: Trained, now: float) -> list[Text | Table]:
         """A bar for the run, where it is more than one epoch, and one for the epoch."""
         epoch, *rest = wording.running(self._run, event, self._rate)
-        least, most = _BAR_COLUMNS
-        room = self._output.width - cell_len(epoch.text) - least - 2
-        needed = [part for part in rest if part.rank <= wording.NEEDED]
-        if wording.columns(needed, wording.GAP) > room:
-            return [_fit([epoch, *rest], self._output.width)]
-        rows = [(epoch, wording.progress(self._run, event), _fit(rest, room))]
+        width, (least, most) = self._output.width, _BAR_COLUMNS
+        room = width - cell_len(epoch.text) - least - 2
+        beside, *below = wording.wrapped(rest, room)
         of_run = self._outlook.progress(event)
+        left = [] if of_run is None else self._outlook.left(event)
+        if max(wording.columns(beside), wording.columns(left)) > room:  # no room for a bar
+            of_run_too = [wording.Part("run", "bold"), *left] if left else []
+            return [*_wrapped(of_run_too, width), *_wrapped([epoch, *rest], width)]
+        rows = [(epoch, wording.progress(self._run, event), _line(beside))]
         if of_run is not None:
-            left = _fit(self._outlook.left(event), room)
-            rows.insert(0, (wording.Part("run", style="bold"), of_run, left))
-        width = min(most, room + least - max(text.cell_len for _, _, text in rows))
+            rows.insert(0, (wording.Part("run", "bold"), of_run, _line(left)))
+        columns = min(most, room + least - max(text.cell_len for _, _, text in rows))
         grid = Table.grid(padding=(0, 1))
         for label, (done, total), text in rows:
             is_endless = total is None
-            bar = ProgressBar(total, done, width, is_endless, animation_time=now)
+            bar = ProgressBar(total, done, columns, is_endless, animation_time=now)
             grid.add_row(Text(label.text, label.style), bar, text)
-        return [grid]
+        unplaced = [part for line in below for part in line]
+        return [grid, *_wrapped(unplaced, width, is_continued=True)]
 
 
-def _fit(parts: list[wording.Part], room: int) -> Text:
-    """One line of at most `room` columns."""
-    kept, gap = wording.fitting(parts, room)
-    line = Text(no_wrap=True, overflow="ellipsis")
-    for part in kept:
-        line.append(gap if line else "", "dim").append(part.text, part.style)
+def _wrapped(
+    parts: Iterable[wording.Part], room: int, *, is_continued: bool = False
+) -> Iterator[Text]:
+    """Lines of at most `room` columns; only a part that is wider than that may exceed them."""
+    for number, line in enumerate(
+        wording.wrapped(parts, room - len(wording.INDENT) * is_continued)
+    ):
+        indent = wording.INDENT if number or is_continued else ""
+        yield _line(line, indent)
+
+
+def _line(parts: Iterable[wording.Part], indent: str = "") -> Text:
+    line, gap = Text(indent, overflow="fold"), ""
+    for part in parts:
+        line.append(gap, "dim").append(part.text, part.style)
+        gap = wording.GAP
     return line

@@ -197,8 +197,9 @@ class CallbackBridge:
                 self._call("on_epoch_end", event.epoch, self._logs)
             case Finished():
                 try:
-                    # As Keras: a run that failed has no end.
-                    if event.reason != "failed" and self._calls is not None:
+                    # As Keras: a run that failed, or that Ctrl-C ended at once, has no end.
+                    has_end = event.saved if event.reason == "interrupted" else True
+                    if event.reason != "failed" and has_end and self._calls is not None:
                         self._call("on_train_end", self._logs)
                 finally:
                     self._undo()

@@ -29,7 +29,9 @@ class Lines:
     def __init__(self, output: Console, clock: Callable[[], float]) -> None:
         self._output, self._clock = output, clock
         self._run = Started(0, None, None, None)
-        self._said_at = self._epoch_began = clock()
+        self._said_at = clock()
+        self._measured_since: tuple[float, int] | None = None
+        """Since when, and after which step of the epoch, the rate of steps is measured."""
         self._unsaid: Validated | None = None
         self._unfinished: Trained | None = None
 
@@ -39,8 +41,11 @@ class Lines:
             self._say_unsaid()
             self._unfinished = event
             now = self._clock()
+            if self._measured_since is None:  # the first steps compile, which is no rate
+                self._measured_since = now, event.step_in_epoch
             if now - self._said_at > _SECONDS_BETWEEN_LINES:
-                rate = event.step_in_epoch / max(now - self._epoch_began, 1e-9)
+                since, first = self._measured_since
+                rate = (event.step_in_epoch - first) / max(now - since, 1e-9)
                 self._say(wording.running(self._run, event, rate))
         elif isinstance(event, PlanChosen):
             self._say(wording.chosen(event))
@@ -55,9 +60,10 @@ class Lines:
             self._unsaid = self._unfinished = None
             self._say(wording.ended(self._run, event))
         elif isinstance(event, EpochStarted):
-            self._epoch_began = self._clock()
+            if self._measured_since is not None:
+                self._measured_since = self._clock(), 0
         elif isinstance(event, Started):
-            self._run, self._said_at = event, self._clock()
+            self._run, self._said_at, self._measured_since = event, self._clock(), None
             self._unsaid = self._unfinished = None
             if event.resumed_steps:
                 self._say(wording.goes_on(event))

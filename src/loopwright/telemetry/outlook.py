@@ -24,7 +24,9 @@ class Outlook:
         best_before: Callable[[], tuple[float, int] | None],
     ) -> None:
         self._clock, self._rule, self._best_before = clock, rule, best_before
-        self._began_at, self._steps_before = clock(), 0
+        self._since: tuple[float, int] | None = None
+        """When the first steps were done, which compile, and the step then."""
+        self._validations = list[float]()
         self._run = Started(0, None, None, None)
         self._followed = "loss"
         self._losses: list[float] = []
@@ -40,9 +42,13 @@ class Outlook:
         """Hears an event; one that says nothing about the whole run changes nothing."""
         match event:
             case Started():
-                self._run, self._began_at = event, self._clock()
+                self._run, self._since = event, None
+                self._validations.clear()
                 self._best = self._best_before()
+            case Trained() if self._since is None:
+                self._since = self._clock(), event.step
             case Validated():
+                self._validations.append(event.seconds)
                 score = _finite(event.metrics.get(self._rule.metric.removeprefix("val_")))
                 if score is not None and self._is_better(score):
                     self._best = score, event.step
@@ -79,15 +85,15 @@ class Outlook:
         """How the loss went, the best so far, the last checkpoint, the plan."""
         parts = list[wording.Part]()
         if len(self._losses) > 1:
-            parts.append(wording.Part(f"{self._followed} {sparkline(self._losses)}", 3))
+            parts.append(wording.Part(f"{self._followed} {sparkline(self._losses)}"))
         if self._best is not None:
             score, step = self._best
             best = f"best {self._rule.metric} {wording.number(score)} at step {step:,}"
-            parts.append(wording.Part(best, 0, "cyan"))
+            parts.append(wording.Part(best, "cyan"))
         if self._saved_step is not None:
-            parts.append(wording.Part(f"saved at step {self._saved_step:,}", 1, "dim"))
+            parts.append(wording.Part(f"saved at step {self._saved_step:,}", "dim"))
         if self._plan:
-            parts.append(wording.Part(f"plan {self._plan}", 2, "dim"))
+            parts.append(wording.Part(f"plan {self._plan}", "dim"))
         return parts
 
     def progress(self, event: Trained) -> tuple[int, int] | None:
@@ -100,12 +106,25 @@ class Outlook:
     def left(self, event: Trained) -> list[wording.Part]:
         """How far the run is, and how long it will take from here."""
         done, total = self.progress(event) or (0, 1)
-        parts = [wording.Part(f"{done / total:.0%}", 0)]
-        trained, spent = event.step - self._run.step, self._clock() - self._began_at
-        if trained > 0 and spent > 0:
-            seconds = (total - done) * spent / trained
-            parts.append(wording.Part(f"{wording.clock_time(seconds)} left", 1, "dim"))
+        parts = [wording.Part(f"{done / total:.0%}")]
+        seconds_per_step = self._seconds_per_step(event.step)
+        if seconds_per_step is not None:
+            seconds = (total - done) * seconds_per_step
+            parts.append(wording.Part(f"{wording.clock_time(seconds)} left", "dim"))
         return parts
+
+    def _seconds_per_step(self, step: int) -> float | None:
+        """The mean so far, with validations and checkpoints; None while only compiling is known.
+
+        The first steps and the first validation are compiled, which says nothing about the others.
+        """
+        if self._since is None or step <= self._since[1]:
+            return None
+        began_at, first_step = self._since
+        first, *later = self._validations or [0.0]
+        compiled = first - sum(later) / len(later) if later else first
+        spent = self._clock() - began_at - max(0.0, compiled)
+        return max(spent, 0.0) / (step - first_step)
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -1,4 +1,4 @@
-"""What a line of progress says: plain text in parts, of which the most important are kept."""
+"""What a line of progress says: plain text in parts, wrapped between them."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -21,34 +21,31 @@ from loopwright.events import (
 
 @final
 class Part(NamedTuple):
-    """A piece of a line; where columns are short, the highest rank is left out first."""
+    """A piece of a line."""
 
     text: str
-    rank: int = 0
     style: str = ""
 
 
-GAP, _TIGHT_GAP = " · ", "  "
+GAP, INDENT = " · ", "  "
 _ENDINGS = {
     "complete": "done:",
     "stopped": "stopped by a callback after",
     "left": "left after",
     "failed": "failed after",
-    "interrupted": "interrupted and saved after",
+    "interrupted": "interrupted after",
     "skipped": "finished before and skipped:",
 }
-NEEDED = 2  # for these the bar gives way
-_SPARE = 80  # for these the gaps get no tighter
 
 
 def running(run: Started, event: Trained, rate: float | None) -> list[Part]:
     """A line about an epoch that goes on; its first part names the epoch."""
     done, total = progress(run, event)
-    parts = [_epoch(run, event.epoch), Part(_steps(done, total), 2)]
+    parts = [_epoch(run, event.epoch), Part(_steps(done, total))]
     if rate:
-        parts.append(Part(_rate(rate), _SPARE + 2, "dim"))
+        parts.append(Part(_rate(rate), "dim"))
         if total is not None:
-            parts.append(Part(f"{clock_time(max(0, total - done) / rate)} left", 4, "dim"))
+            parts.append(Part(f"{clock_time(max(0, total - done) / rate)} left", "dim"))
     return parts + numbers(event.metrics)
 
 
@@ -65,11 +62,11 @@ def ended(run: Started, event: EpochEnded) -> list[Part]:
     was_cut = length is not None and event.steps < length
     parts = [
         _epoch(run, event.epoch),
-        Part(_steps(event.steps, length if was_cut else None), _SPARE + 1, "dim"),
-        Part(length_of_time(event.seconds), _SPARE, "dim"),
+        Part(_steps(event.steps, length if was_cut else None), "dim"),
+        Part(length_of_time(event.seconds), "dim"),
     ]
     if event.steps and event.seconds > 0:
-        parts.append(Part(_rate(event.steps / event.seconds), _SPARE + 2, "dim"))
+        parts.append(Part(_rate(event.steps / event.seconds), "dim"))
     return parts + numbers(epoch_logs(event))
 
 
@@ -83,15 +80,16 @@ def last(run: Started, event: Finished) -> Part:
     """How the run ended."""
     steps = event.step - run.step + run.resumed_steps
     unit = "step" if steps == 1 else "steps"
-    return Part(f"{_ENDINGS[event.reason]} {steps:,} {unit} in {length_of_time(event.seconds)}")
+    ending = "interrupted and saved after" if event.saved else _ENDINGS[event.reason]
+    return Part(f"{ending} {steps:,} {unit} in {length_of_time(event.seconds)}")
 
 
 def chosen(event: PlanChosen) -> list[Part]:
     """Which plan was chosen, why, and how to have it again."""
     return [
         Part(f"plan: {event.plan}"),
-        Part(event.why, 1, "dim"),
-        Part(f"again with {event.repeat}", 2, "dim"),
+        Part(event.why, "dim"),
+        Part(f"again with {event.repeat}", "dim"),
     ]
 
 
@@ -104,7 +102,7 @@ def skipped(event: BatchSkipped) -> list[Part]:
     """Which batch was left out."""
     back = event.went_back_to_step
     gone_back = "" if back is None else f", and went back to step {back:,}"
-    return [Part(f"left out step {event.step:,}{gone_back}", style="yellow"), Part(event.batch, 1)]
+    return [Part(f"left out step {event.step:,}{gone_back}", style="yellow"), Part(event.batch)]
 
 
 def spent(event: Finished) -> list[Part]:
@@ -123,14 +121,9 @@ def _epoch(run: Started, epoch: int) -> Part:
 
 def numbers(metrics: Metrics) -> list[Part]:
     """Return a part for each number: its name and its value."""
-    ranks = {"loss": 1, "val_loss": 3}
     return [
-        Part(
-            f"{name} {number(value)}",
-            ranks.get(name, 10 + place),
-            "cyan" if name.startswith("val_") else "",
-        )
-        for place, (name, value) in enumerate(metrics.items())
+        Part(f"{name} {number(value)}", "cyan" if name.startswith("val_") else "")
+        for name, value in metrics.items()
     ]
 
 
@@ -180,23 +173,27 @@ def number(value: Any) -> str:
     return f"{number:#.4g}" if has_usual_size else f"{number:.4g}"
 
 
-def columns(parts: Iterable[Part], gap: str) -> int:
+def columns(parts: Iterable[Part]) -> int:
     """How wide a line of these parts is; a Chinese character takes two columns."""
-    return sum(cell_len(part.text) + len(gap) for part in parts) - len(gap)
+    return sum(cell_len(part.text) + len(GAP) for part in parts) - len(GAP)
 
 
-def fitting(parts: list[Part], room: int) -> tuple[list[Part], str]:
-    """The most important parts that fit into `room` columns, in their order, and the gap between.
+def wrapped(parts: Iterable[Part], room: int) -> list[list[Part]]:
+    """Lines of whole parts, at most `room` columns wide; all but the first are indented.
 
-    >>> parts = [Part("epoch 1"), Part("45 steps", rank=2), Part("loss 0.5", rank=1)]
-    >>> kept, gap = fitting(parts, room=18)
-    >>> gap.join(part.text for part in kept)
-    'epoch 1  loss 0.5'
+    Nothing is left out: a part that is wider than the room gets a line to itself.
+
+    >>> parts = [Part("epoch 1"), Part("45 steps"), Part("loss 0.5"), Part("val_loss 0.7")]
+    >>> [GAP.join(part.text for part in line) for line in wrapped(parts, room=20)]
+    ['epoch 1 · 45 steps', 'loss 0.5', 'val_loss 0.7']
     """
-    wanted = [part for part in parts if part.rank < _SPARE]
-    gap = GAP if columns(wanted, GAP) <= room else _TIGHT_GAP
-    kept: list[Part] = []
-    for part in sorted(parts, key=lambda part: part.rank):
-        if not kept or columns([*kept, part], gap) <= room:
-            kept.append(part)
-    return [part for part in parts if part in kept], gap
+    lines: list[list[Part]] = []
+    used = room
+    for part in parts:
+        width = len(GAP) + cell_len(part.text)
+        if used + width > room:
+            used = len(INDENT) * bool(lines) - len(GAP)
+            lines.append([])
+        lines[-1].append(part)
+        used += width
+    return lines
