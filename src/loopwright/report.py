@@ -35,6 +35,7 @@ def render(run_dir: Path) -> str:
         name=run_dir.resolve().name,
         heading=_heading(record),
         charts=[each for each in drawn if each],
+        inexact=record.inexact,
         scores=_scores(record),
         shares=_shares(record),
         advice=str(record.finished.get("advice", "")),

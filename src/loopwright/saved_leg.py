@@ -22,6 +22,7 @@ from loopwright.events import (
     Trained,
     Validated,
 )
+from loopwright.exactness import Exact
 from loopwright.fitting import Fitting, Saving
 from loopwright.retention import BestSoFar, require_measured
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
@@ -32,7 +33,7 @@ from loopwright.sharing import (
     newest,
     require_same_state,
 )
-from loopwright.snapshots import Exact, put_back, taken
+from loopwright.snapshots import put_back, taken
 from loopwright.telemetry.run_files import Files
 
 

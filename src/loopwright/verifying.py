@@ -19,10 +19,12 @@ from loopwright import disk
 from loopwright.checkpoint import Store
 from loopwright.config import FILE
 from loopwright.errors import LoopwrightError, message
+from loopwright.exactness import EXACT, Inexact, recorded_reasons
 from loopwright.manifest import read_manifest
 from loopwright.supervising import failure, python
 
 _MOST_OUTPUT_BYTES = 2000
+_EXIT_INEXACT = 4
 _TRAIN = """
 import sys
 from loopwright import recipes
@@ -38,13 +40,22 @@ class Verdict:
     steps: int
     files: int
     differing: list[str]
+    inexact: Inexact = EXACT
+    """Why the training cannot be resumed exactly; then it was not killed."""
 
     @property
     def is_exact(self) -> bool:
         """Whether every byte is the same."""
-        return not self.differing
+        return not self.differing and not self.inexact
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command."""
+        return _EXIT_INEXACT if self.inexact else int(not self.is_exact)
 
     def __str__(self) -> str:
+        if self.inexact:
+            return str(self.inexact)
         what = f"{self.steps} steps, killed {self.kills} times and started again"
         if self.is_exact:
             return f"exact: {what}: the same bits in the end"
@@ -83,6 +94,10 @@ def verify(
         whole, killed = Path(directory) / "whole", Path(directory) / "killed"
         say(f"training {title} undisturbed")
         _finish(_start(command, whole, None), whole)
+        found = Store(whole / "checkpoints").newest()
+        inexact = Inexact(tuple([] if found is None else recorded_reasons(found.content)))
+        if inexact:
+            return Verdict(0, 0 if found is None else found.step, 0, [], inexact)
         # Measurements and the cache differ from time to time: the second follows the first.
         plan = str(whole / "plan.json")
         steps = sorted(moments.uniform(0, _last_step(whole)) for _ in range(kills))

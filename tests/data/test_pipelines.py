@@ -355,8 +355,9 @@ def test_a_cache_on_disk_is_refused_until_it_is_whole(tmp_path: Path):
 
 
 def assert_refused(dataset: Any, why: str) -> None:
-    objection = lw.Stream(dataset).objection_to_resume()
-    assert objection is not None
+    found = lw.Stream(dataset).objection_to_resume()
+    assert found is not None
+    objection = str(found)
     assert objection.startswith("A run with this data could not be resumed exactly.\n")
     assert re.search(rf"\n  received: .*{re.escape(why)}", objection)
     for remedy in (

@@ -13,6 +13,7 @@ import typer
 from loopwright import __version__, recipes
 from loopwright.commands.arguments import RunDirectory
 from loopwright.errors import ConfigurationError, message, printable
+from loopwright.exactness import Inexact
 from loopwright.quiet import quiet_start
 
 if TYPE_CHECKING:
@@ -140,6 +141,8 @@ def inspect(
     _print_table(("variable", "dtype", "shape", "bytes"), variables)
     known = sum(row["bytes"] or 0 for row in found["variables"])
     typer.echo(f"{len(variables)} variables, {known:,} bytes")
+    if found["not_exactly_resumable"]:
+        typer.echo(printable(str(Inexact(tuple(found["not_exactly_resumable"])))))
 
 
 def report(run: RunDirectory) -> None:
