@@ -8,6 +8,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+UNQUIET = "LOOPWRIGHT_UNQUIET_START"
+"""The environment variable with which nothing is held back."""
+
 _NOISE = re.compile(
     rb"All log messages before absl::InitializeLog"
     rb"|oneDNN custom operations are on"
@@ -27,8 +30,12 @@ def quiet_start() -> Iterator[None]:
 
     It works on the file descriptor: these lines come from libraries that know no Python. Their own
     switch, TF_CPP_MIN_LOG_LEVEL, is read too late for them. If such a library crashes the process,
-    the signal and the Python lines that led there are printed.
+    the signal and the Python lines that led there are printed, but not what is held back: a parent
+    that reads the standard error of its child sets `UNQUIET` in the child's environment.
     """
+    if os.environ.get(UNQUIET):
+        yield
+        return
     try:
         sys.stderr.flush()
         screen = os.dup(2)
@@ -45,9 +52,13 @@ def quiet_start() -> Iterator[None]:
             os.dup2(screen, 2)
             os.close(screen)
             held.seek(0)
-            for line in held:
-                if not _NOISE.search(line):
-                    os.write(2, line)
+            for line in without_noise(held.read()).splitlines(keepends=True):
+                os.write(2, line)
+
+
+def without_noise(text: bytes) -> bytes:
+    """Return the text without the lines that TensorFlow writes at every start."""
+    return b"".join(line for line in text.splitlines(keepends=True) if not _NOISE.search(line))
 
 
 @contextlib.contextmanager

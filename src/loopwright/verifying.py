@@ -21,9 +21,11 @@ from loopwright.config import FILE
 from loopwright.errors import LoopwrightError, message
 from loopwright.exactness import EXACT, Inexact, recorded_reasons
 from loopwright.manifest import read_manifest
+from loopwright.quiet import UNQUIET, without_noise
 from loopwright.supervising import failure, python
 
 _MOST_OUTPUT_BYTES = 2000
+_MOST_READ_BYTES = 20_000
 _EXIT_INEXACT = 4
 _TRAIN = """
 import sys
@@ -119,7 +121,9 @@ def verify(
 def _start(command: Command, run_dir: Path, plan: str | None) -> "subprocess.Popen[bytes]":
     # Files, not pipes: nobody reads while the training runs, and a full pipe would block it.
     with _output(run_dir, "stdout").open("wb") as out, _output(run_dir, "stderr").open("wb") as err:
-        return subprocess.Popen(command(run_dir, plan), stdout=out, stderr=err)
+        # What a child holds back is lost if TensorFlow aborts while it is imported.
+        loud = {**os.environ, UNQUIET: "1"}
+        return subprocess.Popen(command(run_dir, plan), stdout=out, stderr=err, env=loud)
 
 
 def _finish(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
@@ -141,8 +145,8 @@ def _output(run_dir: Path, stream: str) -> Path:
 
 def _tail(run_dir: Path, stream: str) -> str:
     with _output(run_dir, stream).open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_OUTPUT_BYTES))
-        return file.read().decode(errors="replace")
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_READ_BYTES))
+        return without_noise(file.read())[-_MOST_OUTPUT_BYTES:].decode(errors="replace")
 
 
 def _last_step(run_dir: Path) -> int:
