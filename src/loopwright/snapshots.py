@@ -75,9 +75,11 @@ def _unsaved(
 
 def restarts_epoch(snapshot: Snapshot, inexact: Inexact) -> bool:
     """Return whether the epoch of a snapshot has to start again: its position was not saved."""
+    if snapshot.inexact.get("loses_position"):
+        return bool(snapshot.inexact.get("restarts_epoch"))
+    # The position was saved, for data that could not use it any more.
     place = snapshot.place
-    is_lost = inexact.loses_position and place.step_in_epoch > 0 and not place.epoch_ended
-    return is_lost or bool(snapshot.inexact.get("restarts_epoch"))
+    return inexact.loses_position and place.step_in_epoch > 0 and not place.epoch_ended
 
 
 def at_start_of_epoch(snapshot: Snapshot) -> Snapshot:

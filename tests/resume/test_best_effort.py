@@ -239,6 +239,13 @@ def test_a_resume_between_two_epochs_restarts_none(tmp_path: Path):
     assert not [note for note in notes_of(tmp_path) if "restarting" in note]
 
 
+def test_an_epoch_that_was_interrupted_after_its_last_step_is_not_restarted(tmp_path: Path):
+    options: Any = {"epochs": 2, "verbose": 0}
+    resumed = broken_down(tmp_path, Reshuffles(), STEPS, **options)
+    assert resumed.fit(Reshuffles(), **options).epoch_steps == [6, 12]
+    assert resumed.task.seen.numpy().tolist() == [2.0] * EXAMPLES
+
+
 def test_a_stream_without_end_is_read_from_its_beginning_and_says_so(tmp_path: Path):
     options: Any = {"epochs": 2, "steps_per_epoch": 3, "verbose": 0}
     trainer_in(tmp_path, exact="best_effort").fit(yielded(), **{**options, "epochs": 1})
