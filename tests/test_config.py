@@ -449,6 +449,13 @@ def test_an_edit_that_is_accepted_by_name_is_allowed():
         load({}, "on_change=[rate]")
 
 
+def test_how_exactly_a_run_resumes_may_change():
+    (found,) = configs.changes(load({}), load({}, "exact=best_effort"))
+    assert str(found) == "exact: warn -> best_effort (allowed)"
+    with pytest.raises(lw.ConfigurationError, match="'warn', 'require' or 'best_effort'"):
+        load({}, "exact=sometimes")
+
+
 # --- pure ---
 
 

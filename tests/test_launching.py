@@ -6,10 +6,11 @@ from typing import Any
 
 import keras
 import pytest
+from typer.testing import CliRunner
 
 import loopwright as lw
+from loopwright import cli, launching, projects, recipes, registry, summary
 from loopwright import config as configs
-from loopwright import launching, projects, recipes, registry
 from loopwright.checkpoint import Store
 
 MINE = """
@@ -35,6 +36,15 @@ def experiment(*, rows=64, poisoned=False):
 
 def nothing():
     return 5
+
+
+def unseeded():
+    import tensorflow as tf
+
+    made = experiment()
+    tf.random.set_seed(None)
+    rows = tf.data.Dataset.from_tensor_slices((made.fit["x"], made.fit["y"]))
+    return lw.Experiment(make_task, fit={"x": rows.shuffle(64).batch(16), "epochs": 1})
 
 
 def closed(*, seed=0):
@@ -432,3 +442,13 @@ def test_a_recipe_with_a_callback_of_its_own_trains_by_a_config():
     scores = launching.train(configs.load("gan", [*values, "callbacks=[TerminateOnNaN]"]))
     assert scores["digits"] >= 0
     assert Path("runs/gan/figures/samples.png").is_file()
+
+
+def test_a_config_accepts_training_that_cannot_be_resumed_exactly(project: Path):
+    words = ["fit.verbose=0", "plan=graph", "exact=best_effort"]
+    launching.train(configs.load("mine:unseeded", words), say=lambda text: None)
+    why = "not exactly resumable: shuffle() has no seed: pass seed=1"
+    rows = summary.summary(Path("runs/unseeded"), {}, [])
+    assert [row.text for row in rows if row.name == "resume"] == [why]
+    done = CliRunner().invoke(cli.app, ["inspect", "runs/unseeded"])
+    assert done.output.splitlines()[-1] == why

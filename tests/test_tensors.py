@@ -598,3 +598,19 @@ UNSAVED: dict[str, Callable[[], tf.data.Dataset]] = {
 def test_a_pipeline_with_a_state_that_cannot_be_saved_is_not_saved(pipeline: Any):
     with pytest.raises((tf.errors.FailedPreconditionError, tf.errors.UnimplementedError)):
         adaptations.iterator_state(iter(pipeline()))
+
+
+def test_tensors_that_do_not_fit_into_memory_are_told_as_such(tmp_path: Path):
+    rows = 2**50
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "state"),
+        tensor_names=["weight"],
+        shape_and_slices=[f"{rows} 0,1"],  # one number of a tensor of four petabytes
+        tensors=[tf.constant([1.0])],
+    )
+    with pytest.raises(CheckpointError, match="out of memory") as caught:
+        tensors.read(tmp_path / "state")
+    text = str(caught.value)
+    assert "received: OOM when allocating tensor" in text
+    assert "do: free memory" in text
+    assert isinstance(caught.value.__cause__, tf.errors.ResourceExhaustedError)

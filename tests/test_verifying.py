@@ -4,9 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from loopwright import LoopwrightError, verifying
 from loopwright.checkpoint import Store
+from loopwright.cli import app
 
 
 def test_a_recipe_that_is_killed_and_started_again_is_exact():
@@ -120,3 +122,40 @@ def test_a_training_that_fails_by_itself_is_told_with_its_end(program: str, rece
     assert f"received: {received}" in text
     assert len(text) < 3000
     assert ("no dogs" in text) == ("no dogs" in program)
+
+
+def test_what_tensorflow_says_before_it_aborts_is_told():
+    program = (
+        "import os; from loopwright.quiet import quiet_start\n"
+        "with quiet_start():\n"
+        "    os.write(2, b'oneDNN custom operations are on\\nno AVX instructions\\n')\n"
+        "    os.abort()"
+    )
+    with pytest.raises(LoopwrightError) as caught:
+        verifying.verify("it", command_of(program), kills=1, seed=1, say=lambda text: None)
+    assert "received: killed by SIGABRT:\nno AVX instructions" in str(caught.value)
+
+
+CANNOT_BE_EXACT = """
+import sys
+from pathlib import Path
+from loopwright.checkpoint import Store
+content = {"inexact": {"reasons": ["shuffle() has no seed", "it looks at the clock"]}}
+write = lambda into: (into / "state.index").write_bytes(b"any")
+Store(Path(sys.argv[1]) / "checkpoints").write(5, content, write)
+"""
+
+
+def test_training_that_cannot_be_exact_is_told_with_its_reasons(monkeypatch: pytest.MonkeyPatch):
+    why = "not exactly resumable: shuffle() has no seed; it looks at the clock"
+    told: list[str] = []
+    command = command_of(CANNOT_BE_EXACT)
+    verdict = verifying.verify("it", command, kills=1, seed=1, say=told.append)
+    assert not verdict.is_exact
+    assert str(verdict) == why
+    assert told == ["training it undisturbed"]  # there is nothing to compare
+
+    monkeypatch.setattr(verifying, "command_for_recipe", lambda recipe: command)
+    done = CliRunner().invoke(app, ["verify", "digits"])
+    assert done.exit_code == 4
+    assert done.output.splitlines()[-1] == why

@@ -96,9 +96,22 @@ def require_unchanging(
     traces: Sequence[Trace] | None = None,
     *,
     for_xla: bool = False,
-    is_eager: bool = False,
 ) -> None:
-    """Raises if Python computes other values each time the step is traced.
+    """Raises if Python computes other values each time the step is traced."""
+    text = changing_values(step, built, traces, for_xla=for_xla)
+    if text is not None:
+        raise StepError(text)
+
+
+def changing_values(
+    step: Step,
+    built: Built,
+    traces: Sequence[Trace] | None = None,
+    *,
+    for_xla: bool = False,
+    is_eager: bool = False,
+) -> str | None:
+    """Return the message about values that differ each time the step is traced; None: none does.
 
     `traces` are those of the loop that is about to run, so that a right step is not traced more
     often; without them it is traced once more. Only where they may differ from what was built is
@@ -107,11 +120,9 @@ def require_unchanging(
     if traces is None:
         traces = _traced_again(step, built.batch_spec)
     if not constants.may_differ(built.traces, traces, step.source, for_xla=for_xla):
-        return
+        return None
     first, second = _traced_again(step, built.batch_spec), _traced_again(step, built.batch_spec)
-    text = constants.changing(step.title, first, second, step.source, is_eager=is_eager)
-    if text is not None:
-        raise StepError(text)
+    return constants.changing(step.title, first, second, step.source, is_eager=is_eager)
 
 
 def _traced_again(step: Step, batch_spec: Any) -> list[Trace]:

@@ -32,6 +32,7 @@ from loopwright.manifest import (
     verified,
     write_manifest,
 )
+from loopwright.out_of_memory import is_out_of_memory
 from loopwright.warning_places import warn_at_call
 
 _NAME = re.compile(r"(step-([0-9]{8,18}))(?:\.(tmp|old|bad)-[0-9a-f]{8})?")
@@ -303,8 +304,7 @@ def _reason(error: BaseException) -> tuple[str, str]:
     number = error.errno if isinstance(error, OSError) else None
     if number is None:  # TensorFlow puts the words of the system into errors of its own
         number = next((n for n in _REMEDIES if os.strerror(n) in str(error)), None)
-    is_out_of_memory = isinstance(error, MemoryError) or "ResourceExhausted" in type(error).__name__
-    if number is None and is_out_of_memory:
+    if number is None and is_out_of_memory(error):
         number = errno.ENOMEM
     if number is None:
         return "", ""

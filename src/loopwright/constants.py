@@ -11,6 +11,7 @@ import tensorflow as tf
 from loopwright import adaptations
 from loopwright.drawing_calls import DrawingCall, drawing_calls
 from loopwright.errors import message
+from loopwright.exactness import BEST_EFFORT
 from loopwright.explanations import own_lines, place_of, shape_text
 from loopwright.silencing import warn
 
@@ -187,7 +188,8 @@ def changing(
             "a resumed run would compute other values.",
             expected="values from the batch, from variables of the task, or from self.seed",
             received="; ".join(received),
-            do=f"{_instead(drawn)}; or train without run_dir",
+            do=f"{_instead(drawn)}; or {BEST_EFFORT}: a resumed run then draws other values; or "
+            "train without run_dir",
         )
     return message(
         f"{title} uses a value that Python computed while the step was traced{place}: "

@@ -16,7 +16,8 @@ from loopwright.averages import finalize_averages
 from loopwright.data import Data, Feed
 from loopwright.data.source import NOTHING_READ, Read
 from loopwright.errors import NotFiniteError
-from loopwright.events import Event, Finished, Metrics, Sink, Started
+from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
+from loopwright.exactness import EXACT
 from loopwright.finite import OnNan
 from loopwright.history import History
 from loopwright.meter import Pace
@@ -105,6 +106,11 @@ class Fitting:
     ) -> None:
         self.lent, self.asked = lent, asked
         self.declared: Mapping[str, Any] = {}
+        self.inexact = EXACT
+        self.reasons: Sequence[str] = ()
+        """Why the run cannot be resumed exactly, reasons of earlier starts included."""
+        self.notes: list[str] = []
+        """What to tell when training begins."""
         self.is_over = False
         """Whether nothing is left to train: the next call of `fit` begins another leg."""
         self.first_epoch = first_epoch if snapshot is None else snapshot.first_epoch
@@ -123,6 +129,7 @@ class Fitting:
             until=asked.until,
             validate_every=asked.validate_every if asked.sets else None,
             save_every=asked.save_every,
+            restarted_steps=_restarted_steps(snapshot, length),
         )
         counted = int(lent.task.step_counter.read_value())
         self.first_step = counted if snapshot is None else snapshot.first_step
@@ -212,6 +219,7 @@ class Fitting:
                         yield event
                         if isinstance(event, Started):
                             yield from bridge.notes(event.step)
+                            yield from (Noted(event.step, text) for text in self.notes)
                 return
             except NotFiniteError as error:
                 if recover is None:
@@ -363,6 +371,14 @@ class Fitting:
             self.feed = None
             self.training.close()
         yield finished
+
+
+def _restarted_steps(snapshot: Snapshot | None, steps_per_epoch: int | None) -> int:
+    """Return how many steps of restarted epochs a leg has run beside those of its epochs."""
+    if snapshot is None or steps_per_epoch is None:
+        return 0
+    place = snapshot.place
+    return max(0, place.step - place.step_in_epoch - place.epoch * steps_per_epoch)
 
 
 def tell(sinks: Sequence[Sink], event: Event) -> None:

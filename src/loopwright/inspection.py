@@ -7,6 +7,7 @@ from typing import Any
 
 from loopwright.checkpoint import Store
 from loopwright.errors import ConfigurationError, message
+from loopwright.exactness import recorded_reasons
 from loopwright.manifest import Checkpoint, DamagedError, read_manifest, verified
 
 _BYTES = {"bool": 1} | {
@@ -35,6 +36,7 @@ def inspected(run_dir: Path) -> dict[str, Any]:
         "checkpoints": [_described(checkpoint) for checkpoint in found],
         "variables": [_variable(row) for row in newest.get("variables", [])],
         "environment": dict(newest.get("environment", {})),
+        "not_exactly_resumable": recorded_reasons(newest),
     }
 
 

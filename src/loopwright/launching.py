@@ -229,6 +229,7 @@ def _trainer(config: Config, experiment: Experiment, strategy: tf.distribute.Str
         sinks=[function(named, Path.cwd()) for named in config.sinks],
         keep=_rules(config),
         on_nan=config.on_nan,
+        exact=config.exact,
         on_change=config.on_change,
     )
 

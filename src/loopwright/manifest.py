@@ -13,6 +13,7 @@ from typing import Any
 from loopwright import disk
 from loopwright.errors import CheckpointError, message
 from loopwright.manifest_fields import require_right_kinds
+from loopwright.out_of_memory import out_of_memory_explained
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -45,7 +46,10 @@ def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
     """
     at, (run_dir, name) = path, in_run(path)
     try:
-        with disk.directory(run_dir, name) as directory:
+        with (
+            out_of_memory_explained(f"The checkpoint {path} cannot be read"),
+            disk.directory(run_dir, name) as directory,
+        ):
             at = path / MANIFEST
             with _opened(directory, MANIFEST) as handle:
                 manifest = _parsed(handle)

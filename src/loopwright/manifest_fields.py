@@ -156,6 +156,10 @@ _FIELDS: dict[str, _Check | dict[str, _Check]] = {
     "environment": _is_mapping,
     "exact_until_step": _or_none(_is_count),
     "measured": _or_none(_is_mapping),
+    "inexact": {
+        "reasons": _list_of(_is_text),
+        **dict.fromkeys(("loses_position", "restarts_epoch"), _is_bool),
+    },
     "declared": dict.fromkeys(
         ("learning_rate", "optimizer", "loss", "schedules", "layers", "step", "versions"),
         _is_mapping,

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from typing import Any, final
 
+UNQUIET = "LOOPWRIGHT_UNQUIET_START"
+"""The environment variable with which nothing is held back."""
+
 _NOISE = (
     rb"All log messages before absl::InitializeLog"
     rb"|oneDNN custom operations are on"
@@ -104,9 +107,13 @@ def quiet_start() -> Iterator[None]:
 
     It works on the file descriptor: these lines come from libraries that know no Python. Their own
     switch, TF_CPP_MIN_LOG_LEVEL, is read too late for them. If such a library crashes the process,
-    the signal and the Python lines that led there are printed. Where there is a GPU, what is said
-    about its driver is no noise.
+    the signal and the Python lines that led there are printed, but not what is held back: a parent
+    that reads the standard error of its child sets `UNQUIET` in the child's environment. Where
+    there is a GPU, what is said about its driver is no noise.
     """
+    if os.environ.get(UNQUIET):
+        yield
+        return
     import tempfile  # not with `import loopwright`, which is light
 
     try:
@@ -115,7 +122,6 @@ def quiet_start() -> Iterator[None]:
     except (OSError, ValueError, AttributeError):  # there is no standard error
         yield
         return
-    noise = re.compile(_NOISE if _has_gpu_driver() else _NOISE + _NOISE_WITHOUT_GPU)
     with tempfile.TemporaryFile() as held, _crashes_shown(screen):
         os.dup2(held.fileno(), 2)
         try:
@@ -126,9 +132,14 @@ def quiet_start() -> Iterator[None]:
             os.dup2(screen, 2)
             os.close(screen)
             held.seek(0)
-            for line in held:
-                if not noise.search(line):
-                    os.write(2, line)
+            for line in without_noise(held.read()).splitlines(keepends=True):
+                os.write(2, line)
+
+
+def without_noise(text: bytes) -> bytes:
+    """Return the text without the lines that TensorFlow writes at every start."""
+    noise = re.compile(_NOISE if _has_gpu_driver() else _NOISE + _NOISE_WITHOUT_GPU)
+    return b"".join(line for line in text.splitlines(keepends=True) if not noise.search(line))
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from loopwright import disk
 from loopwright.checkpoint import Store
 from loopwright.config import saved_in
 from loopwright.errors import CheckpointError, ConfigurationError, message
+from loopwright.exactness import Inexact
 from loopwright.journal_sample import Sample, read_sample
 from loopwright.manifest import Checkpoint
 from loopwright.retention import KeepBest, best, entry, is_readable, recorded_in
@@ -39,6 +40,14 @@ class Record:
     def status(self) -> dict[str, Any]:
         """Where the run is: `status`, `step`, `time`."""
         return self.json("status.json")
+
+    @cached_property
+    def inexact(self) -> str:
+        """Why the run cannot be resumed exactly, in a sentence; empty if it can."""
+        reasons = self.status.get("not_exactly_resumable")
+        listed = reasons if isinstance(reasons, list) else []
+        texts = [text for text in listed if isinstance(text, str)]
+        return str(Inexact(tuple(texts))) if texts else ""
 
     @cached_property
     def finished(self) -> dict[str, Any]:

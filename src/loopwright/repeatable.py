@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from loopwright.errors import message
+from loopwright.exactness import BEST_EFFORT
 
 Row = Mapping[str, Any]
 """What a checkpoint knows of a variable beside its bytes: `name`, `dtype`, `shape`."""
@@ -119,6 +120,8 @@ def unheld(title: str, variables: Sequence[str]) -> str:
             "shares; write self.seed = keras.random.SeedGenerator(0) in __init__, and pass "
             "seed=self.seed to keras.random, or seed= to the layer that draws"
         )
+    if all(is_seed):
+        remedies.append(f"or {BEST_EFFORT}: a resumed run then draws its sequence from the start")
     return message(
         f"{title} uses variables that the task does not hold: a resumed run would lose them.",
         expected="every variable that the step reads or changes, reachable from the task",

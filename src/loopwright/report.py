@@ -54,6 +54,7 @@ def render(run_dir: Path) -> str:
         sampled=_sampled(record),
         scores=_rows(record.last_epoch),
         checkpoints=_checkpoints(record),
+        inexact=record.inexact,
         shares=_shares(record),
         advice=str(record.finished.get("advice", "")),
         plans=_plans(_listed(plan.get("changes"))),

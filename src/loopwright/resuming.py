@@ -20,17 +20,25 @@ from loopwright.events import (
     Event,
     Finished,
 )
+from loopwright.exactness import Exact, Inexact, require_replayable
 from loopwright.fitting import Asked, Fitting, Lent, tell
 from loopwright.legs import entry, excess
 from loopwright.runs import Run, Snapshot
 from loopwright.saved_leg import SavedLeg, on_disk
 from loopwright.sharing import (
     Found,
+    accepted_data,
     held,
-    refuse_data,
     start_over,
 )
-from loopwright.snapshots import Exact, declare, objection, put_back, require_resumable
+from loopwright.snapshots import (
+    at_start_of_epoch,
+    declare,
+    objection,
+    put_back,
+    require_resumable,
+    restarts_epoch,
+)
 from loopwright.telemetry.facts import Facts, facts, learning_rates, optimizers
 from loopwright.telemetry.run_files import Files, RunFiles
 from loopwright.telemetry.worker_log import WorkerLog
@@ -51,14 +59,18 @@ def leg_events(
     begun: Callable[[Fitting], None],
 ) -> Iterator[Event]:
     """The events of one call of `fit`, number `leg` of its run: begun, resumed or skipped."""
-    refuse_data(asked)
-    team = lent.team
+    data, team = accepted_data(asked, exact), lent.team
     # Heard until the last checkpoint is on disk: another SIGTERM must not cut it off.
     with signals.watched() as heard, held(run, team) as last:
         found = last
         what = entry(leg, asked.until, None if found is None else found[1].reached)
         if what == "skip":
             found = run.end_of(leg)
+        notes = list[str]()
+        if what == "go on" and found is not None:
+            notes = _restart_notes(found[1], data, asked)
+            if restarts_epoch(found[1], data):
+                found = found[0], at_start_of_epoch(found[1])
         changed = attempt.continued(leg, lent.task)
         # They are opened when everything was compared, and not before.
         files: Files = (
@@ -78,7 +90,12 @@ def leg_events(
                 heard=heard,
             )
             begun(made)
-            named = require_resumable(made)
+            named, reasons = require_resumable(made, exact)
+            made.inexact = data.with_reasons(reasons)
+            require_replayable(made.inexact, lent.on_nan)
+            known = [] if saved is None else saved.inexact.get("reasons", [])
+            made.reasons = [*dict.fromkeys([*known, *made.inexact.reasons])]
+            made.notes = [*([str(made.inexact)] if made.inexact else []), *notes]
             declare(made, leg, snapshot, changed)
             return made, named
 
@@ -91,7 +108,7 @@ def leg_events(
             if on_change != "start_over":
                 raise ConfigurationError(differs)
             found, what, snapshot = start_over(run, team, leg, differs), "begin", None
-            changed = []
+            changed, notes = [], []
             fitting, named = fitted(None)
             _warn_of_trained(fitting.first_step, 0 if found is None else found[1].step)
         if what != "skip" and found is not None and team.is_chief:
@@ -119,6 +136,19 @@ def leg_events(
                     attempt.ends(named, is_over=fitting.is_over)
             team.farewell()  # nobody leaves before the chief has written everything
     heard.raise_received()
+
+
+def _restart_notes(snapshot: Snapshot, data: Inexact, asked: Asked) -> list[str]:
+    """Return what a resumed run reads again because the position in its data was not saved."""
+    epoch = snapshot.place.epoch + 1
+    if restarts_epoch(snapshot, data):
+        return [f"restarting epoch {epoch}: the data source cannot be saved"]
+    is_lost = data.loses_position or snapshot.inexact.get("loses_position")
+    if is_lost and asked.steps_per_epoch is not None:
+        return [
+            f"epoch {epoch} reads the data source from its beginning: its position cannot be saved"
+        ]
+    return []
 
 
 def _warn_of_trained(steps: int, expected: int) -> None:
@@ -199,6 +229,7 @@ def run_files(lent: Lent, run: Run, fitting: Callable[[], Fitting]) -> RunFiles:
         history=lambda: fitting().history.history,
         images=images,
         facts=lambda: _facts(fitting(), run.directory),
+        inexact=lambda: fitting().reasons,
     )
 
 

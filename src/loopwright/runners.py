@@ -6,7 +6,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright import adaptations, resources, scheduled, state
-from loopwright.building import Built, build, require_unchanging
+from loopwright.building import Built, build, changing_values, require_unchanging
 from loopwright.data import Feed, nests
 from loopwright.finite import OnNan, Watch
 from loopwright.plans import Plan, Terms
@@ -94,10 +94,10 @@ class Runners:
         """What the traces of the test step have told, one for each kind of batch."""
         return self._of("test_step")
 
-    def require_unchanging(self, batch_spec: Any) -> None:
-        """Refuses a train step run eagerly whose Python computes other values each time."""
+    def changing_values(self, batch_spec: Any) -> str | None:
+        """Return the message about a train step run eagerly whose Python computes other values."""
         step = self._step("train_step", batch_spec, converts=True)
-        require_unchanging(step, self._build(step, batch_spec), is_eager=True)
+        return changing_values(step, self._build(step, batch_spec), is_eager=True)
 
     def terms(self, feed: Feed | None) -> Terms:
         """What a plan has to serve."""

@@ -65,6 +65,8 @@ class Snapshot:
     """The `KeepBest` rules of the run; None: written by a version that did not record them."""
     declared: Mapping[str, Any] = field(default_factory=dict)
     """What the program asked for when the leg began; empty in checkpoints of earlier versions."""
+    inexact: Mapping[str, Any] = field(default_factory=dict)
+    """Why the run cannot be resumed exactly; empty if it can."""
 
     @property
     def step(self) -> int:

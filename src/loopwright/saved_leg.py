@@ -22,7 +22,9 @@ from loopwright.events import (
     Trained,
     Validated,
 )
+from loopwright.exactness import Exact
 from loopwright.fitting import Fitting, Saving
+from loopwright.out_of_memory import out_of_memory_explained
 from loopwright.retention import BestSoFar, require_measured
 from loopwright.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.runs import Run, Snapshot
@@ -32,7 +34,7 @@ from loopwright.sharing import (
     newest,
     require_same_state,
 )
-from loopwright.snapshots import Exact, put_back, taken
+from loopwright.snapshots import put_back, taken
 from loopwright.telemetry.run_files import Files
 
 
@@ -162,7 +164,8 @@ class SavedLeg:
         if place.step == 0 and self._leg > 0:
             return  # nothing is lost, and the end of the leg before has the checkpoint of this step
         with self._fitting.watch.timing("checkpoint"):
-            snapshot, held = self._moment(place, scores)
+            with out_of_memory_explained("The run cannot be saved"):
+                snapshot, held = self._moment(place, scores)
             required = {name: held[name] for name in self._required}
             if not self._team.is_alone:
                 tensors.require_finite(required, snapshot.step)  # now, so that all hear of it

@@ -117,12 +117,14 @@ class Schedule:
     until: Every
     validate_every: Every | None = None
     save_every: Every | None = None
+    restarted_steps: int = 0
+    """Steps of interrupted epochs that were restarted: they are run beside those of the epochs."""
 
     @property
     def total_steps(self) -> int | None:
         """How many steps the whole run has, where that can be known beforehand."""
         if self.until.epochs is not None and self.steps_per_epoch is not None:
-            return self.until.epochs * self.steps_per_epoch
+            return self.until.epochs * self.steps_per_epoch + self.restarted_steps
         return self.until.steps
 
     def next_stop(self, place: Place, *, at_most_steps: int | None = None) -> Stop:
@@ -204,6 +206,17 @@ def moved(place: Place, *, steps: int, seconds: float, epoch_ended: bool = False
         seconds=seconds,
         is_due=True,
         epoch_ended=epoch_ended,
+    )
+
+
+def restarted(place: Place) -> Place:
+    """Return the beginning of the epoch that `place` is in; the steps run so far still count."""
+    return replace(
+        place,
+        step_in_epoch=0,
+        epoch_began_seconds=place.seconds,
+        is_due=False,
+        epoch_ended=False,
     )
 
 

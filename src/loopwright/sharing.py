@@ -9,7 +9,9 @@ import keras
 from loopwright import tensors
 from loopwright.agreement import Team
 from loopwright.data import Data
+from loopwright.data.source import Objection
 from loopwright.errors import ConfigurationError, message
+from loopwright.exactness import EXACT, Exact, Inexact
 from loopwright.fitting import Asked
 from loopwright.manifest import Checkpoint
 from loopwright.runs import Run, Snapshot
@@ -71,7 +73,9 @@ def require_shareable(asked: Asked, team: Team) -> None:
     """Raises if several workers would not train on the same batches, or write the same files."""
     if team.is_alone:
         return
-    refuse_data(asked)
+    objection = objection_to_resume(asked)
+    if objection is not None:
+        raise ConfigurationError(objection.among_workers())
     writing = [c for c in asked.callbacks if isinstance(c, _WRITING)]
     if writing:
         raise ConfigurationError(
@@ -89,11 +93,19 @@ def require_shareable(asked: Asked, team: Team) -> None:
     team.require_same("data or settings", [own, list(map(str, settings)), asked.shuffle])
 
 
-def refuse_data(asked: Asked) -> None:
-    """Raises in words if the data has no place that could be found again."""
-    objection = None if asked.data is None else asked.data.objection_to_resume()
-    if objection is not None:
-        raise ConfigurationError(objection)
+def objection_to_resume(asked: Asked) -> Objection | None:
+    """Return why a run with the training data cannot be resumed exactly; None if it can."""
+    return None if asked.data is None else asked.data.objection_to_resume()
+
+
+def accepted_data(asked: Asked, exact: Exact) -> Inexact:
+    """Return what `exact` accepts about the training data; raise if it accepts nothing."""
+    objection = objection_to_resume(asked)
+    if objection is None:
+        return EXACT
+    if exact != "best_effort":
+        raise ConfigurationError(str(objection))
+    return Inexact((objection.reason,), objection.loses_position)
 
 
 def require_same_state(team: Team, named: Mapping[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Snapshots: the moment of a run, taken from its parts, and put back into them."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from loopwright import (
     declaration,
@@ -19,44 +20,78 @@ from loopwright.data.source import Read, changed_data
 from loopwright.edits import STEP, OnChange, edits, refusal
 from loopwright.errors import ConfigurationError, StepError, message
 from loopwright.events import Metrics
+from loopwright.exactness import BEST_EFFORT, Exact, Inexact
 from loopwright.fitting import Fitting
 from loopwright.runs import Snapshot
-from loopwright.schedule import Place
+from loopwright.schedule import Place, restarted
+from loopwright.task import class_name
 from loopwright.warning_places import warn_at_call
 
-Exact = Literal["warn", "require"]
 
+def require_resumable(fitting: Fitting, exact: Exact) -> tuple[dict[str, Any], list[str]]:
+    """Return every variable of the task by name; raise if the step uses what cannot be saved.
 
-def require_resumable(fitting: Fitting) -> dict[str, Any]:
-    """Every variable of the task by name; raises if the step uses what could not be saved."""
-    lent = fitting.lent
+    With `exact="best_effort"` random numbers that cannot be repeated are accepted; also returns
+    the reasons why the step cannot be resumed exactly.
+    """
+    lent, reasons = fitting.lent, list[str]()
     spec = None if fitting.feed is None else fitting.feed.batch_spec
     built = lent.runners.built("train_step", spec)
     if lent.piloting.plan.step == "eager":
-        lent.runners.require_unchanging(spec)
+        changing = lent.runners.changing_values(spec)
+        if changing is not None and exact != "best_effort":
+            raise StepError(changing)
+        reasons += [] if changing is None else [changing.partition(": ")[0]]
     named = state.named(lent.task)
-    _require_saved(fitting, "train_step", named, built)
+    reasons += _unsaved(fitting, "train_step", named, built, exact)
     for tested in lent.runners.tests_built() if fitting.asked.sets else ():
-        _require_saved(fitting, "test_step", named, tested)
-    return named
+        reasons += _unsaved(fitting, "test_step", named, tested, exact)
+    return named, reasons
 
 
-def _require_saved(fitting: Fitting, step: str, named: dict[str, Any], built: Built) -> None:
-    task = fitting.lent.task
-    title = f"{type(task).__name__}.{step}"
-    state.require_complete(named, built.captured, title)
+def _unsaved(
+    fitting: Fitting, step: str, named: dict[str, Any], built: Built, exact: Exact
+) -> list[str]:
+    """Return what a step draws from and no checkpoint holds; raise if `exact` refuses it."""
+    task, accepts = fitting.lent.task, exact == "best_effort"
+    title = f"{class_name(task)}.{step}"
+    seeds = state.require_complete(named, built.captured, title, accepts_seeds=accepts)
     resources.require_saved(title, built.resources, task)
     drawn = repeatable.unrepeatable(built.operations)
-    if drawn:
+    if drawn and not accepts:
         raise StepError(
             message(
                 f"{title} draws random numbers that cannot be repeated when it is resumed.",
                 expected="random numbers from a state that is saved with the run",
                 received=", ".join(drawn),
                 do="hold a keras.random.SeedGenerator or a tf.random.Generator in the task and "
-                "draw from it; or train without run_dir",
+                f"draw from it; or {BEST_EFFORT}: a resumed run then draws its sequence from the "
+                "start; or train without run_dir",
             )
         )
+    reasons = [f"{title} draws from {each}, which the task does not hold" for each in seeds]
+    return [*reasons, *(f"{title} draws from {each}" for each in drawn)]
+
+
+def restarts_epoch(snapshot: Snapshot, inexact: Inexact) -> bool:
+    """Return whether the epoch of a snapshot has to start again: its position was not saved."""
+    if snapshot.inexact.get("loses_position"):
+        return bool(snapshot.inexact.get("restarts_epoch"))
+    # The position was saved, for data that could not use it any more.
+    place = snapshot.place
+    return inexact.loses_position and place.step_in_epoch > 0 and not place.epoch_ended
+
+
+def at_start_of_epoch(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with its weights and steps, at the beginning of its epoch."""
+    batches = snapshot.read.batches - snapshot.place.step_in_epoch
+    return replace(
+        snapshot,
+        place=restarted(snapshot.place),
+        scores={},
+        read=replace(snapshot.read, batches=batches),
+        inexact={**snapshot.inexact, "restarts_epoch": False},
+    )
 
 
 def taken(
@@ -96,7 +131,25 @@ def taken(
         measured=dict(measured),
         keep=retention.recorded(rules),
         declared=fitting.declared,
+        inexact=_recorded(fitting, place),
     )
+
+
+def _recorded(fitting: Fitting, place: Place) -> dict[str, Any]:
+    if not fitting.reasons:
+        return {}
+    loses = fitting.inexact.loses_position
+    return {
+        "reasons": list(fitting.reasons),
+        "loses_position": loses,
+        "restarts_epoch": loses and _is_inside_epoch(fitting, place),
+    }
+
+
+def _is_inside_epoch(fitting: Fitting, place: Place) -> bool:
+    """Return whether the epoch has more steps to come."""
+    length = fitting.schedule.steps_per_epoch
+    return 0 < place.step_in_epoch != length and not place.epoch_ended
 
 
 def declare(
@@ -188,14 +241,14 @@ def put_back(
     fitting.history.restore(snapshot.history)
     fitting.bridge.restore(snapshot.callbacks, read)
     fitting.training.passed_over |= set(snapshot.passed_over)
-    place, length = snapshot.place, fitting.schedule.steps_per_epoch
-    in_epoch = 0 < place.step_in_epoch != length and not place.epoch_ended
+    place = snapshot.place
     fitting.training.resume(
         snapshot.step,
         snapshot.read,
         place.step_in_epoch,
         fitting.lent.team.own_place(read),
-        in_epoch=in_epoch,
+        in_epoch=_is_inside_epoch(fitting, place),
+        has_position=not snapshot.inexact.get("loses_position"),
     )
     return exact_until
 

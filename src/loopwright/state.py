@@ -168,16 +168,21 @@ def replicas(variable: Any) -> tuple[Any, ...]:
     return (variable,)
 
 
-def require_complete(named: Mapping[str, Any], captured: Iterable[Any], title: str) -> None:
+def require_complete(
+    named: Mapping[str, Any], captured: Iterable[Any], title: str, *, accepts_seeds: bool = False
+) -> list[str]:
     """Raises if a step uses a variable without a name: no checkpoint would hold it.
 
-    `captured` are the variables that its trace met, as `building.Built` has them.
+    `captured` are the variables that its trace met, as `building.Built` has them. With
+    `accepts_seeds`, returns the states of seed generators that are not saved.
     """
     known = {id(own.handle) for variable in named.values() for own in replicas(variable)}
     used = [own for variable in captured for own in replicas(variable)]
     unheld = [own for own in used if id(getattr(own, "handle", own)) not in known]
-    if unheld:
-        raise StepError(repeatable.unheld(title, list(dict.fromkeys(map(_described, unheld)))))
+    texts = list(dict.fromkeys(map(_described, unheld)))
+    if texts and not (accepts_seeds and all(repeatable.SEED_STATE in text for text in texts)):
+        raise StepError(repeatable.unheld(title, texts))
+    return texts
 
 
 def table(named: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -38,6 +38,7 @@ def summary(record: Record, scores: Mapping[str, Any], commands: Sequence[str]) 
     shown = [f"{name} {share:.0%}" for name, share in record.shares if share >= _LEAST_SHARE]
     rows.append(Row("time", ", ".join(shown)))
     rows.append(Row("advice", str(record.finished.get("advice", ""))))
+    rows.append(Row("resume", record.inexact))
     rows += [Row("files" if i == 0 else "", f) for i, f in enumerate(_files(record))]
     rows += [Row("next" if i == 0 else "", command) for i, command in enumerate(commands)]
     return [Row(row.name, printable(row.text)) for row in rows if row.text]

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from loopwright import repeatable, state
 from loopwright.errors import CheckpointError, NotFiniteError, message
+from loopwright.out_of_memory import out_of_memory_explained
 
 
 def snapshot(variables: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -94,9 +95,10 @@ def assign(named: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
                     do="restore the task as it was when they were saved",
                 )
             )
-    for name, variable in named.items():
-        for own in state.replicas(variable):
-            own.assign(tensors[name], read_value=False)
+    with out_of_memory_explained("The state of a checkpoint cannot be restored"):
+        for name, variable in named.items():
+            for own in state.replicas(variable):
+                own.assign(tensors[name], read_value=False)
 
 
 def digest(tensors: Mapping[str, Any]) -> str:
@@ -176,7 +178,10 @@ def _misfit(
 @contextlib.contextmanager
 def _explained(prefix: Path) -> Iterator[None]:
     try:
-        yield
+        with out_of_memory_explained(f"The tensors in {prefix}.index cannot be read"):
+            yield
+    except CheckpointError:
+        raise
     except Exception as error:  # damaged files raise many kinds
         # Without what TensorFlow puts around it: the node and the operation.
         reason = str(error).rpartition("}} ")[2].removesuffix(" [Op:RestoreV2]")

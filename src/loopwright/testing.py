@@ -15,7 +15,9 @@ import keras
 import tensorflow as tf
 
 from loopwright import state, tensors
+from loopwright.checkpoint import Store
 from loopwright.errors import ConfigurationError, message
+from loopwright.exactness import Inexact, recorded_reasons
 from loopwright.trainer import Trainer
 
 
@@ -30,11 +32,16 @@ def assert_resumes_exactly(
     `make_trainer(run_dir)` makes task and trainer anew, as a new process would. `data` and
     `fit_options` are those of `fit`. The training breaks down once after each step in `break_at`;
     by default after three steps spread over the whole. Weights, optimizers, seeds and metrics are
-    compared bit by bit, and what `fit` returned.
+    compared bit by bit, and what `fit` returned. Training with `exact="best_effort"` that cannot be
+    resumed exactly fails with the reasons.
     """
     with tempfile.TemporaryDirectory(prefix="loopwright-") as directory:
         whole = _Attempt(make_trainer, Path(directory) / "whole", data, fit_options)
         whole.train()
+        found = Store(whole.run_dir / "checkpoints").newest()
+        reasons = [] if found is None else recorded_reasons(found.content)
+        if reasons:
+            raise AssertionError(str(Inexact(tuple(reasons))))
         steps = whole.steps
         options = {"save_every": f"{max(steps // 7, 1)} steps", **fit_options}
         for step in _spread(steps) if break_at is None else break_at:

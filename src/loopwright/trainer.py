@@ -20,6 +20,7 @@ from loopwright.compiled import as_task, plan_for
 from loopwright.data import Data, Feed, as_data, training_data, validation_sets
 from loopwright.edits import OnChange, require_on_change
 from loopwright.events import Event, Metrics, Sink
+from loopwright.exactness import Exact, require_exact
 from loopwright.exporting import Exported, Format, export
 from loopwright.finite import OnNan, require_policy
 from loopwright.fitting import Asked, Fitting, Lent
@@ -46,7 +47,6 @@ from loopwright.schedule import Every, Place, every
 from loopwright.sharing import part, require_shareable
 from loopwright.signals import Signals
 from loopwright.silencing import require_known
-from loopwright.snapshots import Exact
 from loopwright.stopwatch import Stopwatch
 from loopwright.task import Task, require_step
 from loopwright.telemetry.callback_model import Scoring
@@ -79,7 +79,8 @@ class Trainer:
     With a `run_dir` the same program goes on where it was stopped, and ends with the same bits:
     `keep` says which checkpoints stay (default: `[KeepLatest(3), KeepBest("val_loss")]`; a metric
     whose name does not tell its direction needs `mode`: `KeepBest("val_gain", mode="max")`),
-    `exact="require"` refuses to go on in another environment,
+    `exact="require"` refuses to go on in another environment, `exact="best_effort"` accepts
+    training that cannot be resumed exactly, like a shuffle without a seed,
     `fresh=True` starts over and moves the old run aside. A program that was edited since the run
     began is refused: `on_change=["learning_rate"]` accepts edits by name, `on_change="start_over"`
     moves the old run aside if something differs. `on_nan` says what is done about a loss that is
@@ -113,6 +114,7 @@ class Trainer:
         self._team = Team(self._strategy)
         require_policy(on_nan, run_dir, self._strategy.num_replicas_in_sync)
         require_on_change(on_change)
+        require_exact(exact)
         with self._team.losses_explained():
             self._task = as_task(task, self._strategy)
         require_watchable(watch, self._task)

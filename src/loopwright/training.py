@@ -125,13 +125,19 @@ class Training:
         tensors: Mapping[str, Any],
         *,
         in_epoch: bool,
+        has_position: bool = True,
     ) -> None:
-        """Goes on after what was read; `in_epoch`: there is more to come in this epoch."""
+        """Goes on after what was read; `in_epoch`: there is more to come in this epoch.
+
+        Without a saved position, the data is read from the beginning of an epoch.
+        """
         self.step, self.read, self.steps_in_epoch = step, read, step_in_epoch
         feed = self._feed
         if feed is None or (feed.end == "each epoch" and not in_epoch):
             return
         self._open(feed)
+        if not has_position:
+            return
         if feed.position == "iterator" and read.batches and isinstance(self._reader, StreamReader):
             self._reader.restore(tensors)
         if feed.position == "replay" and feed.last_digest() != read.last_digest:

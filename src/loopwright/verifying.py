@@ -19,10 +19,14 @@ from loopwright import disk
 from loopwright.checkpoint import Store
 from loopwright.config import FILE
 from loopwright.errors import LoopwrightError, message
+from loopwright.exactness import EXACT, Inexact, recorded_reasons
 from loopwright.manifest import read_manifest
+from loopwright.quiet import UNQUIET, without_noise
 from loopwright.supervising import failure, python
 
 _MOST_OUTPUT_BYTES = 2000
+_MOST_READ_BYTES = 20_000
+_EXIT_INEXACT = 4
 _TRAIN = """
 import sys
 from loopwright import recipes
@@ -38,13 +42,22 @@ class Verdict:
     steps: int
     files: int
     differing: list[str]
+    inexact: Inexact = EXACT
+    """Why the training cannot be resumed exactly; then it was not killed."""
 
     @property
     def is_exact(self) -> bool:
         """Whether every byte is the same."""
-        return not self.differing
+        return not self.differing and not self.inexact
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command."""
+        return _EXIT_INEXACT if self.inexact else int(not self.is_exact)
 
     def __str__(self) -> str:
+        if self.inexact:
+            return str(self.inexact)
         what = f"{self.steps} steps, killed {self.kills} times and started again"
         if self.is_exact:
             return f"exact: {what}: the same bits in the end"
@@ -83,6 +96,10 @@ def verify(
         whole, killed = Path(directory) / "whole", Path(directory) / "killed"
         say(f"training {title} undisturbed")
         _finish(_start(command, whole, None), whole)
+        found = Store(whole / "checkpoints").newest()
+        inexact = Inexact(tuple([] if found is None else recorded_reasons(found.content)))
+        if inexact:
+            return Verdict(0, 0 if found is None else found.step, 0, [], inexact)
         # Measurements and the cache differ from time to time: the second follows the first.
         plan = str(whole / "plan.json")
         steps = sorted(moments.uniform(0, _last_step(whole)) for _ in range(kills))
@@ -104,7 +121,9 @@ def verify(
 def _start(command: Command, run_dir: Path, plan: str | None) -> "subprocess.Popen[bytes]":
     # Files, not pipes: nobody reads while the training runs, and a full pipe would block it.
     with _output(run_dir, "stdout").open("wb") as out, _output(run_dir, "stderr").open("wb") as err:
-        return subprocess.Popen(command(run_dir, plan), stdout=out, stderr=err)
+        # What a child holds back is lost if TensorFlow aborts while it is imported.
+        loud = {**os.environ, UNQUIET: "1"}
+        return subprocess.Popen(command(run_dir, plan), stdout=out, stderr=err, env=loud)
 
 
 def _finish(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
@@ -126,8 +145,8 @@ def _output(run_dir: Path, stream: str) -> Path:
 
 def _tail(run_dir: Path, stream: str) -> str:
     with _output(run_dir, stream).open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_OUTPUT_BYTES))
-        return file.read().decode(errors="replace")
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_READ_BYTES))
+        return without_noise(file.read())[-_MOST_OUTPUT_BYTES:].decode(errors="replace")
 
 
 def _last_step(run_dir: Path) -> int:

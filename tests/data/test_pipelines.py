@@ -337,6 +337,29 @@ def test_what_promises_no_order_is_refused_by_name(make: Callable[[], Any], why:
     assert_refused(make(), why)
 
 
+@pytest.mark.parametrize(
+    "kind", ["unseeded", "unseeded, further up", "made in a function", "interleave", "its options"]
+)
+def test_what_cannot_be_repeated_still_goes_on_within_its_epoch(kind: str):
+    make, _ = {**GOES_ON_OTHERWISE, **HAS_NO_ORDER}[kind]
+    objection = lw.Stream(make()).objection_to_resume()
+    assert objection is not None
+    assert not objection.loses_position
+    epoch = [number for batch in make() for number in batch.numpy().tolist()]
+    for place in (1, 3, 4):
+        whole, resumed = reader(make()), reader(make())
+        seen = read(whole, place)
+        resumed.restore(whole.state())
+
+        def numbers_of(elements: list[Any]) -> list[int]:
+            # The end of an epoch of unknown length is a single number.
+            return [n for leaf, *_ in elements if isinstance(leaf, list) for n in leaf]
+
+        while len(numbers_of(seen)) < 2 * len(epoch):
+            seen += read(resumed, 1)
+        assert sorted(numbers_of(seen)) == sorted(2 * epoch), f"after {place} batches"
+
+
 def test_order_may_be_left_to_the_options_as_long_as_they_keep_it():
     assert lw.Stream(interleaved().batch(4)).objection_to_resume() is None
     assert lw.Stream(interleaved(deterministic=True).batch(4)).objection_to_resume() is None
@@ -355,8 +378,9 @@ def test_a_cache_on_disk_is_refused_until_it_is_whole(tmp_path: Path):
 
 
 def assert_refused(dataset: Any, why: str) -> None:
-    objection = lw.Stream(dataset).objection_to_resume()
-    assert objection is not None
+    found = lw.Stream(dataset).objection_to_resume()
+    assert found is not None
+    objection = str(found)
     assert objection.startswith("A run with this data could not be resumed exactly.\n")
     assert re.search(rf"\n  received: .*{re.escape(why)}", objection)
     for remedy in (

@@ -78,7 +78,7 @@ def test_what_could_not_be_resumed_is_named():
     unordered = lw.Shares(lambda workers, worker: numbers().map(_same, 2, False).batch(2))
     objection = unordered.of(2, 0).objection_to_resume()
     assert objection is not None
-    assert "map() has deterministic=False" in objection
+    assert "map() has deterministic=False" in str(objection)
     assert unordered.objection_to_resume() == objection
 
 

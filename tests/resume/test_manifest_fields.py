@@ -57,6 +57,8 @@ def changed(saved: Path, run_dir: Path, path: tuple[str, ...], value: Any) -> Pa
         (("callbacks",), {"class": "x"}),
         (("tally", "totals"), None),
         (("read",), None),
+        (("inexact",), {"reasons": [3]}),
+        (("inexact",), {"restarts_epoch": "yes"}),
     ],
     ids=lambda given: ".".join(given) if isinstance(given, tuple) else repr(given),
 )
@@ -81,3 +83,63 @@ def test_an_older_checkpoint_is_used_instead_of_one_with_wrong_fields(saved: Pat
     manifest.write_bytes(signed(content))
     with pytest.warns(lw.LoopwrightWarning, match="values of the wrong kind: leg"):
         assert trainer(run_dir).restore("last") == 2
+
+
+def test_a_checkpoint_without_the_field_inexact_is_read(saved: Path, tmp_path: Path):
+    run_dir = changed(saved, tmp_path / "run", ("inexact",), None)
+    assert trainer(run_dir).fit(X, Y, batch_size=4, epochs=2, verbose=0).epoch_steps == [2, 4]
+
+
+class Stateful(keras.callbacks.Callback):
+    """A callback of one's own."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state, self.restored = state, []
+
+    def get_state(self) -> Any:
+        if isinstance(self.state, Exception):
+            raise self.state
+        return self.state
+
+    def set_state(self, state: Any) -> None:
+        self.restored = [state]
+
+
+def test_the_state_of_a_callback_may_be_anything_that_json_knows(tmp_path: Path):
+    given = {"best": np.float32(0.5), "steps": [1, 2]}
+    trainer(tmp_path).fit(X, Y, batch_size=4, callbacks=[Stateful(given)], verbose=0)
+    again = Stateful(given)
+    trainer(tmp_path).fit(X, Y, batch_size=4, epochs=2, callbacks=[again], verbose=0)
+    assert again.restored == [{"best": 0.5, "steps": [1, 2]}]
+
+
+@pytest.mark.parametrize(
+    ("state", "received"),
+    [
+        ({"best": np.ones(3)}, "a value of type ndarray"),
+        ({"seen": {1: "one"}}, "the key 1 of type int"),
+        ({"task": object()}, "a value of type object"),
+    ],
+)
+def test_a_state_that_cannot_be_saved_is_named(tmp_path: Path, state: Any, received: str):
+    with pytest.raises(lw.ConfigurationError, match=r"Stateful\.get_state") as caught:
+        trainer(tmp_path).fit(X, Y, batch_size=4, callbacks=[Stateful(state)], verbose=0)
+    assert f"received: {received}" in str(caught.value)
+
+
+def test_a_callback_that_runs_out_of_memory_is_told_as_such(tmp_path: Path):
+    with pytest.raises(lw.CheckpointError, match=r"cannot be saved: out of memory\.") as caught:
+        trainer(tmp_path).fit(
+            X, Y, batch_size=4, callbacks=[Stateful(MemoryError("no room"))], verbose=0
+        )
+    assert "received: no room" in str(caught.value)
+
+
+def test_a_state_of_another_kind_is_refused_for_a_callback_of_keras(saved: Path, tmp_path: Path):
+    states = [{"class": "ReduceLROnPlateau", "state": [0.5]}]
+    run_dir = changed(saved, tmp_path / "run", ("callbacks",), states)
+    reduce = keras.callbacks.ReduceLROnPlateau()
+    with pytest.raises(lw.ConfigurationError, match="state of ReduceLROnPlateau") as caught:
+        trainer(run_dir).fit(X, Y, batch_size=4, epochs=2, callbacks=[reduce], verbose=0)
+    assert "received: list" in str(caught.value)

@@ -13,6 +13,7 @@ import typer
 from loopwright import __version__, recipes
 from loopwright.commands.arguments import RunDirectory
 from loopwright.errors import ConfigurationError, message, printable
+from loopwright.exactness import Inexact
 
 if TYPE_CHECKING:
     from loopwright.run_table import Row
@@ -139,6 +140,8 @@ def inspect(
     _print_table(("variable", "dtype", "shape", "bytes"), variables)
     known = sum(row["bytes"] or 0 for row in found["variables"])
     typer.echo(f"{len(variables)} variables, {known:,} bytes")
+    if found["not_exactly_resumable"]:
+        typer.echo(printable(str(Inexact(tuple(found["not_exactly_resumable"])))))
 
 
 def report(run: RunDirectory) -> None:

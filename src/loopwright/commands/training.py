@@ -117,8 +117,8 @@ def verify(
         command = verifying.command_for_recipe(what)
     verdict = verifying.verify(what, command, kills=kills, seed=seed, say=typer.echo)
     typer.echo(str(verdict))
-    if not verdict.is_exact:
-        raise typer.Exit(1)
+    if verdict.exit_code:
+        raise typer.Exit(verdict.exit_code)
 
 
 def _loaded(

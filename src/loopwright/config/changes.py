@@ -15,6 +15,7 @@ _FREE = {
     "sinks",
     "export",
     "on_change",
+    "exact",
     "fit.validate_every",
     "fit.save_every",
     "fit.verbose",

@@ -20,6 +20,7 @@ from pydantic import (
 from loopwright import edits
 from loopwright.config import names
 from loopwright.errors import ConfigurationError
+from loopwright.exactness import Exact
 from loopwright.retention import larger_is_better
 from loopwright.schedule import every
 
@@ -265,6 +266,11 @@ class Config(BaseModel):
     precision: Literal["float32", "float64", "mixed_float16", "mixed_bfloat16"] = "float32"
     callbacks: Annotated[list[Callback], Field(max_length=50)] = Field(default_factory=list)
     on_nan: Literal["raise", "skip", "rollback"] = "raise"
+    exact: Exact = Field(
+        default="warn",
+        description="require refuses to resume in another environment; best_effort accepts "
+        "training that cannot be resumed exactly",
+    )
     on_change: Literal["refuse", "start_over"] | Edits = Field(
         default="refuse", description="edits to accept in a run that goes on, by their names"
     )

@@ -107,9 +107,8 @@ class Arrays(Data):
         check_labelled(self._batch)
         return self._copy(_class_weight=class_weight)
 
-    def objection_to_resume(self) -> str | None:
+    def objection_to_resume(self) -> None:
         """None: the order is a function of seed and epoch."""
-        return None
 
     def fingerprint(self) -> dict[str, Any]:
         """Counts, specs, and some of the bytes."""

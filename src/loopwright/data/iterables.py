@@ -13,6 +13,7 @@ import tensorflow as tf
 from loopwright.data import nests
 from loopwright.data.bottleneck import slow_batches
 from loopwright.data.class_weights import weighted
+from loopwright.data.digests import batch_digest
 from loopwright.data.passes import (
     as_epochs,
     order_of,
@@ -20,7 +21,7 @@ from loopwright.data.passes import (
     with_hooks,
     written_by_person,
 )
-from loopwright.data.source import NOTHING_READ, Data, Feed, Read, cannot_go_on
+from loopwright.data.source import NOTHING_READ, Data, Feed, Objection, Read, cannot_go_on
 from loopwright.data.stream import STEPS, endless
 from loopwright.errors import DataError, message
 from loopwright.explanations import describe, shape_text
@@ -56,7 +57,7 @@ class Batches(Data):
         weighted._class_weight = class_weight
         return weighted
 
-    def objection_to_resume(self) -> str | None:
+    def objection_to_resume(self) -> Objection | None:
         """What cannot be read again from any place."""
         source = self._source
         if not isinstance(source, keras.utils.PyDataset):
@@ -72,7 +73,22 @@ class Batches(Data):
                 f"if it does not, say so with the attribute {type(source).__name__}.resumable = "
                 "True; else give arrays, or compute each batch from its index alone",
             )
+        if self._is_random():
+            return cannot_go_on(
+                f"{type(source).__name__} gives another batch each time index 0 is read",
+                "compute each batch from its index alone: draw with "
+                "np.random.default_rng([seed, index]), or augment in the step",
+                loses_position=False,
+            )
         return None
+
+    def _is_random(self) -> bool:
+        """Return whether a PyDataset gives two batches for one index."""
+        try:
+            first, second = (batch_digest(self._tensors(self._source[0])) for _ in range(2))
+        except Exception:  # what is wrong with a batch is reported when it is trained on
+            return False
+        return first != second
 
     def fingerprint(self) -> dict[str, Any]:
         """What it is, and how many batches it has."""

@@ -41,8 +41,14 @@ def unresumable(dataset: tf.data.Dataset) -> str | None:
     it draws random numbers (RandomUniform): use tf.random.stateless_* with a seed for each example
     """
     found = unrepeatable(dataset)
-    if found is not None:
-        return found
+    return unsavable(dataset) if found is None else found
+
+
+def unsavable(dataset: tf.data.Dataset) -> str | None:
+    """Return what keeps an iterator's position from being saved and restored; None: nothing.
+
+    >>> unsavable(tf.data.Dataset.range(10).shuffle(10).batch(2))
+    """
     if dataset.options().experimental_warm_start:
         return "its options say experimental_warm_start: it reads before it is asked"
     parts = adaptations.pipeline_parts(dataset)

@@ -8,7 +8,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright.data.class_weights import check_labelled, weighted
-from loopwright.data.source import NOTHING_READ, Data, Feed, Read
+from loopwright.data.source import NOTHING_READ, Data, Feed, Objection, Read
 from loopwright.data.stream import STEPS, Stream
 from loopwright.errors import DataError, message
 
@@ -85,7 +85,7 @@ class Shares(Data):
         )
         return self._shared(feed, "steps_per_epoch")
 
-    def objection_to_resume(self) -> str | None:
+    def objection_to_resume(self) -> Objection | None:
         """What in its pipeline would give other batches the next time."""
         return self._own.objection_to_resume()
 

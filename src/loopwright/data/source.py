@@ -9,6 +9,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from loopwright.errors import message
+from loopwright.exactness import BEST_EFFORT
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,8 @@ class Data(ABC):
         """
 
     @abstractmethod
-    def objection_to_resume(self) -> str | None:
-        """Why a run with this data could not go on where it was, as a message; None if it can."""
+    def objection_to_resume(self) -> "Objection | None":
+        """Return why a run with this data cannot be resumed exactly; None if it can."""
 
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
@@ -174,11 +175,36 @@ def changed_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return "; ".join(f"{name}: {before.get(name)} then, {now.get(name)} now" for name in names)
 
 
-def cannot_go_on(what: str, instead: str) -> str:
-    """The message for data whose place could not be found again."""
-    return message(
-        "A run with this data could not be resumed exactly.",
-        expected="data that gives the same batches again, whatever was read of it before",
-        received=what,
-        do=f"{instead}; or train without run_dir",
-    )
+@dataclass(frozen=True)
+class Objection:
+    """Why a run with some data cannot be resumed exactly; as text, the message that refuses it."""
+
+    reason: str
+    instead: str
+    """What to do about it."""
+    loses_position: bool
+    """Whether the position in the data cannot be saved either."""
+
+    def __str__(self) -> str:
+        then = "restarts the interrupted epoch" if self.loses_position else "may differ"
+        return message(
+            "A run with this data could not be resumed exactly.",
+            expected="data that gives the same batches again, whatever was read of it before",
+            received=self.reason,
+            do=f"{self.instead}; or {BEST_EFFORT}: a resumed run then {then}; or train without "
+            "run_dir",
+        )
+
+    def among_workers(self) -> str:
+        """Return the message that refuses the data for several workers."""
+        return message(
+            "The workers would not train on the same batches.",
+            expected="data that gives the same batches to every worker",
+            received=self.reason,
+            do=f"{self.instead}; or train with one worker",
+        )
+
+
+def cannot_go_on(what: str, instead: str, *, loses_position: bool = True) -> Objection:
+    """Return the objection to data whose position cannot be found again."""
+    return Objection(what, instead, loses_position)

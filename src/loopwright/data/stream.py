@@ -9,7 +9,15 @@ from loopwright.data import pipelines
 from loopwright.data.bottleneck import slow_pipeline
 from loopwright.data.class_weights import check_labelled, weighted
 from loopwright.data.digests import batch_digest, sampled_digest
-from loopwright.data.source import NOTHING_READ, Data, Feed, Read, cannot_go_on, mark_epochs
+from loopwright.data.source import (
+    NOTHING_READ,
+    Data,
+    Feed,
+    Objection,
+    Read,
+    cannot_go_on,
+    mark_epochs,
+)
 from loopwright.errors import DataError, message
 from loopwright.explanations import describe
 
@@ -57,11 +65,14 @@ class Stream(Data):
         labelled = self._dataset.map(lambda x, y: weighted((x, y), class_weight))
         return Stream(labelled, replay=self._replay)
 
-    def objection_to_resume(self) -> str | None:
+    def objection_to_resume(self) -> Objection | None:
         """What in the pipeline would give other batches the next time."""
         look = pipelines.unrepeatable if self._replay else pipelines.unresumable
         found = look(self._dataset)
-        return None if found is None else cannot_go_on(found, _INSTEAD)
+        if found is None:
+            return None
+        is_lost = pipelines.unsavable(self._dataset) is not None
+        return cannot_go_on(found, _INSTEAD, loses_position=is_lost)
 
     def fingerprint(self) -> dict[str, Any]:
         """What the batches are like, how many there are, and what they are made from."""
@@ -94,24 +105,28 @@ class Stream(Data):
         # restart it.
         is_marked = steps_per_epoch is None and length == tf.data.UNKNOWN_CARDINALITY
         dataset, last = (self._dataset, list[Any]())
-        if self._replay:
+        is_repeatable = pipelines.unrepeatable(dataset) is None
+        replays = self._replay and is_repeatable
+        if replays:
             dataset = pipelines.watched(dataset, last)
 
         def repeated() -> tf.data.Dataset:
             whole = mark_epochs(dataset) if is_marked else dataset.repeat()
             return pipelines.with_exact_state(whole)
 
-        position = "replay" if self._replay else "iterator"
-        if position == "iterator" and pipelines.unresumable(self._dataset) is not None:
+        position = "replay" if replays else "iterator"
+        if position == "iterator" and pipelines.unsavable(self._dataset) is not None:
             position = "none"
+        # An order that nobody can repeat has no seeds to keep.
+        reseeded = pipelines.reseeded(self._dataset, first_epoch) if is_repeatable else None
         return Feed(
             repeated,
             spec,
             "marked" if is_marked else "exhausted",
             steps_per_epoch or (None if is_marked else length),
             position=position,
-            skip=after.batches + after.ends * is_marked if self._replay else 0,
-            reseeded=pipelines.reseeded(self._dataset, first_epoch),
+            skip=after.batches + after.ends * is_marked if replays else 0,
+            reseeded=reseeded,
             last_digest=lambda: batch_digest(last) if last else None,
             bottleneck=lambda slower: slow_pipeline(dataset, is_slower_than_step=slower),
         )

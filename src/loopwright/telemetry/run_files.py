@@ -3,7 +3,7 @@
 import functools
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -62,9 +62,11 @@ class RunFiles:
         history: Callable[[], Mapping[str, Any]],
         images: Callable[[], Mapping[str, Any]],
         facts: Callable[[], Facts],
+        inexact: Callable[[], Sequence[str]],
     ) -> None:
         self._directory, self._clock = directory, clock
         self._history, self._images, self._facts = history, images, facts
+        self._inexact = inexact
         self._learning_rates = functools.cache(learning_rates)  # of one event: two sinks ask
         self._journal = Journal(directory / JOURNAL, clock, self._learning_rates)
         self._board = TensorBoardFiles(directory / HOME, clock, self._learning_rates, gradients)
@@ -131,7 +133,14 @@ class RunFiles:
             if isinstance(event, Finished):
                 status = _STATUS.get(event.reason, event.reason)
                 disk.write_whole(self._directory, "history.json", _json(self._history()))
-            known = {"status": status, "step": event.step, "time": round(self._clock(), 3)}
+            known: dict[str, Any] = {
+                "status": status,
+                "step": event.step,
+                "time": round(self._clock(), 3),
+            }
+            reasons = list(self._inexact())
+            if reasons:
+                known["not_exactly_resumable"] = reasons
             content = _json({**known, "process": os.getpid()})
             disk.write_whole(self._directory, "status.json", content)
 
