@@ -118,7 +118,12 @@ _Found = tuple[Kind, str, _Condition] | None
 
 def _labels(op: Any) -> _Found:
     logits, labels = op.inputs
-    return "label", "", _out_of_range(labels, _size(logits, -1))
+    classes = _size(logits, -1)
+    smallest = tf.cast(tf.reduce_min(labels), tf.int64)
+    largest = tf.cast(tf.reduce_max(labels), tf.int64)
+    # The value that TensorFlow's kernel names.
+    value = tf.where(smallest < 0, smallest, largest)
+    return "label", "", (tf.logical_or(value < 0, value >= classes), value, classes)
 
 
 def _gathered(op: Any) -> _Found:

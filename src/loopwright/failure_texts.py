@@ -54,7 +54,7 @@ def failure_in(reason: str, text: str) -> Failure:
             case "xla":
                 return Failure(kind, found[1] or found[2] or reason)
             case "shapes":
-                return Failure(kind, f"{_shape(found[1])} and {_shape(found[2])}")
+                return Failure(kind, f"{_shape(found['a'])} and {_shape(found['b'])}")
             case _:
                 return Failure(kind, reason)
     nested = re.search(_NESTED_INDEX, reason)
@@ -75,18 +75,21 @@ def asserted(first: str) -> str:
     return "" if first.startswith("Condition x ") or re.fullmatch(r"[-+\d.e ]*", first) else first
 
 
+_A, _B = (rf"(?P<{name}>[\[(][\d, ]*[\])])" for name in "ab")
 _PATTERNS: tuple[tuple[Kind, str], ...] = (
     ("label", r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)"),
     ("index", r"indices(?:\[[\d,]*\])? = (-?\d+) is not in \[0, (\d+)\)"),
     ("numerics", r"Tensor had .*(?:NaN|Inf)"),
     ("xla", r"unsupported operations .*? on XLA_\w+: (\w+)|with op (\w+) must be a compile-time"),
     ("xla", r"not compilable()()"),
-    ("shapes", r"Incompatible shapes: (\[[\d,]*\]) vs\.? (\[[\d,]*\])"),
-    ("shapes", r"Matrix size-incompatible: In\[0\]: (\[[\d,]*\]), In\[1\]: (\[[\d,]*\])"),
-    ("shapes", r"In\[0\] mismatch In\[1\].*?: (\[[\d,]+\]) (\[[\d,]+\])"),
-    ("shapes", r"ConcatOp : .*?shape\[\d+\] = (\[[\d,]*\]) vs\. shape\[\d+\] = (\[[\d,]*\])"),
-    ("shapes", r"logits shape (\[[\d,]*\]) and labels shape (\[[\d,]*\])"),
-    ("shapes", r"[Ss]hapes of all inputs must match: .*?(\[[\d,]*\]) != .*?(\[[\d,]*\])"),
+    ("shapes", rf"Incompatible shapes: {_A} vs\.? {_B}"),
+    ("shapes", rf"Matrix size-incompatible: In\[0\]: {_A}, In\[1\]: {_B}"),
+    ("shapes", rf"In\[0\] mismatch In\[1\].*?: {_A} {_B}"),
+    ("shapes", rf"ConcatOp : .*?shape\[\d+\] = {_A} vs\. shape\[\d+\] = {_B}"),
+    ("shapes", rf"[Ss]hapes of all inputs must match: .*?{_A} != .*?{_B}"),
+    ("shapes", rf"logits shape {_A} and labels shape {_B}"),
+    # Said in Python where shapes are known: in an eager step.
+    ("shapes", rf"labels\.shape={_B} and logits\.shape={_A}"),
 )
 _NESTED_INDEX = r"indices.*? = \[([-\d, ]+)\] does not index into param shape \[([\d,]+)\]"
 _ASSERTION = re.compile(
@@ -110,7 +113,7 @@ def _numbers(text: str) -> list[int]:
 
 def _shape(text: str) -> str:
     """Return `[8,5]` as Python writes a shape."""
-    sizes = [size for size in text.strip("[]").split(",") if size]
+    sizes = [size.strip() for size in text.strip("[]()").split(",") if size.strip()]
     return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from loopwright import adaptations
+from loopwright.errors import LoopwrightError
 from loopwright.explanations import place_in, place_of
 from loopwright.failure_texts import error_for, failure_in
 from loopwright.tracebacks import hides_frames
@@ -33,28 +34,29 @@ def explained(
     """
     try:
         yield
-    except _NOT_OF_STEPS:
+    except (LoopwrightError, *_NOT_OF_STEPS):
         raise
-    except tf.errors.OpError as error:
-        if is_of_data(error):
-            raise
+    except (tf.errors.OpError, ValueError) as error:
         text = plain_text(error)
-        place = place_in(error) or place_of_node(node_in(text), graphs())
         failure = failure_in(reason_in(text), text)
+        is_of_kernel = isinstance(error, tf.errors.OpError)
+        if is_of_data(error) or not (is_of_kernel or failure.kind == "shapes"):
+            raise
+        place = place_in(error) or place_of_node(node_in(text), graphs())
         raise error_for(failure, title, place, where()) from cause(error)
 
 
 _NOT_OF_STEPS = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.CancelledError)
 
 
-def is_of_data(error: tf.errors.OpError) -> bool:
+def is_of_data(error: Exception) -> bool:
     """Return whether an error came from reading the next batch."""
     return "IteratorGetNext" in str(error)
 
 
-def cause(error: tf.errors.OpError) -> tf.errors.OpError:
+def cause(error: Exception) -> Exception:
     """Return the error as it is shown above ours: its own line, without stacks."""
-    if not hides_frames():
+    if not isinstance(error, tf.errors.OpError) or not hides_frames():
         return error
     text = reason_in(plain_text(error))
     short = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

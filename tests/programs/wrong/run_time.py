@@ -128,9 +128,8 @@ def too_few_classes(mistake: bool) -> Wrong:
         model,
         "Sequential.train_step has a label outside the classes of its loss.\n"
         "  expected: labels from 0 to 2, since the predictions have 3 classes\n"
-        "  received: label 3, in step 1 (batch 1 of epoch 1: examples 0, 1, 2, 3, 4, 5, 6, 7)\n"
-        "  do: number the classes from 0 (subtract 1 if they begin at 1), or give the last layer "
-        "4 units",
+        "  received: label 4, in step 1 (batch 1 of epoch 1: examples 0, 1, 2, 3, 4, 5, 6, 7)\n"
+        "  do: check the labels; for label 4 the last layer needs at least 5 units",
         X,
         LABELS,
         options=IN_ORDER,
@@ -255,16 +254,16 @@ def product_with_a_fixed_batch_size(mistake: bool) -> Wrong:
     class Mixed(_Classifier):
         def loss_of(self, x, y):
             logits = self.model(x, training=True)
-            mixer = tf.ones([8 if mistake else tf.shape(x)[0], 2])
-            mixed = tf.matmul(tf.transpose(logits), mixer)  # here
+            mixer = tf.ones([2, 8 if mistake else tf.shape(x)[0]])
+            mixed = tf.matmul(mixer, logits)  # here
             return tf.reduce_mean(tf.square(mixed))
 
     return Wrong(
         Mixed(),
         'Mixed.train_step combines shapes that do not match (file "run_time.py", line {line}: '
-        "mixed = tf.matmul(tf.transpose(logits), mixer)  # here).\n"
+        "mixed = tf.matmul(mixer, logits)  # here).\n"
         "  expected: shapes that fit the operation\n"
-        f"  received: (5, 4) and (8, 2), in {_THIRD}\n"
+        f"  received: (2, 8) and (4, 5), in {_THIRD}\n"
         f"  do: print tf.shape(...) of both with tf.print; {_EAGER}",
         X,
         LABELS,
