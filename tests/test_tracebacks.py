@@ -25,7 +25,8 @@ def classifier() -> lw.Supervised:
     return lw.Supervised(model, loss, "sgd")
 
 
-def files_in(error: BaseException) -> list[str]:
+def files_in(error: BaseException | None) -> list[str]:
+    assert error is not None
     return [Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)]
 
 

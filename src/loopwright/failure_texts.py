@@ -71,7 +71,7 @@ def failure_in(reason: str, text: str) -> Failure:
 
 def asserted(first: str) -> str:
     """Return the first thing that an assertion was told to show, if a person wrote it."""
-    first = first.strip()
+    first = first.strip().rstrip(".")
     return "" if first.startswith("Condition x ") or re.fullmatch(r"[-+\d.e ]*", first) else first
 
 

@@ -295,7 +295,7 @@ class StepRunner:
     def _run_zeros(self, size: int) -> None:
         """Runs the step without XLA on a batch of zeros, on copies of its variables."""
         spec = self._built.batch_spec
-        one = adaptations.compiled(self._loops.one)
+        one: Any = adaptations.compiled(self._loops.one)
         concrete = one.get_concrete_function(spec)
         self._graphs.append(concrete.graph)
         adaptations.run_on_copies(concrete, (chunks.zeros(spec, size),))
