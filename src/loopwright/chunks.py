@@ -42,6 +42,14 @@ def empty(batch_spec: Any, size: int) -> Any:
     )
 
 
+def zeros(batch_spec: Any, size: int) -> Any:
+    """One batch of zeros."""
+    return tf.nest.map_structure(
+        lambda leaf: tf.zeros([axis or 1 for axis in element_shape(leaf, size)], leaf.dtype),
+        batch_spec,
+    )
+
+
 def pull(next_optional: Callable[[], Any], batch_spec: Any, size: int, limit: Any) -> Any:
     """Pulls up to `limit` batches of `size` examples: how many, the chunk, and what came after.
 

@@ -17,7 +17,7 @@ class DataError(LoopwrightError, ValueError):
 
 
 class StepError(LoopwrightError, ValueError):
-    """A step does something that cannot be trained, found before the first step ran."""
+    """A step does something that cannot be trained, or fails while it runs."""
 
 
 class ConfigurationError(LoopwrightError, ValueError):

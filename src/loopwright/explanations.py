@@ -77,7 +77,7 @@ def variable_name(variable: Any) -> str:
 
 def place_of(op: Any) -> str:
     """The line of the step that made an operation, as the end of a sentence."""
-    return _place(_frames_inside(op))
+    return place_among(_frames_inside(op))
 
 
 def is_written(op: Any) -> bool:
@@ -111,7 +111,7 @@ def _frames_inside(op: Any) -> "_Frames":
 
 def place_in(error: Exception) -> str:
     """The person's line that an error came through, as the end of a sentence."""
-    return _place(_frames(error))
+    return place_among(_frames(error))
 
 
 def strings_for_numbers(step: str, place: str, received: str) -> str:
@@ -130,7 +130,7 @@ def _as_raised(error: Exception) -> Exception:
     original = error.__context__
     if "in user code:" not in str(error) or not isinstance(original, Exception):
         return error
-    original.add_note(f"raised in the step{_place(_frames(original))}")
+    original.add_note(f"raised in the step{place_among(_frames(original))}")
     return original
 
 
@@ -139,7 +139,7 @@ def _as_raised(error: Exception) -> Exception:
 
 def _explain(error: Exception, step: str, batch_spec: Any) -> str | None:
     text, frames = re.sub(r"\x1b\[\d*m", "", str(error)), _frames(error)
-    place, code = _place(frames), _code(frames)
+    place, code = place_among(frames), _code(frames)
     for pattern, sentence in _SENTENCES:
         found = re.search(pattern, text)
         if found:
@@ -329,6 +329,7 @@ def _code(frames: _Frames) -> str:
     return linecache.getline(*own).strip() if own else ""
 
 
-def _place(frames: _Frames) -> str:
+def place_among(frames: _Frames) -> str:
+    """The innermost of these lines that is a person's own, as the end of a sentence."""
     own = _innermost_own(frames)
     return f' (file "{Path(own[0]).name}", line {own[1]}: {_code(frames)})' if own else ""

@@ -7,6 +7,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright import adaptations, runtime
+from loopwright.bounds import Bounds, is_assertion, operations_made
 from loopwright.finite import Watch
 from loopwright.plans import Plan
 from loopwright.recording import Recorder
@@ -17,8 +18,8 @@ from loopwright.step import Step
 class Loops:
     """The loops of one plan around one step; `outputs` are the specs of what the step gives.
 
-    Beside the outputs they give the marks of `watch`: which steps were not finite; and the table
-    of `recorder`: a row for each step, or nothing.
+    Beside the outputs they give the marks of `watch` and `bounds`: which steps were not finite, and
+    which broke a bound; and the table of `recorder`: a row for each step, or nothing.
     """
 
     def __init__(
@@ -27,22 +28,31 @@ class Loops:
         outputs: Any,
         plan: Plan,
         watch: Watch,
+        bounds: Bounds,
         recorder: Recorder | None = None,
     ) -> None:
         self._step, self._outputs, self._plan, self._watch = step, outputs, plan, watch
+        self._bounds = bounds
         self._recorder = recorder
         self._xla_step: Callable[..., Any] | None = None
 
     def one(self, batch: Any, examples: Any = None) -> tuple[Any, Any]:
-        """One step, as it is, and whether it was finite; see `Step.on_all_replicas`."""
+        """One step, as it is; whether it was finite, and which bound it broke.
+
+        See `Step.on_all_replicas`.
+        """
         is_xla = self._plan.step == "xla"
-        with adaptations.random_numbers_for_xla() if is_xla else contextlib.nullcontext():
+        for_xla = adaptations.random_numbers_for_xla() if is_xla else contextlib.nullcontext()
+        with for_xla, operations_made() as made:
             outputs, is_finite = self._watch.around(
                 lambda: self._step.on_all_replicas(batch, examples)
             )
+        broken = self._bounds.broken_by(made)
         if self._step.name == "train_step":
-            self._step.task.step_counter.assign_add(1)
-        return outputs, is_finite
+            # After a failure the counter says which step failed.
+            with tf.control_dependencies([*tf.nest.flatten(outputs), *filter(is_assertion, made)]):
+                self._step.task.step_counter.assign_add(1)
+        return outputs, (is_finite, broken)
 
     def added(self, before: Any, outputs: Any) -> Any:
         """What counts after these outputs: sums, or the last ones."""
@@ -150,11 +160,12 @@ class Loops:
         self, run: Callable[[Any], Any], batch: Any, done: Any, before: Any
     ) -> tuple[Any, Any, Any]:
         """Outputs, marks and table after one more step."""
-        outputs, is_finite = run(batch)
-        total, marks, rows = before
+        outputs, (is_finite, broken) = run(batch)
+        total, (marks, note), rows = before
         if self._recorder is not None:
             rows = self._recorder.written(rows, done, outputs)
-        return self.added(total, outputs), self._watch.marked(marks, done, is_finite), rows
+        marks = self._watch.marked(marks, done, is_finite)
+        return self.added(total, outputs), (marks, self._bounds.noted(note, done, broken)), rows
 
     def _compiled(self, batch: Any) -> tuple[Any, Any]:
         """One step inside a loop that is not compiled by XLA as a whole."""
@@ -167,12 +178,14 @@ class Loops:
     def _nothing_run(self, steps: Any) -> tuple[Any, Any, Any]:
         """Outputs, marks and table before the first of `steps` steps."""
         rows = () if self._recorder is None else self._recorder.no_rows(steps)
-        return tf.nest.map_structure(_zeros, self._outputs), self._watch.no_marks(), rows
+        marks = self._watch.no_marks(), self._bounds.none()
+        return tf.nest.map_structure(_zeros, self._outputs), marks, rows
 
     def _shapes(self) -> tuple[Any, Any, Any]:
         outputs = tf.nest.map_structure(lambda output: output.shape, self._outputs)
         rows = () if self._recorder is None else self._recorder.shapes()
-        return outputs, self._watch.no_marks().shape, rows
+        note = tf.nest.map_structure(lambda note: note.shape, self._bounds.none())
+        return outputs, (self._watch.no_marks().shape, note), rows
 
     def _ended(self, run: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         """Outputs, marks and table as they leave the graph."""

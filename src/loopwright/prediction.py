@@ -7,9 +7,9 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
-from loopwright import adaptations, explanations, runtime, scheduled
+from loopwright import adaptations, explanations, failures, runtime, scheduled
 from loopwright.data import Data, Feed, nests
-from loopwright.data.records import damage_explained
+from loopwright.data.read_errors import read_errors_explained
 from loopwright.data.source import Resident
 from loopwright.errors import DataError, message
 from loopwright.meter import Pace
@@ -43,10 +43,17 @@ class Predictor:
                 else:
                     # Traced before anything is kept: the step may make variables lazily.
                     batches = self._traced_for(feed.batch_spec).in_loops(feed)
-                with undisturbed(self._task, self._strategy), damage_explained(feed):
+                with (
+                    undisturbed(self._task, self._strategy),
+                    read_errors_explained(feed),
+                    failures.explained(title, self._graphs),
+                ):
                     parts += batches
             feed = feed_after(feed, len(parts))
         return tf.nest.map_structure(lambda *leaves: _whole(leaves), *parts)
+
+    def _graphs(self) -> list[Any]:
+        return [traced.graph for traced in self._traced.values()]
 
     def _step(self, own: _Step) -> _Step:
         def on_replica(batch: Any) -> Any:
@@ -96,6 +103,11 @@ class _Traced:
         function: Any = adaptations.compiled(step, input_signature=(batch_spec,))
         self._step: Any = function.get_concrete_function()
         self._loops: dict[int | None, Any] = {}
+
+    @property
+    def graph(self) -> Any:
+        """What the step was traced into."""
+        return self._step.graph
 
     def in_loops(self, feed: Feed) -> Iterator[Any]:
         """Many batches in one call, where all of them have predictions of one shape."""

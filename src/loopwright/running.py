@@ -1,5 +1,6 @@
 """Running: many steps in one call, by a plan."""
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -8,10 +9,13 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright import adaptations, chunks, constants, runtime, silencing, state
+from loopwright import adaptations, chunks, constants, failures, runtime, silencing, state
+from loopwright.bounds import Bounds
 from loopwright.building import Built, require_unchanging
 from loopwright.data import Feed
-from loopwright.errors import ConfigurationError, StepWarning, message
+from loopwright.errors import StepWarning
+from loopwright.explanations import explained
+from loopwright.failure_texts import error_for
 from loopwright.finite import Watch, first_operation
 from loopwright.loops import Loops, next_optional
 from loopwright.plans import Plan
@@ -21,8 +25,13 @@ from loopwright.step import Step
 from loopwright.stopwatch import Stopwatch
 from loopwright.updates import Updated, Updates, watched
 
-_Called = tuple[int, Any, list[int], bool, Any]
-"""How many steps, their outputs, which were not finite, whether more may be run, the table."""
+_Looked = tuple[list[int], Any]
+"""Which steps were not finite, and what is noted about bounds."""
+
+_Called = tuple[int, Any, _Looked, bool, Any]
+"""How many steps, their outputs, what was seen in them, whether more may be run, the table."""
+
+_NOTHING_SEEN: _Looked = ([], None)
 
 
 @final
@@ -56,8 +65,11 @@ class StepRunner:
         # Without a trace, running the step shows which metrics it updates.
         self._updates = updates if built.updated is None and not step.reports_last else None
         self._recorder = recorder
-        self._loops = Loops(step, built.outputs, plan, watch, recorder)
+        self._bounds = Bounds(looks=plan.step == "xla")
+        self._loops = Loops(step, built.outputs, plan, watch, self._bounds, recorder)
         self._functions: dict[Any, Any] = {}
+        self._graphs: list[Any] = []
+        """Those that the loops were traced into."""
         self.first_not_finite = ""
         """Where NaN or infinity began, if an eager step has found out."""
 
@@ -74,14 +86,26 @@ class StepRunner:
             return ResidentReader(feed.resident)
         return StreamReader(feed)
 
-    def run(self, reader: Reader, steps: int, watch: Stopwatch) -> Ran:
-        """Runs up to `steps` steps; fewer only if the data ended."""
+    def run(
+        self,
+        reader: Reader,
+        steps: int,
+        watch: Stopwatch,
+        where: Callable[[int], str] = lambda done: "",
+    ) -> Ran:
+        """Runs up to `steps` steps; fewer only if the data ended.
+
+        `where` names a step for messages, by how many steps the task has done before it.
+        """
         ran, total, not_finite, more, columns = 0, None, list[int](), True, list[Any]()
         recorder = self._recorder
         while ran < steps and more:
             most = steps if recorder is None else recorder.most_steps
-            done, outputs, found, more, table = self._run(reader, min(steps - ran, most), watch)
+            with self._failures_explained(where):
+                called = self._run(reader, min(steps - ran, most), watch)
+            done, outputs, (found, note), more, table = called
             if done:
+                self._require_in_bounds(note, done, where)
                 outputs = tf.nest.map_structure(lambda output: output.numpy(), outputs)
                 not_finite += [ran + index for index in found]
                 ran, total = ran + done, self._loops.added(total, outputs)
@@ -116,7 +140,7 @@ class StepRunner:
             _, outputs, marks, table = self._call(
                 "none", self._loops.without_data, arguments, watch
             )
-            return steps, outputs, self._finite.not_finite(marks, steps), True, table
+            return steps, outputs, self._seen(marks, steps), True, table
         if self._plan.feed == "chunk":
             return self._run_chunk(reader, steps, watch)
         return self._run_stream(reader, steps, watch)
@@ -124,7 +148,7 @@ class StepRunner:
     def _run_resident(self, reader: ResidentReader, steps: int, watch: Stopwatch) -> _Called:
         resident, batches = reader.resident, min(steps, reader.batches_left)
         if not batches:
-            return 0, None, [], False, ()
+            return 0, None, _NOTHING_SEEN, False, ()
         size = resident.batch_size
         if self._plan.loop == "fused":
             whole = resident.examples // size - reader.index
@@ -134,7 +158,7 @@ class StepRunner:
         loop = self._loops.over_resident(size)
         _, outputs, marks, table = self._call(("resident", size), loop, arguments, watch)
         reader.advance(batches)
-        return batches, outputs, self._finite.not_finite(marks, batches), True, table
+        return batches, outputs, self._seen(marks, batches), True, table
 
     def _run_stream(self, reader: StreamReader, steps: int, watch: Stopwatch) -> _Called:
         loop = self._loops.over_stream(reader.end, reader.batch_spec)
@@ -147,19 +171,19 @@ class StepRunner:
             watch.add("compile", -float(waited))
         reader.sizes |= {int(size) for size in sizes if 0 < size < tf.int32.max}
         done = int(done)
-        return done, outputs, self._finite.not_finite(marks, done), done == steps, table
+        return done, outputs, self._seen(marks, done), done == steps, table
 
     def _run_chunk(self, reader: StreamReader, steps: int, watch: Stopwatch) -> _Called:
         with watch.timing("data wait"):
             count, chunk, more = self._pulled(reader, steps)
         if not count:
-            return 0, None, [], more, ()
+            return 0, None, _NOTHING_SEEN, more, ()
         arguments = (chunk, tf.constant(count))
         size = tf.nest.flatten(chunk)[0].shape[1]
         _, outputs, marks, table = self._call(
             ("chunk", size), self._loops.over_chunk, arguments, watch
         )
-        return count, outputs, self._finite.not_finite(marks, count), more, table
+        return count, outputs, self._seen(marks, count), more, table
 
     def _pulled(self, reader: StreamReader, steps: int) -> tuple[int, Any, bool]:
         """How many batches of one size, at most `steps`; their chunk; whether more may come."""
@@ -192,24 +216,45 @@ class StepRunner:
             with watch.timing("data wait"):
                 optional = next_optional(reader.iterator, reader.end)
                 if not optional.has_value():
-                    return 0, None, [], False, ()
+                    return 0, None, _NOTHING_SEEN, False, ()
                 batch = optional.get_value()
         if self._plan.step == "eager":
-            outputs, is_finite = self._run_eagerly(batch)
+            outputs, (is_finite, note) = self._run_eagerly(batch)
         else:
-            outputs, is_finite = self._call("python", self._loops.one, (batch,), watch)
-        return 1, outputs, [] if bool(is_finite) else [0], True, ()
+            outputs, (is_finite, note) = self._call("python", self._loops.one, (batch,), watch)
+        return 1, outputs, ([] if bool(is_finite) else [0], note), True, ()
+
+    def _seen(self, marks: Any, steps: int) -> _Looked:
+        of_finite, note = marks
+        return self._finite.not_finite(of_finite, steps), note
+
+    def _require_in_bounds(self, note: Any, done: int, where: Callable[[int], str]) -> None:
+        """Raises for the first of the last `done` steps that broke a bound."""
+        violation = self._bounds.violation(note)
+        if violation is not None:
+            step = int(self._step.task.step_counter.read_value()) - done + violation.step
+            raise error_for(violation.failure, self._step.title, violation.place, where(step))
+
+    def _failures_explained(
+        self, where: Callable[[int], str]
+    ) -> contextlib.AbstractContextManager[None]:
+        if adaptations.workers(self._step.strategy)[0] > 1:
+            return contextlib.nullcontext()  # it may be another worker's failure
+        counter = self._step.task.step_counter
+        return failures.explained(
+            self._step.title, lambda: self._graphs, lambda: where(int(counter.read_value()))
+        )
 
     def _run_eagerly(self, batch: Any) -> tuple[Any, Any]:
         looks = self._finite.looks and not self.skips and self._step.replicas == 1
         variables = list(state.named(self._step.task).values()) if looks else []
         before = [variable.read_value() for variable in variables]
         with silencing.silenced(self._step.silenced):
-            outputs, is_finite = self._one_eager_step(batch)
-        if looks and not bool(is_finite):
+            outputs, seen = self._one_eager_step(batch)
+        if looks and not bool(seen[0]):
             again = functools.partial(self._loops.one, batch)
             self.first_not_finite = first_operation(again, variables, before)
-        return outputs, is_finite
+        return outputs, seen
 
     def _one_eager_step(self, batch: Any) -> tuple[Any, Any]:
         if self._updates is None:
@@ -231,17 +276,31 @@ class StepRunner:
             # What is to be said about the step was said while it was built.
             warnings.simplefilter("ignore", StepWarning)
             compiled = self._function(key, function)
-            with constants.recorded() as traces:
-                compiled.get_concrete_function(*arguments)
+            with constants.recorded() as traces, self._trace_explained(key):
+                self._graphs.append(compiled.get_concrete_function(*arguments).graph)
             if self._step.replicas == 1:
                 for_xla = self._plan.step == "xla"
                 require_unchanging(self._step, self._built, traces, for_xla=for_xla)
+            return compiled(*arguments)
+
+    @contextlib.contextmanager
+    def _trace_explained(self, key: Any) -> Iterator[None]:
+        """Explains a trace that fails for one size of batches, as the step would fail for it."""
+        with explained(self._step.title, self._built.batch_spec):
             try:
-                return compiled(*arguments)
-            except tf.errors.InvalidArgumentError as error:
-                if "not compilable" in str(error) or "unsupported operations" in str(error):
-                    raise ConfigurationError(_not_for_xla(self._step.title, error)) from None
+                yield
+            except (TypeError, ValueError):
+                if isinstance(key, tuple) and self._built.batch_spec is not None:
+                    self._run_zeros(size=key[1])
                 raise
+
+    def _run_zeros(self, size: int) -> None:
+        """Runs the step without XLA on a batch of zeros, on copies of its variables."""
+        spec = self._built.batch_spec
+        one: Any = adaptations.compiled(self._loops.one)
+        concrete = one.get_concrete_function(spec)
+        self._graphs.append(concrete.graph)
+        adaptations.run_on_copies(concrete, (chunks.zeros(spec, size),))
 
     def _function(self, key: Any, function: Callable[..., Any]) -> Any:
         if key not in self._functions:
@@ -289,19 +348,9 @@ class StepRunner:
             warnings.simplefilter("ignore", StepWarning)
             compiled = self._function(key, function)
             concrete = compiled.get_concrete_function(*arguments, tf.constant(0))
+            self._graphs.append(concrete.graph)
         if self._plan.loop == "fused":
             # Without a step nothing changes, and the program is that of any number of steps.
             return lambda: compiled(*arguments, tf.constant(0))
         arguments = stand_in or arguments
         return lambda: adaptations.run_on_copies(concrete, (*arguments, tf.constant(1)))
-
-
-def _not_for_xla(title: str, error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = next((line for line in lines if "compil" in line or "unsupported" in line), lines[0])
-    return message(
-        f"XLA cannot compile {title}.",
-        expected="operations that XLA has",
-        received=reason,
-        do='use plan="graph"',
-    )

@@ -52,6 +52,7 @@ from loopwright.task import Task, require_step
 from loopwright.telemetry.callback_model import Scoring
 from loopwright.telemetry.console import console, show_scores
 from loopwright.telemetry.tolerance import tolerated
+from loopwright.tracebacks import shortening, shortens_tracebacks
 from loopwright.validation import score
 from loopwright.watching import GradientWatch
 
@@ -179,6 +180,7 @@ class Trainer:
         """Runs what comes by these plans, as if they had been given to the trainer."""
         self._piloting.follow(plans)
 
+    @shortens_tracebacks
     def fit(
         self,
         x: Any = None,
@@ -229,6 +231,7 @@ class Trainer:
             pass
         return self.history
 
+    @shortens_tracebacks
     def events(
         self,
         x: Any = None,
@@ -296,6 +299,7 @@ class Trainer:
             )
         )
 
+    @shortens_tracebacks
     def restore(self, which: Which, *, metric: str | None = None) -> int:
         """Gives the task the state of a checkpoint: "best", "last" or a step; which step that was.
 
@@ -310,6 +314,7 @@ class Trainer:
         declaration.leave(self._task)
         return step
 
+    @shortens_tracebacks
     def evaluate(
         self,
         x: Any,
@@ -337,6 +342,7 @@ class Trainer:
         show_scores(verbose if self.is_chief else 0, found)
         return found
 
+    @shortens_tracebacks
     def predict(
         self,
         x: Any,
@@ -352,6 +358,7 @@ class Trainer:
             data = as_data(x, batch_size=batch_size)
             return self._predictor.predict(data, steps=steps, plan=self._piloting.plan_in_force)
 
+    @shortens_tracebacks
     def export(
         self,
         path: "str | os.PathLike[str] | None" = None,
@@ -410,7 +417,7 @@ class Trainer:
                     self._legs += 1
 
         own: list[Opened] = []
-        opened: Any = counted()
+        opened: Any = shortening(counted())
         own.append(weakref.ref(opened))
         return opened
 

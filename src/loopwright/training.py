@@ -7,7 +7,7 @@ from typing import Any, final
 from loopwright import runtime
 from loopwright.choosing import BackgroundCompile
 from loopwright.data import Feed
-from loopwright.data.records import damage_explained
+from loopwright.data.read_errors import read_errors_explained
 from loopwright.data.source import NOTHING_READ, Read
 from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
 from loopwright.events import BatchSkipped
@@ -157,6 +157,11 @@ class Training:
         seen = reader.sizes if isinstance(reader, StreamReader) else ()
         return max(seen, default=runtime.known_example_count(feed.batch_spec))
 
+    def _step_in_words(self, done: int) -> str:
+        """Names the step after `done` steps, and its batch."""
+        batch = self.batch_in_words(self.read.batches + done - self.step)
+        return f"step {done + 1:,} ({batch})" if self._feed is not None else f"step {done + 1:,}"
+
     def news(self) -> Iterator[BatchSkipped]:
         """What has been skipped since this was last asked."""
         while self.skipped:
@@ -174,8 +179,8 @@ class Training:
         watch = self._watch
         began, before = watch.clock(), dict(watch.seconds)
         try:
-            with damage_explained(self._feed):
-                ran = self._runner(plan).run(self._reader, steps, watch)
+            with read_errors_explained(self._feed):
+                ran = self._runner(plan).run(self._reader, steps, watch, self._step_in_words)
         except Exception:
             self._raise_failure_of_data()
             raise

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from loopwright import state
 from loopwright.data import Feed
-from loopwright.data.records import damage_explained
+from loopwright.data.read_errors import read_errors_explained
 from loopwright.errors import DataError, message
 from loopwright.meter import Pace
 from loopwright.running import StepRunner
@@ -66,7 +66,7 @@ def score(
                 if interrupted():
                     return None
                 began, asked = clock(), pace.at_most_steps if on_batch is None else 1
-                with damage_explained(feed):
+                with read_errors_explained(feed):
                     run = runner.run(reader, asked, watch)
                 ran = run.steps
                 pace.add(steps=ran, seconds=clock() - began)

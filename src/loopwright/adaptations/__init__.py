@@ -16,6 +16,7 @@ from loopwright.adaptations.datasets import (
     PipelinePart,
     holds_failure,
     iterator_state,
+    pipeline_graphs,
     pipeline_parts,
     restore_iterator,
 )
@@ -88,6 +89,7 @@ __all__ = [
     "losses_as_for_one_device",
     "mirrored_strategy",
     "optimizers_reduce_nothing",
+    "pipeline_graphs",
     "pipeline_parts",
     "plain_apply_refused",
     "profiles",

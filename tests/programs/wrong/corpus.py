@@ -35,10 +35,19 @@ class Wrong:
         return self.says.replace("{line}", str(_marked_line(build)))
 
 
+def on_plans(*plans: Plan) -> Callable[[Callable[[bool], Wrong]], Callable[[bool], Wrong]]:
+    """Try the program on these plans."""
+
+    def chosen(build: Callable[[bool], Wrong]) -> Callable[[bool], Wrong]:
+        build.__dict__["plans"] = plans
+        return build
+
+    return chosen
+
+
 def on_every_plan(build: Callable[[bool], Wrong]) -> Callable[[bool], Wrong]:
     """Try the program on every plan: its mistake shows in numbers, while it runs."""
-    build.__dict__["plans"] = PLANS
-    return build
+    return on_plans(*PLANS)(build)
 
 
 def plans_of(build: Callable[[bool], Wrong]) -> tuple[Plan, ...]:

@@ -1,0 +1,221 @@
+"""Messages about a step that failed while it ran: the same text on every plan."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from loopwright.errors import ConfigurationError, LoopwrightError, StepError, message
+
+Kind = Literal["label", "index", "assertion", "numerics", "shapes", "python", "xla", "other"]
+
+_EAGER = 'with plan="eager" print and breakpoint() work in that line'
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong in a step, apart from where."""
+
+    kind: Kind
+    text: str = ""
+    """The value, the message of an assertion, or TensorFlow's own line."""
+    value: int = 0
+    bound: int = 0
+    """How many classes or rows there are."""
+
+
+def error_for(failure: Failure, title: str, place: str, where: str) -> LoopwrightError:
+    """Return the error for a failure; `place` is a line of code, `where` a step and its batch.
+
+    >>> print(error_for(Failure("label", value=7, bound=5), "Net.train_step", "", "step 3"))
+    Net.train_step has a label outside the classes of its loss.
+      expected: labels from 0 to 4, since the predictions have 5 classes
+      received: label 7, in step 3
+      do: check the labels; for label 7 the last layer needs at least 8 units
+    """
+    what, expected, received, do = _PARTS[failure.kind](failure)
+    text = message(
+        f"{what.format(title=title)}{place}.",
+        expected=expected,
+        received=f"{received}, in {where}" if where and failure.kind != "xla" else received,
+        do=do,
+    )
+    return ConfigurationError(text) if failure.kind == "xla" else StepError(text)
+
+
+def failure_in(reason: str, text: str) -> Failure:
+    """Return what a line of TensorFlow's tells, with the whole text that it stands in."""
+    for kind, pattern in _PATTERNS:
+        found = re.search(pattern, reason)
+        if not found:
+            continue
+        match kind:
+            case "label" | "index":
+                return Failure(kind, value=int(found[1]), bound=int(found[2]))
+            case "xla":
+                return Failure(kind, found[1] or found[2] or reason)
+            case "shapes":
+                return Failure(kind, f"{_shape(found['a'])} and {_shape(found['b'])}")
+            case _:
+                return Failure(kind, reason)
+    nested = re.search(_NESTED_INDEX, reason)
+    if nested:
+        places = zip(_numbers(nested[1]), _numbers(nested[2]), strict=False)
+        value, bound = next(((v, n) for v, n in places if not 0 <= v < n), (0, 0))
+        return Failure("index", value=value, bound=bound)
+    if _ASSERTION.search(text):
+        return Failure("assertion", _asserted(text))
+    if "Traceback (most recent call last)" in text and re.match(r"[\w.]+(: |$)", reason):
+        return Failure("python", reason)
+    return Failure("other", reason)
+
+
+def asserted(first: str) -> str:
+    """Return the first thing that an assertion was told to show, if a person wrote it."""
+    first = first.strip().rstrip(".")
+    return "" if first.startswith("Condition x ") or re.fullmatch(r"[-+\d.e ]*", first) else first
+
+
+_A, _B = (rf"(?P<{name}>[\[(][\d, ]*[\])])" for name in "ab")
+_PATTERNS: tuple[tuple[Kind, str], ...] = (
+    ("label", r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)"),
+    ("index", r"indices(?:\[[\d,]*\])? = (-?\d+) is not in \[0, (\d+)\)"),
+    ("numerics", r"Tensor had .*(?:NaN|Inf)"),
+    ("xla", r"unsupported operations .*? on XLA_\w+: (\w+)|with op (\w+) must be a compile-time"),
+    ("xla", r"not compilable()()"),
+    ("shapes", rf"Incompatible shapes: {_A} vs\.? {_B}"),
+    ("shapes", rf"Matrix size-incompatible: In\[0\]: {_A}, In\[1\]: {_B}"),
+    ("shapes", rf"In\[0\] mismatch In\[1\].*?: {_A} {_B}"),
+    ("shapes", rf"ConcatOp : .*?shape\[\d+\] = {_A} vs\. shape\[\d+\] = {_B}"),
+    ("shapes", rf"[Ss]hapes of all inputs must match: .*?{_A} != .*?{_B}"),
+    ("shapes", rf"logits shape {_A} and labels shape {_B}"),
+    # Said in Python where shapes are known: in an eager step.
+    ("shapes", rf"labels\.shape={_B} and logits\.shape={_A}"),
+)
+_NESTED_INDEX = r"indices.*? = \[([-\d, ]+)\] does not index into param shape \[([\d,]+)\]"
+_ASSERTION = re.compile(
+    r"assertion failed:|^Condition x .* did not hold|to be true\. Summarized", re.M
+)
+
+
+def _asserted(text: str) -> str:
+    shown = re.search(r"assertion failed: \[(.*?)\](?= \[|\s*$)", text, re.M | re.S)
+    if shown:
+        return asserted(shown[1])
+    shown = re.search(r"Summarized data: (?:b'(.*?)'|(.*))$", text, re.M)
+    if shown:
+        return asserted(shown[1] or shown[2] or "")
+    return asserted(text.partition("\nCondition x ")[0])
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def _shape(text: str) -> str:
+    """Return `[8,5]` as Python writes a shape."""
+    sizes = [size.strip() for size in text.strip("[]()").split(",") if size.strip()]
+    return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
+
+
+# -- parts: what happened, expected, received, do -------------------------------------------------
+
+_Parts = tuple[str, str, str, str]
+
+
+def _label(failure: Failure) -> _Parts:
+    value, classes = failure.value, failure.bound
+    if value < 0:
+        do = (
+            "give every example a class from 0 on; to leave examples out, use "
+            f"SparseCategoricalCrossentropy(ignore_class={value}), or sample weights of 0"
+        )
+    elif value == classes:
+        do = (
+            "number the classes from 0 (subtract 1 if they begin at 1), or give the last layer "
+            f"{classes + 1} units"
+        )
+    else:
+        do = f"check the labels; for label {value} the last layer needs at least {value + 1} units"
+    return (
+        "{title} has a label outside the classes of its loss",
+        f"labels from 0 to {classes - 1}, since the predictions have {classes} classes",
+        f"label {value}",
+        do,
+    )
+
+
+def _index(failure: Failure) -> _Parts:
+    return (
+        "{title} looks up an index that is out of range",
+        f"indices from 0 to {failure.bound - 1}, since the table has {failure.bound} rows",
+        f"index {failure.value}",
+        "check the indices; an Embedding needs an input_dim above the largest index, and "
+        "unknown or padded entries need an index of their own",
+    )
+
+
+def _assertion(failure: Failure) -> _Parts:
+    return (
+        "An assertion in {title} failed",
+        "a condition that holds for every batch",
+        failure.text or "a condition that did not hold",
+        f"look at the batch; {_EAGER}",
+    )
+
+
+def _numerics(failure: Failure) -> _Parts:
+    shown = failure.text.partition(" : Tensor had")[0]
+    return (
+        "A check in {title} found NaN or infinity",
+        "finite numbers",
+        "NaN or infinity" if shown.startswith("Tensor had") or not shown else shown,
+        f"look at the batch, lower the learning rate or clip gradients; {_EAGER}",
+    )
+
+
+def _shapes(failure: Failure) -> _Parts:
+    return (
+        "{title} combines shapes that do not match",
+        "shapes that fit the operation",
+        failure.text,
+        f"print tf.shape(...) of both with tf.print; {_EAGER}",
+    )
+
+
+def _python(failure: Failure) -> _Parts:
+    return (
+        "A Python function called by {title} raised an exception",
+        "a function that returns",
+        failure.text,
+        "look at the batch and at the function: it runs as plain Python, where print works",
+    )
+
+
+def _xla(failure: Failure) -> _Parts:
+    return (
+        "XLA cannot compile {title}",
+        "operations that XLA has, with sizes that do not depend on values",
+        f"the operation {failure.text}" if failure.text.isidentifier() else failure.text,
+        'use plan="graph"',
+    )
+
+
+def _other(failure: Failure) -> _Parts:
+    return (
+        "{title} failed while it ran",
+        "operations that work for every batch",
+        failure.text,
+        f"look at the batch; {_EAGER}",
+    )
+
+
+_PARTS = {
+    "label": _label,
+    "index": _index,
+    "assertion": _assertion,
+    "numerics": _numerics,
+    "shapes": _shapes,
+    "python": _python,
+    "xla": _xla,
+    "other": _other,
+}

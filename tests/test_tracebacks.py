@@ -1,0 +1,135 @@
+"""Tracebacks: what a person sees on the terminal when a call raises."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import traceback
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import loopwright as lw
+
+X = np.arange(24, dtype="float32").reshape(6, 4) / 24
+LABELS = np.array([0, 1, 2, 0, 1, 9])
+
+
+def classifier() -> lw.Supervised:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return lw.Supervised(model, loss, "sgd")
+
+
+def files_in(error: BaseException | None) -> list[str]:
+    assert error is not None
+    return [Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def fail(**options: Any) -> lw.StepError:
+    trainer = lw.Trainer(classifier(), plan="graph")
+    with pytest.raises(lw.StepError) as caught:
+        trainer.fit(X, LABELS, batch_size=2, verbose=0, **options)
+    return caught.value
+
+
+@pytest.fixture(scope="module")
+def failed() -> lw.StepError:
+    return fail()
+
+
+def test_only_the_persons_own_frames_are_in_the_traceback(failed: lw.StepError):
+    assert files_in(failed) == ["test_tracebacks.py"]
+
+
+def test_the_error_of_tensorflow_is_the_cause_in_one_line_of_its_own(failed: lw.StepError):
+    assert isinstance(failed.__cause__, tf.errors.InvalidArgumentError)
+    assert str(failed.__cause__).startswith("Received a label value of 9")
+    assert "\n" not in str(failed.__cause__)
+    assert files_in(failed.__cause__) == []
+
+
+def test_events_evaluate_and_predict_show_no_inner_frames_either():
+    model = keras.Sequential([keras.Input((2,), dtype="int64"), keras.layers.Embedding(3, 1)])
+    trainer = lw.Trainer(lw.Supervised(model, "mse", "sgd"), plan="graph")
+    x, y = np.full((4, 2), 5), np.zeros((4, 2, 1), "float32")
+    titles = []
+    for call in (
+        lambda: list(trainer.events(x, y)),
+        lambda: trainer.evaluate(x, y),
+        lambda: trainer.predict(x),
+    ):
+        with pytest.raises(lw.StepError) as caught:
+            call()
+        titles.append(str(caught.value).splitlines()[0])
+        assert set(files_in(caught.value)) == {"test_tracebacks.py"}
+    steps = ["train_step", "test_step", "predict_step"]
+    assert titles == [
+        f"Supervised.{step} looks up an index that is out of range." for step in steps
+    ]
+
+
+def test_the_lines_of_a_callback_that_raises_stay():
+    class Raising(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full") as caught:
+        lw.Trainer(classifier(), plan="eager").fit(X, LABELS % 3, verbose=0, callbacks=[Raising()])
+    assert set(files_in(caught.value)) == {"test_tracebacks.py"}
+    last = traceback.extract_tb(caught.value.__traceback__)[-1]
+    assert last.name == "on_epoch_end"
+
+
+@pytest.mark.parametrize("way", ["variable", "keras"])
+def test_every_frame_is_shown_on_request(way: str, monkeypatch: pytest.MonkeyPatch):
+    if way == "variable":
+        monkeypatch.setenv("LOOPWRIGHT_FULL_TRACEBACK", "1")
+        error = fail()
+    else:
+        keras.config.disable_traceback_filtering()
+        try:
+            error = fail()
+        finally:
+            keras.config.enable_traceback_filtering()
+    assert "running.py" in files_in(error)
+    assert "Graph execution error" in str(error.__cause__)
+
+
+SCRIPT = """
+    import keras, numpy as np
+    import loopwright as lw
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    lw.Trainer(model).fit(np.ones((64, 4)), np.full(64, 3), batch_size=2, shuffle=False)
+"""
+
+
+def test_a_script_that_fails_prints_less_than_a_page(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    ran = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    shown = ran.stderr[ran.stderr.index("tensorflow.python.framework.errors_impl.") :]
+    assert shown == (
+        "tensorflow.python.framework.errors_impl.InvalidArgumentError: Received a label value of 3 "
+        "which is outside the valid range of [0, 3).  Label values: 3 3\n"
+        "\nThe above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\n"
+        f'  File "{script}", line 7, in <module>\n'
+        "    lw.Trainer(model).fit(np.ones((64, 4)), np.full(64, 3), batch_size=2, shuffle=False)\n"
+        "loopwright.errors.StepError: Sequential.train_step has a label outside the classes of its "
+        "loss.\n"
+        "  expected: labels from 0 to 2, since the predictions have 3 classes\n"
+        "  received: label 3, in step 1 (batch 1 of epoch 1: examples 0, 1)\n"
+        "  do: number the classes from 0 (subtract 1 if they begin at 1), or give the last layer "
+        "4 units\n"
+    )
