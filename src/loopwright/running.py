@@ -8,7 +8,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright import adaptations, chunks, constants, runtime, silencing, state
+from loopwright import adaptations, chunks, constants, explanations, runtime, silencing, state
 from loopwright.building import Built, require_unchanging
 from loopwright.data import Feed
 from loopwright.errors import ConfigurationError, StepWarning, message
@@ -229,7 +229,12 @@ class StepRunner:
             # What is to be said about the step was said while it was built.
             warnings.simplefilter("ignore", StepWarning)
             compiled = self._function(key, function)
-            with constants.recorded() as traces:
+            step, spec = self._step, self._built.batch_spec
+            with (
+                constants.recorded() as traces,
+                explanations.explained(step.title, spec),
+                adaptations.without_keras_warnings(),
+            ):
                 compiled.get_concrete_function(*arguments)
             if self._step.replicas == 1:
                 for_xla = self._plan.step == "xla"
@@ -285,7 +290,8 @@ class StepRunner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StepWarning)
             compiled = self._function(key, function)
-            concrete = compiled.get_concrete_function(*arguments, tf.constant(0))
+            with adaptations.without_keras_warnings():
+                concrete = compiled.get_concrete_function(*arguments, tf.constant(0))
         if self._plan.loop == "fused":
             # Without a step nothing changes, and the program is that of any number of steps.
             return lambda: compiled(*arguments, tf.constant(0))

@@ -12,6 +12,7 @@ from loopwright.adaptations.callbacks import (
     steps_to_save,
     writes_batch,
 )
+from loopwright.adaptations.comparisons import Comparison, without_keras_warnings
 from loopwright.adaptations.datasets import (
     PipelinePart,
     holds_failure,
@@ -34,8 +35,10 @@ from loopwright.adaptations.models import (
     loss_arguments,
     take_initial_epoch,
     watching_updates,
+    without_values,
 )
 from loopwright.adaptations.optimizers import (
+    Applied,
     accumulators,
     counter_in,
     learning_rate_of,
@@ -51,6 +54,7 @@ from loopwright.adaptations.reduction import (
     replicas_draw_alike,
     replicas_draw_apart,
 )
+from loopwright.adaptations.tapes import watching_tapes
 from loopwright.adaptations.tracing import (
     autograph,
     captured_variables,
@@ -64,7 +68,9 @@ from loopwright.adaptations.tracing import (
 )
 
 __all__ = [
+    "Applied",
     "Called",
+    "Comparison",
     "PipelinePart",
     "accumulators",
     "autograph",
@@ -108,8 +114,11 @@ __all__ = [
     "watching_applies",
     "watching_calls",
     "watching_losses",
+    "watching_tapes",
     "watching_updates",
     "without_accumulation",
+    "without_keras_warnings",
+    "without_values",
     "workers",
     "writes_batch",
     "written_handles",

@@ -33,6 +33,14 @@ def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:
     return dict(getattr(loss, "_fn_kwargs", None) or {})
 
 
+def without_values(metric: keras.metrics.Metric) -> bool:
+    """Whether these are the metrics of `compile(metrics=...)`, and no step has updated them yet.
+
+    If this moves: a step that forgets them fails at the end of the epoch, as in Keras (tested).
+    """
+    return type(metric).__name__ == "CompileMetrics" and not getattr(metric, "built", True)
+
+
 @contextlib.contextmanager
 def watching_updates(metrics: Sequence[keras.metrics.Metric]) -> Iterator[set[Any]]:
     """The metrics whose `update_state` is called while it lasts, also by calling the metric.
