@@ -228,7 +228,7 @@ def check_arrays(title: str, graph: Any) -> None:
             message(
                 f"{title} computes with a fixed array in every step{found[0][1]}.",
                 expected="a step without a batch argument that draws its examples in each step",
-                received=_listed([kind for kind, _ in found]),
+                received=_listed([*dict.fromkeys(kind for kind, _ in found)]),
                 do="pass the data to fit(x, y) and take a batch argument; or hold all examples and "
                 "choose rows: tf.gather(self.x, keras.random.randint((32,), 0, rows, "
                 "seed=self.seed))",

@@ -3,7 +3,7 @@
 from loopwright.adaptations import Comparison
 from loopwright.errors import StepError, message
 from loopwright.explanations import shape_text
-from loopwright.logits import are_probabilities, are_scores, place_of_call, source_of
+from loopwright.logits import are_probabilities, are_scores, is_softmax, place_of_call
 from loopwright.silencing import warn
 
 _SPARSE = ("sparse_categorical_accuracy", "sparse_top_k_categorical_accuracy")
@@ -65,7 +65,7 @@ _BY_ELEMENT = frozenset(
 )
 
 
-def check_metrics(metrics: list[Comparison], losses: list[Comparison]) -> None:
+def check_metrics(metrics: list[Comparison]) -> None:
     """Warn of metrics of the wrong kind; refuse those whose labels can never be compared."""
     for metric in metrics:
         if not _has_shapes(metric):
@@ -78,7 +78,7 @@ def check_metrics(metrics: list[Comparison], losses: list[Comparison]) -> None:
             case "accuracy":
                 _check_accuracy(metric)
             case "binary_accuracy":
-                _check_binary(metric, losses)
+                _check_binary(metric)
 
 
 def _check_sparse(metric: Comparison) -> None:
@@ -132,12 +132,11 @@ def _check_accuracy(metric: Comparison) -> None:
         )
 
 
-def _check_binary(metric: Comparison, losses: list[Comparison]) -> None:
+def _check_binary(metric: Comparison) -> None:
     place, shape = place_of_call(metric), metric.predictions.shape
-    threshold = metric.settings.get("threshold", 0.5)
     if _are_class_numbers(metric):
         _refuse_class_numbers(metric, "compares each prediction with a label of 0 or 1")
-    elif (shape[-1] or 0) > _TWO_CLASSES and source_of(metric.predictions).type == "Softmax":
+    elif (shape[-1] or 0) > _TWO_CLASSES and is_softmax(metric.predictions):
         warn(
             "wrong-metric",
             message(
@@ -148,27 +147,9 @@ def _check_binary(metric: Comparison, losses: list[Comparison]) -> None:
                 do='use CategoricalAccuracy, or "accuracy", which chooses by the shapes',
             ),
         )
-    elif threshold == _PROBABILITY and _are_logits_of(metric, losses):
-        warn(
-            "wrong-metric",
-            message(
-                f"{metric.name} compares logits with the threshold 0.5{place}: a probability of "
-                "0.5 is the logit 0.",
-                expected="probabilities, or a threshold of 0.0 for logits",
-                received="predictions that a loss takes with from_logits=True",
-                do="use keras.metrics.BinaryAccuracy(threshold=0.0)",
-            ),
-        )
 
 
-_PROBABILITY, _TWO_CLASSES = 0.5, 2
-
-
-def _are_logits_of(metric: Comparison, losses: list[Comparison]) -> bool:
-    return are_scores(metric.predictions) and any(
-        loss.predictions is metric.predictions and bool(loss.settings.get("from_logits"))
-        for loss in losses
-    )
+_TWO_CLASSES = 2
 
 
 def _refuse_class_numbers(metric: Comparison, what: str) -> None:

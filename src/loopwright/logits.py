@@ -40,6 +40,12 @@ def are_probabilities(tensor: Any) -> bool:
     return hasattr(tensor, "_keras_logits") or (op is not None and op.type in _PROBABILITIES)
 
 
+def is_softmax(tensor: Any) -> bool:
+    """Whether a tensor comes out of a softmax."""
+    op = source_of(tensor)
+    return op is not None and op.type == "Softmax"
+
+
 def are_scores(tensor: Any) -> bool:
     """Whether a tensor comes straight from a layer without an activation that bounds it."""
     op = source_of(tensor)
@@ -128,8 +134,7 @@ def _single_class(loss: Comparison) -> str:
 def check_softmax(outputs: list[Any]) -> None:
     """Warn of a softmax over one number, which is always 1; `outputs` are those of models."""
     for output in outputs:
-        op = source_of(output)
-        if op is not None and op.type == "Softmax" and op.inputs[0].shape[-1:] == [1]:
+        if is_softmax(output) and (op := source_of(output)).inputs[0].shape[-1:] == [1]:
             warn(
                 "constant-output",
                 message(

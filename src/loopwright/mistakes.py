@@ -18,6 +18,7 @@ from loopwright import (
     updated_variables,
 )
 from loopwright.adaptations import Applied, Called
+from loopwright.drawing_calls import Line
 from loopwright.errors import message
 from loopwright.side_effects import SideEffect, side_effects
 from loopwright.step import Step
@@ -75,7 +76,7 @@ def check(
     label_kinds.check_losses(called.losses)
     logits.check_logits(called.losses)
     logits.check_softmax(tf.nest.flatten(called.outputs))
-    label_kinds.check_metrics(called.metrics, called.losses)
+    label_kinds.check_metrics(called.metrics)
     guards.check_reads_batch(step.title, placeholders)
     guards.check_operations(step.title, graph, placeholders)
     if step.name != "train_step":
@@ -86,7 +87,8 @@ def check(
         step.title, met, watched.updates, replicas=step.replicas if step.reports_last else 1
     )
     updated_variables.check_optimizers(step.title, watched.updates or met)
-    updated_variables.check_reduced(step.title, watched.gradients)
+    if not step.reports_last:  # Keras' own examples sum, with weights for each example
+        updated_variables.check_reduced(step.title, watched.gradients)
     if step.replicas == 1:
         updated_variables.check_loss(step.title, outputs, graph, placeholders, watched.applied)
     if not met:
@@ -95,9 +97,15 @@ def check(
 
 def check_side_effects(step: Step) -> None:
     """Warn of Python statements in a step that is compiled: they run while it is traced."""
-    own = vars(owner(step.task))
-    numbers = [name for name, v in own.items() if isinstance(v, int | float) and name[:1] != "_"]
-    for effect in side_effects(explanations.own_lines(step.source), numbers)[:1]:
+    source = owner(step.task)
+    numbers = [name for name, value in vars(source).items() if isinstance(value, int | float)]
+
+    def methods(name: str, inherited: bool) -> list[Line]:
+        found = [vars(kind)[name] for kind in type(source).__mro__ if name in vars(kind)]
+        chosen = found[1:] if inherited else found[:1]
+        return [line for function in chosen for line in explanations.own_lines(function)]
+
+    for effect in side_effects(explanations.own_lines(step.source), numbers, methods)[:1]:
         with silencing.silenced(step.silenced):
             silencing.warn("python-side-effect", _once(step.title, effect))
 

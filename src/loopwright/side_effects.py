@@ -1,7 +1,7 @@
 """Python statements of a step that have an effect outside of it: they run once, while tracing."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,46 +21,56 @@ class SideEffect:
     place: str
 
 
-def side_effects(lines: Iterable[Line], numbers: Iterable[str] = ()) -> list[SideEffect]:
+def side_effects(
+    lines: Iterable[Line],
+    numbers: Iterable[str] = (),
+    methods: Callable[[str, bool], Iterable[Line]] = lambda name, inherited: (),
+) -> list[SideEffect]:
     """Return the side effects of the functions that begin in these lines, and of those they call.
 
-    `numbers` are the attributes of `self` that hold a Python number. Code under
-    `if tf.executing_eagerly():` and inner functions, which TensorFlow may call in each step, are
-    left out.
+    `numbers` are the attributes of `self` that hold a Python number; `methods(name, inherited)`
+    tells where a method of `self`, or of `super()`, begins. Functions are followed inside their
+    file. Code under `if tf.executing_eagerly():` and inner functions, which TensorFlow may call in
+    each step, are left out.
     """
-    known = frozenset(numbers)
-    found = [effect for line in lines for effect in _in_file(line, known)]
+    known, found, seen = frozenset(numbers), list[SideEffect](), set[Line]()
+    pending = list(lines)
+    while pending:
+        line = pending.pop(0)
+        if line in seen:
+            continue
+        seen.add(line)
+        for function, code, functions in _functions_at(line):
+            own = _own_names(function)
+            for node in _statements(function.body):
+                kind = _kind(node, own, known)
+                if kind:
+                    place = f'file "{Path(line.file).name}", line {node.lineno}'
+                    text = code[node.lineno - 1].strip()
+                    found.append(SideEffect(kind, f" ({place}: {text})"))
+                match node:
+                    case ast.Call(func=ast.Name(id=name)) if name in functions:
+                        pending.append(Line(line.file, functions[name]))
+                    case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)):
+                        pending += methods(name, False)
+                    case ast.Call(
+                        func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name)
+                    ):
+                        pending += methods(name, True)
     return list(dict.fromkeys(found))
 
 
-def _in_file(line: Line, numbers: frozenset[str]) -> Iterator[SideEffect]:
+def _functions_at(line: Line) -> Iterator[tuple[ast.FunctionDef, list[str], dict[str, int]]]:
+    """The functions that begin in a line, the lines of the file, and where its functions begin."""
     try:
         source = Path(line.file).read_text(encoding="utf-8")
         tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError):
         return
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    outer = {id(node) for node in tree.body}
-    pending = [f for f in functions if _begins(f) == line.number]
-    code, seen = source.splitlines(), set[int]()
-    while pending:
-        function = pending.pop(0)
-        if id(function) in seen:
-            continue
-        seen.add(id(function))
-        own = _own_names(function)
-        for node in _statements(function.body):
-            kind = _kind(node, own, numbers)
-            if kind:
-                text = code[node.lineno - 1].strip()
-                yield SideEffect(
-                    kind, f' (file "{Path(line.file).name}", line {node.lineno}: {text})'
-                )
-            if isinstance(node, ast.Call):
-                name, is_method = _called(node.func)
-                pending += [
-                    f for f in functions if f.name == name and (id(f) in outer) != is_method
-                ]
+    outer = {node.name: _begins(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and _begins(node) == line.number:
+            yield node, source.splitlines(), outer
 
 
 def _begins(function: ast.FunctionDef) -> int:
@@ -127,16 +137,3 @@ def _holds_tensor(value: ast.expr, own: frozenset[str]) -> bool:
     return any(
         _holds_tensor(e, own) for e in ast.iter_child_nodes(value) if isinstance(e, ast.expr)
     )
-
-
-def _called(node: ast.expr) -> tuple[str, bool]:
-    """The name of a function or of a method of `self`, and whether it is a method."""
-    match node:
-        case ast.Name(id=name):
-            return name, False
-        case ast.Attribute(value=ast.Name(id="self"), attr=name):
-            return name, True
-        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
-            return name, True
-        case _:
-            return "", False

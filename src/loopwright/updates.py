@@ -10,7 +10,7 @@ import numpy as np
 
 from loopwright import adaptations, guards, silencing, state
 from loopwright.errors import StepError, message
-from loopwright.task import Task, class_name
+from loopwright.task import Task, class_name, owner
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ def check_compiled(step: str, task: Task, graph: Any, outputs: Any) -> None:
         return
     for metric in task.metrics:
         handles, returned = _handles(metric), outputs.get(metric.name)
-        if not handles or handles & written or returned is None:
+        is_idle = handles and not handles & written and returned is not None
+        if not is_idle or adaptations.is_loss_tracker(metric, owner(task)):
             continue
         reached = guards.flow_in_sight(graph, adaptations.captures_of(graph, handles))
         if returned.name in reached:

@@ -41,6 +41,14 @@ def without_values(metric: keras.metrics.Metric) -> bool:
     return type(metric).__name__ == "CompileMetrics" and not getattr(metric, "built", True)
 
 
+def is_loss_tracker(metric: keras.metrics.Metric, model: keras.Model) -> bool:
+    """Whether a metric is Keras' own mean of the loss, which a step of one's own need not update.
+
+    If this moves: a right step of a Keras model is warned of an idle metric (tested).
+    """
+    return metric is getattr(model, "_loss_tracker", None)
+
+
 @contextlib.contextmanager
 def watching_updates(metrics: Sequence[keras.metrics.Metric]) -> Iterator[set[Any]]:
     """The metrics whose `update_state` is called while it lasts, also by calling the metric.
