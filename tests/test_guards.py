@@ -143,22 +143,6 @@ def test_a_step_that_returns_one_number_per_example_is_refused(rows: int | None,
 # --- what a step reads ------------------------------------------------------------------------
 
 
-def test_a_step_that_does_not_read_its_batch_is_refused():
-    x, y = tf.constant(X[:8]), tf.constant(Y[:8])
-
-    class BakedIn(Regression):
-        def train_step(self, batch):
-            return super().train_step((x, y))
-
-    assert refused(BakedIn(), X, Y) == (
-        "BakedIn.train_step does not read its batch: every step would compute the same.\n"
-        "  expected: a step that uses its `batch` argument\n"
-        "  received: a step that uses none of its tensors (perhaps a variable from outside)\n"
-        "  do: take inputs and labels from `batch`; for a step without data call "
-        'fit(None, until="1000 steps")'
-    )
-
-
 # --- gradients --------------------------------------------------------------------------------
 
 

@@ -130,8 +130,11 @@ def _kind(node: ast.AST, own: frozenset[str], numbers: frozenset[str]) -> str:
 
 def _holds_tensor(value: ast.expr, own: frozenset[str]) -> bool:
     """Whether an expression is a variable of the step, or computed from one: a symbolic tensor."""
-    if isinstance(value, ast.Attribute) and value.attr in _SYMBOLS:
-        return False
+    match value:
+        case ast.Attribute(attr=name) if name in _SYMBOLS:
+            return False
+        case ast.Call(func=ast.Name(id="len" | "type")):
+            return False
     if isinstance(value, ast.Name):
         return value.id in own and value.id != "self"
     return any(

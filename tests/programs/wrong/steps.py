@@ -478,7 +478,16 @@ def batch_drawn_by_numpy(mistake: bool) -> Wrong:
 
     return Wrong(
         Drawn(),
-        "Drawn.train_step uses a value that Python computed while the step was tracedSOME",
+        "Drawn.train_step uses a value that Python computed while the step was traced (file "
+        '"steps.py", line {line}: x = tf.gather(self.x, np.random.randint(16, size=3))  # here): '
+        "every step would use the same one.\n"
+        "  expected: values that change to come from the batch, a variable, or keras.random\n"
+        "  received: two traces of the step gave constants that differ: int64 (3,); drawn by "
+        'np.random.randint (file "steps.py", line {line}: x = tf.gather(self.x, '
+        "np.random.randint(16, size=3))  # here)\n"
+        "  do: draw with keras.random.uniform, normal or randint(..., seed=self.seed), with "
+        "self.seed = keras.random.SeedGenerator(0) in __init__, or pass the data to fit; or run "
+        'Python in each step with plan="eager"',
         options=UNTIL,
     )
 
