@@ -3,7 +3,8 @@
 import contextlib
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import keras
 
@@ -35,7 +36,8 @@ def without_accumulation(optimizer: keras.optimizers.Optimizer) -> Iterator[None
         yield
 
 
-class Applied(NamedTuple):
+@dataclass(frozen=True)
+class Applied:
     """One update by an optimizer."""
 
     optimizer: Any
