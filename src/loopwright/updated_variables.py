@@ -127,8 +127,8 @@ def check_reduced(title: str, gradients: Sequence[tuple[Any, Any]]) -> None:
         if not all(isinstance(source, kinds) for source in tf.nest.flatten(sources)):
             continue  # derivatives of a model's output by its input
         for loss in tf.nest.flatten(target):
-            shape = getattr(loss, "shape", None)
-            if getattr(shape, "rank", None) and shape.num_elements() != 1:
+            shape = tf.TensorShape(getattr(loss, "shape", []))
+            if shape.rank and shape.num_elements() != 1:
                 warn(
                     "unreduced-loss",
                     message(

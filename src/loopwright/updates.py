@@ -111,8 +111,9 @@ def check_compiled(step: str, task: Task, graph: Any, outputs: Any) -> None:
         return
     for metric in task.metrics:
         handles, returned = _handles(metric), outputs.get(metric.name)
-        is_idle = handles and not handles & written and returned is not None
-        if not is_idle or adaptations.is_loss_tracker(metric, owner(task)):
+        if not handles or handles & written or returned is None:
+            continue
+        if adaptations.is_loss_tracker(metric, owner(task)):
             continue
         reached = guards.flow_in_sight(graph, adaptations.captures_of(graph, handles))
         if returned.name in reached:

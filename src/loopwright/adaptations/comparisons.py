@@ -43,7 +43,8 @@ def watching_comparisons(losses: list[Comparison], metrics: list[Comparison]) ->
     def of_loss(self: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
         function = getattr(self, "fn", None)
         settings = dict(getattr(self, "_fn_kwargs", None) or {})
-        name = function.__name__ if type(self).__name__ in _WRAPPERS else type(self).__name__
+        kind = type(self).__name__
+        name = getattr(function, "__name__", kind) if kind in _WRAPPERS else kind
         noted = Comparison(name, _of_keras(function), y_true, y_pred, settings, [])
         losses.append(noted)
         with without_keras_warnings(), _placed(noted):

@@ -623,7 +623,7 @@ def steps_counted_by_python(mistake: bool) -> Wrong:
 
 def nothing_returned(mistake: bool) -> Wrong:
     class Silent(_Regression):
-        def train_step(self, batch):
+        def train_step(self, batch):  # pyright: ignore[reportIncompatibleMethodOverride]
             scalars = super().train_step(batch)
             return None if mistake else scalars
 
