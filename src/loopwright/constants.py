@@ -236,6 +236,11 @@ def check_arrays(title: str, graph: Any) -> None:
         )
 
 
+def uses_array(graph: Any) -> bool:
+    """Whether a step computes with a large fixed array: perhaps examples, baked in."""
+    return any(True for _ in _used_whole(graph, set(), set()))
+
+
 def _used_whole(graph: Any, fixed: set[str], large: set[str]) -> Iterator[tuple[str, str]]:
     """Kinds and places of large arrays that operations use as they are.
 

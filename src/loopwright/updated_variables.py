@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from loopwright import adaptations, state
 from loopwright.adaptations import Applied
+from loopwright.constants import uses_array
 from loopwright.errors import message
 from loopwright.explanations import shape_text, variable_name
 from loopwright.guards import flow
@@ -107,7 +108,9 @@ def check_loss(
     gradients = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     if placeholders and all(getattr(g, "graph", None) is graph for g in gradients):
         reached = flow(graph, placeholders, through={op.type for op in graph.get_operations()})
-        if not any(gradient.name in reached for gradient in gradients):
+        # A loss of weights alone may be meant; examples from outside hardly are.
+        is_fixed = not any(gradient.name in reached for gradient in gradients)
+        if is_fixed and uses_array(graph):
             warn(
                 "constant-loss",
                 message(
