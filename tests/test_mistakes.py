@@ -97,49 +97,6 @@ def test_swapped_arguments_are_named_also_where_keras_refuses_them():
         fit(task, X, np.arange(16) % 3)
 
 
-def test_a_step_closed_over_its_batch_does_not_read_it():
-    x, y = tf.constant(X[:8]), tf.constant(Y[:8])
-
-    class Closed(Regression):
-        @tf.function
-        def train_step(self, batch):
-            return super().train_step((x, y))
-
-    with pytest.raises(lw.StepError, match=r"^Closed.train_step does not read its batch: every"):
-        fit(Closed())
-
-
-def random_batch(x, y):
-    rows = np.random.randint(len(x), size=8)  # drawn once
-    return x[rows], y[rows]
-
-
-def test_a_step_that_draws_its_batch_with_numpy_is_refused_with_the_line_of_the_draw():
-    class Baked(Regression):
-        def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
-            return super().train_step(random_batch(X, Y))
-
-    trainer = lw.Trainer(Baked(), plan="graph", silence=["baked-in-array"])
-    with pytest.raises(lw.StepError, match=r"^Baked.train_step uses a value that Python") as caught:
-        trainer.fit(None, until="100 steps", verbose=0)
-    drawn = f'np.random.randint (file "test_mistakes.py", line {line_of("drawn once")}: '
-    assert drawn in str(caught.value)
-    assert int(trainer.task.step) == 0
-
-
-def test_a_numpy_function_is_named_with_its_line_and_its_name_in_tensorflow():
-    def by_numpy(model, x, y):
-        return np.mean(np.square(y - model(x, training=True)))  # by numpy
-
-    with pytest.raises(lw.StepError) as caught:
-        fit(Regression(by_numpy))
-    assert "calls np.mean on a symbolic tensor" in str(caught.value)
-    assert f'(file "test_mistakes.py", line {line_of("by numpy")}: return np.mean(' in str(
-        caught.value
-    )
-    assert "do: use tf.reduce_mean" in str(caught.value)
-
-
 def test_float64_labels_train_as_float32_labels_do_and_integers_stay():
     def trained(labels: Any) -> list[float]:
         keras.utils.set_random_seed(0)
@@ -155,16 +112,6 @@ def test_float64_labels_train_as_float32_labels_do_and_integers_stay():
 
     fit(Regression(note), X, np.ones((16, 1), "int64"))
     assert set(seen) == {tf.int64}
-
-
-def test_flat_labels_against_a_column_of_predictions_are_named():
-    def flat(model, x, y):
-        return tf.reduce_mean(tf.square(y[:, 0] - model(x, training=True)))
-
-    text = warned(Regression(flat))
-    assert text.startswith(
-        "Regression.train_step combines shapes (None,) and (None, 1), which broadcasts to (n, n) "
-    )
 
 
 # --- what a step leaves out -------------------------------------------------------------------
@@ -212,11 +159,6 @@ def test_a_model_that_is_called_as_it_should_be_is_no_mistake(loss: Any, model: 
     fit(Regression(loss, model()))  # a warning would be an error here
 
 
-def test_losses_of_layers_that_the_step_forgot_are_counted():
-    model = dense(layers.Dense(3, kernel_regularizer="l2"))
-    assert f"The model {model.name!r} has 1 loss of its own" in warned(Regression(model=model))
-
-
 # --- what a step returns ----------------------------------------------------------------------
 
 
@@ -262,24 +204,6 @@ def test_a_metric_begins_anew_with_every_epoch():
             return super().train_step(batch)
 
     assert fit(Counted(), epochs=3).history["examples"] == [16, 16, 16]
-
-
-def test_epochs_inside_a_step_are_unrolled():
-    class Unrolled(Regression):
-        def train_step(self, batch):
-            scalars = {}
-            for _epoch in range(12):
-                scalars = super().train_step(batch)
-            return scalars
-
-    assert warned(Unrolled()) == (
-        "Unrolled.train_step makes the same update 12 times: a Python loop was unrolled 12 times "
-        "at trace time.\n"
-        "  expected: one update for each batch\n"
-        "  received: 12 updates of the same variables by one optimizer\n"
-        "  do: leave epochs to fit(..., epochs=12); for several updates on one batch write "
-        "`for _ in tf.range(12):`"
-    )
 
 
 @pytest.mark.parametrize("method", ["apply_gradients", "apply"])
@@ -384,28 +308,6 @@ def test_looking_for_the_first_operation_leaves_the_state_as_the_step_left_it():
 
 
 # --- what is saved ----------------------------------------------------------------------------
-
-
-class Unsavable(keras.layers.Layer):
-    def __init__(self, units, **options):
-        super().__init__(**options)
-        self.dense = layers.Dense(units)
-
-    def call(self, inputs):
-        return self.dense(inputs)
-
-    def get_config(self):
-        return {**super().get_config(), "units": units}  # noqa: F821  # pyright: ignore
-
-
-def test_a_config_that_names_undefined_variables_is_named_with_its_class():
-    assert warned(Regression(model=dense(Unsavable(3)))) == (
-        "Unsavable.get_config fails: name 'units' is not defined. Keras cannot save it.\n"
-        "  expected: a get_config that names attributes of the layer\n"
-        "  received: NameError in Unsavable.get_config\n"
-        "  do: keep the arguments of __init__ as attributes, and return them: "
-        '{**super().get_config(), "units": self.units}'
-    )
 
 
 class Noise(keras.layers.Layer):

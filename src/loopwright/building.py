@@ -20,6 +20,7 @@ from loopwright import (
     constants,
     explanations,
     guards,
+    mistakes,
     silencing,
     state,
     updates,
@@ -84,9 +85,13 @@ def _build_compiled(step: Step, batch_spec: Any) -> Built:
             adaptations.build_compiled_model(step.task, batch_spec)
     elif step.name == "train_step" and _makes_variables_of_tensors(step.task):
         adaptations.build_compiled_model(step.task, batch_spec)
-    with adaptations.scratch_graph() as graph, adaptations.watching_applies() as applied:
-        outputs = step.on_all_replicas(_placeholders(batch_spec))
-    calls.check_updates(step.title, applied, replicas=step.replicas)
+    with adaptations.scratch_graph() as graph:
+        batch = _placeholders(batch_spec)
+        tensors = tf.nest.flatten(batch, expand_composites=True)
+        with mistakes.watching(graph, tensors) as watched:
+            outputs = step.on_all_replicas(batch)
+    mistakes.check(step, watched, graph, outputs, tensors)
+    updates.check_compiled(step.title, step.task, graph, outputs)
     return _built(outputs, graph)
 
 
@@ -196,23 +201,17 @@ def _build_task(step: Step, batch_spec: Any) -> Built:
     with adaptations.scratch_graph() as graph, step.adapted():
         batch = _placeholders(batch_spec)
         tensors = tf.nest.flatten(batch, expand_composites=True) if step.has_data else []
-        with adaptations.watching_calls() as called, adaptations.watching_applies() as applied:
-            try:
-                outputs = on_first_of_several(batch) if several else on_one(batch)
-            finally:  # swapped arguments may be why it failed
-                calls.check_loss_arguments(called, graph, tensors)
+        with mistakes.watching(graph, tensors) as watched:
+            outputs = on_first_of_several(batch) if several else on_one(batch)
     if several:
         with step.strategy.scope():
             build_optimizers(met)
     if step.name == "train_step":
-        calls.check_training(called, [v for _, variables in met for v in variables])
-        calls.check_updates(step.title, met, applied)
         # A mirrored count has no single place in the graph.
         optimizers = [] if several else state.of_kind(keras.optimizers.Optimizer, step.task)
         calls.check_reported(step.title, outputs, graph, tensors, optimizers)
         calls.check_configs(state.of_kind(keras.Layer, step.task))
-    guards.check_reads_batch(step.title, tensors)
-    guards.check_operations(step.title, graph, tensors)
+    mistakes.check(step, watched, graph, outputs, tensors, met=met)
     if step.name == "train_step" and not step.has_data:
         constants.check_arrays(step.title, graph)
     # With several replicas this trace has no updates in it.

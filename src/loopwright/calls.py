@@ -55,7 +55,8 @@ def _is_positive(value: Any) -> bool:
 def check_loss_arguments(called: Called, graph: Any, placeholders: Sequence[Any]) -> None:
     """Warns of `loss(predictions, labels)`: Keras wants the labels first."""
     from_variables, from_batch = flow(graph, _resources(graph)), flow(graph, placeholders)
-    for name, first, second in called.losses:
+    for loss in called.losses:
+        name, first, second = loss.name, loss.labels, loss.predictions
         # Inside a condition or a loop they belong to a graph of their own.
         if not all(getattr(tensor, "graph", None) is graph for tensor in (first, second)):
             continue

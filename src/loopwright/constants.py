@@ -230,12 +230,17 @@ def check_arrays(title: str, graph: Any) -> None:
             message(
                 f"{title} computes with a fixed array in every step{found[0][1]}.",
                 expected="a step without a batch argument that draws its examples in each step",
-                received=_listed([kind for kind, _ in found]),
+                received=_listed([*dict.fromkeys(kind for kind, _ in found)]),
                 do="pass the data to fit(x, y) and take a batch argument; or hold all examples and "
                 "choose rows: tf.gather(self.x, keras.random.randint((32,), 0, rows, "
                 "seed=self.seed))",
             ),
         )
+
+
+def uses_array(graph: Any) -> bool:
+    """Whether a step computes with a large fixed array: perhaps examples, baked in."""
+    return any(True for _ in _used_whole(graph, set(), set()))
 
 
 def _used_whole(graph: Any, fixed: set[str], large: set[str]) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from loopwright.drawing_calls import Line
 from loopwright.errors import LoopwrightError, StepError, message
+from loopwright.trace_errors import SENTENCES
 
 
 @contextlib.contextmanager
@@ -234,6 +235,7 @@ _LOOK = 'to look at values while debugging, Trainer(..., plan="eager")'
 _Sentence = Callable[[re.Match[str], str, str, str, str], str | None]
 
 _SENTENCES: tuple[tuple[str, _Sentence], ...] = (
+    *SENTENCES,
     (r"symbolic tf\.Tensor .*NumPy|has no attribute 'numpy'", _numpy_call),
     (r"not '?SymbolicTensor|SymbolicTensor\.__format__", _python_value),
     (r"(?:Iterating over|Using) a symbolic `tf\.Tensor`", _python_value),

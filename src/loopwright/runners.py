@@ -5,7 +5,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright import adaptations, resources, scheduled, state
+from loopwright import adaptations, mistakes, resources, scheduled, state
 from loopwright.building import Built, build, changing_values, require_unchanging
 from loopwright.data import Feed, nests
 from loopwright.finite import OnNan, Watch
@@ -35,6 +35,7 @@ class Runners:
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
         self._runners: dict[Any, StepRunner] = {}
+        self._read: set[StepName] = set()
         self.updates = Updates(task, silenced)
         """Which metrics the steps update."""
 
@@ -67,6 +68,9 @@ class Runners:
             built = self._build(step, batch_spec) if needs_trace else Built(None)
             if built.updated is not None:
                 self.updates.note(name, built.updated)
+            if not is_eager and name not in self._read:
+                self._read.add(name)
+                mistakes.check_side_effects(step)
             if needs_trace and step.replicas > 1 and not is_eager:
                 # Their constants lie between each other's in the loop's graph.
                 require_unchanging(step, built)

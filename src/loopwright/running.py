@@ -276,7 +276,11 @@ class StepRunner:
             # What is to be said about the step was said while it was built.
             warnings.simplefilter("ignore", StepWarning)
             compiled = self._function(key, function)
-            with constants.recorded() as traces, self._trace_explained(key):
+            with (
+                constants.recorded() as traces,
+                self._trace_explained(key),
+                adaptations.without_keras_warnings(),
+            ):
                 self._graphs.append(compiled.get_concrete_function(*arguments).graph)
             if self._step.replicas == 1:
                 for_xla = self._plan.step == "xla"
@@ -347,7 +351,8 @@ class StepRunner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StepWarning)
             compiled = self._function(key, function)
-            concrete = compiled.get_concrete_function(*arguments, tf.constant(0))
+            with adaptations.without_keras_warnings():
+                concrete = compiled.get_concrete_function(*arguments, tf.constant(0))
             self._graphs.append(concrete.graph)
         if self._plan.loop == "fused":
             # Without a step nothing changes, and the program is that of any number of steps.

@@ -10,13 +10,21 @@ from loopwright.warning_places import warn_at_call
 WarningId = Literal[
     "baked-in-array",
     "broadcast",
+    "constant-loss",
+    "constant-output",
     "idle-metric",
     "inference-mode",
+    "logits",
     "no-gradient",
+    "no-update",
+    "python-side-effect",
+    "shared-variables",
     "swapped-arguments",
+    "unreduced-loss",
     "unrolled-loop",
     "unsavable-layer",
     "unused-losses",
+    "wrong-metric",
 ]
 """What each warns of is told in `docs/debugging.md`."""
 

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 
 from loopwright import adaptations, guards, silencing, state
-from loopwright.errors import message
-from loopwright.task import Task, class_name
+from loopwright.errors import StepError, message
+from loopwright.task import Task, class_name, owner
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,43 @@ def traced(task: Task, graph: Any, outputs: Mapping[str, Any]) -> Updated:
             if any(tensor.name in reached for tensor in outputs[metric.name]):
                 unfounded.add(metric.name)
     return Updated(frozenset(updated), frozenset(unfounded))
+
+
+def check_compiled(step: str, task: Task, graph: Any, outputs: Any) -> None:
+    """Look for metrics of a compiled Keras model that its own step forgets.
+
+    Keras reports what the step returns: of a metric without updates, its initial value.
+    """
+    if any(adaptations.without_values(metric) for metric in task.metrics):
+        raise StepError(
+            message(
+                f"{step} does not update the metrics that the model was compiled with.",
+                expected="a step that updates them, or compile() without metrics",
+                received="compile(metrics=...), and no call of compute_metrics",
+                do="call self.compute_metrics(x, y, y_pred) in the step, or leave metrics out of "
+                "compile",
+            )
+        )
+    written = adaptations.written_handles(graph)
+    if written is None or not isinstance(outputs, Mapping):
+        return
+    for metric in task.metrics:
+        handles, returned = _handles(metric), outputs.get(metric.name)
+        if not handles or handles & written or returned is None:
+            continue
+        if adaptations.is_loss_tracker(metric, owner(task)):
+            continue
+        reached = guards.flow_in_sight(graph, adaptations.captures_of(graph, handles))
+        if returned.name in reached:
+            silencing.warn(
+                "idle-metric",
+                message(
+                    f"{step} returns the metric {metric.name!r} without an update: its value "
+                    "stays the same.",
+                    do=f"call update_state of {metric.name!r} in the step, or leave it out of "
+                    "what the step returns",
+                ),
+            )
 
 
 @contextlib.contextmanager

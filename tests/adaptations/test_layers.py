@@ -29,5 +29,31 @@ def test_outer_calls_of_layers_and_losses_are_noted_with_what_they_were_given():
         keras.losses.mean_absolute_error(x, y)
 
     assert called.layers == [(model, True), (model, None)]
-    assert [name for name, *_ in called.losses] == ["MeanSquaredError", "mean_absolute_error"]
-    assert all(first is x and second is y for _, first, second in called.losses)
+    assert [each.name for each in called.losses] == ["MeanSquaredError", "mean_absolute_error"]
+    assert [each.function for each in called.losses] == [
+        "mean_squared_error",
+        "mean_absolute_error",
+    ]
+    assert all(each.labels is x and each.predictions is y for each in called.losses)
+
+
+def test_updates_of_metrics_are_noted_with_the_function_behind_them():
+    x, y = tf.ones((2, 1)), tf.zeros((2, 1))
+    with adaptations.watching_calls() as called:
+        keras.metrics.BinaryAccuracy(threshold=0.3).update_state(x, y)
+        keras.metrics.Mean().update_state(x)
+
+    (noted,) = called.metrics
+    assert (noted.name, noted.function) == ("BinaryAccuracy", "binary_accuracy")
+    assert noted.settings == {"threshold": 0.3}
+
+
+def test_gradients_of_a_tape_are_noted_with_their_targets():
+    weight = tf.Variable(2.0)
+    with adaptations.watching_tapes() as seen, tf.GradientTape() as tape:
+        loss = 3.0 * weight
+        assert float(tape.gradient(loss, weight)) == 3.0
+
+    ((target, source),) = seen
+    assert target is loss
+    assert source is weight

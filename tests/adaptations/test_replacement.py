@@ -20,6 +20,7 @@ SGD = keras.optimizers.SGD
 
 OPTIMIZER = "keras.src.backend.tensorflow.optimizer.TFOptimizer"
 BASE_OPTIMIZER = "keras.src.optimizers.base_optimizer.BaseOptimizer"
+TRAINER = "keras.src.backend.tensorflow.trainer.TensorFlowTrainer"
 
 Scope = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -56,11 +57,18 @@ SCOPES: dict[str, tuple[Scope, set[str]]] = {
     ),
     "accumulation": (accumulating, {f"{BASE_OPTIMIZER}.iterations"}),
     "model losses": (adaptations.watching_losses, {"keras.src.layers.layer.Layer.losses"}),
+    "tapes": (
+        adaptations.watching_tapes,
+        {"tensorflow.python.eager.backprop.GradientTape.gradient"},
+    ),
     "calls": (
         adaptations.watching_calls,
         {
             "keras.src.layers.layer.Layer.__call__",
             "keras.src.losses.loss.Loss.__call__",
+            "keras.src.metrics.reduction_metrics.MeanMetricWrapper.update_state",
+            *(f"{TRAINER}.{name}" for name in ("fit", "evaluate", "predict")),
+            *(f"{TRAINER}.{name}_on_batch" for name in ("train", "test", "predict")),
             *(f"keras.losses.{name}" for name in LOSS_FUNCTIONS),
         },
     ),

@@ -7,12 +7,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from tests.programs.wrong import run_time, steps
+from tests.programs.wrong import losses_and_metrics, run_time, steps
 from tests.programs.wrong.corpus import Wrong, plans_of, programs_of
 
 import loopwright as lw
 
-PROGRAMS = programs_of(run_time, steps)
+PROGRAMS = programs_of(losses_and_metrics, run_time, steps)
 TRIALS = [(name, plan) for name, build in PROGRAMS.items() for plan in plans_of(build)]
 
 
@@ -20,7 +20,7 @@ def train(build: Callable[[bool], Wrong], plan: str, *, mistake: bool) -> Wrong:
     keras.utils.set_random_seed(1)
     program = build(mistake)
     arrays = {"batch_size": 8} if isinstance(program.x, np.ndarray | dict | list) else {}
-    fixed = {"epochs": 2, "verbose": 0}
+    fixed = {"verbose": 0} if "until" in program.options else {"epochs": 2, "verbose": 0}
     arguments: dict[str, Any] = {"x": program.x, "y": program.y, **arrays, **fixed}
     lw.Trainer(program.trained, plan=plan).fit(**{**arguments, **program.options})
     return program

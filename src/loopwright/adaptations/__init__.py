@@ -12,6 +12,7 @@ from loopwright.adaptations.callbacks import (
     steps_to_save,
     writes_batch,
 )
+from loopwright.adaptations.comparisons import Comparison, without_keras_warnings
 from loopwright.adaptations.datasets import (
     PipelinePart,
     holds_failure,
@@ -32,11 +33,14 @@ from loopwright.adaptations.models import (
     better,
     build_compiled_model,
     is_bookkeeping,
+    is_loss_tracker,
     loss_arguments,
     take_initial_epoch,
     watching_updates,
+    without_values,
 )
 from loopwright.adaptations.optimizers import (
+    Applied,
     accumulators,
     counter_in,
     learning_rate_of,
@@ -52,6 +56,7 @@ from loopwright.adaptations.reduction import (
     replicas_draw_alike,
     replicas_draw_apart,
 )
+from loopwright.adaptations.tapes import watching_tapes
 from loopwright.adaptations.tracing import (
     autograph,
     captured_variables,
@@ -65,7 +70,9 @@ from loopwright.adaptations.tracing import (
 )
 
 __all__ = [
+    "Applied",
     "Called",
+    "Comparison",
     "PipelinePart",
     "accumulators",
     "autograph",
@@ -82,6 +89,7 @@ __all__ = [
     "inner_graphs",
     "inner_inputs",
     "is_bookkeeping",
+    "is_loss_tracker",
     "iterator_state",
     "layers_in",
     "learning_rate_of",
@@ -110,8 +118,11 @@ __all__ = [
     "watching_applies",
     "watching_calls",
     "watching_losses",
+    "watching_tapes",
     "watching_updates",
     "without_accumulation",
+    "without_keras_warnings",
+    "without_values",
     "workers",
     "writes_batch",
     "written_handles",

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,6 +9,11 @@ from typing import Any
 
 import keras
 
+from loopwright.adaptations.comparisons import (
+    Comparison,
+    watching_comparisons,
+    without_keras_warnings,
+)
 from loopwright.adaptations.replacement import replaced
 
 
@@ -39,18 +43,20 @@ class Called:
 
     layers: list[tuple[keras.Layer, Any]] = field(default_factory=list)
     """Layers and models, not those inside others, with their `training` argument."""
-    losses: list[tuple[str, Any, Any]] = field(default_factory=list)
-    """Keras losses by name, with their two arguments."""
+    outputs: list[Any] = field(default_factory=list)
+    """What these layers returned."""
+    losses: list[Comparison] = field(default_factory=list)
+    metrics: list[Comparison] = field(default_factory=list)
 
 
 @contextlib.contextmanager
 def watching_calls() -> Iterator[Called]:
-    """Notes the layers and Keras losses that a step calls.
+    """Notes the layers, Keras losses and metrics that a step calls.
 
     If this moves: the guards against inference mode and swapped arguments say nothing.
     """
     called, depth = Called(), threading.local()
-    layer_call, loss_call = keras.Layer.__call__, keras.losses.Loss.__call__
+    layer_call = keras.Layer.__call__
 
     # AutoGraph leaves functions of Keras alone: `wraps` lets these pass as such.
     @functools.wraps(layer_call)
@@ -60,34 +66,48 @@ def watching_calls() -> Iterator[Called]:
             called.layers.append((self, kwargs.get("training")))
         depth.value = outer + 1
         try:
-            return layer_call(self, *args, **kwargs)
+            if outer:
+                return layer_call(self, *args, **kwargs)
+            with without_keras_warnings():
+                output = layer_call(self, *args, **kwargs)
         finally:
             depth.value = outer
+        called.outputs.append(output)
+        return output
 
-    @functools.wraps(loss_call)
-    def of_loss(self: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-        called.losses.append((type(self).__name__, y_true, y_pred))
-        return loss_call(self, y_true, y_pred, *args, **kwargs)
-
-    def of_function(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def noted(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-            called.losses.append((function.__name__, y_true, y_pred))
-            return function(y_true, y_pred, *args, **kwargs)
-
-        return noted
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(replaced(keras.Layer, "__call__", of_layer))
-        stack.enter_context(replaced(keras.losses.Loss, "__call__", of_loss))
-        for name, function in list(vars(keras.losses).items()):
-            if inspect.isfunction(function) and _takes_labels(function):
-                stack.enter_context(replaced(keras.losses, name, of_function(function)))
+    with (
+        replaced(keras.Layer, "__call__", of_layer),
+        watching_comparisons(called.losses, called.metrics),
+        _refusing_whole_trainings(),
+    ):
         yield called
 
 
-def _takes_labels(function: Callable[..., Any]) -> bool:
-    return list(inspect.signature(function).parameters)[:2] == ["y_true", "y_pred"]
+@contextlib.contextmanager
+def _refusing_whole_trainings() -> Iterator[None]:
+    """Raise where a step calls `model.fit`, `predict` or the like, which cannot be traced.
+
+    If this moves: such a call ends in a cryptic error of Keras (tested).
+    """
+    with contextlib.ExitStack() as stack:
+        for name in _WHOLE_TRAININGS:
+            owner = next(kind for kind in keras.Model.__mro__ if name in vars(kind))
+            stack.enter_context(replaced(owner, name, _refused(name, vars(owner)[name])))
+        yield
+
+
+_WHOLE_TRAININGS = (
+    *("fit", "evaluate", "predict"),
+    *("train_on_batch", "test_on_batch", "predict_on_batch"),
+)
+
+
+def _refused(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"the step calls model.{name}")
+
+    return method
 
 
 def layers_in(layer: keras.Layer) -> list[keras.Layer]:

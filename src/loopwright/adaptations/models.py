@@ -33,6 +33,22 @@ def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:
     return dict(getattr(loss, "_fn_kwargs", None) or {})
 
 
+def without_values(metric: keras.metrics.Metric) -> bool:
+    """Whether these are the metrics of `compile(metrics=...)`, and no step has updated them yet.
+
+    If this moves: a step that forgets them fails at the end of the epoch, as in Keras (tested).
+    """
+    return type(metric).__name__ == "CompileMetrics" and not getattr(metric, "built", True)
+
+
+def is_loss_tracker(metric: keras.metrics.Metric, model: keras.Model) -> bool:
+    """Whether a metric is Keras' own mean of the loss, which a step of one's own need not update.
+
+    If this moves: a right step of a Keras model is warned of an idle metric (tested).
+    """
+    return metric is getattr(model, "_loss_tracker", None)
+
+
 @contextlib.contextmanager
 def watching_updates(metrics: Sequence[keras.metrics.Metric]) -> Iterator[set[Any]]:
     """The metrics whose `update_state` is called while it lasts, also by calling the metric.

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -35,21 +36,32 @@ def without_accumulation(optimizer: keras.optimizers.Optimizer) -> Iterator[None
         yield
 
 
-@contextlib.contextmanager
-def watching_applies() -> Iterator[list[tuple[Any, list[Any]]]]:
-    """Note each `apply` and `apply_gradients` of an optimizer, with the variables it was given.
+@dataclass(frozen=True)
+class Applied:
+    """One update by an optimizer."""
 
-    If this moves: the guard against unrolled loops misses updates that a step makes by itself.
+    optimizer: Any
+    variables: list[Any]
+    gradients: list[Any]
+
+
+@contextlib.contextmanager
+def watching_applies() -> Iterator[list[Applied]]:
+    """Note each `apply` and `apply_gradients` of an optimizer, with what it was given.
+
+    If this moves: the guards against unrolled loops and against two optimizers for one variable
+    miss updates that a step makes by itself.
     """
     owner = defining_class("apply")
-    original, seen = owner.apply, list[tuple[Any, list[Any]]]()
+    original, seen = owner.apply, list[Applied]()
 
     # AutoGraph leaves functions of Keras alone: `wraps` lets this pass as such.
     @functools.wraps(original)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-        seen.append((self, trainable_variables or []))
+        grads = list(grads)
+        seen.append(Applied(self, trainable_variables or [], grads))
         return original(self, grads, trainable_variables)
 
     with replaced(owner, "apply", apply):
