@@ -10,7 +10,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright import adaptations, declaration, loop
+from loopwright import adaptations, data_checks, declaration, loop, silencing
 from loopwright.agreement import Agreement, Team
 from loopwright.averages import finalize_averages
 from loopwright.data import Data, Feed
@@ -19,6 +19,7 @@ from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Sink, Started
 from loopwright.finite import OnNan
 from loopwright.history import History
+from loopwright.learning_checks import LearningWatch
 from loopwright.meter import Pace
 from loopwright.piloting import Piloting
 from loopwright.runners import Runners
@@ -31,6 +32,7 @@ from loopwright.task import Task
 from loopwright.telemetry.callback_model import Scoring
 from loopwright.telemetry.callbacks import CallbackBridge
 from loopwright.training import Training
+from loopwright.validation import undisturbed
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class Fitting:
         )
         counted = int(lent.task.step_counter.read_value())
         self.first_step = counted if snapshot is None else snapshot.first_step
+        data_checks.require_numbers(asked.data, lent.task)
         self.tally = Tally(lent.task, "train_step", lent.runners.updates)
         self.training = Training(
             functools.partial(lent.runners.runner, "train_step", recorded=self.bridge.recorded),
@@ -138,6 +141,7 @@ class Fitting:
             # What is wrong with validation shows before an hour of training, not after it.
             if held.can_be_read_again:
                 lent.build_test(held, asked.validation_steps)
+        self._check_data()
 
     def events(
         self,
@@ -153,7 +157,9 @@ class Fitting:
         `leaving` is called for what ends the run, with everything as it is at that moment.
         """
         events = self._looped(place, scores, saving, recover)
-        sinks = [self.bridge, self.history, *self.asked.sinks]
+        sinks: list[Sink] = [self.bridge, self.history, *self.asked.sinks]
+        if self.lent.team.is_chief:
+            sinks.append(LearningWatch(self.lent.task, self.lent.runners.silenced))
         return self._heard(events, sinks, leaving or {})
 
     def read_again(self, after: Read) -> None:
@@ -237,6 +243,25 @@ class Fitting:
             stop_requested=agreement.any(parts.pop("stop_requested")),
             **parts,
         )
+
+    def _check_data(self) -> None:
+        lent, asked = self.lent, self.asked
+        spec = None if self.feed is None else self.feed.batch_spec
+
+        def graph() -> Any:
+            # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
+            is_eager = lent.piloting.plan.step == "eager"
+            return None if is_eager else lent.runners.built("train_step", spec).graph
+
+        conditions = data_checks.Conditions(
+            lent.task,
+            shuffle=asked.shuffle,
+            nan_ends_the_run=lent.on_nan == "raise" and not self.bridge.looks_for_nan,
+            graph=graph,
+            undisturbed=lambda: undisturbed(lent.task, lent.strategy),
+        )
+        with silencing.silenced(lent.runners.silenced):
+            data_checks.check(asked.data, asked.sets, conditions)
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:
         asked = self.asked

@@ -10,13 +10,23 @@ from loopwright.warning_places import warn_at_call
 WarningId = Literal[
     "baked-in-array",
     "broadcast",
+    "constant-inputs",
+    "constant-labels",
+    "constant-loss",
+    "exploding-loss",
     "idle-metric",
     "inference-mode",
+    "large-batch",
     "no-gradient",
+    "shared-rows",
+    "sorted-labels",
     "swapped-arguments",
     "unrolled-loop",
     "unsavable-layer",
+    "unscaled-images",
     "unused-losses",
+    "zero-gradients",
+    "zero-learning-rate",
 ]
 """What each warns of is told in `docs/debugging.md`."""
 

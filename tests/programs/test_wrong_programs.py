@@ -7,12 +7,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from tests.programs.wrong import steps
+from tests.programs.wrong import data, numbers, steps
 from tests.programs.wrong.corpus import Wrong, plans_of, programs_of
 
 import loopwright as lw
 
-PROGRAMS = programs_of(steps)
+PROGRAMS = programs_of(data, numbers, steps)
 TRIALS = [(name, plan) for name, build in PROGRAMS.items() for plan in plans_of(build)]
 
 
