@@ -21,8 +21,8 @@ def _network(activation: str | None = None, units: int = 1, bias: float = 0.0) -
 
 _DEAD = (
     "  do: look at the last activation: a ReLU whose inputs are all negative or a saturated "
-    "sigmoid has no gradient; scale the inputs, or use another activation or initializer; check that the "
-    "loss is neither clipped nor rounded"
+    "sigmoid has no gradient; scale the inputs, or use another activation or initializer; check "
+    "that the loss is neither clipped nor rounded"
 )
 
 
