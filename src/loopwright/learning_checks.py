@@ -2,7 +2,6 @@
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, final
 
 import keras
@@ -11,35 +10,24 @@ import tensorflow as tf
 
 from loopwright import adaptations, silencing, state
 from loopwright.errors import message
-from loopwright.events import EpochEnded, Event, Finished, Trained
+from loopwright.events import EpochEnded, Event, Finished, Started, Trained
 from loopwright.explanations import variable_name
 from loopwright.task import Task
 from loopwright.telemetry.facts import learning_rates, optimizers
 
 UPDATES = 16
-"""How many updates have to leave every weight unchanged. Each later look waits twice as long."""
-LOOKS = 4
+"""How many updates have to leave every weight unchanged, from the very first one on.
+
+Later on weights may rest because nothing is left to learn.
+"""
 EXPLODED = 1e6
 """How many times its first value a loss has to reach; a first value below 1 counts as 1."""
 LASTING_STEPS = 50
 """How long it has to stay there: a loss that is NaN before that is told by its own error."""
 EPOCHS, BATCHES = 3, 11
 """How many epochs of how many batches have to report the same bits."""
-_NO_RATE = 1e-7
-"""A learning rate that changes no weight of ordinary size in float32."""
-
-
-@dataclass(frozen=True)
-class _Window:
-    """The weights of an optimizer at one moment, to be compared with those of a later one."""
-
-    updates: int
-    checksums: tuple[int, ...]
-    number: int = 0
-
-    @property
-    def length(self) -> int:
-        return UPDATES * 2**self.number
+_NO_RATE = 1e-5
+"""A learning rate that may leave weights as they are, though their gradients are not zero."""
 
 
 @final
@@ -49,7 +37,10 @@ class LearningWatch:
     def __init__(self, task: Task, silenced: frozenset[str]) -> None:
         self._task, self._silenced = task, silenced
         self._optimizers: dict[str, keras.optimizers.Optimizer] = {}
-        self._windows: dict[str, _Window | None] = {}
+        self._checksums: dict[str, tuple[int, ...]] = {}
+        """Of the weights before the first update, for each optimizer; empty once compared."""
+        self._is_new = False
+        """Whether this run begins with untrained weights."""
         self._first_loss: float | None = None
         self._exploded_at: int | None = None
         self._is_told = False
@@ -63,54 +54,56 @@ class LearningWatch:
                 case Trained():
                     self._look_at_loss(event)
                     if not self._is_told:
-                        self._look_at_weights(event.metrics)
+                        self._look_at_weights()
                 case EpochEnded():
                     self._look_at_epoch(event)
                 case Finished(reason="complete" | "stopped" | "left"):
                     self._tell_explosion()
+                case Started():
+                    self._begin(event.step)
                 case _:
-                    self._begin()
+                    pass
 
-    def _begin(self) -> None:
-        """Hold the weights before the first step, as far as they are built."""
-        if not self._optimizers:
-            self._optimizers = {
-                path: getattr(optimizer, "inner_optimizer", optimizer)
-                for path, optimizer in optimizers(self._task).items()
-            }
+    def _begin(self, step: int) -> None:
+        self._is_new = step == 0
+        self._optimizers = {
+            path: getattr(optimizer, "inner_optimizer", optimizer)
+            for path, optimizer in optimizers(self._task).items()
+        }
+        self._hold_weights()
+
+    def _hold_weights(self) -> None:
+        """Hold what the weights are before the first update, as far as they are built.
+
+        An eager step builds its optimizer when it runs: the first update has been made then.
+        """
         for path, optimizer in self._optimizers.items():
             # What has no weights to train is named when the step is traced, or by Keras.
-            is_ready = optimizer.built and adaptations.trained_by(optimizer)
-            if path not in self._windows and is_ready:
-                self._windows[path] = _Window(_updates(optimizer), _checksums(optimizer))
+            is_built = optimizer.built and adaptations.trained_by(optimizer)
+            if path not in self._checksums and is_built and _updates(optimizer) <= 1:
+                self._checksums[path] = _checksums(optimizer)
 
-    def _look_at_weights(self, metrics: Mapping[str, Any]) -> None:
-        self._begin()
-        for path, window in self._windows.items():
+    def _look_at_weights(self) -> None:
+        self._hold_weights()
+        for path, before in self._checksums.items():
             optimizer = self._optimizers[path]
-            if window is None or _updates(optimizer) - window.updates < window.length:
-                continue
-            checksums, following = _checksums(optimizer), window.number + 1
-            next_window = _Window(_updates(optimizer), checksums, following)
-            self._windows[path] = next_window if following < LOOKS else None
-            if checksums == window.checksums and not self._is_told:
-                self._tell_unchanged(path, window, metrics)
+            if before and _updates(optimizer) > UPDATES:
+                self._checksums[path] = ()
+                if _checksums(optimizer) == before and not self._is_told:
+                    self._tell_unchanged(path, optimizer)
 
-    def _tell_unchanged(self, path: str, window: _Window, metrics: Mapping[str, Any]) -> None:
-        rates = learning_rates({path: self._optimizers[path]})
-        rate = rates["learning_rate"]
-        if window.number and (rate < _NO_RATE or metrics.get("loss") == 0):
-            return  # a schedule that has ended, or nothing left to learn
+    def _tell_unchanged(self, path: str, optimizer: keras.optimizers.Optimizer) -> None:
         self._is_told = True
-        names = [variable_name(v) for v in adaptations.trained_by(self._optimizers[path])]
+        rate = learning_rates({path: optimizer})["learning_rate"]
+        names = [variable_name(v) for v in adaptations.trained_by(optimizer)]
         listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
         owner = "" if len(self._optimizers) == 1 else f" of {path}"
-        when = "changes any more" if window.number else f"changed in the first {UPDATES} updates"
+        what = f"No weight{owner} changed in the first {UPDATES} updates"
         if rate < _NO_RATE:
             silencing.warn(
                 "zero-learning-rate",
                 message(
-                    f"No weight{owner} {when}: the learning rate is {rate:g}.",
+                    f"{what}: the learning rate is {rate:g}.",
                     expected="updates that change the weights",
                     received=f"learning_rate={rate:g}; unchanged: {listed}",
                     do="set the optimizer's learning_rate; look at the schedule or callback that "
@@ -121,7 +114,7 @@ class LearningWatch:
         silencing.warn(
             "zero-gradients",
             message(
-                f"No weight{owner} {when}: all gradients are exactly zero.",
+                f"{what}: all gradients are exactly zero.",
                 expected="at least one gradient that is not zero",
                 received=f"learning_rate={rate:g}; unchanged: {listed}",
                 do="look at the last activation: a ReLU whose inputs are all negative or a "
@@ -162,7 +155,12 @@ class LearningWatch:
 
     def _look_at_epoch(self, event: EpochEnded) -> None:
         loss = _loss(event.metrics)
-        if loss is None or event.steps < BATCHES or len(self._epoch_losses) == EPOCHS:
+        if (
+            loss is None
+            or not self._is_new
+            or event.steps < BATCHES
+            or len(self._epoch_losses) == EPOCHS
+        ):
             return
         self._epoch_losses.append(loss)
         is_constant = len(set(self._epoch_losses)) == 1 and loss != 0
@@ -192,5 +190,8 @@ def _updates(optimizer: keras.optimizers.Optimizer) -> int:
 
 def _checksums(optimizer: keras.optimizers.Optimizer) -> tuple[int, ...]:
     """Return a checksum of every weight: holding copies of them would take their memory again."""
-    values = [state.replicas(variable.value)[0] for variable in adaptations.trained_by(optimizer)]
-    return tuple(zlib.crc32(np.ascontiguousarray(value.numpy())) for value in values)
+    held = [v for part in adaptations.trained_by(optimizer) for v in state.variables(part)]
+    # Halves are too coarse to tell a small update from none.
+    if not all(v.dtype in (tf.float32, tf.float64) for v in held):
+        return ()
+    return tuple(zlib.crc32(state.replicas(v)[0].numpy().tobytes()) for v in held)
