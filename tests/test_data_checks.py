@@ -21,8 +21,10 @@ def fit(
 ) -> lw.Trainer:
     model = keras.Sequential([keras.Input(x.shape[1:]), keras.layers.Dense(1)])
     task = lw.Supervised(model, "mse", keras.optimizers.SGD(1e-6))
-    trainer = lw.Trainer(task, **{"plan": "eager"} | (trainer_options or {}))
-    trainer.fit(x, y, **{"batch_size": 300, "verbose": 0} | options)
+    made_with: dict[str, Any] = {"plan": "eager", **(trainer_options or {})}
+    arguments: dict[str, Any] = {"batch_size": 300, "verbose": 0, **options}
+    trainer = lw.Trainer(task, **made_with)
+    trainer.fit(x, y, **arguments)
     return trainer
 
 

@@ -47,8 +47,8 @@ def require_numbers(data: Data | None, task: Task) -> None:
         return
     if any(one.dtype == "string" for one in inputs):
         return
-    few = Sample(np.arange(1), len(data), data.rows([0]))
-    for name, leaf in nests.leaves(few.inputs, "x"):
+    first = Sample(np.arange(1), len(data), data.rows([0]))
+    for name, leaf in nests.leaves(first.inputs, "x"):
         if isinstance(leaf, tf.Tensor) and leaf.dtype == tf.string and leaf.shape.num_elements():
             words = [word.decode(errors="replace") for word in leaf.numpy().reshape(-1)]
             if all(_is_number(word) for word in words):
@@ -308,7 +308,7 @@ def _is_pixels(leaf: np.ndarray) -> bool:
         is_image = any(side >= 16 and side % 1 == 0 for side in sides)
     if not is_image or kind not in "uif":
         return False
-    low, high = leaf.min(), leaf.max()
+    if not (leaf.min() >= 0 and 50 < leaf.max() <= 255):
+        return False
     # Images alone have an own axis for colours; other numbers may fill a square.
-    is_whole = len(shape) == 3 or kind in "ui" or bool(np.all(leaf % 1 == 0))
-    return low >= 0 and 50 < high <= 255 and is_whole
+    return len(shape) == 3 or kind in "ui" or bool(np.all(leaf % 1 == 0))

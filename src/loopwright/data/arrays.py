@@ -89,10 +89,8 @@ class Arrays(Data):
 
     @property
     def row_bytes(self) -> int:
-        """How many bytes an example takes, strings not counted."""
-        leaves = tf.nest.flatten(self._batch, expand_composites=True)
-        sizes = [leaf.dtype.size * (leaf.shape.num_elements() or 1) for leaf in leaves]
-        return max(1, sum(sizes) // max(self._end, 1))
+        """Return about how many bytes an example takes."""
+        return max(1, sum(_row_bytes(leaf) for leaf in tf.nest.flatten(self._batch)))
 
     def in_batches_of(self, batch_size: int) -> "Arrays":
         """The same data, in batches of this size; the last one may be smaller."""
@@ -280,6 +278,12 @@ class Arrays(Data):
         changed = copy.copy(self)
         vars(changed).update(changes)
         return changed
+
+
+def _row_bytes(leaf: Any) -> int:
+    if not isinstance(leaf, tf.Tensor) or leaf.dtype == tf.string:
+        return 2**15  # gathering these takes as long as so many bytes of numbers
+    return leaf.dtype.size * (leaf.shape[1:].num_elements() or 1)
 
 
 def _common_length(named: Mapping[str, Any]) -> int:

@@ -10,8 +10,8 @@ import tensorflow as tf
 from loopwright.data import nests
 from loopwright.data.arrays import Arrays
 
-MOST_BYTES = 2**25
-"""A gigabyte of examples is looked at in this much of it."""
+MOST_ROWS, MOST_BYTES = 2**17, 2**25
+"""Of more than this a random part is looked at."""
 MOST_COMPARED_ROWS, MOST_COMPARED_BYTES = 10_000, 2**23
 """Rows are compared one by one, which takes longer."""
 
@@ -25,7 +25,7 @@ class Sample:
     examples: int
     """How many there are in all."""
     batch: Any
-    """The examples, as a batch of tensors."""
+    """The examples, as a batch: numbers as NumPy arrays, other leaves as they are."""
 
     @property
     def inputs(self) -> Any:
@@ -44,32 +44,25 @@ class Sample:
         count = len(self.places)
         return f"{count:,} examples" + ("" if count == self.examples else " looked at")
 
-    def some(self, rows: int) -> "Sample":
-        """Return at most `rows` examples of it, spread over all of it."""
-        if len(self.places) <= rows:
-            return self
-        kept = _places(len(self.places), rows, seed=self.examples)
-        batch = tf.nest.map_structure(lambda leaf: nests.gather(leaf, kept), self.batch)
-        return Sample(self.places[kept], self.examples, batch)
-
 
 def sample(data: Arrays) -> Sample:
-    """Return the examples to look at: all up to 32 MB, else a random part, the same each time."""
-    places = _places(len(data), max(64, MOST_BYTES // data.row_bytes), seed=len(data))
-    return Sample(places, len(data), data.rows(places))
+    """Return the examples to look at: all, or of large arrays a part, the same each time."""
+    most = min(MOST_ROWS, max(64, MOST_BYTES // data.row_bytes))
+    places = _places(len(data), most, seed=len(data))
+    batch = tf.nest.map_structure(_as_numbers, data.rows(places))
+    return Sample(places, len(data), batch)
 
 
 def numbers(nest: Any, path: str) -> Iterator[tuple[str, np.ndarray]]:
     """Yield every dense leaf that holds numbers, with its path: `x`, `x['image']`."""
     for name, leaf in nests.leaves(nest, path):
-        if isinstance(leaf, tf.Tensor) and leaf.dtype != tf.string:
-            yield name, leaf.numpy()
+        if isinstance(leaf, np.ndarray):
+            yield name, leaf
 
 
 def is_dense(nest: Any) -> bool:
-    """Return whether every leaf is a dense tensor of numbers."""
-    leaves = [leaf for _, leaf in nests.leaves(nest, "")]
-    return all(isinstance(leaf, tf.Tensor) and leaf.dtype != tf.string for leaf in leaves)
+    """Return whether every leaf is a dense array of numbers."""
+    return all(isinstance(leaf, np.ndarray) for _, leaf in nests.leaves(nest, ""))
 
 
 def shared_rows(training: Sample, validation: Sample) -> tuple[int, int, float]:
@@ -78,23 +71,28 @@ def shared_rows(training: Sample, validation: Sample) -> tuple[int, int, float]:
     Of both sets a part is looked at, so that a row that both have may be seen on one side only;
     the share allows for that. It is 0 where training rows repeat each other about as often.
     """
-    row_bytes = sum(leaf.nbytes for _, leaf in numbers(validation.inputs, "x"))
-    row_bytes = max(1, row_bytes // max(len(validation.places), 1))
-    rows = min(MOST_COMPARED_ROWS, max(64, MOST_COMPARED_BYTES // row_bytes))
-    training, validation = training.some(rows), validation.some(rows)
-    trained, held = _row_bytes(training.inputs), _row_bytes(validation.inputs)
+    trained, held = _some_rows(training), _some_rows(validation)
     known = set(trained)
     shared = sum(row in known for row in held)
     repeated = 1 - len(known) / len(trained)
     if shared / len(held) <= 4 * repeated:
         return shared, len(held), 0.0
-    seen = len(training.places) / training.examples
+    seen = len(trained) / training.examples
     return shared, len(held), min(1.0, shared / (len(held) * seen))
 
 
-def _row_bytes(inputs: Any) -> list[bytes]:
-    leaves = [leaf.reshape(len(leaf), -1) for _, leaf in numbers(inputs, "x")]
-    return [b"".join(leaf[row].tobytes() for leaf in leaves) for row in range(len(leaves[0]))]
+def _some_rows(some: Sample) -> list[bytes]:
+    """Return rows of the inputs as bytes, spread over all of them."""
+    leaves = [leaf.reshape(len(leaf), -1) for _, leaf in numbers(some.inputs, "x")]
+    row_bytes = max(1, sum(leaf[:1].nbytes for leaf in leaves))
+    most = min(MOST_COMPARED_ROWS, max(64, MOST_COMPARED_BYTES // row_bytes))
+    rows = _places(len(some.places), most, seed=some.examples)
+    return [b"".join(leaf[row].tobytes() for leaf in leaves) for row in rows]
+
+
+def _as_numbers(leaf: Any) -> Any:
+    is_numbers = isinstance(leaf, tf.Tensor) and leaf.dtype != tf.string
+    return leaf.numpy() if is_numbers else leaf
 
 
 def _places(count: int, most: int, *, seed: int) -> np.ndarray:
