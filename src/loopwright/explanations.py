@@ -206,6 +206,15 @@ def _shapes(found: re.Match[str], step: str, place: str, _: str, batch: str) -> 
 
 
 def _misfit(found: re.Match[str], _: str, place: str, __: str, batch: str) -> str:
+    expected = _batched_twice(found[0], batch)
+    if expected is not None:
+        return message(
+            f"The batch has one axis more than the model takes: it looks batched twice{place}.",
+            expected=expected,
+            received=batch,
+            do="leave out one of the two batch() calls; if this axis is meant, add it to the "
+            "model's input",
+        )
     return message(
         f"The batch does not fit the model{place}.",
         # Keras puts its own stack of layers around the one line that matters.
@@ -214,6 +223,28 @@ def _misfit(found: re.Match[str], _: str, place: str, __: str, batch: str) -> st
         do="compare the shapes and dtypes above with the model's first layer"
         + (" (is the data batched?)" if "ndim" in found[0] else ""),
     )
+
+
+def _batched_twice(text: str, batch: str) -> str | None:
+    """Return what a model expects of batches that have two axes of examples; None of others.
+
+    >>> _batched_twice("expected shape=(None, 4), found shape=(None, None, 4)",
+    ...                "batch[0]: float32 (None, None, 4), batch[1]: int64 (None, None)")
+    'shape (None, 4)'
+    """
+    shapes = re.search(r"xpected shape=?\s?(\(.*?\)).* shape=?\s?(\(.*?\))", text)
+    ranks = re.search(r"expected (?:min_)?ndim=(\d+), found ndim=(\d+)", text)
+    if shapes is not None:
+        one_more = shapes[1].count(",") + 1 == shapes[2].count(",")
+        expected = f"shape {shapes[1]}"
+    else:
+        one_more = ranks is not None and int(ranks[1]) + 1 == int(ranks[2])
+        expected = "" if ranks is None else f"{ranks[1]} axes"
+    firsts = {leaf.group(1, 2) for leaf in re.finditer(r"\((\w+), (\w+)[,)]", batch)}
+    is_everywhere = len(firsts) == 1 and batch.count(": ") == len(re.findall(r"\(\w+, ", batch))
+    # An axis of the data itself has a length, beside an open number of examples.
+    alike = is_everywhere and len({size == "None" for size in next(iter(firsts))}) == 1
+    return expected if one_more and alike else None
 
 
 def _strings(_: re.Match[str], step: str, place: str, __: str, batch: str) -> str:

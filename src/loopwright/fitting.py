@@ -10,7 +10,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright import adaptations, declaration, loop, verdict
+from loopwright import adaptations, data_checks, declaration, loop, silencing, verdict
 from loopwright.agreement import Agreement, Team
 from loopwright.averages import finalize_averages
 from loopwright.data import Data, Feed
@@ -20,6 +20,7 @@ from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
 from loopwright.exactness import EXACT
 from loopwright.finite import OnNan
 from loopwright.history import History
+from loopwright.learning_checks import LearningWatch
 from loopwright.meter import Pace
 from loopwright.piloting import Piloting
 from loopwright.runners import Runners
@@ -33,6 +34,7 @@ from loopwright.task import Task
 from loopwright.telemetry.callback_model import Scoring
 from loopwright.telemetry.callbacks import CallbackBridge
 from loopwright.training import Training
+from loopwright.validation import undisturbed
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ class Fitting:
         )
         counted = int(lent.task.step_counter.read_value())
         self.first_step = counted if snapshot is None else snapshot.first_step
+        data_checks.require_numbers(asked.data, lent.task)
         self.tally = Tally(lent.task, "train_step", lent.runners.updates)
         with self.watch.timing("compile"):
             self.training = self._built_training(counted if snapshot is None else snapshot.step)
@@ -157,6 +160,7 @@ class Fitting:
             # What is wrong with validation shows before an hour of training, not after it.
             if held.can_be_read_again:
                 lent.build_test(held, asked.validation_steps)
+        self._check_data()
         return training
 
     def events(
@@ -173,7 +177,9 @@ class Fitting:
         `leaving` is called for what ends the run, with everything as it is at that moment.
         """
         events = self._looped(place, scores, saving, recover)
-        sinks = [self.bridge, self.history, *map(self._timed, self.asked.sinks)]
+        sinks: list[Sink] = [self.bridge, self.history, *map(self._timed, self.asked.sinks)]
+        if self.lent.team.is_chief:
+            sinks.append(LearningWatch(self.lent.task, self.lent.runners.silenced))
         return self._heard(events, sinks, leaving or {})
 
     def read_again(self, after: Read) -> None:
@@ -258,6 +264,25 @@ class Fitting:
             stop_requested=agreement.any(parts.pop("stop_requested")),
             **parts,
         )
+
+    def _check_data(self) -> None:
+        lent, asked = self.lent, self.asked
+        spec = None if self.feed is None else self.feed.batch_spec
+
+        def graph() -> Any:
+            # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
+            is_eager = lent.piloting.plan.step == "eager"
+            return None if is_eager else lent.runners.built("train_step", spec).graph
+
+        conditions = data_checks.Conditions(
+            lent.task,
+            shuffle=asked.shuffle,
+            nan_ends_the_run=lent.on_nan == "raise" and not self.bridge.looks_for_nan,
+            graph=graph,
+            undisturbed=lambda: undisturbed(lent.task, lent.strategy),
+        )
+        with silencing.silenced(lent.runners.silenced):
+            data_checks.check(asked.data, asked.sets, conditions)
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:
         asked = self.asked

@@ -203,7 +203,7 @@ def check_labels(loss: Any, labels: Any, predictions: Any, output: str = "") -> 
         return
     longer, shorter = (p, y) if p.rank > y.rank else (y, p)
     missing_axis = longer.rank == shorter.rank + 1 and longer[-1] == 1
-    if _is_of_keras(loss):
+    if is_of_keras(loss):
         fits = missing_axis or _same(y, p)
     else:
         fits = not missing_axis and (_same(y, p) or not _meet_in(loss, y, p))
@@ -229,7 +229,8 @@ def _takes_class_numbers(loss: Any) -> bool:
     return loss in ("ce", "crossentropy") or bool(re.search("sparse|ctc|circle|generalized", words))
 
 
-def _is_of_keras(loss: Any) -> bool:
+def is_of_keras(loss: Any) -> bool:
+    """Return whether a loss comes with Keras: a name, an object or a function."""
     modules = (type(loss).__module__, getattr(loss, "__module__", None) or "")
     return isinstance(loss, str) or any(module.startswith("keras.") for module in modules)
 

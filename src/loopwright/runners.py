@@ -31,7 +31,7 @@ class Runners:
         silenced: frozenset[str] = frozenset(),
     ) -> None:
         self._task, self._strategy, self._on_nan = task, strategy, on_nan
-        self._watched, self._silenced = watch, silenced
+        self._watched, self.silenced = watch, silenced
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
         self._runners: dict[Any, StepRunner] = {}
@@ -131,7 +131,7 @@ class Runners:
             converts=converts,
             is_share=is_share,
             watch=self._watched if name == "train_step" else None,
-            silenced=self._silenced,
+            silenced=self.silenced,
         )
 
     def _build(self, step: Step, batch_spec: Any) -> Built:

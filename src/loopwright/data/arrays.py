@@ -69,6 +69,30 @@ class Arrays(Data):
     def __len__(self) -> int:
         return self._end - self._begin
 
+    @property
+    def batch_size(self) -> int:
+        """How many examples a batch has; the last one of an epoch may have fewer."""
+        return self._batch_size
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the step gets what `map` makes of the examples, not the examples."""
+        return self._map is not None
+
+    def is_of(self, other: "Arrays") -> bool:
+        """Return whether these are examples of the same arrays, as `split` leaves them."""
+        return self._batch is other._batch
+
+    def rows(self, places: Any) -> Any:
+        """Return the examples at these places, counted from 0, as one batch."""
+        chosen = tf.constant(places, tf.int64) + self._begin
+        return tf.nest.map_structure(lambda leaf: nests.gather(leaf, chosen), self._batch)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return about how many bytes an example takes."""
+        return max(1, sum(_row_bytes(leaf) for leaf in tf.nest.flatten(self._batch)))
+
     def in_batches_of(self, batch_size: int) -> "Arrays":
         """The same data, in batches of this size; the last one may be smaller."""
         if batch_size < 1:
@@ -255,6 +279,12 @@ class Arrays(Data):
         changed = copy.copy(self)
         vars(changed).update(changes)
         return changed
+
+
+def _row_bytes(leaf: Any) -> int:
+    if not isinstance(leaf, tf.Tensor) or leaf.dtype == tf.string:
+        return 2**15  # gathering these takes as long as so many bytes of numbers
+    return leaf.dtype.size * (leaf.shape[1:].num_elements() or 1)
 
 
 def _common_length(named: Mapping[str, Any]) -> int:

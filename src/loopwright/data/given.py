@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from loopwright.data import nests
 from loopwright.data.arrays import Arrays
 from loopwright.data.iterables import Batches
 from loopwright.data.shares import Shares
@@ -127,8 +128,39 @@ def validation_sets(given: Any, batch_size: int | None) -> dict[str, Data]:
     if given is None:
         return {}
     if isinstance(given, Mapping):
+        for name, value in given.items():
+            _require_examples(value, f"validation_data[{name!r}]")
         return {f"{name}_": _one_set(value, batch_size) for name, value in given.items()}
+    _require_examples(given, "validation_data")
     return {"": _one_set(given, batch_size)}
+
+
+def _require_examples(given: Any, name: str) -> None:
+    """Raise for empty validation data, by its name: the training data has examples."""
+    if isinstance(given, tf.data.Dataset):
+        if given.cardinality() == 0:
+            raise DataError(
+                message(
+                    f"{name} is empty.",
+                    expected="at least one batch",
+                    received="a dataset of 0 batches",
+                    do="check its files and filters; drop_remainder drops all of a small set",
+                )
+            )
+        return
+    parts = given if isinstance(given, tuple | list) else (given,)
+    named = zip(("x", "y", "sample_weight"), parts, strict=False)
+    leaves = [pair for path, part in named for pair in nests.leaves(part, path)]
+    lengths = {path: leaf.shape[0] for path, leaf in leaves if len(getattr(leaf, "shape", ()))}
+    if not parts or (lengths and not any(lengths.values())):
+        raise DataError(
+            message(
+                f"{name} is empty.",
+                expected="at least one example",
+                received=", ".join(f"{path}: 0 examples" for path in lengths) or "no arrays",
+                do="check the file, filter or split that the arrays come from",
+            )
+        )
 
 
 def _one_set(given: Any, batch_size: int | None) -> Data:

@@ -1,0 +1,195 @@
+"""Mistakes that only the numbers of a run show."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tests.programs.wrong.corpus import Wrong, on_every_plan
+
+import loopwright as lw
+
+X = np.random.default_rng(3).normal(size=(64, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+BINARY = (Y > 0).astype("float32")
+EPOCHS = {"batch_size": 4}
+
+
+def _network(activation: str | None = None, units: int = 1, bias: float = 0.0) -> keras.Model:
+    start = keras.initializers.Constant(bias)
+    dense = keras.layers.Dense(units, activation, bias_initializer=start, name="output")
+    return keras.Sequential([keras.Input((4,)), dense], name="net")
+
+
+_DEAD = (
+    "  do: look at the last activation: a ReLU whose inputs are all negative or a saturated "
+    "sigmoid has no gradient; scale the inputs, or use another activation or initializer; check "
+    "that the loss is neither clipped nor rounded"
+)
+
+
+@on_every_plan
+def dead_relu(mistake: bool) -> Wrong:
+    model = _network("relu", bias=-100.0 if mistake else 1.0)
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    return Wrong(
+        model,
+        "No weight changed in the first 16 updates: all gradients are exactly zero.\n"
+        "  expected: at least one gradient that is not zero\n"
+        "  received: learning_rate=0.01; unchanged: net/output/kernel, net/output/bias\n" + _DEAD,
+        X,
+        np.abs(Y),
+        id="zero-gradients",
+        options=EPOCHS,
+    )
+
+
+def saturated_sigmoid(mistake: bool) -> Wrong:
+    model = _network("sigmoid", bias=200.0 if mistake else 0.0)
+    return Wrong(
+        lw.Supervised(model, "mse", keras.optimizers.Adam(0.01)),
+        "No weight changed in the first 16 updates: all gradients are exactly zero.\n"
+        "  expected: at least one gradient that is not zero\n"
+        "  received: learning_rate=0.01; unchanged: net/output/kernel, net/output/bias\n" + _DEAD,
+        X,
+        BINARY,
+        id="zero-gradients",
+        options=EPOCHS,
+    )
+
+
+def clipped_loss(mistake: bool) -> Wrong:
+    class Clipped(lw.Task):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.optimizer = _network(), keras.optimizers.SGD(0.01)
+
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y + 10.0 - self.model(x, training=True)))
+                loss = tf.minimum(loss, 1.0 if mistake else 1e6)
+            self.minimize(loss, self.model, self.optimizer, tape)
+            return {"loss": loss}
+
+    return Wrong(
+        Clipped(),
+        "No weight changed in the first 16 updates: all gradients are exactly zero.\n"
+        "  expected: at least one gradient that is not zero\n"
+        "  received: learning_rate=0.01; unchanged: net/output/kernel, net/output/bias\n" + _DEAD,
+        X,
+        Y,
+        id="zero-gradients",
+        options=EPOCHS,
+    )
+
+
+@on_every_plan
+def learning_rate_of_zero(mistake: bool) -> Wrong:
+    return Wrong(
+        lw.Supervised(_network(), "mse", keras.optimizers.SGD(0.0 if mistake else 0.01)),
+        "No weight changed in the first 16 updates: the learning rate is 0.\n"
+        "  expected: updates that change the weights\n"
+        "  received: learning_rate=0; unchanged: net/output/kernel, net/output/bias\n"
+        "  do: set the optimizer's learning_rate; look at the schedule or callback that sets it",
+        X,
+        Y,
+        id="zero-learning-rate",
+        options=EPOCHS,
+    )
+
+
+@on_every_plan
+def generator_without_gradients(mistake: bool) -> Wrong:
+    class Pair(lw.Task):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = _network(), _network("relu", bias=-99.0 if mistake else 1.0)
+            self.first_optimizer = keras.optimizers.SGD(0.01)
+            self.second_optimizer = keras.optimizers.SGD(0.02)
+
+        def train_step(self, batch):
+            x, y = batch
+            losses = {}
+            for name in ("first", "second"):
+                model = getattr(self, name)
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
+                self.minimize(loss, model, getattr(self, f"{name}_optimizer"), tape)
+                losses[f"{name}_loss"] = loss
+            return losses
+
+    return Wrong(
+        Pair(),
+        "No weight of second_optimizer changed in the first 16 updates: all gradients are exactly "
+        "zero.\n"
+        "  expected: at least one gradient that is not zero\n"
+        "  received: learning_rate=0.02; unchanged: net/output/kernel, net/output/bias\n" + _DEAD,
+        X,
+        np.abs(Y),
+        id="zero-gradients",
+        options=EPOCHS,
+    )
+
+
+@on_every_plan
+def loss_that_does_not_depend_on_the_data(mistake: bool) -> Wrong:
+    class Reporting(lw.Task):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.optimizer = _network(), keras.optimizers.SGD(0.01)
+
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - self.model(x, training=True)))
+            self.minimize(loss, self.model, self.optimizer, tape)
+            return {"loss": tf.maximum(loss, 1e4) if mistake else loss}
+
+    return Wrong(
+        Reporting(),
+        "The loss was exactly the same in the first 3 epochs.\n"
+        "  expected: a loss that changes with the weights\n"
+        "  received: loss: 1e+04 in each of them\n"
+        "  do: check that the loss is computed from predictions and labels, and is neither clipped "
+        "nor rounded",
+        X,
+        Y,
+        id="constant-loss",
+        options=EPOCHS | {"epochs": 3},
+    )
+
+
+@on_every_plan
+def adam_at_a_thousand(mistake: bool) -> Wrong:
+    model = _network()
+    model.layers[0].set_weights([np.zeros((4, 1)), np.zeros(1)])
+    return Wrong(
+        lw.Supervised(model, "mse", keras.optimizers.Adam(1e3 if mistake else 1e-3)),
+        "The loss explodes: it is more than a million times its first value.\n"
+        "  expected: a loss that falls\n"
+        "  received: first loss: 4; learning_rate=1000\n"
+        "  do: lower the learning rate, or clip gradients (the optimizer's clipnorm=1.0); check "
+        "the scale of inputs and labels",
+        10 * X,
+        np.full_like(Y, 2.0),
+        id="exploding-loss",
+        options=EPOCHS,
+    )
+
+
+def sgd_that_diverges_to_nan(mistake: bool) -> Wrong:
+    """The error alone: the explosion before it is no message of its own."""
+    model = _network()
+    model.layers[0].set_weights([np.zeros((4, 1)), np.zeros(1)])
+    x = np.ones((64, 4), "float32")
+    return Wrong(
+        lw.Supervised(model, "mse", keras.optimizers.SGD(1e3 if mistake else 1e-3)),
+        "The loss is NaN or infinite at step 6.\n"
+        "  expected: finite losses\n"
+        "  received: batch 6 of epoch 1: examples 20, 21, 22, 23\n"
+        "  do: look at these examples; lower the learning rate or clip gradients (the optimizer's "
+        'clipnorm=); Trainer(..., on_nan="rollback") or "skip" goes on without the batch, '
+        'plan="eager" names the first operation that is not finite',
+        x,
+        np.full_like(Y, 2.0),
+        options=EPOCHS | {"shuffle": False},
+    )
