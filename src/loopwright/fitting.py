@@ -26,6 +26,7 @@ from loopwright.piloting import Piloting
 from loopwright.runners import Runners
 from loopwright.runs import Snapshot
 from loopwright.schedule import Every, Place, Schedule
+from loopwright.scorer import Scorer
 from loopwright.signals import Signals
 from loopwright.step_cost import slow_step
 from loopwright.stopwatch import Stopwatch
@@ -46,11 +47,7 @@ class Lent:
     team: Team
     runners: Runners
     piloting: Piloting
-    score: Callable[
-        [Data, int | None, Agreement, Callable[[int, Metrics], None] | None, Stopwatch],
-        dict[str, Any] | None,
-    ]
-    build_test: Callable[[Data, int | None], object]
+    scorer: Scorer
     scoring: Scoring
     seed: int
     on_nan: OnNan
@@ -159,7 +156,7 @@ class Fitting:
         for held in asked.sets.values():
             # What is wrong with validation shows before an hour of training, not after it.
             if held.can_be_read_again:
-                lent.build_test(held, asked.validation_steps)
+                lent.scorer.build(held, asked.validation_steps)
         self._check_data()
         return training
 
@@ -310,7 +307,7 @@ class Fitting:
             with self.watch.timing("validation"):
                 for name, data in self.asked.sets.items():
                     steps, on_batch = self.asked.validation_steps, self.bridge.on_test_batch
-                    scores = self.lent.score(data, steps, self.agreement, on_batch, inner)
+                    scores = self.lent.scorer.score(data, steps, self.agreement, on_batch, inner)
                     if scores is None:
                         return None
                     found |= {f"{name}{key}": value for key, value in scores.items()}

@@ -17,9 +17,9 @@ from loopwright.agreement import Agreement, Team
 from loopwright.attempt import LastAttempt, Opened, close_abandoned
 from loopwright.averages import averages_in_place
 from loopwright.compiled import as_task, plan_for
-from loopwright.data import Data, Feed, as_data, training_data, validation_sets
+from loopwright.data import as_data, training_data, validation_sets
 from loopwright.edits import OnChange, require_on_change
-from loopwright.events import Event, Metrics, Sink
+from loopwright.events import Event, Sink
 from loopwright.exactness import Exact, require_exact
 from loopwright.exporting import Exported, Format, export
 from loopwright.finite import OnNan, require_policy
@@ -28,7 +28,7 @@ from loopwright.history import History
 from loopwright.joining import strategy_for
 from loopwright.piloting import Piloting, asked_for
 from loopwright.plan_history import PlanHistory
-from loopwright.plans import Plan, nearest, settled
+from loopwright.plans import Plan
 from loopwright.prediction import Predictor
 from loopwright.request import (
     duration,
@@ -40,20 +40,18 @@ from loopwright.restoring import Checkpoint, HeldState, Which, require_run
 from loopwright.resuming import leg_events
 from loopwright.retention import DEFAULT_KEEP, KeepBest, Rule, best_rules
 from loopwright.runners import Runners
-from loopwright.running import StepRunner
 from loopwright.runs import Run
 from loopwright.runtime import require_tensorflow_backend
 from loopwright.schedule import Every, Place, every
+from loopwright.scorer import Scorer
 from loopwright.sharing import part, require_shareable
 from loopwright.signals import Signals
 from loopwright.silencing import require_known
-from loopwright.stopwatch import Stopwatch
 from loopwright.task import Task, require_step
 from loopwright.telemetry.callback_model import Scoring
 from loopwright.telemetry.console import console, show_scores
 from loopwright.telemetry.tolerance import tolerated
 from loopwright.tracebacks import shortening, shortens_tracebacks
-from loopwright.validation import score
 from loopwright.watching import GradientWatch
 
 Verbose = Literal["auto", 0, 1, 2]
@@ -125,6 +123,7 @@ class Trainer:
         self._runners = Runners(self._task, self._strategy, on_nan, watched, silenced)
         asked = asked_for(plan_for(self._task, plan))
         self._piloting = Piloting(asked, self._runners, self._task)
+        self._scorer = Scorer(self._task, self._strategy, self._runners, self._piloting)
         self._predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
@@ -146,8 +145,7 @@ class Trainer:
             self._team,
             self._runners,
             self._piloting,
-            self._score,
-            self._build_test,
+            self._scorer,
             Scoring(self.evaluate, self.predict),
             seed,
             on_nan,
@@ -338,7 +336,7 @@ class Trainer:
         with self._state.of(checkpoint, "evaluate"), self._team.losses_explained():
             data = part(as_data(x, y, sample_weight, batch_size=batch_size), self._team)
             alone = Agreement(self._team, time.perf_counter, Signals())
-            found = self._score(data, steps, alone) or {}
+            found = self._scorer.score(data, steps, alone) or {}
         show_scores(verbose if self.is_chief else 0, found)
         return found
 
@@ -420,34 +418,3 @@ class Trainer:
         opened: Any = shortening(counted())
         own.append(weakref.ref(opened))
         return opened
-
-    def _score(
-        self,
-        data: Data,
-        steps: int | None,
-        agreement: Agreement,
-        on_batch: Callable[[int, Metrics], None] | None = None,
-        watch: Stopwatch | None = None,
-    ) -> dict[str, Any] | None:
-        return score(
-            self._task,
-            self._test_runner_for,
-            data.one_pass(steps=steps),
-            self._runners.updates,
-            strategy=self._strategy,
-            clock=agreement.now,
-            watch=watch or Stopwatch(time.perf_counter),
-            interrupted=agreement.interrupted,
-            on_batch=on_batch,
-        )
-
-    def _build_test(self, data: Data, steps: int | None) -> object:
-        return self._test_runner_for(data.one_pass(steps=steps))
-
-    def _test_runner_for(self, feed: Feed) -> StepRunner:
-        # Scores are wanted of any data, whatever plan the training runs by.
-        terms = self._runners.terms(feed)
-        plan = self._piloting.plan_in_force  # a trial is no reason to compile a test step
-        plan = Plan(plan.step, plan.loop)
-        plan = settled(nearest(plan, terms), terms)
-        return self._runners.runner("test_step", feed, plan)
