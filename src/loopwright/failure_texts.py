@@ -54,7 +54,10 @@ def failure_in(reason: str, text: str) -> Failure:
             case "xla":
                 return Failure(kind, found[1] or found[2] or reason)
             case "shapes":
-                return Failure(kind, f"{_shape(found['a'])} and {_shape(found['b'])}")
+                shapes = [_shape(found["a"]), _shape(found["b"])]
+                if reason.startswith("Incompatible"):
+                    shapes.sort()  # TensorFlow's optimizer swaps the operands of sums
+                return Failure(kind, " and ".join(shapes))
             case _:
                 return Failure(kind, reason)
     nested = re.search(_NESTED_INDEX, reason)

@@ -19,7 +19,7 @@ from tests.programs.right import (
     sequences,
     tables_and_text,
 )
-from tests.programs.right.corpus import BATCH, Program, programs_of
+from tests.programs.right.right_program import BATCH, Program, programs_of
 from tests.resume.faults import ALL
 
 import loopwright as lw

@@ -7,14 +7,14 @@ from typing import Any
 
 import keras
 import pytest
-from tests.programs.slow import programs
-from tests.programs.slow.corpus import Slow
+from tests.programs.slow import slow_programs
+from tests.programs.slow.slow_program import Slow
 
 import loopwright as lw
 
 PROGRAMS: dict[str, Callable[[bool], Slow]] = {
     name: function
-    for name, function in vars(programs).items()
+    for name, function in vars(slow_programs).items()
     if getattr(function, "__annotations__", {}).get("return") is Slow
 }
 
@@ -56,7 +56,7 @@ def test_the_verdict_says_why_a_program_is_slow(name: str, trainers: Any):
 
 
 def test_nothing_is_said_of_a_program_whose_step_takes_the_time(trainers: Any):
-    wide = programs.float64(False)
+    wide = slow_programs.float64(False)
     trainer = trainers(wide.trainer)
     finished(trainer, wide)
     assert finished(trainer, wide).advice == ""

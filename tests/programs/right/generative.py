@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 from keras import layers, ops
-from tests.programs.right.corpus import Program, numbers
+from tests.programs.right.right_program import Program, numbers
 
 
 def _mlp(inputs: int, outputs: int, activation: str | None = None) -> keras.Model:

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras import layers, ops
-from tests.programs.right.corpus import BATCH, Program, classes, numbers
+from tests.programs.right.right_program import BATCH, Program, classes, numbers
 
 
 def _regression(kind: type[keras.Model] = keras.Model) -> Any:

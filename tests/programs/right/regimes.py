@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 from keras import layers, ops
-from tests.programs.right.corpus import BATCH, Program, classes, numbers
+from tests.programs.right.right_program import BATCH, Program, classes, numbers
 
 
 def _model() -> keras.Model:

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers, ops
-from tests.programs.right.corpus import BATCH, Program, classes, numbers
+from tests.programs.right.right_program import BATCH, Program, classes, numbers
 
 
 class TokensAndPositions(layers.Layer):

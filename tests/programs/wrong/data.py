@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from tests.programs.wrong.corpus import Wrong
+from tests.programs.wrong.wrong_program import Wrong
 
 import loopwright as lw
 

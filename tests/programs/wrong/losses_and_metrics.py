@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tests.programs.wrong.corpus import Wrong
+from tests.programs.wrong.wrong_program import Wrong
 
 import loopwright as lw
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from tests.programs.wrong.corpus import Wrong, on_every_plan, on_plans
+from tests.programs.wrong.wrong_program import Wrong, on_every_plan, on_plans
 
 import loopwright as lw
 

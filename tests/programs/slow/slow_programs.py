@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tests.programs.slow.corpus import Slow, batches, regression, rows, work
+from tests.programs.slow.slow_program import Slow, batches, regression, rows, work
 
 import loopwright as lw
 
@@ -24,7 +24,7 @@ def python_in_a_map(slow: bool) -> Slow:
     data = batches(16)
     return Slow(
         regression,
-        "Waiting for data took SHARE of the time: map(decode) at programs.py:{line} runs Python "
+        "Waiting for data took SHARE of the time: map(decode) at slow_programs.py:{line} runs Python "
         "(tf.py_function), one call at a time; write it with TensorFlow operations, or cache its "
         "results, .cache() after it.",
         data.map(decode) if slow else data,
@@ -40,7 +40,7 @@ def map_on_one_thread(slow: bool) -> Slow:
     calls = None if slow else tf.data.AUTOTUNE
     return Slow(
         regression,
-        "Waiting for data took SHARE of the time: map(smooth) at programs.py:{line} has no "
+        "Waiting for data took SHARE of the time: map(smooth) at slow_programs.py:{line} has no "
         "num_parallel_calls; write .map(smooth, num_parallel_calls=tf.data.AUTOTUNE), and "
         ".cache() after it if the results fit in memory.",
         batches(16).map(smooth, num_parallel_calls=calls),
@@ -71,7 +71,7 @@ def generator(slow: bool) -> Slow:
 
     return Slow(
         regression,
-        "Waiting for data took SHARE of the time: make_batches at programs.py:{line} makes one "
+        "Waiting for data took SHARE of the time: make_batches at slow_programs.py:{line} makes one "
         "batch after the other in Python; use a keras.utils.PyDataset with workers=4, or a tf.data "
         "pipeline with .map(..., num_parallel_calls=tf.data.AUTOTUNE).",
         make_batches(),
