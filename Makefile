@@ -51,6 +51,6 @@ faults: $(STAMP)  ## kill, corrupt and starve real runs, in full (about an hour)
 	@command -v strace >/dev/null || apt-get install --yes --quiet strace
 	@rm -f .faults.jsonl
 	LOOPWRIGHT_ALL_FAULTS=1 LOOPWRIGHT_FAULTS_REPORT=$(CURDIR)/.faults.jsonl \
-	  $(BIN)/python -m pytest tests/resume tests/test_checkpoint.py \
-	  tests/test_config_fuzz.py tests/distribution tests/programs $(ARGS)
+	  $(BIN)/python -m pytest tests/resume tests/checkpoints/test_store.py \
+	  tests/config/test_config_fuzz.py tests/distribute tests/programs $(ARGS)
 	$(BIN)/python -m tests.resume.faults .faults.jsonl

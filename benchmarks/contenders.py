@@ -13,7 +13,7 @@ import loopwright as lw
 from benchmarks.measuring import Contender, Ready
 from benchmarks.outcomes import HAND, HAND_XLA, KERAS, KERAS_BEST, LOOPWRIGHT, LOOPWRIGHT_BEST
 from benchmarks.workloads import Workload
-from loopwright.telemetry.console import console
+from loopwright.sinks.terminal import console
 
 
 def contenders(work: Workload, settle_seconds: float) -> list[Contender]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks import processes, reports
 from benchmarks.measuring import say
-from loopwright.cluster import tf_config
-from loopwright.supervising import free_ports
+from loopwright.distribute.cluster import tf_config
+from loopwright.distribute.supervisor import free_ports
 
 _BYTES = 4
 _COMPUTE = {"width": 512, "depth": 3, "batch_size": 8192}
@@ -59,7 +59,7 @@ def steps(jobs: list[dict[str, int]], rounds: int, seconds: float) -> list[float
     import tensorflow as tf
 
     import loopwright as lw
-    from loopwright import joining
+    from loopwright.distribute import strategy as joining
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)

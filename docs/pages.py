@@ -122,8 +122,8 @@ def _line_led(line: str, lead: Callable[[str], str], links: Mapping[str, str]) -
 
 
 def _loop(root: Path) -> str:
-    source = (root / "src" / "loopwright" / "loop.py").read_text()
-    return f"\n## The loop\n\n`src/loopwright/loop.py`, as it is:\n\n```python\n{source}```\n"
+    source = (root / "src" / "loopwright" / "loop" / "train.py").read_text()
+    return f"\n## The loop\n\n`src/loopwright/loop/train.py`, as it is:\n\n```python\n{source}```\n"
 
 
 def _shown(root: Path, file: Path) -> bytes:

@@ -3,9 +3,9 @@
 import functools
 from typing import Any
 
-from loopwright import adaptations
+from loopwright.compat import tensorflow_internals
 
 
 @functools.cache
 def mirrored(replicas: int = 2) -> Any:
-    return adaptations.mirrored_strategy([f"CPU:{index}" for index in range(replicas)])
+    return tensorflow_internals.mirrored_strategy([f"CPU:{index}" for index in range(replicas)])

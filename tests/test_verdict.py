@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from loopwright import verdict
-from loopwright.schedule import Every
-from loopwright.stopwatch import PARTS
+from loopwright.loop import verdict
+from loopwright.loop.clock import PARTS
+from loopwright.loop.schedule import Every
 
 
 def said(**seconds: float) -> str:

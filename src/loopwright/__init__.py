@@ -11,14 +11,16 @@ Names are loaded when they are first used: `import loopwright` does not import T
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from loopwright import quiet
+from loopwright.compat import quiet_start
 
 if TYPE_CHECKING:
     from loopwright import components as components
     from loopwright import testing as testing
-    from loopwright.data import Arrays as Arrays
-    from loopwright.data import Shares as Shares
-    from loopwright.data import Stream as Stream
+    from loopwright.checkpoints.retention import KeepBest as KeepBest
+    from loopwright.checkpoints.retention import KeepLatest as KeepLatest
+    from loopwright.data.arrays import Arrays as Arrays
+    from loopwright.data.shards import Shares as Shares
+    from loopwright.data.stream import Stream as Stream
     from loopwright.errors import CheckpointError as CheckpointError
     from loopwright.errors import ConfigurationError as ConfigurationError
     from loopwright.errors import DataError as DataError
@@ -43,24 +45,25 @@ if TYPE_CHECKING:
     from loopwright.events import Trained as Trained
     from loopwright.events import Validated as Validated
     from loopwright.experiment import Experiment as Experiment
-    from loopwright.gradient_check import check_gradients as check_gradients
-    from loopwright.history import History as History
-    from loopwright.plan_history import PlanHistory as PlanHistory
-    from loopwright.plans import Plan as Plan
-    from loopwright.retention import KeepBest as KeepBest
-    from loopwright.retention import KeepLatest as KeepLatest
-    from loopwright.scalars import Mean as Mean
-    from loopwright.schedule import Every as Every
-    from loopwright.scheduled import Scheduled as Scheduled
-    from loopwright.signals import Preempted as Preempted
-    from loopwright.supervised import Supervised as Supervised
-    from loopwright.task import Task as Task
+    from loopwright.loop.schedule import Every as Every
+    from loopwright.loop.signals import Preempted as Preempted
+    from loopwright.plans.plan import Plan as Plan
+    from loopwright.plans.plan_history import PlanHistory as PlanHistory
+    from loopwright.sinks.history import History as History
+    from loopwright.task.gradient_check import check_gradients as check_gradients
+    from loopwright.task.scalars import Mean as Mean
+    from loopwright.task.scheduled_value import Scheduled as Scheduled
+    from loopwright.task.supervised import Supervised as Supervised
+    from loopwright.task.task import Task as Task
     from loopwright.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "data": ["Arrays", "Shares", "Stream"],
+    "checkpoints.retention": ["KeepBest", "KeepLatest"],
+    "data.arrays": ["Arrays"],
+    "data.shards": ["Shares"],
+    "data.stream": ["Stream"],
     "errors": [
         "CheckpointError",
         "ConfigurationError",
@@ -89,17 +92,16 @@ _HOMES = {
         "Validated",
     ],
     "experiment": ["Experiment"],
-    "gradient_check": ["check_gradients"],
-    "history": ["History"],
-    "plan_history": ["PlanHistory"],
-    "plans": ["Plan"],
-    "retention": ["KeepBest", "KeepLatest"],
-    "scalars": ["Mean"],
-    "schedule": ["Every"],
-    "scheduled": ["Scheduled"],
-    "signals": ["Preempted"],
-    "supervised": ["Supervised"],
-    "task": ["Task"],
+    "loop.schedule": ["Every"],
+    "loop.signals": ["Preempted"],
+    "plans.plan": ["Plan"],
+    "plans.plan_history": ["PlanHistory"],
+    "sinks.history": ["History"],
+    "task.gradient_check": ["check_gradients"],
+    "task.scalars": ["Mean"],
+    "task.scheduled_value": ["Scheduled"],
+    "task.supervised": ["Supervised"],
+    "task.task": ["Task"],
     "trainer": ["Trainer"],
 }
 _MODULES = ["components", "testing"]
@@ -120,4 +122,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-quiet.install()
+quiet_start.install()

@@ -9,6 +9,6 @@ if __name__ == "__main__":
     if not sys.flags.safe_path and sys.path[:1] in ([os.getcwd()], [""]):
         del sys.path[0]
 
-    from loopwright.cli import main
+    from loopwright.cli.main import main
 
     main()

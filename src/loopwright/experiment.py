@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from loopwright.task import Task
+from loopwright.task.task import Task
 from loopwright.trainer import Trainer
 
 

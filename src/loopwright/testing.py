@@ -14,10 +14,11 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright import state, tensors
-from loopwright.checkpoint import Store
+from loopwright.checkpoints import tensors
+from loopwright.checkpoints.store import Store
 from loopwright.errors import ConfigurationError, message
 from loopwright.exactness import Inexact, recorded_reasons
+from loopwright.task import variables
 from loopwright.trainer import Trainer
 
 
@@ -118,7 +119,7 @@ class _Attempt:
             )
 
     def state(self) -> dict[str, Any]:
-        return tensors.snapshot(state.named(self.trainer.task))
+        return tensors.snapshot(variables.named(self.trainer.task))
 
 
 def _spread(steps: int) -> list[int]:

@@ -12,47 +12,57 @@ from typing import Any, Literal, final
 import keras
 import tensorflow as tf
 
-from loopwright import declaration
-from loopwright.agreement import Agreement, Team
-from loopwright.attempt import LastAttempt, Opened, close_abandoned
-from loopwright.averages import averages_in_place
-from loopwright.compiled import as_task, plan_for
-from loopwright.data import as_data, training_data, validation_sets
-from loopwright.edits import OnChange, require_on_change
+from loopwright.checkpoints.retention import (
+    DEFAULT_KEEP,
+    KeepBest,
+    Rule,
+    best_rules,
+)
+from loopwright.checkpoints.run_directory import Run
+from loopwright.compat.tracebacks import shortening, shortens_tracebacks
+from loopwright.config.edits import OnChange, require_on_change
+from loopwright.data.adapter import as_data, training_data, validation_sets
+from loopwright.distribute.runtime import require_tensorflow_backend
+from loopwright.distribute.strategy import strategy_for
+from loopwright.distribute.team import Agreement, Team
+from loopwright.engine.nan import OnNan, require_policy
+from loopwright.engine.plan_selector import Piloting, asked_for
+from loopwright.engine.predictor import Predictor
+from loopwright.engine.runners import Runners
+from loopwright.engine.scorer import Scorer
 from loopwright.events import Event, Sink
 from loopwright.exactness import Exact, require_exact
-from loopwright.exporting import Exported, Format, export
-from loopwright.finite import OnNan, require_policy
-from loopwright.fitting import Asked, Fitting, Lent
-from loopwright.history import History
-from loopwright.joining import strategy_for
-from loopwright.piloting import Piloting, asked_for
-from loopwright.plan_history import PlanHistory
-from loopwright.plans import Plan
-from loopwright.prediction import Predictor
-from loopwright.request import (
+from loopwright.export.exporter import Exported, Format, export
+from loopwright.fit import declaration
+from loopwright.fit.attempt import LastAttempt, Opened, close_abandoned
+from loopwright.fit.leg import Asked, Fitting, Lent
+from loopwright.fit.request import (
     duration,
     length_without_data,
     require_positive,
     require_watchable,
 )
-from loopwright.restoring import Checkpoint, HeldState, Which, require_run
-from loopwright.resuming import leg_events
-from loopwright.retention import DEFAULT_KEEP, KeepBest, Rule, best_rules
-from loopwright.runners import Runners
-from loopwright.runs import Run
-from loopwright.runtime import require_tensorflow_backend
-from loopwright.schedule import Every, Place, every
-from loopwright.scorer import Scorer
-from loopwright.sharing import part, require_shareable
-from loopwright.signals import Signals
+from loopwright.fit.restore import (
+    Checkpoint,
+    HeldState,
+    Which,
+    require_run,
+)
+from loopwright.fit.resume import leg_events
+from loopwright.fit.sharing import part, require_shareable
+from loopwright.loop.schedule import Every, Place, every
+from loopwright.loop.signals import Signals
+from loopwright.plans.plan import Plan
+from loopwright.plans.plan_history import PlanHistory
 from loopwright.silencing import require_known
-from loopwright.task import Task, require_step
-from loopwright.telemetry.callback_model import Scoring
-from loopwright.telemetry.console import console, show_scores
-from loopwright.telemetry.tolerance import tolerated
-from loopwright.tracebacks import shortening, shortens_tracebacks
-from loopwright.watching import GradientWatch
+from loopwright.sinks.callback_model import Scoring
+from loopwright.sinks.history import History
+from loopwright.sinks.notify import tolerated
+from loopwright.sinks.terminal import console, show_scores
+from loopwright.task.averages import averages_in_place
+from loopwright.task.keras_model import as_task, plan_for
+from loopwright.task.task import Task, require_step
+from loopwright.task.watching import GradientWatch
 
 Verbose = Literal["auto", 0, 1, 2]
 

@@ -10,7 +10,7 @@ from tests.components.parts import arrays
 from tests.mirrored import mirrored
 
 import loopwright as lw
-from loopwright import components, state
+from loopwright import components
 from loopwright.components.gradients import (
     add_noise,
     centralize,
@@ -18,6 +18,7 @@ from loopwright.components.gradients import (
     freeze,
     scale,
 )
+from loopwright.task import variables as state
 
 WEIGHTS: Any = ["w"]
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.data.recorder import PLANS, Recorder, fit, ids, refused, sizes
 
 import loopwright as lw
-from loopwright import runtime
+from loopwright.distribute import runtime
 
 X = np.arange(10.0)
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import loopwright as lw
-from loopwright.data import as_data
+from loopwright.data.adapter import as_data
 
 
 def bottleneck(given: Any, *, slower: bool = True) -> str:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from tests.data.recorder import PLANS, Recorder, fit, ids, refused
 
 import loopwright as lw
-from loopwright.data import nests
+from loopwright.data import batches
 
 ROWS = np.array([[1.0, 0, 2], [0, 0, 0], [0, 3, 0], [4, 0, 0], [0, 0, 5]])
 RAGGED = [[1.0], [], [2.0, 3.0], [4.0, 5.0, 6.0], [7.0]]
@@ -95,7 +95,7 @@ def test_whatever_holds_numbers_is_an_array(make: Callable[[Any], Any]):
 def test_lists_become_tuples_and_named_tuples_stay():
     Pair = namedtuple("Pair", "left right")
 
-    made = nests.convert(Pair([np.ones(2)], {"a": (np.zeros(2),)}), "x")
+    made = batches.convert(Pair([np.ones(2)], {"a": (np.zeros(2),)}), "x")
 
     assert isinstance(made, Pair)
     assert isinstance(made.left, tuple)
@@ -288,7 +288,7 @@ def test_gathering_from_a_sparse_tensor_is_gathering_from_the_dense_one(
     whole = np.array(rows)
     chosen = draw.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=6))
 
-    gathered = nests.gather(tf.sparse.from_dense(whole), chosen)
+    gathered = batches.gather(tf.sparse.from_dense(whole), chosen)
 
     assert tf.sparse.to_dense(gathered).numpy().tolist() == whole[chosen].tolist()
 
@@ -305,11 +305,11 @@ def test_a_spec_in_floatx_is_the_spec_of_a_batch_in_floatx():
     }
     spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
 
-    cast = tf.nest.map_structure(tf.type_spec_from_value, nests.to_floatx(batch))
+    cast = tf.nest.map_structure(tf.type_spec_from_value, batches.to_floatx(batch))
 
-    assert nests.spec_in_floatx(spec) == cast
-    assert {leaf.shape[0] for leaf in nests.with_any_batch_size(cast).values()} == {None}
-    assert [leaf.shape[1:] for leaf in nests.with_any_batch_size(cast).values()] == [
+    assert batches.spec_in_floatx(spec) == cast
+    assert {leaf.shape[0] for leaf in batches.with_any_batch_size(cast).values()} == {None}
+    assert [leaf.shape[1:] for leaf in batches.with_any_batch_size(cast).values()] == [
         leaf.shape[1:] for leaf in cast.values()
     ]
 
@@ -317,4 +317,4 @@ def test_a_spec_in_floatx_is_the_spec_of_a_batch_in_floatx():
 def test_leaves_are_named_as_they_are_written_in_python():
     nest = {"a": [1, (2,)], "b": 3}
 
-    assert list(nests.leaves(nest, "x")) == [("x['a'][0]", 1), ("x['a'][1][0]", 2), ("x['b']", 3)]
+    assert list(batches.leaves(nest, "x")) == [("x['a'][0]", 1), ("x['a'][1][0]", 2), ("x['b']", 3)]

@@ -13,7 +13,7 @@ from tests.data.recorder import fit
 
 import loopwright as lw
 from loopwright.data import pipelines
-from loopwright.readers import StreamReader
+from loopwright.data.reader import StreamReader
 
 Dataset = tf.data.Dataset
 READ = 14

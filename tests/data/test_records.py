@@ -14,9 +14,9 @@ import tensorflow as tf
 from tests.data.recorder import PLANS
 
 import loopwright as lw
-from loopwright import adaptations
+from loopwright.compat import tensorflow_internals
 from loopwright.data import pipelines
-from loopwright.data.records import damaged_at
+from loopwright.data.tfrecord import damaged_at
 
 RECORD_BYTES = 8 + 4 + 12 + 4
 
@@ -161,9 +161,9 @@ def test_a_failure_that_was_read_ahead_is_seen_in_the_state_of_an_iterator(
     for _ in range(read):
         next(whole)
         next(damaged)
-    while not adaptations.holds_failure(adaptations.iterator_state(damaged)):
+    while not tensorflow_internals.holds_failure(tensorflow_internals.iterator_state(damaged)):
         time.sleep(0.01)
-    assert not adaptations.holds_failure(adaptations.iterator_state(whole))
+    assert not tensorflow_internals.holds_failure(tensorflow_internals.iterator_state(whole))
 
 
 @pytest.mark.parametrize("replay", [False, True])

@@ -88,13 +88,13 @@ def test_links_are_led_to_places_on_the_site_or_fail(tmp_path: Path):
     (tmp_path / "src" / "loopwright").mkdir(parents=True)
     (tmp_path / "src" / "loopwright" / "loop.py").write_text("def train(): ...\n")
     (tmp_path / "README.md").write_text(
-        "```python notest\n[a](b.md)\n```\n`[in](code.md)`, [loop](src/loopwright/loop.py), "
+        "```python notest\n[a](b.md)\n```\n`[in](code.md)`, [loop](src/loopwright/loop/train.py), "
         "`lw.A(1)`\n"
     )
     pages.gather(tmp_path, tmp_path / "pages", {}, {}, {"A": "reference/letters.md#a"})
     assert (tmp_path / "pages" / "index.md").read_text() == (
-        "```python\n[a](b.md)\n```\n`[in](code.md)`, [loop](source/src/loopwright/loop.py.md), "
-        "[`lw.A(1)`](reference/letters.md#a)\n"
+        "```python\n[a](b.md)\n```\n`[in](code.md)`, "
+        "[loop](source/src/loopwright/loop/train.py.md), [`lw.A(1)`](reference/letters.md#a)\n"
     )
     (tmp_path / "README.md").write_text("[gone](docs/gone.md)\n")
     with pytest.raises(pages.BrokenLinkError, match=r"README\.md links to docs/gone\.md: no"):

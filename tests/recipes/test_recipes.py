@@ -14,7 +14,7 @@ import pytest
 
 import loopwright as lw
 from loopwright import recipes
-from loopwright.exporting import export
+from loopwright.export.exporter import export
 
 ROOT = Path(__file__).parents[2]
 INPUTS: dict[str, Callable[[Any], Any]] = {

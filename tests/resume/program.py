@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import loopwright as lw
-from loopwright import state
+from loopwright.task import variables
 
 LAYERS = keras.layers
 STEPS_PER_EPOCH, EPOCHS = 13, 5
@@ -103,7 +103,7 @@ DATA = {
 def digest(task) -> str:
     """One number for every bit of a task's state."""
     parts = hashlib.sha256()
-    for name, variable in sorted(state.named(task).items()):
+    for name, variable in sorted(variables.named(task).items()):
         value = variable.numpy()
         parts.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())
     return parts.hexdigest()

@@ -16,12 +16,13 @@ from tests.resume.program import digest
 from typer.testing import CliRunner
 
 import loopwright as lw
-from loopwright import retention, run_table
-from loopwright.cli import app
-from loopwright.record import read_record
-from loopwright.runs import Run
-from loopwright.summary import summary
-from loopwright.telemetry.outlook import Outlook
+from loopwright.checkpoints import retention
+from loopwright.checkpoints.run_directory import Run
+from loopwright.cli import run_overview
+from loopwright.cli.main import app
+from loopwright.cli.summary import summary
+from loopwright.sinks.outlook import Outlook
+from loopwright.sinks.record import read_record
 
 STEPS_PER_EPOCH = 10
 
@@ -170,12 +171,12 @@ def test_runs_are_sorted_best_first_in_the_direction_of_their_metric(tmp_path: P
     for name, goal in (("near", 11.0), ("far", 15.0), ("at", 10.0)):
         keep = [lw.KeepBest("val_accuracy")]
         trainer(tmp_path / name, goal, keep=keep).fit(**arguments(1))
-    rows = run_table.rows(tmp_path, sort="best")
+    rows = run_overview.rows(tmp_path, sort="best")
     assert [row.path.name for row in rows] == ["at", "near", "far"]
-    rows = run_table.rows(tmp_path, "val_wandering", "min", sort="best")
+    rows = run_overview.rows(tmp_path, "val_wandering", "min", sort="best")
     assert [row.path.name for row in rows] == ["at", "near", "far"]
     with pytest.raises(lw.ConfigurationError, match="smaller or larger"):
-        run_table.rows(tmp_path, "val_wandering")
+        run_overview.rows(tmp_path, "val_wandering")
 
 
 def test_a_best_that_no_rule_asked_for_while_training_comes_with_a_warning(tmp_path: Path):

@@ -12,9 +12,10 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
-from loopwright import declaration, recipes
-from loopwright.edits import NAMES, edits
-from loopwright.manifest import signed
+from loopwright import recipes
+from loopwright.checkpoints.manifest import signed
+from loopwright.config.edits import NAMES, edits
+from loopwright.fit import declaration
 
 LAYERS = keras.layers
 RATES = keras.optimizers.schedules

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from loopwright.checkpoint import Store
+from loopwright.checkpoints.manifest import MOST_MANIFEST_BYTES
+from loopwright.checkpoints.store import Store
 from loopwright.errors import CheckpointError
-from loopwright.manifest import MOST_MANIFEST_BYTES
 
 MOST_SECONDS = 10
 STATE = b"the state of a model"

@@ -24,9 +24,9 @@ from tests.resume.program import (
 )
 
 import loopwright as lw
-from loopwright import runs
-from loopwright.checkpoint import Store
-from loopwright.telemetry.run_files import RunFiles
+from loopwright.checkpoints import run_directory
+from loopwright.checkpoints.store import Store
+from loopwright.sinks.run_files import RunFiles
 
 
 def be_asked_to_leave() -> None:
@@ -170,7 +170,7 @@ def test_asked_to_leave_while_a_checkpoint_is_written_it_is_finished(
         sync(files)
 
     monkeypatch.setattr(RunFiles, "sync", slow_sync)
-    wrapped(runs.tensors, "write")
+    wrapped(run_directory.tensors, "write")
     wrapped(Store, "apply_retention")
     for _ in range(4):
         interrupted(functools.partial(run_with, tmp_path), tmp_path)
@@ -248,7 +248,7 @@ def test_a_task_that_makes_its_own_data_goes_on_and_time_already_spent_counts(
 ):
     def fit(run_dir: Path | None, asks_after: int | None = None) -> tuple[lw.Trainer, Any]:
         clock = Hourly(asks_after)
-        monkeypatch.setattr("loopwright.fitting.time", clock)
+        monkeypatch.setattr("loopwright.fit.leg.time", clock)
         trainer = lw.Trainer(Wandering(), run_dir=run_dir, plan="graph", sinks=[told.append])
         history = trainer.fit(None, until=until, save_every="2 steps", callbacks=[clock], verbose=0)
         return trainer, history

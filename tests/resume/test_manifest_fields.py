@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import loopwright as lw
-from loopwright.manifest import signed
+from loopwright.checkpoints.manifest import signed
 
 X, Y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
 

@@ -12,11 +12,12 @@ import pytest
 from tests.resume.program import digest, train
 from tests.resume.test_resume import failing
 
-from loopwright import snapshots, tensors
-from loopwright.data import Arrays
+from loopwright.checkpoints import tensors
+from loopwright.data.arrays import Arrays
+from loopwright.data.reader import StreamReader
 from loopwright.data.source import NOTHING_READ
-from loopwright.readers import StreamReader
-from loopwright.tally import Tally
+from loopwright.engine.epoch_metrics import Tally
+from loopwright.fit import moment
 
 
 @functools.cache
@@ -48,7 +49,7 @@ def test_without_some_of_the_variables_a_run_ends_otherwise(
         seen.extend(name for name in named if left_out in name)
         assign({name: v for name, v in named.items() if left_out not in name}, read)
 
-    monkeypatch.setattr(snapshots.tensors, "assign", assign_less)
+    monkeypatch.setattr(moment.tensors, "assign", assign_less)
     assert ends_otherwise(tmp_path)
     assert seen
 

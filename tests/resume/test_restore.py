@@ -11,7 +11,8 @@ import tensorflow as tf
 from tests.resume.program import Noisy, arrays, digest, train
 
 import loopwright as lw
-from loopwright import state, tensors
+from loopwright.checkpoints import tensors
+from loopwright.task import variables
 
 KEEP_ALL = [lw.KeepLatest(100)]
 
@@ -45,7 +46,7 @@ def saved(run_dir: Path, step: int) -> Any:
 
 def assert_holds(trainer: lw.Trainer, run_dir: Path, step: int) -> None:
     found = saved(run_dir, step)
-    for name, variable in state.named(trainer.task).items():
+    for name, variable in variables.named(trainer.task).items():
         if name != "step":
             assert np.array_equal(variable.numpy(), found[name].numpy()), name
 

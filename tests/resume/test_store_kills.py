@@ -21,9 +21,9 @@ from typing import TypeVar
 import pytest
 from tests.resume.faults import ALL, record
 
-from loopwright.checkpoint import Store
+from loopwright.checkpoints.manifest import Checkpoint
+from loopwright.checkpoints.store import Store
 from loopwright.errors import CheckpointError
-from loopwright.manifest import Checkpoint
 
 SAMPLE = 12
 STEPS = 5

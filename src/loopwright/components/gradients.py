@@ -15,9 +15,9 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
+from loopwright.compat.error_messages import variable_name
 from loopwright.errors import StepError, message
-from loopwright.explanations import variable_name
-from loopwright.transforms import Transform
+from loopwright.task.transforms import Transform
 
 
 def clip_by_global_norm(limit: Any) -> Transform:

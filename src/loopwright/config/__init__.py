@@ -1,35 +1,4 @@
-"""Configs: a training as a file. Pure: reading one imports no TensorFlow and runs nothing.
+"""A training as a file: what it may say, how it is read, what a resumed run may change.
 
-config = load("digits.yaml", ["fit.epochs=5"], environment=os.environ)
-config.fit.epochs                                                        # 5
+Pure: reading a config imports no TensorFlow and runs nothing.
 """
-
-from loopwright.config.changes import Change, changes, refuse_changes
-from loopwright.config.loading import (
-    FILE,
-    from_content,
-    load,
-    plain,
-    save,
-    saved_in,
-    start,
-    written,
-)
-from loopwright.config.schema import Config, Fit, Named
-
-__all__ = [
-    "FILE",
-    "Change",
-    "Config",
-    "Fit",
-    "Named",
-    "changes",
-    "from_content",
-    "load",
-    "plain",
-    "refuse_changes",
-    "save",
-    "saved_in",
-    "start",
-    "written",
-]

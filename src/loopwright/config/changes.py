@@ -6,7 +6,7 @@ from typing import Any
 
 from loopwright.config.schema import Config
 from loopwright.errors import ConfigurationError, message
-from loopwright.schedule import every
+from loopwright.loop.schedule import every
 
 _FREE = {
     "run_dir",
@@ -48,7 +48,7 @@ class Change:
 def changes(before: Config, now: Config) -> list[Change]:
     """What is different.
 
-    >>> from loopwright.config.loading import load
+    >>> from loopwright.config.file import load
     >>> for change in changes(load("digits", ["fit.epochs=3"]), load("digits", ["fit.epochs=5",
     ...     "seed=1"])): print(change)
     seed: 0 -> 1 (NOT ALLOWED in a run that goes on)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from loopwright.config import reading
+from loopwright.config import plain_yaml
 from loopwright.errors import ConfigurationError, message
 
 PREFIX = "LOOPWRIGHT__"
@@ -73,9 +73,9 @@ def interpolated(content: Any) -> Any:
 
 
 def _value(text: str, named: str) -> Any:
-    if len(text) > reading.MOST_BYTES:
-        text = "[" * reading.MOST_DEPTH * 2
-    return reading.parsed(text, named=named)
+    if len(text) > plain_yaml.MOST_BYTES:
+        text = "[" * plain_yaml.MOST_DEPTH * 2
+    return plain_yaml.parsed(text, named=named)
 
 
 def _with(content: Any, path: Path, value: Any, whole: Path) -> Any:

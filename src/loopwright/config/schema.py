@@ -17,12 +17,11 @@ from pydantic import (
     model_validator,
 )
 
-from loopwright import edits
-from loopwright.config import names
+from loopwright.checkpoints.retention import larger_is_better
+from loopwright.config import edits, names
 from loopwright.errors import ConfigurationError
 from loopwright.exactness import Exact
-from loopwright.retention import larger_is_better
-from loopwright.schedule import every
+from loopwright.loop.schedule import every
 
 Plain = bool | int | float | str | None | list[Any] | dict[str, Any]
 

@@ -1,18 +1,5 @@
-"""Data of every kind, made ready for training: arrays, streams, Python batches."""
+"""Where batches come from, and where a run is in them.
 
-from loopwright.data.arrays import Arrays
-from loopwright.data.given import as_data, training_data, validation_sets
-from loopwright.data.shares import Shares
-from loopwright.data.source import Data, Feed
-from loopwright.data.stream import Stream
-
-__all__ = [
-    "Arrays",
-    "Data",
-    "Feed",
-    "Shares",
-    "Stream",
-    "as_data",
-    "training_data",
-    "validation_sets",
-]
+Arrays, `tf.data` streams, generators and PyDatasets offer the same: `source.py`. A reader owns its
+position and can save it. Nothing here knows a task or a plan.
+"""

@@ -8,13 +8,13 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
-from loopwright import runtime
-from loopwright.data import nests
+from loopwright.data import batches as nests
 from loopwright.data.bottleneck import slow_arrays
 from loopwright.data.class_weights import check_labelled, weighted
 from loopwright.data.digests import sampled_digest
 from loopwright.data.mapping import ExampleMap, mapped, require_dense
 from loopwright.data.source import NOTHING_READ, Data, Feed, Read, Resident, ceil_div
+from loopwright.distribute import runtime
 from loopwright.errors import DataError, message
 
 

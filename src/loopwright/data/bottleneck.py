@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright import adaptations
-from loopwright.adaptations import PipelinePart
+from loopwright.compat import tensorflow_internals
+from loopwright.compat.tensorflow_internals import PipelinePart
 
 PYTHON_CALLS = {"EagerPyFunc": "tf.py_function", "PyFunc": "tf.numpy_function"}
 """Operations that call Python, by what people write."""
@@ -26,7 +26,7 @@ def slow_pipeline(dataset: tf.data.Dataset, *, is_slower_than_step: bool) -> str
     >>> slow_pipeline(numbers, is_slower_than_step=True)[:34]
     'map(abs) has no num_parallel_calls'
     """
-    parts = adaptations.pipeline_parts(dataset)
+    parts = tensorflow_internals.pipeline_parts(dataset)
     turns = not any(part.kind == "Prefetch" for part in parts) and not _is_prefetched(dataset)
     prefetch = (
         "the pipeline does not prefetch, so the data and the step take turns; end it with "
@@ -121,7 +121,7 @@ def _is_own(part: PipelinePart) -> bool:
 
 
 def _before(part: PipelinePart) -> list[PipelinePart]:
-    return adaptations.pipeline_parts(part.dataset)[1:]
+    return tensorflow_internals.pipeline_parts(part.dataset)[1:]
 
 
 def _title(part: PipelinePart) -> str:

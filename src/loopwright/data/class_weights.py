@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright.data import nests
+from loopwright.data import batches
 from loopwright.errors import DataError, message
 
 
@@ -42,4 +42,4 @@ def _class_weights(labels: Any, class_weight: Mapping[int, float]) -> Any:
     weights = tf.ones_like(labels, tf.float32)
     for number, weight in class_weight.items():
         weights = tf.where(labels == number, tf.constant(weight, tf.float32), weights)
-    return nests.to_floatx(weights)
+    return batches.to_floatx(weights)

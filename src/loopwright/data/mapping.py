@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from loopwright.data import nests
+from loopwright.data import batches
 from loopwright.errors import DataError, message
 
 ExampleMap = Callable[[Any, int], Any]
@@ -27,7 +27,7 @@ def example_seed(seed: int, epoch: int, index: int) -> int:
 def require_dense(named: Mapping[str, Any]) -> None:
     """Refuses to map what has no NumPy array per example."""
     for name, nest in named.items():
-        for path, leaf in nests.leaves(nest, name):
+        for path, leaf in batches.leaves(nest, name):
             if not isinstance(leaf, tf.Tensor):
                 raise DataError(
                     message(
@@ -74,8 +74,8 @@ def mapped(
             )
         return np.stack(arrays).astype(spec.dtype.as_numpy_dtype, copy=False)
 
-    sample = tf.nest.map_structure(lambda leaf: nests.gather(leaf, [first]), batch)
-    made = nests.convert(one(numpy_examples(sample, 1)[0], 0, first), "map")
+    sample = tf.nest.map_structure(lambda leaf: batches.gather(leaf, [first]), batch)
+    made = batches.convert(one(numpy_examples(sample, 1)[0], 0, first), "map")
     specs = [tf.TensorSpec([None, *leaf.shape], leaf.dtype) for leaf in tf.nest.flatten(made)]
 
     def apply(epoch: Any, some: Any, *flat: Any) -> list[Any]:

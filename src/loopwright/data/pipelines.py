@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright import adaptations
-from loopwright.adaptations import PipelinePart
+from loopwright.compat import tensorflow_internals
+from loopwright.compat.tensorflow_internals import PipelinePart
 from loopwright.data.source import Reseeded
 
 _STATEFUL = {
@@ -51,7 +51,7 @@ def unsavable(dataset: tf.data.Dataset) -> str | None:
     """
     if dataset.options().experimental_warm_start:
         return "its options say experimental_warm_start: it reads before it is asked"
-    parts = adaptations.pipeline_parts(dataset)
+    parts = tensorflow_internals.pipeline_parts(dataset)
     for part in parts:
         if part.kind == "CopyToDevice":
             return "TensorFlow cannot save prefetch_to_device(): leave it out"
@@ -85,7 +85,7 @@ def unrepeatable(dataset: tf.data.Dataset) -> str | None:
     """
     if dataset.options().deterministic is False:
         return "its options say deterministic=False: what is ready first comes first"
-    for part in adaptations.pipeline_parts(dataset):
+    for part in tensorflow_internals.pipeline_parts(dataset):
         name = _NAMES.get(part.kind, part.kind)
         if part.seeds == (0, 0):
             return f"{name} has no seed: pass seed=1"
@@ -100,7 +100,7 @@ def unrepeatable(dataset: tf.data.Dataset) -> str | None:
 
 def reseeded(dataset: tf.data.Dataset, passes: int) -> Reseeded | None:
     """The parts that draw other seeds for each pass, of which there were `passes` before."""
-    parts = adaptations.pipeline_parts(dataset)
+    parts = tensorflow_internals.pipeline_parts(dataset)
     drawing = [part.dataset for part in parts if part.draws_each_pass]
     structure = " ".join(part.kind for part in parts)
     return Reseeded(drawing, passes, structure) if drawing else None
@@ -144,7 +144,7 @@ def is_batched(dataset: tf.data.Dataset) -> bool:
     >>> is_batched(tf.data.Dataset.range(10).batch(2).unbatch())
     False
     """
-    for part in adaptations.pipeline_parts(dataset):
+    for part in tensorflow_internals.pipeline_parts(dataset):
         if "atch" in part.kind:
             return "Unbatch" not in part.kind
         if part.kind == "Tensor" or any("Batch" in kind for kind in part.operations):
@@ -154,17 +154,19 @@ def is_batched(dataset: tf.data.Dataset) -> bool:
 
 def seeds(dataset: tf.data.Dataset) -> list[list[int]]:
     """The seeds of its parts; not all are given: `image_dataset_from_directory` draws its own."""
-    return [list(p.seeds) for p in adaptations.pipeline_parts(dataset) if p.seeds is not None]
+    return [
+        list(p.seeds) for p in tensorflow_internals.pipeline_parts(dataset) if p.seeds is not None
+    ]
 
 
 def held_tensors(dataset: tf.data.Dataset) -> list[tf.Tensor]:
     """What it was made from: arrays, names of files."""
-    return [t for part in adaptations.pipeline_parts(dataset) for t in part.tensors]
+    return [t for part in tensorflow_internals.pipeline_parts(dataset) for t in part.tensors]
 
 
 def _before(part: PipelinePart) -> list[PipelinePart]:
     """What a part reads from, directly or not."""
-    return adaptations.pipeline_parts(part.dataset)[1:]
+    return tensorflow_internals.pipeline_parts(part.dataset)[1:]
 
 
 def _may_hang(part: PipelinePart) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from loopwright import adaptations, failures
-from loopwright.data.records import damage_explained
+from loopwright.compat import failures, tensorflow_internals
+from loopwright.compat.error_messages import place_among
 from loopwright.data.source import Feed
+from loopwright.data.tfrecord import damage_explained
 from loopwright.errors import DataError, message
-from loopwright.explanations import place_among
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def read_errors_explained(feed: Feed | None) -> Iterator[None]:
 def _failed(text: str, feed: Feed) -> str:
     place = _raised_in(text) or failures.place_of_node(
         failures.node_in(text),
-        adaptations.pipeline_graphs(feed.open()),
+        tensorflow_internals.pipeline_graphs(feed.open()),
         lambda op: place_among([(frame.filename, frame.lineno or 0) for frame in op.traceback]),
     )
     return message(

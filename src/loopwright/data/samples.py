@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from loopwright.data import nests
+from loopwright.data import batches
 from loopwright.data.arrays import Arrays
 
 MOST_ROWS, MOST_BYTES = 2**17, 2**25
@@ -55,14 +55,14 @@ def sample(data: Arrays) -> Sample:
 
 def numbers(nest: Any, path: str) -> Iterator[tuple[str, np.ndarray]]:
     """Yield every dense leaf that holds numbers, with its path: `x`, `x['image']`."""
-    for name, leaf in nests.leaves(nest, path):
+    for name, leaf in batches.leaves(nest, path):
         if isinstance(leaf, np.ndarray):
             yield name, leaf
 
 
 def is_dense(nest: Any) -> bool:
     """Return whether every leaf is a dense array of numbers."""
-    return all(isinstance(leaf, np.ndarray) for _, leaf in nests.leaves(nest, ""))
+    return all(isinstance(leaf, np.ndarray) for _, leaf in batches.leaves(nest, ""))
 
 
 def shared_rows(training: Sample, validation: Sample) -> tuple[int, int, float]:

@@ -5,6 +5,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
+from loopwright.compat.error_messages import describe
 from loopwright.data import pipelines
 from loopwright.data.bottleneck import slow_pipeline
 from loopwright.data.class_weights import check_labelled, weighted
@@ -19,7 +20,6 @@ from loopwright.data.source import (
     mark_epochs,
 )
 from loopwright.errors import DataError, message
-from loopwright.explanations import describe
 
 _INSTEAD = (
     "give arrays or a PyDataset; or change the pipeline; or, if reading it again gives the same "

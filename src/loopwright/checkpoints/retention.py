@@ -1,0 +1,342 @@
+"""Which checkpoints of a run are kept, as values.
+
+    Trainer(task, run_dir="runs/digits", keep=[KeepLatest(3), KeepBest("val_loss")])
+
+The newest checkpoint and the last one of each leg are kept whatever the rules say.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Literal, NamedTuple, final
+
+from loopwright.checkpoints.manifest import Checkpoint
+from loopwright.errors import ConfigurationError, message
+
+Mode = Literal["auto", "min", "max"]
+
+
+# Short names count as whole words only: `layer2_mae` is no R², `indices` are no Dice.
+# `io_u` is what Keras makes of MeanIoU. Looked up first: a `dice_loss` and a `brier_score` fall.
+_SMALLER_IS_BETTER = re.compile(
+    r"loss|error|entropy|perplexity|divergence|distance|residual|regret|violation|false_"
+    r"|negative_log|deviance|hinge|log_?cosh"
+    r"|(?<![a-z0-9])(err|mae|mse|rmse|msle|rmsle|mape|smape|wape|mase|nll|ppl|bpc|bpb|bpd|kl|kld"
+    r"|wer|cer|ter|eer|fid|kid|lpips|ece|brier|poisson|cost|fpr|fnr)(?![a-z])"
+)
+
+
+_LARGER_IS_BETTER = re.compile(
+    r"accuracy|precision|recall|auc|auroc|bleu|rouge|meteor|score|similarity|sensitivity"
+    r"|specificity|likelihood|correlation|pearson|spearman|explained_variance|reward|jaccard|true_"
+    r"|(?<![a-z0-9])(acc|f1|f2|fbeta|f_beta|r2|iou|miou|io_u|dice|psnr|ssim|ap|map|ndcg|mrr|mcc"
+    r"|kappa|chrf|elbo|hit|hits|hit_rate|top|tpr|tnr)(?![a-z])"
+)
+
+
+_OFTEN_MEANT = ("val_loss", "val_accuracy", "val_error", "val_precision", "val_recall", "val_score")
+
+
+@dataclass(frozen=True)
+class KeepLatest:
+    """Keeps the newest `count` checkpoints.
+
+    >>> KeepLatest(0)
+    Traceback (most recent call last):
+    loopwright.errors.ConfigurationError: The number of checkpoints to keep is not usable.
+      expected: a whole number from 1 on
+      received: KeepLatest(count=0)
+      do: KeepLatest(count=3) keeps three
+    """
+
+    count: int = 3
+
+    def __post_init__(self) -> None:
+        _check_count(self, self.count)
+
+
+@dataclass(frozen=True)
+class KeepBest:
+    """Keeps the `count` checkpoints with the best validation scores by one metric.
+
+    A validation that is among the best `count` so far is saved at once, whatever `save_every`
+    says. `trainer.restore("best")` goes by the first `KeepBest`, `restore("best", metric=...)` by
+    another.
+
+    `metric` is a name as in the history: `val_loss`, or `val_NAME_loss` for a named validation
+    set. `mode` is the direction: `"min"` if smaller values are better, `"max"` if larger ones are.
+    With `"auto"` the name decides: losses, errors (`mae`, `rmse`, `wer`), divergences, distances
+    and perplexity are better the smaller; accuracies, AUC, precision, recall, F1, IoU, Dice, R²,
+    BLEU and other scores the larger. Any other name needs `mode`.
+
+    >>> KeepBest("val_sparse_categorical_accuracy").larger_is_better
+    True
+    >>> KeepBest("val_dice_loss").larger_is_better
+    False
+    >>> KeepBest("val_wandering", mode="min").larger_is_better
+    False
+    """
+
+    metric: str = "val_loss"
+    count: int = 1
+    mode: Mode = "auto"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.metric, str) or not self.metric:
+            raise ConfigurationError(
+                message(
+                    "The metric that decides which checkpoints are best has no name.",
+                    expected="a name as in the history",
+                    received=repr(self.metric),
+                    do='KeepBest("val_loss")',
+                )
+            )
+        _check_count(self, self.count)
+        if self.mode not in ("auto", "min", "max"):
+            raise ConfigurationError(
+                message(
+                    "This mode does not say which value is best.",
+                    expected='"min", "max" or "auto"',
+                    received=repr(self.mode),
+                    do=f'KeepBest({self.metric!r}, mode="min") keeps the smallest',
+                )
+            )
+        # What may be a misspelled name is refused with the names that exist, which show later.
+        if not difflib.get_close_matches(self.metric, _OFTEN_MEANT, 1, cutoff=0.8):
+            require_direction(self)
+
+    @property
+    def larger_is_better(self) -> bool:
+        """Whether the largest value is the best one."""
+        if self.mode == "auto":
+            return bool(larger_is_better(self.metric))
+        return self.mode == "max"
+
+
+def larger_is_better(metric: str) -> bool | None:
+    """Whether the name of a metric says that larger values are better; None if it does not say.
+
+    >>> [larger_is_better(name) for name in ("val_accuracy", "val_mae", "val_wandering")]
+    [True, False, None]
+    """
+    name = metric.lower()
+    if _SMALLER_IS_BETTER.search(name):
+        return False
+    return True if _LARGER_IS_BETTER.search(name) else None
+
+
+def require_direction(rule: KeepBest) -> None:
+    """Raise if nothing says whether smaller or larger values are better."""
+    if rule.mode == "auto" and larger_is_better(rule.metric) is None:
+        raise ConfigurationError(
+            message(
+                f"The name {rule.metric!r} does not tell whether smaller or larger is better.",
+                expected='mode="min" or mode="max"',
+                received=f"KeepBest({rule.metric!r})",
+                do=f'KeepBest({rule.metric!r}, mode="max") keeps the largest value',
+            )
+        )
+
+
+Rule = KeepLatest | KeepBest
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What retention knows of a checkpoint: its step, its leg, and the scores of its state."""
+
+    step: int
+    leg: int
+    ends_leg: bool
+    scores: Mapping[str, float]
+
+
+def entry(step: int, content: Mapping[str, Any]) -> Entry:
+    """The entry of a checkpoint, from the content of its manifest."""
+    is_over = content["place"].get("is_over", False)
+    return Entry(step, content["leg"], is_over, prefixed(measured(content)))
+
+
+def is_readable(content: Mapping[str, Any]) -> bool:
+    """Return whether the content of a manifest has what an entry needs."""
+    return "leg" in content and "place" in content
+
+
+def measured(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The scores of exactly the state that a checkpoint holds; empty if it was not validated."""
+    found = content.get("measured")
+    if found is None:
+        # An older version saved the last scores of the epoch, perhaps those of an earlier step.
+        place = content["place"]
+        is_own = place.get("validated_step") == place.get("step")
+        found = content.get("scores") if is_own else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def prefixed(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Validation scores under the names that they have in the history."""
+    return {f"val_{name}": value for name, value in scores.items()}
+
+
+def best_rules(rules: Sequence[Rule]) -> list[KeepBest]:
+    """The rules that ask for the best checkpoints, in their order."""
+    return [rule for rule in rules if isinstance(rule, KeepBest)]
+
+
+def recorded(rules: Sequence[Rule]) -> list[dict[str, Any]]:
+    """The rules that ask for the best checkpoints, as a checkpoint records them.
+
+    >>> recorded([KeepLatest(3), KeepBest("val_auc")])
+    [{'metric': 'val_auc', 'count': 1, 'mode': 'max'}]
+    """
+    return [
+        {"metric": r.metric, "count": r.count, "mode": "max" if r.larger_is_better else "min"}
+        for r in best_rules(rules)
+    ]
+
+
+def recorded_in(content: Mapping[str, Any]) -> list[KeepBest] | None:
+    """The rules that a checkpoint recorded; None if it did not, or not readably."""
+    try:
+        return [KeepBest(**rule) for rule in content["keep"]]
+    except (KeyError, TypeError, ConfigurationError):
+        return None
+
+
+def best_first(score: float, rule: KeepBest) -> float:
+    """A number that is smaller the better a score is."""
+    return -score if rule.larger_is_better else score
+
+
+def best(entries: Sequence[Entry], rule: KeepBest) -> list[int]:
+    """The steps where the metric was measured, the best first; of equals the earlier one.
+
+    >>> entries = [Entry(step, 1, False, {"val_loss": abs(step - 2)}) for step in (1, 2, 3)]
+    >>> best(entries, KeepBest("val_loss"))
+    [2, 1, 3]
+    """
+    scores = {entry.step: entry.scores.get(rule.metric) for entry in entries}
+    ranks = {
+        step: (best_first(score, rule), step)
+        for step, score in scores.items()
+        if isinstance(score, Real) and _is_finite(score)
+    }
+    return sorted(ranks, key=ranks.__getitem__)
+
+
+def _is_finite(score: Real) -> bool:
+    try:
+        return math.isfinite(score)
+    except OverflowError:  # of an int
+        return False
+
+
+def kept(entries: Sequence[Entry], rules: Sequence[Rule]) -> set[int]:
+    """The steps whose checkpoints stay: what any rule keeps, the newest, the end of each leg.
+
+    >>> entries = [Entry(step, 1, False, {"val_loss": abs(step - 2)}) for step in (1, 2, 3, 4)]
+    >>> kept(entries, [KeepLatest(1), KeepBest("val_loss")])
+    {2, 4}
+    """
+    steps = sorted(entry.step for entry in entries)
+    stays = {entry.step for entry in entries if entry.ends_leg} | set(steps[-1:])
+    for rule in rules:
+        ranked = steps[::-1] if isinstance(rule, KeepLatest) else best(entries, rule)
+        stays.update(ranked[: rule.count])
+    return stays
+
+
+@final
+class BestSoFar:
+    """The validations of a run that its `KeepBest` rules keep, as far as it has come.
+
+    >>> found = BestSoFar([KeepBest("val_loss")], [])
+    >>> [found.add(step, {"loss": loss}) for step, loss in ((10, 0.5), (20, 0.7), (30, 0.4))]
+    [True, False, True]
+    """
+
+    def __init__(self, rules: Sequence[Rule], entries: Sequence[Entry]) -> None:
+        self._rules = best_rules(rules)
+        self._entries = list(entries)
+
+    @property
+    def steps(self) -> set[int]:
+        """The steps that a rule keeps."""
+        ranked = [best(self._entries, rule)[: rule.count] for rule in self._rules]
+        return {step for steps in ranked for step in steps}
+
+    def add(self, step: int, scores: Mapping[str, Any]) -> bool:
+        """Adds a validation; whether a rule keeps it."""
+        self._entries.append(Entry(step, 0, False, prefixed(scores)))
+        return step in self.steps
+
+    def go_back(self, step: int) -> None:
+        """Forgets what came after a step."""
+        self._entries = [entry for entry in self._entries if entry.step <= step]
+
+
+def require_measured(rules: Sequence[KeepBest], scores: Mapping[str, Any]) -> None:
+    """Raises if a validation does not give the metric of a rule, with the names that exist."""
+    known = prefixed(scores)
+    for rule in rules:
+        value = known.get(rule.metric)
+        if isinstance(value, Real):
+            require_direction(rule)
+            continue
+        near = [f"val_{rule.metric}", *difflib.get_close_matches(rule.metric, known, 1)]
+        proposed = next((name for name in near if isinstance(known.get(name), Real)), None)
+        is_known = rule.metric in known
+        raise ConfigurationError(
+            message(
+                f"No checkpoint can be the best by {rule.metric!r}: "
+                + ("it is not a single number." if is_known else "validation does not report it."),
+                expected=f"one of {', '.join(known) or 'the validation scores (there are none)'}",
+                received=repr(rule),
+                do=f"KeepBest({proposed!r})"
+                if proposed
+                else "name one of the reported metrics, or return it from test_step",
+            )
+        )
+
+
+def _check_count(rule: Rule, count: object) -> None:
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+        raise ConfigurationError(
+            message(
+                "The number of checkpoints to keep is not usable.",
+                expected="a whole number from 1 on",
+                received=repr(rule),
+                do=f"{type(rule).__name__}(count=3) keeps three",
+            )
+        )
+
+
+DEFAULT_KEEP: tuple[Rule, ...] = (KeepLatest(3), KeepBest("val_loss"))
+"""The rules of a trainer that was given none."""
+
+
+@final
+class Best(NamedTuple):
+    """The best checkpoint of a run."""
+
+    metric: str
+    score: float
+    step: int
+
+
+def kept_best(checkpoints: Sequence[Checkpoint]) -> list[KeepBest] | None:
+    """The `KeepBest` rules of the newest whole checkpoint; None if it recorded none."""
+    whole = [c for c in checkpoints if not c.damage]
+    return recorded_in(whole[-1].content) if whole else None
+
+
+def best_of(checkpoints: Sequence[Checkpoint], rule: KeepBest) -> Best | None:
+    """The best of some whole checkpoints."""
+    entries = {c.step: entry(c.step, c.content) for c in checkpoints}
+    ranked = best(list(entries.values()), rule)
+    if not ranked:
+        return None
+    return Best(rule.metric, entries[ranked[0]].scores[rule.metric], ranked[0])

@@ -1,0 +1,456 @@
+"""A run directory: what is saved in it, and what is found in it when a run starts again."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from loopwright import disk
+from loopwright.checkpoints import lock as run_lock
+from loopwright.checkpoints import retention, tensors
+from loopwright.checkpoints.inspection import position_bytes
+from loopwright.checkpoints.manifest import Checkpoint
+from loopwright.checkpoints.manifest_fields import require_resumable
+from loopwright.checkpoints.retention import (
+    DEFAULT_KEEP,
+    Entry,
+    KeepBest,
+    Rule,
+    best_of,
+    best_rules,
+    kept_best,
+)
+from loopwright.checkpoints.saving import Writer
+from loopwright.checkpoints.snapshot import Reached
+from loopwright.checkpoints.store import Store
+from loopwright.data import reader
+from loopwright.data.source import Read
+from loopwright.errors import CheckpointError, ConfigurationError, message
+from loopwright.loop.schedule import Place, every
+from loopwright.plans import plan_history
+from loopwright.plans.plan_history import PlanHistory
+from loopwright.warning_places import warn_at_call
+
+CONFIG = "config.yaml"
+"""What the command line writes down; a run that starts over keeps it."""
+
+_LOCK, _EXPORT = "lock", "export"
+_MOST_POSITION_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A moment of a run: everything but its tensors."""
+
+    leg: int
+    until: str
+    place: Place
+    scores: Mapping[str, Any]
+    """Of the last validation in the epoch, perhaps some steps earlier."""
+    first_step: int
+    first_epoch: int
+    read: Read
+    """What the leg has read of its data."""
+    data: Mapping[str, Any]
+    batch: Any
+    """What batches are like; None without data, or if that cannot be written down."""
+    has_data: bool
+    lengths: Mapping[str, int]
+    """How many bytes the files had that grow with the run, like `metrics.jsonl`."""
+    passed_over: Sequence[int]
+    """Steps whose batch was left out."""
+    tally: Mapping[str, Any]
+    history: Mapping[str, Any]
+    callbacks: Sequence[Mapping[str, Any]]
+    plans: Mapping[str, Any]
+    variables: Sequence[Mapping[str, Any]]
+    environment: Mapping[str, Any]
+    exact_until_step: int | None = None
+    """Since when the bits may differ from those of a run that was never interrupted."""
+    measured: Mapping[str, Any] | None = None
+    """The scores of exactly this state; empty if it was not validated."""
+    keep: Sequence[Mapping[str, Any]] | None = None
+    """The `KeepBest` rules of the run; None: written by a version that did not record them."""
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    """What the program asked for when the leg began; empty in checkpoints of earlier versions."""
+    inexact: Mapping[str, Any] = field(default_factory=dict)
+    """Why the run cannot be resumed exactly; empty if it can."""
+
+    @property
+    def step(self) -> int:
+        """How many steps the whole run had done."""
+        return self.first_step + self.place.step
+
+    @property
+    def reached(self) -> Reached:
+        """How far the run had come."""
+        return Reached(self.leg, self.place, every(self.until))
+
+
+@final
+class Run:
+    """A run directory; `fresh` moves what it holds aside when it is first opened."""
+
+    def __init__(
+        self, directory: str | os.PathLike[str], rules: Sequence[Rule], *, fresh: bool = False
+    ) -> None:
+        path = Path(directory)
+        # The run directory may be a symlink: the run is kept where it leads.
+        self.directory = path.resolve() if path.is_symlink() else path
+        self._lock: run_lock.Lock | None = None
+        self._fresh = fresh
+        self.rules = rules
+        self._store = Store(self.directory / "checkpoints")
+        self._writer = Writer()
+        self.written_leg: int | None = None
+        """The leg of the last checkpoint that this process has brought to disk."""
+        self._told_of_position = False
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Holds the directory for one process."""
+        self._make()
+        with run_lock.held(self.directory / _LOCK) as lock:
+            self._lock = lock
+            try:
+                if self._fresh:
+                    moved = self.move_aside()
+                    if moved is not None:
+                        text = f"Previous run moved to {moved}."
+                        warn_at_call(text)
+                    self._fresh = False
+                self._store.clean()
+                yield
+            finally:
+                self._lock = None
+
+    @contextlib.contextmanager
+    def written(self) -> Iterator[None]:
+        """At the end everything that was saved in it is on disk."""
+        try:
+            yield
+        except BaseException:
+            # What is already failing is more important than what else fails.
+            with contextlib.suppress(Exception):
+                self._writer.wait()
+            raise
+        self._writer.wait()
+
+    def move_aside(self) -> Path | None:
+        """Rename the directory, make a new one in its place, and hold that; nothing is deleted.
+
+        Only while the directory is opened: no other process is in it then. The new directory is
+        locked before it has its name, and the old one until then. Return where the old one is;
+        None if it was empty.
+        """
+        if self._lock is None:
+            raise RuntimeError("a run directory is moved aside only while it is opened")
+        if disk.names(self.directory) == [_LOCK]:
+            return None
+        with self._explaining("moved aside"):
+            aside, new = disk.names_for_exchange(self.directory)
+            successor = run_lock.Lock(new / _LOCK)
+            try:
+                disk.exchange(self.directory, aside, new)
+            except BaseException:
+                successor.release()
+                raise
+        self._lock.become(successor)
+        return aside
+
+    def export_directory(self) -> Path:
+        """The directory for exports; made if it is missing."""
+        self._make()
+        disk.make_directory(self.directory, _EXPORT)
+        return self.directory / _EXPORT
+
+    def exported(self) -> None:
+        """Give exports, which other libraries wrote, the modes of the run directory."""
+        disk.give_modes(self.directory, _EXPORT)
+
+    def start_over(self, leg: int) -> Path:
+        """Move a leg and the later ones aside, with leg 0 the whole run; return where they are.
+
+        Only while the directory is opened. The config is the one of this start, and stays.
+        """
+        if leg:
+            aside = disk.unused_beside(self.directory)
+            disk.make_run_directory(aside)
+            self._store.move_after(self.end_of(leg - 1)[0].step, aside)
+            return aside
+        has_config = disk.status(self.directory, CONFIG) is not None
+        config = disk.read(self.directory, CONFIG) if has_config else None
+        moved = self.move_aside()
+        if config is not None:
+            disk.write_whole(self.directory, CONFIG, config, durable=True)
+        return self.directory if moved is None else moved
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether there is any, whole or damaged."""
+        return bool(self._store.all())
+
+    def newest(self) -> "tuple[Checkpoint, Snapshot] | None":
+        """The newest checkpoint that is whole."""
+        found = self._store.newest()
+        return None if found is None else (found, parsed(found))
+
+    @property
+    def asked_rules(self) -> list[KeepBest]:
+        """The `KeepBest` rules that a person passed; none if the trainer has its default rules."""
+        return [] if self.rules is DEFAULT_KEEP else best_rules(self.rules)
+
+    def entries(self) -> list[Entry]:
+        """What retention knows of the whole checkpoints, the oldest first."""
+        return [retention.entry(c.step, c.content) for c in self._whole()]
+
+    def chosen(self, which: "str | int", metric: str | None = None) -> tuple[Checkpoint, Snapshot]:
+        """The checkpoint of a step, the "last" one, or the "best" by a rule of the run."""
+        if metric is not None and which != "best":
+            raise ConfigurationError(
+                message(
+                    "A metric chooses among the best checkpoints only.",
+                    expected=f'restore("best", metric={metric!r})',
+                    received=f"restore({which!r}, metric={metric!r})",
+                    do="leave metric out, or restore the best",
+                )
+            )
+        if which == "last":
+            found = self.newest()
+            if found is not None:
+                return found
+        elif which == "best":
+            whole, rule = self._whole(), self.best_rule(metric)
+            found = best_of(whole, rule)
+            if found is not None:
+                _warn_of_missed(found.step, rule, whole)
+                return self._at(found.step)
+            raise ConfigurationError(
+                message(
+                    "No checkpoint of this run is the best one.",
+                    expected=f"checkpoints with a score {rule.metric!r}",
+                    received=f"none in {self.directory}",
+                    do='pass validation_data to fit, name another metric with KeepBest("..."),'
+                    ' or restore "last"',
+                )
+            )
+        elif isinstance(which, int) and not isinstance(which, bool):
+            return self._at(which)
+        else:
+            raise ConfigurationError(
+                message(
+                    "This does not name a checkpoint.",
+                    expected='"best", "last" or a step',
+                    received=repr(which),
+                    do='call restore("best")',
+                )
+            )
+        raise ConfigurationError(
+            message(
+                "This run has no checkpoint yet.",
+                expected=f"at least one in {self.directory}",
+                received="none",
+                do="train first, or check run_dir",
+            )
+        )
+
+    def best_rule(self, metric: str | None = None) -> KeepBest:
+        """The rule that "best" goes by: the first `KeepBest`, or the one of a metric.
+
+        A trainer with its default rules goes by the rules that the run was trained with.
+        """
+        recorded = kept_best(self._whole())
+        rules = self.asked_rules or recorded or best_rules(self.rules) or [KeepBest()]
+        found = [rule for rule in rules if metric in (None, rule.metric)]
+        if not found:
+            raise ConfigurationError(
+                message(
+                    f"This run does not keep the best checkpoint by {metric!r}.",
+                    expected=f"one of {', '.join(rule.metric for rule in rules)}",
+                    received=f'restore("best", metric={metric!r})',
+                    do=f"train with keep=[..., KeepBest({metric!r})]",
+                )
+            )
+        return found[0]
+
+    def best(self, rule: KeepBest) -> tuple[float, int] | None:
+        """The best score that is saved, and its step."""
+        found = best_of(self._whole(), rule)
+        return None if found is None else (found.score, found.step)
+
+    def _whole(self) -> list[Checkpoint]:
+        found = self._store.all()
+        return [each for each in found if not each.damage and retention.is_readable(each.content)]
+
+    def _at(self, step: int) -> tuple[Checkpoint, Snapshot]:
+        found = self._store.at(step)
+        return found, parsed(found)
+
+    def end_of(self, leg: int) -> tuple[Checkpoint, Snapshot]:
+        """The checkpoint with which a leg ended; the last one, if it was asked for more epochs."""
+        for found in reversed(self._whole()):
+            if found.content["leg"] == leg and found.content["place"].get("is_over"):
+                return self._at(found.step)
+        raise ConfigurationError(
+            message(
+                f"The end of leg {leg + 1} is missing from this run.",
+                expected=f"a checkpoint at the end of each leg in {self.directory}",
+                received="checkpoints of a later leg only",
+                do='to score or export what is trained, call restore("last"); to train on from '
+                f"it, start a new run with init_from={os.fspath(self.directory)!r}; to train "
+                "again from the beginning, choose another run_dir",
+            )
+        )
+
+    def go_on_from(self, checkpoint: Checkpoint) -> None:
+        """Sets later checkpoints aside: the next start must not find what is abandoned now."""
+        self._store.set_aside_after(checkpoint.step)
+
+    def set_failures_aside(self) -> None:
+        """Sets checkpoints aside that were written when the data had already failed further on.
+
+        They would fail again after it was mended.
+        """
+        self._writer.wait()
+        last_good = None
+        for found in reversed(self._whole()):
+            if found.content["place"].get("is_over") or not reader.holds_failure(
+                tensors.read(found.path / "state")
+            ):
+                last_good = found.step
+                break
+        if self._store.set_aside_after(-1 if last_good is None else last_good):
+            again = "from its beginning" if last_good is None else f"from step {last_good:,}"
+            warn_at_call(
+                "Later checkpoints had read the data ahead that has failed, and are set aside: "
+                f"started again, this run goes on {again}."
+            )
+
+    def plans(self, snapshot: Snapshot) -> PlanHistory:
+        """The plans of the run: as far as `plan.json` tells, or else until the snapshot."""
+        saved, recorded = plan_history.parsed(snapshot.plans), self.recorded_plans()
+        if recorded is not None and recorded.until(snapshot.step).changes == saved.changes:
+            return recorded
+        return saved
+
+    def recorded_plans(self) -> PlanHistory | None:
+        """What `plan.json` tells; None if it cannot be read."""
+        try:
+            known = plan_history.parsed(json.loads(disk.read(self.directory, "plan.json")))
+        except disk.UnsafeFileError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+        return known if known.changes else None
+
+    def save(
+        self,
+        snapshot: Snapshot,
+        held: Mapping[str, Any],
+        required: Mapping[str, Any],
+        sync: Callable[[], None],
+        best_steps: Container[int] | None = None,
+    ) -> None:
+        """Writes a checkpoint in the background; `held` are tensors that nobody changes.
+
+        Those `required` to be finite are looked at first; `sync` brings to disk what the
+        checkpoint refers to. With `best_steps` the checkpoint is written only because it is one of
+        these: it may wait for the write under way, until a newer best replaces it.
+        """
+
+        def write() -> None:
+            tensors.require_finite(required, snapshot.step)
+            content = asdict(snapshot)
+            sync()
+            path = self._store.write(
+                snapshot.step, content, lambda into: tensors.write(into / "state", held)
+            )
+            self.written_leg = snapshot.leg
+            self._report_position(path, snapshot)
+            self._store.apply_retention(self.rules, self.entries())
+
+        if best_steps is None:
+            self._writer.start(write)
+        else:
+            self._writer.queue(snapshot.step, write, best_steps)
+
+    def _report_position(self, path: Path, snapshot: Snapshot) -> None:
+        """Tells once of a place in the data that makes checkpoints large."""
+        taken_bytes = position_bytes(path, snapshot.variables)
+        if taken_bytes > _MOST_POSITION_BYTES and not self._told_of_position:
+            self._told_of_position = True
+            warn_at_call(
+                message(
+                    f"The place in the data takes {taken_bytes >> 20:,} MB of each checkpoint.",
+                    do="shuffle file names or indices instead of examples, use a smaller shuffle "
+                    "buffer, or save the number of batches only: lw.Stream(dataset, replay=True)",
+                )
+            )
+
+    def wait(self) -> None:
+        """Until everything is on disk; raises what went wrong."""
+        self._writer.wait()
+
+    def write_plans(self, plans: PlanHistory) -> None:
+        """Keeps `plan.json` up to date, on disk before the plan is used."""
+        with self._explaining("written to"):
+            disk.write_whole(self.directory, "plan.json", plans.text().encode(), durable=True)
+
+    def _make(self) -> None:
+        with self._explaining("made"):
+            disk.make_run_directory(self.directory)
+
+    @contextlib.contextmanager
+    def _explaining(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConfigurationError(
+                message(
+                    f"The run directory cannot be {done}.",
+                    expected="a directory that can be written to",
+                    received=f"run_dir={os.fspath(self.directory)!r}: {error.strerror}",
+                    do="choose another run_dir, or remove the cause: permissions, space, limits",
+                )
+            ) from None
+
+
+def _warn_of_missed(step: int, rule: KeepBest, whole: Sequence[Checkpoint]) -> None:
+    """Warns if better validations may have gone unsaved, since no rule asked for them."""
+    wanted = rule.metric, rule.larger_is_better
+    for found in whole:
+        rules = retention.recorded_in(found.content)
+        if rules is not None and wanted not in [(r.metric, r.larger_is_better) for r in rules]:
+            warn_at_call(
+                message(
+                    f"Step {step:,} is the best saved checkpoint by {rule.metric!r}, but a better "
+                    "validation may not have been saved.",
+                    expected=f"a run trained with KeepBest({rule.metric!r})",
+                    received=f"step {found.step:,} was saved without this rule",
+                    do=f"pass keep=[KeepLatest(3), KeepBest({rule.metric!r})] when training starts",
+                )
+            )
+            return
+
+
+def parsed(checkpoint: Checkpoint) -> Snapshot:
+    """Return the snapshot in a checkpoint."""
+    content = checkpoint.content
+    try:
+        require_resumable(content)
+        place, read = Place(**content["place"]), Read(**content["read"])
+        measured = retention.measured(content)
+        return Snapshot(**{**content, "place": place, "read": read, "measured": measured})
+    except (TypeError, KeyError) as error:
+        raise CheckpointError(
+            message(
+                f"The checkpoint {checkpoint.path} is not the checkpoint of a training run.",
+                expected="the fields that Trainer.fit writes",
+                received=f"{type(error).__name__}: {error}",
+                do="install the Loopwright that made it, put a copy back, or choose another "
+                "run_dir",
+            )
+        ) from None

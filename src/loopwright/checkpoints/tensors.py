@@ -1,0 +1,209 @@
+"""The bytes of a run: its variables and iterators as tensors, held, written, read, put back.
+
+    held = snapshot(state.named(task))      # at a stop; training may go on
+    write(directory / "state", held)        # in any thread
+    assign(state.named(task), read(directory / "state"))
+
+The files are TensorFlow's own, `state.index` and `state.data-00000-of-00001`: each tensor has a
+checksum, and iterators of `tf.data` are tensors too.
+"""
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from loopwright.compat.out_of_memory import out_of_memory_explained
+from loopwright.errors import CheckpointError, NotFiniteError, message
+from loopwright.task import repeatable
+from loopwright.task import variables as state
+
+
+def snapshot(variables: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    """The values as they are now; a variable that changes later leaves its old bytes to them.
+
+    >>> weight = tf.Variable([1.0])
+    >>> held = snapshot({"weight": weight})
+    >>> _ = weight.assign([2.0])
+    >>> held["weight"].numpy().tolist()
+    [1.0]
+    """
+    return {name: state.replicas(v)[0].read_value() for name, v in variables.items()}
+
+
+def write(prefix: Path, tensors: Mapping[str, Any]) -> None:
+    """Writes `<prefix>.index` and `<prefix>.data-00000-of-00001`. Nothing is flushed to disk.
+
+    The same tensors give the same bytes. An error of the disk is raised as TensorFlow words it.
+    """
+    names = sorted(tensors)  # in which order they are given shows in the bytes
+    with tf.device("CPU:0"):
+        tf.raw_ops.SaveV2(
+            prefix=os.fspath(prefix),
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[tensors[name] for name in names],
+        )
+
+
+def read(prefix: Path, table: Sequence[repeatable.Row] | None = None) -> dict[str, tf.Tensor]:
+    """Everything that `write` wrote, or what `table` names; checksums are compared on the way.
+
+    Raises one error that names the files, whatever is wrong with them. With a table, names, dtypes
+    and shapes are compared before anything is read.
+    """
+    with _explained(prefix), _without_wildcards(prefix) as plain:
+        reader = tf.train.load_checkpoint(plain)
+        dtypes, shapes = reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
+        names = sorted(dtypes) if table is None else [row["name"] for row in table]
+        for row in table or ():
+            name = row["name"]
+            found = (dtypes[name].name, shapes[name]) if name in dtypes else None
+            misfit = _misfit(name, row["dtype"], row["shape"], found)
+            if misfit:
+                raise ValueError(misfit)
+        with tf.device("CPU:0"):
+            values = tf.raw_ops.RestoreV2(
+                prefix=plain,
+                tensor_names=names,
+                shape_and_slices=[""] * len(names),
+                dtypes=[dtypes[name] for name in names],
+            )
+    return dict(zip(names, values, strict=True))
+
+
+def assign(named: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+    """Gives every variable its tensor, on all replicas; `tensors` may hold more than these.
+
+    All are compared first: after an error, no variable has changed.
+    """
+    for row in state.table(named):
+        tensor = tensors.get(row["name"])
+        found = None if tensor is None else (tensor.dtype.name, tensor.shape.as_list())
+        misfit = _misfit(row["name"], row["dtype"], row["shape"], found)
+        if misfit:
+            raise CheckpointError(
+                message(
+                    "The tensors do not fit the variables of the task; none was changed.",
+                    expected="a tensor of the same dtype and shape for every variable",
+                    received=misfit,
+                    do="restore the task as it was when they were saved",
+                )
+            )
+    with out_of_memory_explained("The state of a checkpoint cannot be restored"):
+        for name, variable in named.items():
+            for own in state.replicas(variable):
+                own.assign(tensors[name], read_value=False)
+
+
+def digest(tensors: Mapping[str, Any]) -> str:
+    """A checksum over names, dtypes, shapes and bytes: equal for runs that are equal to the bit.
+
+    >>> one, two = {"a": tf.constant([0.0])}, {"a": tf.constant([-0.0])}
+    >>> digest(one) == digest(dict(one)), digest(one) == digest(two)
+    (True, False)
+    """
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name!r} {tensor.dtype.name} {tensor.shape.as_list()}\n".encode())
+        is_number = tensor.dtype not in (tf.string, tf.variant)
+        found.update(np.asarray(tensor).tobytes() if is_number else _serialized(tensor))
+    return found.hexdigest()
+
+
+def non_finite(tensors: Mapping[str, Any]) -> list[str]:
+    """The names of tensors that hold NaN or infinity.
+
+    >>> non_finite({"loss": tf.constant([1.0, float("nan")]), "step": tf.constant(3)})
+    ['loss']
+    """
+    return [name for name, tensor in tensors.items() if not _is_finite(tensor)]
+
+
+def require_finite(tensors: Mapping[str, Any], step: int) -> None:
+    """Raises if any tensor holds NaN or infinity: such a state must not become a checkpoint."""
+    names = non_finite(tensors)
+    if names:
+        raise NotFiniteError(
+            message(
+                f"After step {step} the run holds NaN or infinity, and is not saved.",
+                expected="finite numbers in every variable",
+                received=", ".join(repeatable.shortened(names)),
+                do="lower the learning rate or clip gradients (the optimizer's clipnorm=), and "
+                "look for bad examples in the data; the earlier checkpoints are untouched",
+            ),
+            step=step,
+        )
+
+
+def _is_finite(tensor: Any) -> bool:
+    if tensor.dtype.is_complex:
+        return _is_finite(tf.math.real(tensor)) and _is_finite(tf.math.imag(tensor))
+    if not tensor.dtype.is_floating:
+        return True
+    # A sum is quicker, but large numbers may have none.
+    is_finite = tf.math.is_finite(tf.reduce_sum(tensor))
+    return bool(is_finite) or bool(tf.reduce_all(tf.math.is_finite(tensor)))
+
+
+def _serialized(tensor: Any) -> bytes:
+    # One by one: as a whole, the state of an iterator may be too large to be serialised.
+    items = tf.unstack(tensor) if tensor.dtype == tf.variant and tensor.shape.rank else [tensor]
+    return b"".join(tf.io.serialize_tensor(item).numpy() for item in items)
+
+
+def _misfit(
+    name: str,
+    dtype: str,
+    shape: Sequence[int | None] | None,
+    found: tuple[str, Sequence[int]] | None,
+) -> str | None:
+    """What is wrong with a tensor that was found for a name."""
+    if found is None:
+        return f"{name} is missing"
+    fits = shape is None or len(shape) == len(found[1])
+    if fits and shape is not None:
+        fits = all(a in (None, b) for a, b in zip(shape, found[1], strict=True))
+    if fits and dtype == found[0]:
+        return None
+    wanted, is_now = (f"{d} {repeatable.shape_text(s)}" for d, s in ((dtype, shape), found))
+    return f"{name} should be {wanted}, and is {is_now}"
+
+
+@contextlib.contextmanager
+def _explained(prefix: Path) -> Iterator[None]:
+    try:
+        with out_of_memory_explained(f"The tensors in {prefix}.index cannot be read"):
+            yield
+    except CheckpointError:
+        raise
+    except Exception as error:  # damaged files raise many kinds
+        # Without what TensorFlow puts around it: the node and the operation.
+        reason = str(error).rpartition("}} ")[2].removesuffix(" [Op:RestoreV2]")
+        raise CheckpointError(
+            message(
+                f"The tensors in {prefix}.index and {prefix}.data-00000-of-00001 cannot be read.",
+                expected="both files as they were written",
+                received=reason,
+                do="restore them from a copy, or go on from an earlier checkpoint",
+            )
+        ) from error
+
+
+@contextlib.contextmanager
+def _without_wildcards(prefix: Path) -> Iterator[str]:
+    """A path to the same files that TensorFlow does not take for a pattern, as it does `run[1]`."""
+    path = os.path.abspath(prefix)
+    if not set(path) & set("[]*?\\"):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="loopwright-") as directory:
+        link = os.path.join(directory, "checkpoint")
+        os.symlink(os.path.dirname(path), link)
+        yield os.path.join(link, os.path.basename(path))

@@ -1,0 +1,189 @@
+"""The runs in a directory, as far as their files tell: nothing is loaded, nothing is changed."""
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from loopwright import disk
+from loopwright.checkpoints import lock
+from loopwright.checkpoints.manifest import Checkpoint, in_run
+from loopwright.checkpoints.retention import (
+    KeepBest,
+    Mode,
+    best_first,
+    best_of,
+    is_readable,
+)
+from loopwright.checkpoints.store import Store
+from loopwright.config.file import FILE
+from loopwright.errors import CheckpointError
+from loopwright.sinks.record import rules_of
+from loopwright.warning_places import warn_at_call
+
+Status = Literal["running", "complete", "interrupted", "failed", "broken off", "empty", "damaged"]
+
+_ENDINGS: dict[str, Status] = {
+    "complete": "complete",
+    "stopped": "complete",
+    "left": "complete",
+    "skipped": "complete",
+    "interrupted": "interrupted",
+    "failed": "failed",
+}
+_LAST_BYTES = 65_536
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run in a line."""
+
+    path: Path
+    status: Status
+    step: int | None
+    best: float | None
+    best_step: int | None
+    metric: str
+    """By which the best checkpoint is the best."""
+    mode: Literal["min", "max"]
+    """Whether smaller or larger values of the metric are better."""
+    seconds: float | None
+    """For how long it has trained."""
+    changed: float
+    """When something was last saved in it, in seconds since 1970."""
+
+
+SORT_KEYS = ("when", "name", "status", "step", "best", "duration")
+
+
+def rows(
+    directory: Path, metric: str | None = None, mode: Mode = "auto", *, sort: str = "when"
+) -> list[Row]:
+    """Every run in a directory and below it, sorted; what is not known comes last.
+
+    Sorted by "best", the best run comes first, and runs with the same metric stand together.
+    """
+    found = [_row(path, metric, mode) for path in _runs(directory)]
+
+    def key(row: Row) -> tuple[bool, Any]:
+        value = {
+            "when": -row.changed,
+            "name": str(row.path),
+            "status": row.status,
+            "step": row.step,
+            "best": None if row.best is None else _rank(row.best, row),
+            "duration": row.seconds,
+        }[sort]
+        return value is None, 0 if value is None else value
+
+    return sorted(found, key=key)
+
+
+def _rank(score: float, row: Row) -> tuple[str, str, float]:
+    return row.metric, row.mode, best_first(score, KeepBest(row.metric, mode=row.mode))
+
+
+def is_run(path: Path) -> bool:
+    """Whether a directory is that of a run."""
+    try:
+        checkpoints, config = (disk.status(path, name) for name in ("checkpoints", FILE))
+    except disk.UnsafeFileError:
+        return True  # of which the symlink is reported
+    return (checkpoints is not None and stat.S_ISDIR(checkpoints.st_mode)) or (
+        config is not None and stat.S_ISREG(config.st_mode)
+    )
+
+
+def refuse_linked_boards(directory: Path) -> None:
+    """Raise if the TensorBoard files of a run are symlinks: TensorBoard would follow them."""
+    for run in _runs(directory):
+        disk.files_below(run, "tensorboard")
+
+
+def _runs(directory: Path) -> list[Path]:
+    if is_run(directory):
+        return [directory]
+    found = list[Path]()
+    for path, names, _ in os.walk(directory):
+        for name in sorted(names):
+            if is_run(Path(path) / name):
+                found.append(Path(path) / name)
+        # A run holds no other runs, and three levels are enough for any order of theirs.
+        is_deep = len(Path(path).relative_to(directory).parts) >= 2
+        names[:] = [] if is_deep else [n for n in names if Path(path) / n not in found]
+    return sorted(found)
+
+
+def _row(path: Path, metric: str | None, mode: Mode) -> Row:
+    try:
+        return _known(path, metric, mode)
+    except disk.UnsafeFileError as error:
+        warn_at_call(str(error))
+        changed = path.stat().st_mtime
+        metric = metric or KeepBest().metric
+        return Row(path, "damaged", None, None, None, metric, "min", None, changed)
+
+
+def _known(path: Path, metric: str | None, mode: Mode) -> Row:
+    try:
+        whole = Store(path / "checkpoints").all()
+    except disk.UnsafeFileError:
+        raise
+    except CheckpointError:
+        whole = []
+    usable = [found for found in whole if not found.damage and is_readable(found.content)]
+    rules = rules_of(path, usable)
+    if metric is not None:
+        own = [rule for rule in rules if rule.metric == metric] if mode == "auto" else []
+        rules = own or [KeepBest(metric, mode=mode)]
+    rule, found = rules[0], best_of(usable, rules[0])
+    saved = (disk.status(*in_run(each.path)) for each in whole)
+    changed = max([path.stat().st_mtime, *(at.st_mtime for at in saved if at is not None)])
+    return Row(
+        path=path,
+        status=_status(path, whole, usable),
+        step=max((found.step for found in usable), default=None),
+        best=None if found is None else found.score,
+        best_step=None if found is None else found.step,
+        metric=rule.metric,
+        mode="max" if rule.larger_is_better else "min",
+        seconds=seconds(usable),
+        changed=changed,
+    )
+
+
+def seconds(found: "list[Checkpoint]") -> float | None:
+    """For how long a run has trained: the sum of its legs."""
+    legs = dict[int, float]()
+    for checkpoint in found:
+        leg, spent = checkpoint.content["leg"], checkpoint.content["place"].get("seconds", 0.0)
+        legs[leg] = max(legs.get(leg, 0.0), spent)
+    return sum(legs.values()) if legs else None
+
+
+def _status(path: Path, whole: "list[Checkpoint]", usable: "list[Checkpoint]") -> Status:
+    if lock.is_held(path / "lock"):
+        return "running"
+    if whole and not usable:
+        return "damaged"
+    ending = _last_ending(path)
+    if ending is not None:
+        return _ENDINGS.get(ending, "broken off")
+    return "broken off" if usable else "empty"
+
+
+def _last_ending(path: Path) -> str | None:
+    """How the last leg ended, by the last line of its journal."""
+    try:
+        with os.fdopen(disk.opened(path, "metrics.jsonl"), "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _LAST_BYTES))
+            last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
+        line = json.loads(last)
+        return str(line["reason"]) if line["event"] == "finished" else None
+    except disk.UnsafeFileError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,170 @@
+"""What was given to `fit` as data: to train on, to validate on."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from loopwright.data import batches
+from loopwright.data.arrays import Arrays
+from loopwright.data.generators import Batches
+from loopwright.data.shards import Shares
+from loopwright.data.source import Data
+from loopwright.data.stream import Stream
+from loopwright.errors import ConfigurationError, DataError, message
+from loopwright.warning_places import warn_at_call
+
+
+def as_data(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int | None = None,
+    class_weight: Mapping[int, float] | None = None,
+) -> Data:
+    """What was given to `fit`, `evaluate` or `predict`, as data."""
+    data = x if isinstance(x, Data) else _wrap(x, y, sample_weight)
+    if data is x or not isinstance(data, Arrays):
+        _refuse_beside(x, y=y, sample_weight=sample_weight)
+    if isinstance(data, Arrays):
+        data = data if batch_size is None else data.in_batches_of(batch_size)
+    elif batch_size is not None:
+        warn_at_call(
+            message(
+                f"batch_size={batch_size} is ignored: a {_kind(x)} is already in batches.",
+                do=f"leave batch_size out, and set it where the {_kind(x)} makes its batches",
+            )
+        )
+    if class_weight is not None and isinstance(data, Arrays | Stream | Batches | Shares):
+        data = data.weighted_by_class(class_weight)
+    return data
+
+
+def _wrap(x: Any, y: Any, sample_weight: Any) -> Data:
+    if isinstance(x, tf.data.Dataset):
+        return Stream(x)
+    if isinstance(x, keras.utils.PyDataset | Iterator) or (
+        isinstance(x, Iterable) and not _is_array_like(x)
+    ):
+        return Batches(x)
+    if callable(x) and not _is_array_like(x):
+        raise DataError(
+            message(
+                "A function is not data.",
+                expected="arrays, a tf.data.Dataset, a PyDataset, or a generator",
+                received=f"the function {getattr(x, '__name__', x)!r}",
+                do="call it: fit(make_batches())",
+            )
+        )
+    return Arrays(x, y, sample_weight)
+
+
+def _is_array_like(x: Any) -> bool:
+    kinds = (np.ndarray, tf.Tensor, tf.Variable, tf.SparseTensor, tf.RaggedTensor)
+    if isinstance(x, (*kinds, list, tuple, Mapping, str, bytes, keras.Variable)):
+        return True
+    return hasattr(x, "__array__") or hasattr(x, "to_numpy") or hasattr(x, "tocoo")
+
+
+def _kind(x: Any) -> str:
+    return "tf.data.Dataset" if isinstance(x, tf.data.Dataset) else type(x).__name__
+
+
+def _refuse_beside(x: Any, **given: Any) -> None:
+    kind = _kind(x)
+    for name, value in given.items():
+        if value is not None:
+            raise DataError(
+                message(
+                    f"{name} cannot be given beside data of type {kind}.",
+                    expected="data that holds inputs, labels and weights, and batches of them",
+                    received=f"{name} as well",
+                    do=f"leave {name} out, and let the {kind} give it",
+                )
+            )
+
+
+def training_data(
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    batch_size: int | None,
+    class_weight: Mapping[int, float] | None,
+    validation_split: float,
+    validation_data: Any,
+) -> tuple[Data | None, Any]:
+    """The data to train on, and what to validate on: given, or split off its end."""
+    if x is None:
+        if y is not None or sample_weight is not None:
+            raise DataError(
+                message(
+                    "There are labels or weights, but no inputs.",
+                    expected="fit(x, y)",
+                    received="x=None",
+                    do="pass x, or nothing at all for a step without data",
+                )
+            )
+        return None, validation_data
+    data = as_data(x, y, sample_weight, batch_size=batch_size, class_weight=class_weight)
+    if not validation_split or validation_data is not None:
+        return data, validation_data
+    if not isinstance(data, Arrays):
+        raise ConfigurationError(
+            message(
+                "validation_split needs arrays.",
+                expected="arrays or tensors, whose last part can be held out",
+                received=f"a {type(x).__name__}",
+                do="split the data yourself and pass validation_data",
+            )
+        )
+    return data.split(validation_split)
+
+
+def validation_sets(given: Any, batch_size: int | None) -> dict[str, Data]:
+    """Validation data by the prefix of its numbers: none, or `NAME_`."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        for name, value in given.items():
+            _require_examples(value, f"validation_data[{name!r}]")
+        return {f"{name}_": _one_set(value, batch_size) for name, value in given.items()}
+    _require_examples(given, "validation_data")
+    return {"": _one_set(given, batch_size)}
+
+
+def _require_examples(given: Any, name: str) -> None:
+    """Raise for empty validation data, by its name: the training data has examples."""
+    if isinstance(given, tf.data.Dataset):
+        if given.cardinality() == 0:
+            raise DataError(
+                message(
+                    f"{name} is empty.",
+                    expected="at least one batch",
+                    received="a dataset of 0 batches",
+                    do="check its files and filters; drop_remainder drops all of a small set",
+                )
+            )
+        return
+    parts = given if isinstance(given, tuple | list) else (given,)
+    named = zip(("x", "y", "sample_weight"), parts, strict=False)
+    leaves = [pair for path, part in named for pair in batches.leaves(part, path)]
+    lengths = {path: leaf.shape[0] for path, leaf in leaves if len(getattr(leaf, "shape", ()))}
+    if not parts or (lengths and not any(lengths.values())):
+        raise DataError(
+            message(
+                f"{name} is empty.",
+                expected="at least one example",
+                received=", ".join(f"{path}: 0 examples" for path in lengths) or "no arrays",
+                do="check the file, filter or split that the arrays come from",
+            )
+        )
+
+
+def _one_set(given: Any, batch_size: int | None) -> Data:
+    data = as_data(*given) if isinstance(given, tuple | list) else as_data(given)
+    if isinstance(data, Arrays) and data is not given and batch_size is not None:
+        return data.in_batches_of(batch_size)
+    return data

@@ -1,0 +1,250 @@
+"""Agreement: workers that train one model go by the same numbers.
+
+All of them must call the same collective operations in the same order, or all wait for ever. So
+nothing that is different between them may decide what comes next: not a clock, not a signal, not a
+wish to stop. They meet where control is back in Python, exchange a few numbers, and go by these
+until they meet again. A worker that trains alone meets nobody, and nothing costs anything.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import re
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, final
+
+import numpy as np
+import tensorflow as tf
+
+from loopwright.compat import tensorflow_internals
+from loopwright.distribute import replicas
+from loopwright.errors import ConfigurationError, WorkerLostError, message
+from loopwright.loop.signals import Signals
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_FAILED = -(2**62)
+_PLACE = "{0}.workers[{1}]"
+_OF_OTHERS = re.compile(r"Collective|CoordinationService|WorkerService|heartbeat")
+"""In what TensorFlow says when another worker cannot be reached."""
+
+
+@final
+class Team:
+    """The workers of one strategy, of which this process is one."""
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self._strategy = strategy
+        self.size, self.index = tensorflow_internals.workers(strategy)
+        rows = tf.TensorSpec([self.size, None], tf.int64)
+        # Compiled: called operation by operation it takes several times as long.
+        self._summed = tensorflow_internals.compiled(self._sum, input_signature=(rows,))
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is nobody to agree with."""
+        return self.size == 1
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker decides, writes and talks; a worker alone is its own chief."""
+        return self.index == 0
+
+    def exchanged(self, own: Sequence[int] | np.ndarray) -> np.ndarray:
+        """A row of numbers of each worker, as many from each; all workers have to call it."""
+        rows = np.zeros((self.size, len(own)), np.int64)
+        rows[self.index] = own
+        return rows if self.is_alone else self._summed(tf.identity(rows)).numpy()
+
+    def exchanged_bytes(self, own: bytes) -> list[bytes]:
+        """The bytes of each worker, of any length; all workers have to call it."""
+        lengths = self.exchanged([len(own)])[:, 0]
+        padded = own.ljust(-(-max(lengths) // 8) * 8, b"\0")
+        rows = self.exchanged(np.frombuffer(padded, np.int64))
+        return [row.tobytes()[:length] for row, length in zip(rows, lengths, strict=True)]
+
+    def farewell(self) -> None:
+        """Waits for all workers: whoever left while others work would be taken for dead.
+
+        Nothing is left to be done when they meet, so whoever is gone by then is not missed.
+        """
+        if not self.is_alone:
+            with contextlib.suppress(tf.errors.OpError):
+                self.exchanged([0])
+
+    def _sum(self, rows: Any) -> Any:
+        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, rows, axis=None)
+
+    def from_chief(self, find: Callable[[], int]) -> int:
+        """What the chief alone finds out; where it fails, all fail."""
+        if not self.is_chief:
+            found = int(self.exchanged([0])[0, 0])
+            if found == _FAILED:
+                raise WorkerLostError(_lost("the first worker could not begin; its log says why"))
+            return found
+        try:
+            found = find()
+        except BaseException:
+            self.exchanged([_FAILED])
+            raise
+        self.exchanged([found])
+        return found
+
+    def require_same(self, what: str, value: Any) -> None:
+        """Raises on all workers if something is not the same for all of them."""
+        if self.is_alone:
+            return
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+        own = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+        found = self.exchanged([own])[:, 0]
+        others = [str(index) for index, each in enumerate(found) if each != found[0]]
+        if others:
+            raise ConfigurationError(
+                message(
+                    f"The workers do not have the same {what}.",
+                    expected="the same program, data and settings on every worker",
+                    received=f"worker {', '.join(others)} has another than worker 0; here it is "
+                    f"{text:.300}",
+                    do="start all workers with the same code, files and command",
+                )
+            )
+
+    def everywhere(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """The names of all variables on all workers; own ones stand for those of the others."""
+        found = dict(named)
+        for name, variable in self.differing(named).items():
+            found |= {self._on(worker, name): variable for worker in range(self.size)}
+        return found | dict(named)
+
+    def whole(self, named: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of all variables on all workers, bit for bit; all workers have to call it."""
+        differing = self.differing(named)
+        if not differing:
+            return dict(values)
+        own = {name: np.asarray(values[name]) for name in sorted(differing)}
+        data = b"".join(value.tobytes() for value in own.values())
+        found = dict(values)
+        for worker, each in enumerate(self.exchanged_bytes(data)):
+            begin = 0
+            for name, like in own.items():
+                value = np.frombuffer(each, like.dtype, like.size, begin).reshape(like.shape)
+                begin += like.nbytes
+                found.setdefault(self._on(worker, name), tf.identity(value))
+        return found
+
+    def places(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Where each worker is in its share of the data; all workers have to call it."""
+        found: dict[str, Any] = {}
+        for name in sorted(own):
+            serialized = tf.io.serialize_tensor(own[name]).numpy()
+            for worker, each in enumerate(self.exchanged_bytes(serialized)):
+                found[_PLACE.format(name, worker)] = tf.io.parse_tensor(each, own[name].dtype)
+        return found
+
+    def own_place(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """What this worker finds of itself in what `places` gave, and everything else there is."""
+        ending = _PLACE.format("", self.index)
+        own = {n.removesuffix(ending): v for n, v in saved.items() if n.endswith(ending)}
+        return {**saved, **own}
+
+    def differing(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """Those that are not the same on all workers."""
+        if self.is_alone:
+            return {}
+        return {
+            name: variable for name, variable in named.items() if replicas.is_of_one(name, variable)
+        }
+
+    def _on(self, worker: int, name: str) -> str:
+        """What a variable of one replica is called on another worker."""
+        local = self._strategy.num_replicas_in_sync // self.size
+        return replicas.renumbered(name, (worker - self.index) * local)
+
+    @contextlib.contextmanager
+    def losses_explained(self) -> Iterator[None]:
+        """Says in words that another worker is gone, where TensorFlow says it in its own."""
+        if self.is_alone:
+            yield
+            return
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if not _OF_OTHERS.search(str(error)):
+                raise
+            reason = re.search(r"aborted by: *([^\n]+)", str(error))
+            text = _lost(f"{type(error).__name__}{f': {reason[1]:.300}' if reason else ''}")
+            # Whoever leaves by SystemExit leaves without a word.
+            print(f"error: {text}", file=sys.stderr, flush=True)
+            raise WorkerLostError(text) from error
+
+
+def _lost(received: str) -> str:
+    return message(
+        "Another worker is gone, and this one cannot go on without it.",
+        expected="all workers, to the end",
+        received=received,
+        do="start all workers again: they go on from the last checkpoint. "
+        "loopwright launch --restarts 3 does so by itself",
+    )
+
+
+@final
+class Agreement:
+    """What all workers go by between two meetings: the chief's clock, and what anybody asked for.
+
+    Every number that follows from this clock is the same on all workers, like the pace.
+    """
+
+    def __init__(self, team: Team, clock: Callable[[], float], signals: Signals) -> None:
+        self._team, self._own_clock, self._signals = team, clock, signals
+        self._seconds, self._is_interrupted = clock(), False
+
+    def clock(self) -> float:
+        """The time, of a worker alone; else what it was when the workers last met."""
+        return self._own_clock() if self._team.is_alone else self._seconds
+
+    def interrupted(self) -> bool:
+        """Whether a signal came, to any worker, before the workers last met."""
+        return self._signals.received() if self._team.is_alone else self._is_interrupted
+
+    def now(self) -> float:
+        """Meets, and says what time it is."""
+        self._meet()
+        return self.clock()
+
+    def after(self, call: Callable[P, T]) -> Callable[P, T]:
+        """A call at whose end the workers meet."""
+
+        @functools.wraps(call)
+        def called(*args: P.args, **kwargs: P.kwargs) -> T:
+            result = call(*args, **kwargs)
+            self._meet()
+            return result
+
+        return call if self._team.is_alone else called
+
+    def any(self, asks: Callable[P, bool]) -> Callable[P, bool]:
+        """Asks every worker; true if it is so for one of them."""
+
+        @functools.wraps(asks)
+        def asked(*args: P.args, **kwargs: P.kwargs) -> bool:
+            return self._meet(asks(*args, **kwargs))
+
+        return asks if self._team.is_alone else asked
+
+    def _meet(self, wish: bool = False) -> bool:
+        if self._team.is_alone:
+            return wish
+        bits = struct.unpack("q", struct.pack("d", self._own_clock()))[0]
+        rows = self._team.exchanged([bits, self._signals.number, int(wish)])
+        self._seconds = struct.unpack("d", struct.pack("q", rows[0, 0]))[0]
+        # Several may have come: a machine that goes counts for more than a person's wish.
+        number = int(rows[:, 1].max())
+        if number:
+            self._signals.adopt(number)
+            self._is_interrupted = True
+        return bool(rows[:, 2].any())

@@ -1,0 +1,205 @@
+"""Bounds: what TensorFlow's kernels check and XLA's do not, checked inside the compiled loop.
+
+Under XLA a label that is no class gives NaN, an index out of range reads another row, and
+assertions are removed. Where a step runs under XLA its trace is searched for these operations, and
+the first step that breaks one of them is noted beside its outputs.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import tensorflow as tf
+
+from loopwright.compat import tensorflow_internals
+from loopwright.compat.error_messages import place_of
+from loopwright.compat.failure_texts import Failure, Kind, asserted
+
+_NO_STEP = -1
+
+
+@final
+@dataclass(frozen=True)
+class _Check:
+    """One operation of the trace."""
+
+    kind: Kind
+    place: str
+    text: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class Violation:
+    """The first of some steps that broke a bound."""
+
+    step: int
+    """Counted from 0."""
+    failure: Failure
+    place: str
+
+
+@final
+class Bounds:
+    """The checks of one step; `looks` is whether it runs under XLA."""
+
+    def __init__(self, *, looks: bool) -> None:
+        self._looks = looks
+        self._checks: Sequence[_Check] = ()
+
+    def broken_by(self, operations: Sequence[Any]) -> Any:
+        """Return which check the operations of a step break, by which value, and the bound."""
+        if not self._looks:
+            return ()
+        found = [check for op in operations if (check := _check(op))]
+        # Every trace of a step finds the same ones.
+        self._checks = [check for check, _ in found]
+        broken = tf.constant([_NO_STEP, 0, 0], tf.int64)
+        for number, (_, (is_broken, value, bound)) in reversed(list(enumerate(found))):
+            now = tf.stack([tf.constant(number, tf.int64), value, bound])
+            broken = tf.where(is_broken, now, broken)
+        return broken
+
+    def none(self) -> Any:
+        """Return the note before the first step."""
+        return tf.constant([_NO_STEP, _NO_STEP, 0, 0], tf.int64) if self._looks else ()
+
+    def noted(self, before: Any, done: Any, broken: Any) -> Any:
+        """Return the note after one more step."""
+        if not self._looks:
+            return ()
+        now = tf.concat([[tf.cast(done, tf.int64)], broken], axis=0)
+        is_first = tf.logical_and(before[0] == _NO_STEP, broken[0] != _NO_STEP)
+        return tf.where(is_first, now, before)
+
+    def violation(self, note: Any) -> Violation | None:
+        """Return what a note tells; that of a single step lacks the number of the step."""
+        if not self._looks:
+            return None
+        step, number, value, bound = ([0] if len(note) == 3 else []) + [int(n) for n in note]
+        if number == _NO_STEP:
+            return None
+        check = self._checks[number]
+        failure = Failure(check.kind, check.text, value, bound)
+        return Violation(step, failure, check.place)
+
+
+@contextlib.contextmanager
+def operations_made() -> Iterator[list[Any]]:
+    """Collect the operations that are traced inside; those of an eager step are not known."""
+    made = list[Any]()
+    if tf.executing_eagerly():
+        yield made
+        return
+    graph = tf.compat.v1.get_default_graph()
+    known = len(graph.get_operations())
+    yield made
+    made += graph.get_operations()[known:]
+
+
+_Condition = tuple[Any, Any, Any]
+"""Whether it is broken, by which value, and the bound."""
+
+
+def _check(op: Any) -> tuple[_Check, _Condition] | None:
+    if "gradient_tape/" in op.name:
+        return None
+    made = _assertion if is_assertion(op) else _CHECKS.get(op.type)
+    found = None if made is None else made(op)
+    if found is None:
+        return None
+    kind, text, condition = found
+    return _Check(kind, place_of(op), text), condition
+
+
+_Found = tuple[Kind, str, _Condition] | None
+
+
+def _labels(op: Any) -> _Found:
+    logits, labels = op.inputs
+    classes = _size(logits, -1)
+    smallest = tf.cast(tf.reduce_min(labels), tf.int64)
+    largest = tf.cast(tf.reduce_max(labels), tf.int64)
+    # The value that TensorFlow's kernel names.
+    value = tf.where(smallest < 0, smallest, largest)
+    return "label", "", (tf.logical_or(value < 0, value >= classes), value, classes)
+
+
+def _gathered(op: Any) -> _Found:
+    params, indices, axis = op.inputs
+    axis = tf.get_static_value(axis)
+    if axis is None or tf.get_static_value(indices) is not None:
+        return None
+    return "index", "", _out_of_range(indices, _size(params, int(axis)))
+
+
+def _gathered_from_variable(op: Any) -> _Found:
+    handle, indices = op.inputs
+    rows = tf.raw_ops.VariableShape(input=handle)[op.get_attr("batch_dims")]
+    return "index", "", _out_of_range(indices, tf.cast(rows, tf.int64))
+
+
+def _gathered_by_several(op: Any) -> _Found:
+    params, indices = op.inputs
+    depth = indices.shape[-1]
+    if not depth or tf.get_static_value(indices) is not None:
+        return None
+    rows = tf.cast(tf.shape(params)[:depth], tf.int64)
+    rows = tf.broadcast_to(rows, tf.shape(indices))
+    return "index", "", _out_of_range(indices, rows)
+
+
+def _assertion(op: Any) -> _Found:
+    zero = tf.constant(0, tf.int64)
+    return "assertion", _shown_by(op), (tf.logical_not(op.inputs[0]), zero, zero)
+
+
+def _numerics(op: Any) -> _Found:
+    zero = tf.constant(0, tf.int64)
+    is_finite = tf.reduce_all(tf.math.is_finite(op.inputs[0]))
+    return "numerics", op.get_attr("message").decode(), (tf.logical_not(is_finite), zero, zero)
+
+
+_CHECKS: dict[str, Callable[[Any], _Found]] = {
+    "SparseSoftmaxCrossEntropyWithLogits": _labels,
+    "GatherV2": _gathered,
+    "ResourceGather": _gathered_from_variable,
+    "GatherNd": _gathered_by_several,
+    "CheckNumerics": _numerics,
+    "CheckNumericsV2": _numerics,
+}
+
+
+def is_assertion(op: Any) -> bool:
+    """Return whether an operation does nothing but check."""
+    return op.type == "Assert" or (op.type in ("If", "StatelessIf") and "AssertGuard" in op.name)
+
+
+def _size(tensor: Any, axis: int) -> Any:
+    known = None if tensor.shape.rank is None else tensor.shape[axis]
+    size = tf.shape(tensor)[axis] if known is None else known
+    return tf.cast(size, tf.int64)
+
+
+def _out_of_range(indices: Any, rows: Any) -> _Condition:
+    """The first index that is not in `[0, rows)`, in one reduction that XLA can vectorise."""
+    flat = tf.reshape(tf.cast(indices, tf.int64), [-1])
+    bounds = tf.broadcast_to(tf.reshape(rows, [-1]), tf.shape(flat))
+    count = tf.size(flat)
+    is_outside = tf.logical_or(flat < 0, flat >= bounds)
+    first = tf.reduce_min(tf.where(is_outside, tf.range(count), count))
+    place = tf.minimum(first, tf.maximum(count - 1, 0))
+    return first < count, tf.gather(flat, place), tf.gather(bounds, place)
+
+
+def _shown_by(op: Any) -> str:
+    """The message of an assertion, if it is a constant."""
+    for graph in tensorflow_internals.inner_graphs(op):
+        for inner in graph.get_operations():
+            if inner.type == "Assert":
+                return _shown_by(inner)
+    shown = tf.get_static_value(op.inputs[1]) if op.type == "Assert" else None
+    if shown is None or getattr(shown, "dtype", None) is None or shown.dtype.kind not in "OS":
+        return ""
+    return asserted(shown.item().decode(errors="replace"))

@@ -1,0 +1,210 @@
+"""Loops around a step, as graphs: over arrays on the device, chunks, an iterator, or no data."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, final
+
+import tensorflow as tf
+
+from loopwright.compat import tensorflow_internals
+from loopwright.distribute import runtime
+from loopwright.engine.bounds import Bounds, is_assertion, operations_made
+from loopwright.engine.nan import Watch
+from loopwright.engine.step import Step
+from loopwright.engine.step_records import Recorder
+from loopwright.plans.plan import Plan
+
+
+@final
+class Loops:
+    """The loops of one plan around one step; `outputs` are the specs of what the step gives.
+
+    Beside the outputs they give the marks of `watch` and `bounds`: which steps were not finite, and
+    which broke a bound; and the table of `recorder`: a row for each step, or nothing.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        outputs: Any,
+        plan: Plan,
+        watch: Watch,
+        bounds: Bounds,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._step, self._outputs, self._plan, self._watch = step, outputs, plan, watch
+        self._bounds = bounds
+        self._recorder = recorder
+        self._xla_step: Callable[..., Any] | None = None
+
+    def one(self, batch: Any, examples: Any = None) -> tuple[Any, Any]:
+        """One step, as it is; whether it was finite, and which bound it broke.
+
+        See `Step.on_all_replicas`.
+        """
+        is_xla = self._plan.step == "xla"
+        for_xla = (
+            tensorflow_internals.random_numbers_for_xla() if is_xla else contextlib.nullcontext()
+        )
+        with for_xla, operations_made() as made:
+            outputs, is_finite = self._watch.around(
+                lambda: self._step.on_all_replicas(batch, examples)
+            )
+        broken = self._bounds.broken_by(made)
+        if self._step.name == "train_step":
+            # After a failure the counter says which step failed.
+            with tf.control_dependencies([*tf.nest.flatten(outputs), *filter(is_assertion, made)]):
+                self._step.task.step_counter.assign_add(1)
+        return outputs, (is_finite, broken)
+
+    def added(self, before: Any, outputs: Any) -> Any:
+        """What counts after these outputs: sums, or the last ones."""
+        if before is None or self._step.reports_last:
+            return outputs
+        return tf.nest.map_structure(lambda a, b: a + b, before, outputs)
+
+    def without_data(self, steps: Any) -> Any:
+        """A loop around a step that needs no batch."""
+        return self._counted(lambda _: None, steps)
+
+    def over_resident(self, size: int) -> Callable[..., Any]:
+        """A loop that gathers its batches from tensors on the device, by their place in `order`."""
+        is_fused = self._plan.loop == "fused"
+
+        def loop(tensors: Any, order: Any, begin: Any, steps: Any) -> Any:
+            def places(done: Any) -> Any:
+                first = begin + done * size
+                if is_fused:
+                    # XLA has to know the size (a smaller last batch runs by itself), and the
+                    # beginning of a slice would be a constant to it: a compile for each call.
+                    return tf.gather(order, first + tf.range(size))
+                return order[first : first + size]
+
+            def gathered(some: Any) -> Any:
+                return tf.nest.map_structure(lambda leaf: tf.gather(leaf, some), tensors)
+
+            def run_own_part(some: Any) -> tuple[Any, Any]:
+                own = runtime.part_here(some, self._step.strategy)
+                return self.one(gathered(own), examples=tf.shape(some)[0])
+
+            if tensorflow_internals.workers(self._step.strategy)[0] > 1:
+                return self._counted(places, steps, run_own_part)
+            return self._counted(lambda done: gathered(places(done)), steps)
+
+        return loop
+
+    def over_chunk(self, chunk: Any, steps: Any) -> Any:
+        """A loop over the first `steps` batches of a chunk."""
+
+        def batch(done: Any) -> Any:
+            return tf.nest.map_structure(lambda leaf: tf.gather(leaf, done), chunk)
+
+        return self._counted(batch, steps)
+
+    def over_stream(self, end: str, batch_spec: Any) -> Callable[..., Any]:
+        """A loop over an iterator; `end` says how its data shows that it has come to an end.
+
+        It returns how many steps it ran, their outputs, marks and table, for how many seconds it
+        waited, and the smallest and largest number of examples in a batch, where the spec leaves
+        that open.
+        """
+        is_open = runtime.known_example_count(batch_spec) is None
+
+        def loop(iterator: Any, steps: Any) -> Any:
+            def body(done: Any, _: Any, run: Any, waited: Any, sizes: Any) -> Any:
+                began = tf.timestamp()
+                with tf.control_dependencies([began]):
+                    optional = next_optional(iterator, end)
+                    has_batch = optional.has_value()
+                with tf.control_dependencies([has_batch]):
+                    waited += tf.timestamp() - began
+
+                def advanced() -> Any:
+                    batch = optional.get_value()
+                    seen = _with_size_of(batch, sizes) if is_open else sizes
+                    return True, done + 1, self._advanced(self._compiled, batch, done, run), seen
+
+                more, done, run, sizes = tf.cond(
+                    has_batch, advanced, lambda: (False, done, run, sizes)
+                )
+                return done, more, run, waited, sizes
+
+            scalar, no_time = tf.TensorShape([]), tf.constant(0.0, tf.float64)
+            done, _, run, waited, sizes = tf.while_loop(
+                lambda done, more, *_: tf.logical_and(more, done < steps),
+                body,
+                (0, True, self._nothing_run(steps), no_time, (tf.int32.max, 0)),
+                shape_invariants=(scalar, scalar, self._shapes(), scalar, (scalar, scalar)),
+                parallel_iterations=1,
+            )
+            return done, *self._ended(run), waited, sizes
+
+        return loop
+
+    def _counted(
+        self,
+        batch: Callable[[Any], Any],
+        steps: Any,
+        run: Callable[[Any], tuple[Any, Any]] | None = None,
+    ) -> Any:
+        run = run or (self.one if self._plan.loop == "fused" else self._compiled)
+        # A while on tensors: the bounds of a tf.range would be constants to XLA, and every new
+        # number of steps would be compiled anew.
+        done, ran = tf.while_loop(
+            lambda done, _: done < steps,
+            lambda done, before: (done + 1, self._advanced(run, batch(done), done, before)),
+            (0, self._nothing_run(steps)),
+            shape_invariants=(tf.TensorShape([]), self._shapes()),
+            parallel_iterations=1,
+        )
+        return done, *self._ended(ran)
+
+    def _advanced(
+        self, run: Callable[[Any], Any], batch: Any, done: Any, before: Any
+    ) -> tuple[Any, Any, Any]:
+        """Outputs, marks and table after one more step."""
+        outputs, (is_finite, broken) = run(batch)
+        total, (marks, note), rows = before
+        if self._recorder is not None:
+            rows = self._recorder.written(rows, done, outputs)
+        marks = self._watch.marked(marks, done, is_finite)
+        return self.added(total, outputs), (marks, self._bounds.noted(note, done, broken)), rows
+
+    def _compiled(self, batch: Any) -> tuple[Any, Any]:
+        """One step inside a loop that is not compiled by XLA as a whole."""
+        if self._plan.step != "xla":
+            return self.one(batch)
+        if self._xla_step is None:
+            self._xla_step = tensorflow_internals.compiled(self.one, xla=True)
+        return self._xla_step(batch)
+
+    def _nothing_run(self, steps: Any) -> tuple[Any, Any, Any]:
+        """Outputs, marks and table before the first of `steps` steps."""
+        rows = () if self._recorder is None else self._recorder.no_rows(steps)
+        marks = self._watch.no_marks(), self._bounds.none()
+        return tf.nest.map_structure(_zeros, self._outputs), marks, rows
+
+    def _shapes(self) -> tuple[Any, Any, Any]:
+        outputs = tf.nest.map_structure(lambda output: output.shape, self._outputs)
+        rows = () if self._recorder is None else self._recorder.shapes()
+        note = tf.nest.map_structure(lambda note: note.shape, self._bounds.none())
+        return outputs, (self._watch.no_marks().shape, note), rows
+
+    def _ended(self, run: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        """Outputs, marks and table as they leave the graph."""
+        outputs, marks, rows = run
+        return outputs, marks, rows.stack() if isinstance(rows, tf.TensorArray) else rows
+
+
+def next_optional(iterator: Any, end: str) -> Any:
+    """The next batch, or none; an epoch of unknown length carries its end in its elements."""
+    return iterator.get_next() if end == "marked" else iterator.get_next_as_optional()
+
+
+def _with_size_of(batch: Any, sizes: Any) -> Any:
+    examples = runtime.count_examples(batch)
+    return tf.minimum(sizes[0], examples), tf.maximum(sizes[1], examples)
+
+
+def _zeros(like: Any) -> Any:
+    return tf.zeros([0 if size is None else size for size in like.shape], like.dtype)

@@ -1,0 +1,136 @@
+"""Finite or not: steps whose loss is NaN or infinity are found inside the compiled loop.
+
+Looking is nearly free: the first step that was not finite is noted. Skipping such a step costs a
+copy of the state for every step, because it has to leave everything as it was: weights, optimizer,
+batch norm, seeds, metrics.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import tensorflow as tf
+
+from loopwright.compat.error_messages import place_in
+from loopwright.errors import ConfigurationError, message
+
+OnNan = Literal["raise", "rollback", "skip"]
+
+MOST_SKIPPED = 32
+"""In a row, or in one call: more of them are no accident."""
+_NONE = 2**31 - 1
+
+
+@final
+@dataclass(frozen=True)
+class Watch:
+    """What a loop does about steps that are not finite."""
+
+    looks: bool
+    """Whether it looks at all: for training only."""
+    kept: Sequence[Any] = ()
+    """The variables to put back after a step that is skipped; none: nothing is skipped."""
+
+    def around(self, step: Callable[[], Any]) -> tuple[Any, Any]:
+        """The outputs of a step, and whether it was finite; if skipped, it has changed nothing."""
+        before = [variable.read_value() for variable in self.kept]
+        outputs = step()
+        if not self.looks:
+            return outputs, True
+        is_finite = _all_finite(watched(outputs))
+        if not self.kept:
+            return outputs, is_finite
+        now = [variable.read_value() for variable in self.kept]
+        is_finite &= _all_finite([value for value in now if value.dtype.is_floating])
+        for variable, new, old in zip(self.kept, now, before, strict=True):
+            variable.assign(tf.where(is_finite, new, old))
+        nothing = tf.nest.map_structure(tf.zeros_like, outputs)
+        return tf.nest.map_structure(
+            lambda one, other: tf.where(is_finite, one, other), outputs, nothing
+        ), is_finite
+
+    def no_marks(self) -> Any:
+        """Marks before the first step."""
+        return tf.zeros([1 + MOST_SKIPPED], tf.int32) if self.kept else tf.constant(_NONE)
+
+    def marked(self, marks: Any, done: Any, is_finite: Any) -> Any:
+        """Marks after one more step."""
+        if not self.looks:
+            return marks
+        if not self.kept:
+            return tf.minimum(marks, tf.where(is_finite, _NONE, done))
+        place = 1 + tf.minimum(marks[0], MOST_SKIPPED - 1)
+        more = tf.tensor_scatter_nd_update(marks, [[0], [place]], [marks[0] + 1, done])
+        return tf.where(is_finite, marks, more)
+
+    def not_finite(self, marks: Any, steps: int) -> list[int]:
+        """Which of `steps` steps were not finite, from 0: all that were skipped, or the first."""
+        if not self.looks:
+            return []
+        if not self.kept:
+            return [int(marks)] if int(marks) < steps else []
+        count, *places = (int(mark) for mark in marks)
+        return places[:count] if count <= MOST_SKIPPED else [*places, steps - 1]
+
+
+def watched(outputs: Any) -> list[Any]:
+    """The numbers that tell whether a step went well: the losses, or all if none is called so.
+
+    Another number may well be NaN: the accuracy over the positives of a batch without any.
+    """
+    named = outputs if isinstance(outputs, Mapping) else {"": outputs}
+    losses = [value for name, value in named.items() if "loss" in str(name).lower()]
+    leaves = tf.nest.flatten(losses or named)
+    return [leaf for leaf in leaves if leaf.dtype.is_floating]
+
+
+def first_operation(
+    step: Callable[[], Any], variables: Sequence[Any], before: Sequence[Any]
+) -> str:
+    """Which operation of an eager step gave the first NaN or infinity, as a sentence.
+
+    The step runs once more on the values before it; then everything is put back as it is now.
+    """
+    now = [variable.read_value() for variable in variables]
+    _assign(variables, before)
+    tf.debugging.enable_check_numerics()
+    try:
+        step()
+    except tf.errors.InvalidArgumentError as error:
+        found = re.search(r'eagerly-executing op "(\w+)"', str(error))
+        return f"first in {found[1]}{place_in(error)}" if found else ""
+    finally:
+        tf.debugging.disable_check_numerics()
+        _assign(variables, now)
+    return ""
+
+
+def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def _all_finite(tensors: Sequence[Any]) -> Any:
+    found = [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
+    return tf.reduce_all(tf.stack(found)) if len(found) > 1 else found[0] if found else True
+
+
+def require_policy(on_nan: Any, run_dir: Any, replicas: int) -> None:
+    """Raises if this cannot be done about steps that are not finite."""
+    objection = ""
+    if on_nan not in ("raise", "rollback", "skip"):
+        objection = "There is no such way to deal with NaN."
+    elif on_nan == "rollback" and run_dir is None:
+        objection = "Going back needs a state to go back to."
+    elif on_nan == "skip" and replicas > 1:
+        objection = "With several replicas steps cannot be skipped one by one."
+    if objection:
+        raise ConfigurationError(
+            message(
+                objection,
+                expected='on_nan="raise"; "rollback" with a run_dir; "skip" on one device',
+                received=f"on_nan={on_nan!r}, run_dir={run_dir!r}, {replicas} replica(s)",
+                do="choose one of these",
+            )
+        )

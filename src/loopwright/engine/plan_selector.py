@@ -1,0 +1,218 @@
+"""Piloting: by which plans a trainer's steps run: fixed, recorded, remembered, or found out."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, final
+
+from loopwright.compat import tensorflow_internals
+from loopwright.data.source import Feed
+from loopwright.engine import choosing
+from loopwright.engine.runners import Runners
+from loopwright.engine.stepper import Training
+from loopwright.events import PlanChosen
+from loopwright.loop.clock import Stopwatch
+from loopwright.plans import plan_cache
+from loopwright.plans.plan import (
+    WORDS,
+    Plan,
+    objection,
+    plan_of,
+    refuse,
+    settled,
+)
+from loopwright.plans.plan_history import (
+    Choice,
+    Pilot,
+    PlanHistory,
+    Recorded,
+    Replayed,
+    load,
+)
+from loopwright.plans.tuner import Tuner
+
+
+def asked_for(plan: "Plan | PlanHistory | str | os.PathLike[str]") -> PlanHistory | None:
+    """What a person asked for, as a history to follow; None: find out."""
+    if isinstance(plan, PlanHistory):
+        return plan
+    if isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".json")):
+        return load(plan)
+    return None if plan == "auto" else PlanHistory().changed(0, plan_of(plan))
+
+
+@final
+class Piloting:
+    """The plans of one trainer: what was asked for, what is in use, what was found out."""
+
+    def __init__(self, asked: PlanHistory | None, runners: Runners, task: Any) -> None:
+        self._asked, self._runners, self._task = asked, runners, task
+        self._tuners: dict[Any, Tuner] = {}
+        self._tuner: Tuner | None = None
+        self._untold: Choice | None = None
+        self._identity = ""
+        self._record: Callable[[PlanHistory], None] = lambda history: None
+        self._done_before: PlanHistory | None = None
+        self._replayed: PlanHistory | None = None
+        """What the steps of this call of `fit` repeat, until its last change."""
+        self._is_continued = self._is_unwritten = False
+        self.history = PlanHistory()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan in use, or the one that training begins with."""
+        if self.history.changes:
+            return self.history.changes[-1].plan
+        return WORDS["graph"] if self._asked is None else self._asked.changes[-1].plan
+
+    @property
+    def plan_in_force(self) -> Plan:
+        """The plan to score and predict by: the plan in use, or the one before its trial.
+
+        It follows from the record alone, so that a run that is repeated scores by the same plans.
+        """
+        return self.history.in_force or self.plan
+
+    def begin(
+        self,
+        feed: Feed | None,
+        training: Training,
+        watch: Stopwatch,
+        *,
+        steps: int | None,
+        seconds: float | None,
+    ) -> Pilot:
+        """Who says by which plan the steps of this call of `fit` run."""
+        pilot = self._pilot(feed, training, watch, steps=steps, seconds=seconds)
+        before, self._done_before, self._is_continued = self._done_before, None, False
+        self._replayed = self._asked
+        terms = self._runners.terms(feed)
+        # On other devices than before, what was recorded may not run any more.
+        if before is None or any(objection(c.plan, terms) is not None for c in before.changes):
+            return pilot
+        self._replayed = before
+        return Replayed(before, pilot)
+
+    def _pilot(
+        self,
+        feed: Feed | None,
+        training: Training,
+        watch: Stopwatch,
+        *,
+        steps: int | None,
+        seconds: float | None,
+    ) -> Pilot:
+        self._tuner = self._untold = None
+        terms = self._runners.terms(feed)
+        if self._asked is not None:
+            for change in self._asked.changes:
+                refuse(change.plan, terms)
+            return Recorded(self._asked.with_plans(lambda plan: settled(plan, terms)))
+        start = settled(WORDS["graph"], terms)
+        if self._runners.workers > 1:
+            # What each of them measures or remembers is another thing.
+            return Recorded(PlanHistory().changed(0, start))
+        spec = None if feed is None else feed.batch_spec
+        built = self._runners.built("train_step", spec)
+        candidates = choosing.candidates(built, feed, terms)
+        self._identity = choosing.identity(self._task, built, feed, terms)
+        if self._identity not in self._tuners:
+            known = self._known(start)
+            remembered = None
+            if known is not None and objection(known.plan, terms) is None:
+                remembered = Choice(known.plan, f"measured before: {known.why}")
+                is_in_use = known.plan in (start, self._plan_before)
+                if is_in_use or not choosing.read_alike(start, known.plan):
+                    self._untold = remembered
+                    return Recorded(PlanHistory().changed(0, known.plan))
+                # Compiled at the first step, it would make this start slower than the first one.
+                candidates = [choosing.remembered(known.plan, candidates)]
+            self._tuners[self._identity] = Tuner(
+                start, deque(candidates), self._note, remembered=remembered
+            )
+        self._tuner = self._tuners[self._identity]
+        self._tuner.begin(training.prepare, watch, steps=steps, seconds=seconds)
+        return self._tuner
+
+    @property
+    def _plan_before(self) -> Plan | None:
+        """The plan that the run had switched to, also after the checkpoint it goes on from."""
+        return (self._done_before or self.history).in_force
+
+    def _known(self, start: Plan) -> Choice | None:
+        """What was chosen for this step; a run asks the cache once, and goes by its record then."""
+        identity, history = self._identity, self.history
+        if identity in history.choices:
+            return history.choices[identity]
+        if identity in history.measured:
+            return None
+        if self._is_continued:
+            # Older records name a choice from the cache only as the plan that ran every step.
+            plans = [change.plan for change in history.changes]
+            is_choice = len(plans) == 1 and plans[0] != start
+            return Choice(plans[0], "as recorded") if is_choice else None
+        found = plan_cache.remembered(identity)
+        self.history = (
+            history.measuring(identity) if found is None else history.chosen(identity, found)
+        )
+        self._is_unwritten = True
+        return found
+
+    def follow(self, plans: PlanHistory) -> None:
+        """Does from now on what was asked for."""
+        self._asked = plans
+
+    def resume(self, history: PlanHistory, step: int, *, is_continued: bool) -> None:
+        """A run goes on after `step` steps; `history` may tell of later ones, done and not saved.
+
+        A leg that `is_continued` goes by this record and never by what the cache has learned since.
+        """
+        self.history, self._is_continued = history.until(step), is_continued
+        if self._asked is None:
+            self._done_before = history
+
+    def go_back(self, step: int) -> None:
+        """What was run after `step` steps is run anew."""
+        self.history = self.history.until(step)
+
+    def record(self, record: Callable[[PlanHistory], None]) -> None:
+        """Has every change written down before it is used."""
+        self._record = record
+
+    def planned(self, step: int, plan: Plan) -> None:
+        """The steps after `step` run by this plan."""
+        note = tensorflow_internals.slow_random_numbers() if plan.step == "xla" else None
+        if note is not None and note not in self.history.notes:
+            self._note(note)
+        changed = self.history.changed(step, plan, is_trial=self._is_trial(step, plan))
+        if changed is not self.history or self._is_unwritten:
+            self.history, self._is_unwritten = changed, False
+            self._record(changed)
+
+    def _is_trial(self, step: int, plan: Plan) -> bool:
+        replayed = self._replayed
+        last = replayed.changes[-1].step if replayed is not None and replayed.changes else -1
+        if replayed is not None and (replayed is self._asked or step < last):
+            return replayed.is_trial_at(step)
+        return self._tuner is not None and self._tuner.is_trying(plan)
+
+    def news(self, step: int) -> Iterable[PlanChosen]:
+        """What has been chosen since this was last asked."""
+        if self._tuner is not None and self._tuner.choice is not None:
+            self._untold, self._tuner.choice = self._tuner.choice, None
+            if self._tuner.remembered is None:
+                plan_cache.remember(self._identity, self._untold)
+                self.history = self.history.chosen(self._identity, self._untold)
+                self._record(self.history)
+        if self._untold is not None:
+            chosen, self._untold = self._untold, None
+            yield PlanChosen(step, chosen.plan.in_words, chosen.why, f"plan={chosen.plan!r}")
+
+    def end(self) -> None:
+        """The call of `fit` is over."""
+        if self._tuner is not None:
+            self._tuner.end()
+            list(self.news(0))
+
+    def _note(self, text: str) -> None:
+        self.history = self.history.noted(text)

@@ -1,0 +1,278 @@
+"""Predictions over whole data sets, many batches in one call, without a trace left in the task."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+import numpy as np
+import tensorflow as tf
+
+from loopwright.compat import error_messages, failures, keras_optimizers, tensorflow_internals
+from loopwright.data import batches as nests
+from loopwright.data.read_errors import read_errors_explained
+from loopwright.data.reader import ResidentReader
+from loopwright.data.source import Data, Feed, Resident
+from loopwright.distribute import runtime
+from loopwright.engine.validation import feed_after, undisturbed
+from loopwright.errors import DataError, message
+from loopwright.loop.meter import Pace
+from loopwright.plans.plan import Plan
+from loopwright.task import scheduled_value
+from loopwright.task.task import Task, class_name
+
+_Step = Callable[[Any], Any]
+"""From one global batch to the predictions for it."""
+
+
+@final
+class Predictor:
+    """Predicts with one task; what it has traced is kept until the task changes."""
+
+    def __init__(self, task: Task, strategy: tf.distribute.Strategy) -> None:
+        self._task, self._strategy = task, strategy
+        self._traced: dict[str, _Traced] = {}
+        self._fingerprint: Any = None
+
+    def predict(self, data: Data, *, steps: int | None, plan: Plan) -> Any:
+        """The predictions for all of a data set, as NumPy arrays in the nest the step returns."""
+        parts: list[Any] = []
+        feed: Feed | None = data.one_pass(steps=steps)
+        title = f"{class_name(self._task)}.predict_step"
+        while feed is not None:
+            with error_messages.explained(title, feed.batch_spec):
+                if plan.step == "eager":
+                    batches = _batch_by_batch(self._step(self._task.predict_step), feed)
+                else:
+                    # Traced before anything is kept: the step may make variables lazily.
+                    batches = self._traced_for(feed.batch_spec).in_loops(feed)
+                with (
+                    undisturbed(self._task, self._strategy),
+                    read_errors_explained(feed),
+                    failures.explained(title, self._graphs),
+                ):
+                    parts += batches
+            feed = feed_after(feed, len(parts))
+        return tf.nest.map_structure(lambda *leaves: _whole(leaves), *parts)
+
+    def _graphs(self) -> list[Any]:
+        return [traced.graph for traced in self._traced.values()]
+
+    def _step(self, own: _Step) -> _Step:
+        def on_replica(batch: Any) -> Any:
+            with scheduled_value.following(self._task.step_counter):
+                return own(batch)
+
+        casts = self._task.reported != "last"
+        return _on_all_replicas(on_replica, self._strategy, casts=casts)
+
+    def _traced_for(self, batch_spec: Any) -> "_Traced":
+        if self._fingerprint != scheduled_value.fingerprint(self._task):
+            self._traced.clear()
+        kind = str(batch_spec)
+        if kind not in self._traced:
+            step = self._step(tensorflow_internals.autograph(self._task.predict_step))
+            self._traced[kind] = _Traced(step, batch_spec)
+            # Tracing makes what is made lazily, so the fingerprint is taken after it.
+            self._fingerprint = scheduled_value.fingerprint(self._task)
+        return self._traced[kind]
+
+
+def _on_all_replicas(step: _Step, strategy: tf.distribute.Strategy, *, casts: bool) -> _Step:
+    def on_batch(batch: Any) -> Any:
+        batch = nests.to_floatx(batch) if casts else batch
+        shares = runtime.split_here(batch, strategy)
+        with keras_optimizers.replicas_draw_apart(runtime.local_replicas(strategy)):
+            outputs = strategy.run(step, args=(shares,))
+        local = strategy.experimental_local_results
+        return tf.nest.map_structure(lambda value: _joined(local(value)), outputs)
+
+    return on_batch
+
+
+# -- ways through a feed: each gives the predictions in parts, of one batch or of many ------------
+
+
+def _batch_by_batch(step: _Step, feed: Feed) -> Iterator[Any]:
+    for batch in feed.open():
+        yield step(batch)
+
+
+@final
+class _Traced:
+    """The step as a graph, traced once: loops and single calls share it."""
+
+    def __init__(self, step: _Step, batch_spec: Any) -> None:
+        function: Any = tensorflow_internals.compiled(step, input_signature=(batch_spec,))
+        self._step: Any = function.get_concrete_function()
+        self._loops: dict[int | None, Any] = {}
+
+    @property
+    def graph(self) -> Any:
+        """What the step was traced into."""
+        return self._step.graph
+
+    def in_loops(self, feed: Feed) -> Iterator[Any]:
+        """Many batches in one call, where all of them have predictions of one shape."""
+        if not all(map(_fits_into_a_loop, _leaves(self._step))):
+            yield from _batch_by_batch(self._step, feed)
+            return
+        resident = feed.resident
+        if resident is None:
+            run = _over_stream(self._loop(None), feed)
+        else:
+            run = _over_resident(self._loop(resident.batch_size), resident)
+        for leaves in _in_calls(run):
+            yield tf.nest.pack_sequence_as(self._step.structured_outputs, leaves)
+
+    def _loop(self, size: int | None) -> Any:
+        """A compiled loop over batches gathered by `size`; None: over an iterator."""
+        if size not in self._loops:
+            loop = _stream_loop(self._step) if size is None else _resident_loop(self._step, size)
+            self._loops[size] = tensorflow_internals.compiled(loop)
+        return self._loops[size]
+
+
+def _leaves(step: Any) -> list[Any]:
+    """What a traced step gives, as symbolic tensors."""
+    return tf.nest.flatten(step.structured_outputs)
+
+
+def _fits_into_a_loop(leaf: Any) -> bool:
+    """Whether the trace promises what can be joined on the device: dense, its inner axes known."""
+    if not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
+        return False
+    return leaf.shape[1:].is_fully_defined()
+
+
+_Run = Callable[[int], tuple[int, Any]]
+"""Runs up to so many batches; returns how many it ran, and their predictions, leaf by leaf."""
+
+
+def _in_calls(run: _Run) -> Iterator[list[np.ndarray]]:
+    """One call after the other until the data ends, each short enough for Ctrl-C to be heard."""
+    pace, asked, ran = Pace(), 0, 0
+    while ran == asked:
+        began, asked = time.perf_counter(), pace.at_most_steps
+        ran, leaves = run(asked)
+        pace.add(steps=ran, seconds=time.perf_counter() - began)
+        if ran:
+            yield [np.asarray(leaf) for leaf in leaves]
+
+
+def _resident_loop(step: Any, size: int) -> Callable[..., Any]:
+    """Over batches gathered from tensors on the device."""
+
+    def loop(tensors: Any, order: Any, begin: Any, steps: Any) -> Any:
+        def leaves_at(done: Any) -> Any:
+            first = begin + done * size
+            some = order[first : first + size]
+            batch = tf.nest.map_structure(lambda leaf: tf.gather(leaf, some), tensors)
+            return tf.constant(True), tf.nest.flatten(step(batch))
+
+        return _collected(leaves_at, step, steps)
+
+    return loop
+
+
+def _over_resident(compiled: Any, resident: Resident) -> _Run:
+    reader = ResidentReader(resident)
+
+    def run(steps: int) -> tuple[int, Any]:
+        batches = min(steps, reader.batches_left)
+        if not batches:
+            return 0, None
+        # Tensors, not Python numbers: every new number would be traced anew.
+        begin = tf.constant(reader.index * resident.batch_size)
+        _, leaves = compiled(resident.tensors, reader.order, begin, tf.constant(batches))
+        reader.advance(batches)
+        return batches, leaves
+
+    return run
+
+
+def _stream_loop(step: Any) -> Callable[..., Any]:
+    """Over batches from an iterator, which runs out at the end of one pass."""
+
+    def loop(iterator: Any, steps: Any) -> Any:
+        def leaves_at(_: Any) -> Any:
+            optional = iterator.get_next_as_optional()
+            has_batch = optional.has_value()
+            leaves = tf.cond(
+                has_batch,
+                lambda: tf.nest.flatten(step(optional.get_value())),
+                lambda: [tf.zeros([0, *leaf.shape[1:]], leaf.dtype) for leaf in _leaves(step)],
+            )
+            return has_batch, leaves
+
+        return _collected(leaves_at, step, steps)
+
+    return loop
+
+
+def _over_stream(compiled: Any, feed: Feed) -> _Run:
+    iterator = iter(feed.open())
+
+    def run(steps: int) -> tuple[int, Any]:
+        ran, leaves = compiled(iterator, tf.constant(steps))
+        return int(ran), leaves
+
+    return run
+
+
+def _collected(leaves_at: Callable[[Any], Any], step: Any, steps: Any) -> Any:
+    """How many batches a loop ran until it had enough or the data ended, and all they gave.
+
+    `leaves_at` says whether there was a batch, and gives predictions; for none, of no examples.
+    """
+
+    def body(done: Any, _: Any, arrays: Any) -> Any:
+        has_batch, leaves = leaves_at(done)
+        pairs = zip(arrays, leaves, strict=True)
+        written = [array.write(done, leaf) for array, leaf in pairs]
+        return done + tf.cast(has_batch, tf.int32), has_batch, written
+
+    arrays = [
+        tf.TensorArray(leaf.dtype, 0, dynamic_size=True, element_shape=[None, *leaf.shape[1:]])
+        for leaf in _leaves(step)
+    ]
+    done, _, arrays = tf.while_loop(
+        lambda done, more, _: tf.logical_and(more, done < steps),
+        body,
+        (tf.constant(0), tf.constant(True), arrays),
+        parallel_iterations=1,
+    )
+    return done, [array.concat() for array in arrays]
+
+
+# -- joining ---------------------------------------------------------------------------------------
+
+
+def _whole(parts: tuple[Any, ...]) -> Any:
+    """All predictions of one leaf, in an array of their own."""
+    whole = _joined(tuple(map(_as_numpy, parts)))
+    # The only part may be a view of a tensor, which nobody can write to.
+    is_view = len(parts) == 1 and isinstance(whole, np.ndarray)
+    return whole.copy() if is_view else whole
+
+
+def _as_numpy(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, tf.Tensor | tf.Variable) else value
+
+
+def _joined(parts: tuple[Any, ...]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], tf.SparseTensor):
+        return tf.sparse.concat(0, list(parts), expand_nonconcat_dims=True)
+    is_numpy = all(isinstance(part, np.ndarray) for part in parts)
+    try:
+        return np.concatenate(parts) if is_numpy else tf.concat(list(parts), axis=0)
+    except (ValueError, tf.errors.InvalidArgumentError):
+        raise DataError(
+            message(
+                "Predictions of different shapes cannot be joined.",
+                expected="predictions that differ in their first axis only",
+                received=", ".join(str(tuple(part.shape)) for part in parts[:4]),
+                do="pad the data to one shape, or predict batch by batch",
+            )
+        ) from None

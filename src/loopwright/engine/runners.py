@@ -1,0 +1,184 @@
+"""Runners: the compiled steps of a task, each made once, and anew when the task has changed."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import tensorflow as tf
+
+from loopwright.compat import tensorflow_internals
+from loopwright.data import batches
+from loopwright.data.source import Feed
+from loopwright.engine import mistakes
+from loopwright.engine.nan import OnNan, Watch
+from loopwright.engine.runner import StepRunner
+from loopwright.engine.step import Step, StepName
+from loopwright.engine.step_records import Recorder
+from loopwright.engine.trace import (
+    Built,
+    build,
+    changing_values,
+    require_unchanging,
+)
+from loopwright.plans.plan import Plan, Terms
+from loopwright.task import resources, scheduled_value, variables
+from loopwright.task.metric_updates import Updates
+from loopwright.task.task import Task, class_name
+from loopwright.task.watching import GradientWatch
+
+
+@final
+class Runners:
+    """Makes and keeps what runs the steps of one task."""
+
+    def __init__(
+        self,
+        task: Task,
+        strategy: tf.distribute.Strategy,
+        on_nan: OnNan = "raise",
+        watch: GradientWatch | None = None,
+        silenced: frozenset[str] = frozenset(),
+    ) -> None:
+        self._task, self._strategy, self._on_nan = task, strategy, on_nan
+        self._watched, self.silenced = watch, silenced
+        self._fingerprint: Any = None
+        self._built: dict[Any, Built] = {}
+        self._runners: dict[Any, StepRunner] = {}
+        self._read: set[StepName] = set()
+        self.updates = Updates(task, silenced)
+        """Which metrics the steps update."""
+
+    @property
+    def workers(self) -> int:
+        """How many processes run these steps together."""
+        return tensorflow_internals.workers(self._strategy)[0]
+
+    def runner(
+        self,
+        name: StepName,
+        feed: Feed | None,
+        plan: Plan,
+        *,
+        recorded: Sequence[Any] | None = None,
+    ) -> StepRunner:
+        """What runs this step over batches like those of this feed, by this plan.
+
+        With `recorded`, the numbers of each step are recorded, and the values of these variables.
+        """
+        self._forget_if_changed()
+        batch_spec, is_share = (None, False) if feed is None else (feed.batch_spec, feed.is_share)
+        ids = None if recorded is None else tuple(map(id, recorded))
+        kind = (name, str(batch_spec), plan, is_share, ids)
+        if kind not in self._runners:
+            is_eager = plan.step == "eager"
+            step = self._step(name, batch_spec, converts=not is_eager, is_share=is_share)
+            # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
+            needs_trace = not is_eager or step.replicas > 1 or self._on_nan == "skip"
+            built = self._build(step, batch_spec) if needs_trace else Built(None)
+            if built.updated is not None:
+                self.updates.note(name, built.updated)
+            if not is_eager and name not in self._read:
+                self._read.add(name)
+                mistakes.check_side_effects(step)
+            if needs_trace and step.replicas > 1 and not is_eager:
+                # Their constants lie between each other's in the loop's graph.
+                require_unchanging(step, built)
+            recorder = None
+            if recorded is not None:
+                loops = plan.loop != "python" and step.replicas == 1
+                is_fused = plan.loop == "fused"
+                recorder = Recorder(
+                    self._task, self.updates, recorded, built.outputs, loops=loops, fused=is_fused
+                )
+            watch = self._watch(name, built)
+            self._runners[kind] = StepRunner(step, built, plan, watch, self.updates, recorder)
+        return self._runners[kind]
+
+    def built(self, name: StepName, batch_spec: Any) -> Built:
+        """What the trace of this step has told."""
+        self._forget_if_changed()
+        return self._build(self._step(name, batch_spec, converts=True), batch_spec)
+
+    def trains_built(self) -> list[Built]:
+        """What the traces of the train step have told, one for each kind of batch."""
+        return self._of("train_step")
+
+    def tests_built(self) -> list[Built]:
+        """What the traces of the test step have told, one for each kind of batch."""
+        return self._of("test_step")
+
+    def changing_values(self, batch_spec: Any) -> str | None:
+        """Return the message about a train step run eagerly whose Python computes other values."""
+        step = self._step("train_step", batch_spec, converts=True)
+        return changing_values(step, self._build(step, batch_spec), is_eager=True)
+
+    def terms(self, feed: Feed | None) -> Terms:
+        """What a plan has to serve."""
+        replicas = self._strategy.num_replicas_in_sync
+        if feed is None:
+            return Terms("none", replicas=replicas)
+        leaves = tf.nest.flatten(feed.batch_spec)
+        streamed = "python" if feed.end == "each epoch" else "pipeline"
+        return Terms(
+            batches="memory" if feed.resident is not None else streamed,
+            plain=all(isinstance(s, tf.TensorSpec) and s.dtype != tf.string for s in leaves),
+            replicas=replicas,
+        )
+
+    def last_gradients(self) -> dict[str, Any]:
+        """Those that were put aside, by the names of their variables; none unless it is asked."""
+        return {} if self._watched is None else self._watched.last(self._task)
+
+    def _step(
+        self, name: StepName, batch_spec: Any, *, converts: bool, is_share: bool = False
+    ) -> Step:
+        return Step(
+            self._task,
+            name,
+            self._strategy,
+            batch_spec is not None,
+            converts=converts,
+            is_share=is_share,
+            watch=self._watched if name == "train_step" else None,
+            silenced=self.silenced,
+        )
+
+    def _build(self, step: Step, batch_spec: Any) -> Built:
+        kind = (step.name, str(batch_spec))
+        if kind not in self._built:
+            _ = self._task.step_counter
+            casts = batch_spec is not None and not step.reports_last
+            spec = batches.spec_in_floatx(batch_spec) if casts else batch_spec
+            self._built[kind] = build(step, spec)
+            # Building creates what is made lazily, so the fingerprint is taken after it.
+            self._fingerprint = scheduled_value.fingerprint(self._task)
+            self._require_separate()
+        return self._built[kind]
+
+    def _require_separate(self) -> None:
+        """Refuses a test step that would change the training."""
+        trained = [r for built in self._of("train_step") for r in built.resources]
+        tested = [r for built in self._of("test_step") for r in built.resources]
+        title = f"{class_name(self._task)}.test_step"
+        resources.require_separate(title, tested, trained, self._task)
+
+    def _of(self, name: StepName) -> list[Built]:
+        return [built for (known, _), built in self._built.items() if known == name]
+
+    def _watch(self, name: StepName, built: Built) -> Watch:
+        if name != "train_step":
+            return Watch(looks=False)
+        if self._on_nan != "skip":
+            return Watch(looks=True)
+        title = f"{class_name(self._task)}.train_step"
+        resources.require_skippable(title, built.resources, self._task)
+        named = variables.named(self._task)
+        own = {name: variable for name, variable in named.items() if name != "step"}
+        used = {id(getattr(v, "handle", v)) for v in built.captured}
+        return Watch(looks=True, kept=tuple(v for v in own.values() if id(v.handle) in used))
+
+    def _forget_if_changed(self) -> None:
+        if self._fingerprint != scheduled_value.fingerprint(self._task):
+            self._built.clear()
+            self._runners.clear()
+            self.updates.task_changed()
+            self._fingerprint = scheduled_value.fingerprint(self._task)

@@ -1,0 +1,104 @@
+"""The last attempt at a leg in this process, for the call of `fit` that continues it."""
+
+import inspect
+import weakref
+from collections.abc import Generator, Mapping
+from typing import Any, final
+
+from loopwright.checkpoints import tensors
+from loopwright.errors import ConfigurationError, message
+from loopwright.events import Event
+from loopwright.task import variables
+
+Opened = weakref.ref[Generator[Event]]
+"""The events of a call of `fit` that somebody reads, or holds without reading them any more."""
+
+
+@final
+class LastAttempt:
+    """The state a leg began with, the state it was left with, and what a person set since.
+
+    Held tensors are copy-on-write views: they take memory only when their variable changes.
+    """
+
+    def __init__(self) -> None:
+        self._leg = 0
+        self._start: dict[str, Any] = {}
+        self._left: dict[str, Any] = {}
+        self._set: dict[str, Any] = {}
+        self._variables: dict[str, Any] = {}
+
+    def continued(self, leg: int, task: object) -> list[str]:
+        """The names of what was set since the last attempt at this leg; none at the first one."""
+        if leg != self._leg:
+            self.forget()
+            self._leg = leg
+        if not self._variables:
+            return []
+        # Metrics, seeds and statistics change when a model is only looked at.
+        untrained = {id(variable) for variable in variables.untrained_variables(task)}
+        named = {name: v for name, v in self._same(task).items() if id(v) not in untrained}
+        now = tensors.snapshot(named)
+        self._set = {
+            name: value
+            for name, value in now.items()
+            if name in self._set or _differ(value, self._left.get(name))
+        }
+        return list(self._set)
+
+    def rewind(self, task: object) -> None:
+        """Puts the task back to where the leg began: no checkpoint of the leg was written."""
+        named = {name: v for name, v in self._same(task).items() if name in self._start}
+        tensors.assign(named, self._start)
+        self.keep_what_was_set(named)
+
+    def keep_what_was_set(self, named: Mapping[str, Any]) -> None:
+        """Gives variables that were restored the values that a person had set."""
+        tensors.assign({name: v for name, v in named.items() if name in self._set}, self._set)
+
+    def begins(self, named: Mapping[str, Any]) -> None:
+        """A leg begins: its state is held until the leg has a checkpoint."""
+        self._start = tensors.snapshot(named)
+
+    def saves(self, *, is_on_disk: bool) -> None:
+        """A checkpoint that holds what was set is being written; `is_on_disk`: one has been."""
+        self._set = {}
+        if is_on_disk:
+            self._start = {}
+
+    def ends(self, named: Mapping[str, Any], *, is_over: bool) -> None:
+        """The attempt is at its end; a leg that is over leaves nothing to continue."""
+        if is_over:
+            self.forget()
+        else:
+            self._variables, self._left = dict(named), tensors.snapshot(named)
+
+    def forget(self) -> None:
+        """Nothing is left to continue."""
+        self._start, self._left, self._set, self._variables = {}, {}, {}, {}
+
+    def _same(self, task: object) -> dict[str, Any]:
+        """The variables that the task still holds."""
+        named = variables.named(task) if self._variables else {}
+        return {name: v for name, v in named.items() if self._variables.get(name) is v}
+
+
+def _differ(value: Any, before: Any) -> bool:
+    return tensors.digest({"": value}) != tensors.digest({"": before})
+
+
+def close_abandoned(opened: Opened | None) -> None:
+    """Ends an attempt whose events are still held somewhere: it would keep the run's lock."""
+    events = None if opened is None else opened()
+    if events is None:
+        return
+    if inspect.getgeneratorstate(events) == inspect.GEN_RUNNING:
+        raise ConfigurationError(
+            message(
+                "This trainer is training.",
+                expected="one call of fit at a time",
+                received="a call of fit from a callback or a sink, or from another thread",
+                do="call fit when the first call has returned, or use another Trainer",
+            )
+        )
+    events.close()

@@ -1,0 +1,316 @@
+"""Mistakes that the arrays given to `fit` show: looked for once, before the first step."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from loopwright.data import batches
+from loopwright.data.arrays import Arrays
+from loopwright.data.samples import Sample, is_dense, numbers, sample, shared_rows
+from loopwright.data.source import Data
+from loopwright.errors import DataError, message
+from loopwright.silencing import warn
+from loopwright.task import pixel_flow
+from loopwright.task.guards import is_of_keras
+from loopwright.task.keras_model import CompiledModel
+from loopwright.task.supervised import Supervised
+from loopwright.task.task import Task
+
+ENOUGH = 256
+"""Fewer examples are a trial or a toy, where equal labels or ones as inputs are meant."""
+ENOUGH_ORDERED = 48
+"""That so many random labels are sorted by chance does not happen."""
+DEFAULT_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the examples are given to."""
+
+    task: Task
+    shuffle: bool
+    nan_ends_the_run: bool
+    graph: Callable[[], Any]
+    """The operations of the step as a `GraphDef`, None where it was not traced."""
+    undisturbed: Callable[[], contextlib.AbstractContextManager[None]]
+    """Puts back what calling a model may change."""
+
+
+def require_numbers(data: Data | None, task: Task) -> None:
+    """Raise for numbers given as strings to a model that takes numbers."""
+    known = _known(task)
+    inputs = getattr(known.model, "inputs", None) if known is not None else None
+    if not isinstance(data, Arrays) or not inputs or data.is_mapped:
+        return
+    if any(one.dtype == "string" for one in inputs):
+        return
+    first = Sample(np.arange(1), len(data), data.rows([0]))
+    for name, leaf in batches.leaves(first.inputs, "x"):
+        if isinstance(leaf, tf.Tensor) and leaf.dtype == tf.string and leaf.shape.num_elements():
+            words = [word.decode(errors="replace") for word in leaf.numpy().reshape(-1)]
+            if all(_is_number(word) for word in words):
+                raise DataError(
+                    message(
+                        f"{name} holds strings, and the model takes numbers.",
+                        expected="an array of numbers",
+                        received=f"strings of numbers, for instance {words[0]!r}",
+                        do=f"convert them before fit: {name}.astype('float32')",
+                    )
+                )
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def check(data: Data | None, sets: Mapping[str, Data], conditions: Conditions) -> None:
+    """Warn of data that is probably a mistake; raise for data that cannot be trained on."""
+    if not isinstance(data, Arrays):
+        return
+    _check_batch_size(data)
+    if len(data) < ENOUGH_ORDERED:
+        return
+    seen = sample(data)
+    held = {name: sample(one) for name, one in sets.items() if isinstance(one, Arrays)}
+    split = [name for name, one in sets.items() if isinstance(one, Arrays) and one.is_of(data)]
+    _check_order(seen, held[split[0]] if split else None, conditions)
+    if len(data) < ENOUGH:
+        return
+    for name, other in held.items():
+        _check_shared(seen, other, name, is_split=name in split)
+    if not data.is_mapped:
+        known = _known(conditions.task)
+        if known is not None:
+            _check_finite(seen, known, conditions)
+            _check_constant(seen, known)
+        _check_images(seen, conditions)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A model that is trained on inputs and labels by losses of Keras alone."""
+
+    model: keras.Model
+    has_keras_losses: bool
+
+
+def _known(task: Task) -> _Known | None:
+    """Return what is certain about a task that Loopwright or Keras wrote; None of another one."""
+    if isinstance(task, Supervised):
+        model, losses = task.model, vars(task)["_loss"]
+    elif isinstance(task, CompiledModel):
+        model, losses = task.model, task.model.loss
+        own = type(model)
+        if (own.train_step, own.compute_loss) != (keras.Model.train_step, keras.Model.compute_loss):
+            return None
+    else:
+        return None
+    flat = tf.nest.flatten(losses)
+    return _Known(model, bool(flat) and all(is_of_keras(loss) for loss in flat))
+
+
+def _check_batch_size(data: Arrays) -> None:
+    if len(data) < data.batch_size != DEFAULT_BATCH:
+        warn(
+            "large-batch",
+            message(
+                f"batch_size={data.batch_size:,} is larger than the data: every epoch is one step.",
+                expected=f"a batch_size of at most {len(data):,}",
+                received=f"{len(data):,} examples",
+                do="lower batch_size, for instance to 32",
+            ),
+        )
+
+
+def _check_shared(seen: Sample, held: Sample, name: str, *, is_split: bool) -> None:
+    is_comparable = is_dense(seen.inputs) and is_dense(held.inputs)
+    if not is_comparable or held.examples < ENOUGH_ORDERED:
+        return
+    count, rows, share = shared_rows(seen, held)
+    if count < 2 or share <= 0.01:
+        return
+    given = f"validation_data[{name[:-1]!r}]" if name else "validation_data"
+    warn(
+        "shared-rows",
+        message(
+            f"About {share:.0%} of the validation examples are also training examples.",
+            expected="validation examples that the model was not trained on",
+            received=f"{count:,} of {rows:,} rows of "
+            f"{'the validation_split' if is_split else given} are equal to a training row",
+            do="split the data before it is copied, augmented or oversampled, and leave these rows "
+            "out of one of the two",
+        ),
+    )
+
+
+def _check_order(seen: Sample, split: Sample | None, conditions: Conditions) -> None:
+    if split is None and conditions.shuffle:
+        return
+    is_known = _known(conditions.task) is not None
+    classes = _classes(seen.labels, is_known=is_known)
+    held = None if split is None else _classes(split.labels, is_known=is_known)
+    if classes is None:
+        return
+    whole = classes if held is None else np.concatenate([classes, held])
+    count, steps = len(np.unique(whole)), np.diff(whole)
+    is_sorted = bool(np.all(steps >= 0) or np.all(steps <= 0))
+    if not is_sorted or not 2 <= count <= len(whole) // 8:
+        return
+    received = f"labels from {whole[0]:g} to {whole[-1]:g}, in order"
+    if held is None:
+        warn(
+            "sorted-labels",
+            message(
+                "The labels are sorted and shuffle is off: a batch holds examples of one class.",
+                expected="batches with examples of all classes",
+                received=received,
+                do="leave shuffle=False out, or shuffle x and y together before fit",
+            ),
+        )
+    else:
+        only = ", ".join(f"{label:g}" for label in np.unique(held)[:5])
+        warn(
+            "sorted-labels",
+            message(
+                "The labels are sorted, and validation_split holds out the last examples.",
+                expected="all classes in both parts",
+                received=f"{received}; labels to validate on: {only}",
+                do="shuffle x and y together before fit, or pass validation_data",
+            ),
+        )
+
+
+def _classes(labels: Any, *, is_known: bool) -> np.ndarray | None:
+    """Return labels as class numbers; None where they are not classes."""
+    leaves = list(numbers(labels, "y")) if labels is not None else []
+    if len(leaves) != 1 or not is_dense(labels):
+        return None
+    (_, values), *_ = leaves
+    if values.ndim == 2 and values.shape[1] > 1:
+        is_one_hot = np.all((values == 0) | (values == 1)) and np.all(values.sum(axis=1) == 1)
+        return values.argmax(axis=1).astype("float64") if is_one_hot else None
+    if values.ndim > 2 or (values.dtype.kind == "f" and not is_known):
+        return None
+    values = values.reshape(-1).astype("float64")
+    return values if np.all(np.isfinite(values)) and np.all(values % 1 == 0) else None
+
+
+def _check_finite(seen: Sample, known: _Known, conditions: Conditions) -> None:
+    """Raise for NaN that reaches the loss: labels of a Keras loss, or inputs that come out."""
+    if not conditions.nan_ends_the_run:
+        return
+    for nest, path in ((seen.labels, "y"), (seen.inputs, "x")):
+        for name, leaf in numbers(nest, path) if nest is not None else ():
+            is_bad = ~np.isfinite(leaf) if leaf.dtype.kind == "f" else np.zeros(1, bool)
+            if not is_bad.any():
+                continue
+            where = np.argwhere(is_bad)
+            rows = np.unique(where[:, 0])
+            if path == "y" and not known.has_keras_losses:
+                continue
+            if path == "x" and not _comes_out(known.model, seen, rows[:4], conditions):
+                continue
+            places = [(int(seen.places[row]), *map(int, rest)) for row, *rest in where[:3]]
+            listed = ", ".join(f"{name}[{', '.join(map(str, place))}]" for place in places)
+            raise DataError(
+                message(
+                    f"{name} holds NaN or infinity, which makes the loss NaN.",
+                    expected="finite numbers",
+                    received=f"{len(rows):,} of {seen.looked_at}: {listed}"
+                    + (", ..." if len(where) > 3 else ""),
+                    do="leave these examples out or fill them in, for instance "
+                    'np.nan_to_num(x); Trainer(..., on_nan="skip") leaves out their batches',
+                )
+            )
+
+
+def _comes_out(model: keras.Model, seen: Sample, rows: np.ndarray, conditions: Conditions) -> bool:
+    """Return whether what the model makes of these examples is not finite either."""
+    inputs = tf.nest.map_structure(lambda leaf: tf.gather(leaf, rows), seen.inputs)
+    with contextlib.suppress(Exception), conditions.undisturbed():
+        outputs = tf.nest.flatten(model(inputs, training=False))
+        return not all(bool(tf.reduce_all(tf.math.is_finite(one))) for one in outputs)
+    return False  # whatever it objects to shows in the first step
+
+
+def _check_constant(seen: Sample, known: _Known) -> None:
+    labels = list(numbers(seen.labels, "y")) if seen.labels is not None else []
+    inputs = list(numbers(seen.inputs, "x"))
+    if not labels or not is_dense(seen.labels) or not known.has_keras_losses:
+        return
+    if all(_is_constant(leaf) for _, leaf in labels):
+        (name, leaf), *_ = labels
+        value = f"every label is {leaf[0].item():g}" if leaf[0].size == 1 else "every row is equal"
+        warn(
+            "constant-labels",
+            message(
+                f"All labels ({name}) are the same: there is nothing to tell apart.",
+                expected="labels of two classes or more, or targets that differ",
+                received=f"{value}, in {seen.looked_at}",
+                do="check how the labels were read, filtered or split",
+            ),
+        )
+    elif inputs and is_dense(seen.inputs) and all(_is_constant(leaf) for _, leaf in inputs):
+        names = ", ".join(name for name, _ in inputs)
+        warn(
+            "constant-inputs",
+            message(
+                f"All examples of {names} are the same, and their labels are not.",
+                expected="inputs that differ from example to example",
+                received=f"{seen.looked_at}, all equal to the first",
+                do="check how the inputs were read or normalized",
+            ),
+        )
+
+
+def _is_constant(leaf: np.ndarray) -> bool:
+    few = leaf[:: max(1, len(leaf) // 64)]
+    return bool(np.all(few == leaf[:1])) and bool(np.all(leaf == leaf[:1]))
+
+
+def _check_images(seen: Sample, conditions: Conditions) -> None:
+    for index, (name, leaf) in enumerate(numbers(seen.inputs, "x")):
+        if not _is_pixels(leaf) or not is_dense(seen.inputs):
+            continue
+        graph = conditions.graph()
+        if graph is None or pixel_flow.has_normalization(conditions.task):
+            return
+        if pixel_flow.is_unscaled(graph, index):
+            warn(
+                "unscaled-images",
+                message(
+                    f"{name} holds images from {leaf.min():g} to {leaf.max():g}, and nothing "
+                    "scales them.",
+                    expected="numbers about as large as 1",
+                    received=f"{leaf.dtype} {leaf.shape[1:]}, which go into the first weights as "
+                    "they are",
+                    do="begin the model with keras.layers.Rescaling(1 / 255), or divide x by 255",
+                ),
+            )
+
+
+def _is_pixels(leaf: np.ndarray) -> bool:
+    """Return whether these are images of 0 to 255: `(n, h, w, c)`, `(n, h, w)`, or flat."""
+    shape, kind = leaf.shape[1:], leaf.dtype.kind
+    if len(shape) == 3:
+        is_image = min(shape[:2]) >= 8 and shape[2] in (1, 3, 4)
+    elif len(shape) == 2:
+        is_image = min(shape) >= 16 and shape[0] == shape[1]
+    else:
+        sides = [np.sqrt(shape[0] / channels) for channels in (1, 3)] if shape else [0]
+        is_image = any(side >= 16 and side % 1 == 0 for side in sides)
+    if not is_image or kind not in "uif":
+        return False
+    if not (leaf.min() >= 0 and 50 < leaf.max() <= 255):
+        return False
+    # Images alone have an own axis for colours; other numbers may fill a square.
+    return len(shape) == 3 or kind in "ui" or bool(np.all(leaf % 1 == 0))

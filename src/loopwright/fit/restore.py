@@ -1,0 +1,197 @@
+"""Restoring: the state of a checkpoint, put into a task to be scored, exported or trained."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from loopwright.checkpoints import tensors
+from loopwright.checkpoints.initial_weights import start_from
+from loopwright.checkpoints.run_directory import Run
+from loopwright.data import specs
+from loopwright.distribute import replicas
+from loopwright.distribute.team import Team
+from loopwright.engine.runners import Runners
+from loopwright.errors import ConfigurationError, message
+from loopwright.task import repeatable, variables
+from loopwright.task.averages import finalize_averages
+
+Which = Literal["best", "last"] | int
+Checkpoint = Which | Literal["current"]
+"""What `evaluate`, `predict` and `export` take: "current" is the state that the task holds."""
+
+
+def restore(
+    task: Any,
+    runners: Runners,
+    run: Run,
+    which: Which,
+    team: Team,
+    *,
+    counts: bool,
+    metric: str | None = None,
+) -> int:
+    """Gives a task the state of a checkpoint; the step it belongs to.
+
+    `counts`: the step counter too. In a process that has trained, the run's own count stays: who
+    trains on from an earlier state adds to the run, and does not go back in it.
+    """
+    found = _read(task, runners, run, which, team, metric)
+    found.put_into(task, counts=counts)
+    return found.step
+
+
+@contextlib.contextmanager
+def restored(task: Any, runners: Runners, run: Run, which: Which, team: Team) -> Iterator[int]:
+    """The state of a checkpoint with its step counter, until it is left; gives its step."""
+    found = _read(task, runners, run, which, team)
+    before = tensors.snapshot(found.named)  # of everything: reading it has built the task
+    found.put_into(task, counts=True)
+    try:
+        yield found.step
+    finally:
+        tensors.assign(found.named, before)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A checkpoint that fits the task, as read."""
+
+    named: Mapping[str, Any]
+    values: Mapping[str, Any]
+    step: int
+    is_final: bool
+    """Whether it is restored as the end of `fit`, with averaged weights in place."""
+
+    def put_into(self, task: Any, *, counts: bool) -> None:
+        own = {name: v for name, v in self.named.items() if counts or name != "step"}
+        tensors.assign(own, self.values)
+        if self.is_final:
+            finalize_averages(task)  # the best score was one without them
+
+
+def _read(
+    task: Any, runners: Runners, run: Run, which: Which, team: Team, metric: str | None = None
+) -> _Found:
+    checkpoint, snapshot = run.chosen(which, metric)
+    if snapshot.batch is not None or not snapshot.has_data:
+        spec = None if snapshot.batch is None else specs.decoded(snapshot.batch)
+        runners.built("train_step", spec)
+    named = variables.named(task)
+    everywhere = team.everywhere(named)
+    changed = repeatable.difference(
+        replicas.without_numbers(snapshot.variables),
+        replicas.without_numbers(variables.table(everywhere)),
+    )
+    if changed is not None:
+        raise ConfigurationError(changed)
+    found = tensors.read(checkpoint.path / "state", snapshot.variables)
+    is_final = which == "last" and snapshot.place.is_over
+    return _Found(named, replicas.shared_out(found, everywhere), snapshot.step, is_final)
+
+
+def require_run(run: Run | None) -> Run:
+    """The run, if there is one."""
+    if run is None:
+        raise ConfigurationError(
+            message(
+                "There is nothing to restore: this trainer has no run directory.",
+                expected="Trainer(task, run_dir=...)",
+                received="run_dir=None",
+                do="pass the run_dir that the checkpoints were written to",
+            )
+        )
+    return run
+
+
+@final
+class HeldState:
+    """The state that a task holds: as it was made, given, trained or restored."""
+
+    def __init__(
+        self,
+        task: Any,
+        runners: Runners,
+        run: Run | None,
+        team: Team,
+        *,
+        init_from: str | None,
+        fresh: bool,
+    ) -> None:
+        self._task, self._runners, self._run, self._team = task, runners, run, team
+        self._init_from = init_from
+        self._has_trained = False
+        # Whether it is clear whose weights these are. A fresh run has none to choose from.
+        self._is_clear = fresh
+        self._restored_step: int | None = None
+
+    def restore(self, which: Which, metric: str | None) -> int:
+        """Restores a checkpoint until something else is trained or restored; gives its step."""
+        run, counts = require_run(self._run), not self._has_trained
+        step = restore(
+            self._task, self._runners, run, which, self._team, counts=counts, metric=metric
+        )
+        self._restored_step, self._is_clear = step, True
+        return step
+
+    @contextlib.contextmanager
+    def of(self, checkpoint: Any, called: str) -> Iterator[int]:
+        """The state that a call is to use, until it is left; gives its step."""
+        _require_known(checkpoint)
+        if checkpoint not in (None, "current"):
+            run = require_run(self._run)
+            with restored(self._task, self._runners, run, checkpoint, self._team) as step:
+                yield step
+            return
+        if checkpoint is None and not self._is_clear:
+            _require_no_checkpoints(self._run, called)
+        self.start_from_given_weights()
+        step = self._restored_step
+        yield int(self._task.step_counter.read_value()) if step is None else step
+
+    def start_from_given_weights(self) -> None:
+        """Takes the weights that the trainer was given to begin with, if any, and once."""
+        if self._init_from is not None:
+            source, self._init_from = self._init_from, None
+            start_from(self._task, source)
+
+    def trains(self) -> None:
+        """Notes that a call of `fit` begins."""
+        self._restored_step = None
+
+    def is_set_by_leg(self) -> None:
+        """Notes that `fit` has given the task its state, new, resumed or that of a finished leg."""
+        self._has_trained = self._is_clear = True
+
+    def starts_over(self) -> None:
+        """Notes that the run is a new one: its steps count from 0, whatever was restored."""
+        if not self._has_trained:
+            self._task.step_counter.assign(0)
+
+
+def _require_no_checkpoints(run: Run | None, called: str) -> None:
+    """Refuses to guess which weights are meant, where a run has checkpoints to choose from."""
+    if run is not None and run.has_checkpoints:
+        raise ConfigurationError(
+            message(
+                "This process has neither trained nor restored this run, so the task does not "
+                "hold its weights.",
+                expected=f'{called}(..., checkpoint="best"), "last", a step, or "current"',
+                received=f"no checkpoint, and a run with checkpoints in {run.directory}",
+                do='pass "best", "last" or a step for trained weights, or "current" for the '
+                "weights that the task holds now",
+            )
+        )
+
+
+def _require_known(checkpoint: Any) -> None:
+    is_step = isinstance(checkpoint, int) and not isinstance(checkpoint, bool)
+    if not is_step and checkpoint not in (None, "best", "last", "current"):
+        raise ConfigurationError(
+            message(
+                "Unknown checkpoint.",
+                expected='"best", "last", a step, or "current"',
+                received=f"checkpoint={checkpoint!r}",
+                do='pass checkpoint="best", or leave it out after fit or restore',
+            )
+        )

@@ -1,0 +1,257 @@
+"""Resuming: a call of `fit` in a run directory goes on where the run was saved."""
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from loopwright.checkpoints.run_directory import Run, Snapshot
+from loopwright.config.edits import OnChange
+from loopwright.engine.validation import undisturbed
+from loopwright.errors import (
+    ConfigurationError,
+    message,
+)
+from loopwright.events import (
+    Event,
+    Finished,
+)
+from loopwright.exactness import Exact, Inexact, require_replayable
+from loopwright.fit import declaration
+from loopwright.fit.attempt import LastAttempt
+from loopwright.fit.leg import (
+    Asked,
+    Fitting,
+    Lent,
+    tell,
+)
+from loopwright.fit.legs import entry, excess
+from loopwright.fit.moment import (
+    at_start_of_epoch,
+    declare,
+    objection,
+    put_back,
+    require_resumable,
+    restarts_epoch,
+)
+from loopwright.fit.saved_leg import SavedLeg, on_disk
+from loopwright.fit.sharing import (
+    Found,
+    accepted_data,
+    held,
+    start_over,
+)
+from loopwright.loop import signals
+from loopwright.sinks.facts import (
+    Facts,
+    facts,
+    learning_rates,
+    optimizers,
+)
+from loopwright.sinks.run_files import Files, RunFiles
+from loopwright.sinks.worker_log import WorkerLog
+from loopwright.task import repeatable
+from loopwright.task.averages import finalize_averages
+from loopwright.warning_places import warn_at_call
+
+
+def leg_events(
+    lent: Lent,
+    asked: Asked,
+    run: Run,
+    leg: int,
+    attempt: LastAttempt,
+    *,
+    first_epoch: int,
+    exact: Exact,
+    on_change: OnChange,
+    begun: Callable[[Fitting], None],
+) -> Iterator[Event]:
+    """The events of one call of `fit`, number `leg` of its run: begun, resumed or skipped."""
+    data, team = accepted_data(asked, exact), lent.team
+    # Heard until the last checkpoint is on disk: another SIGTERM must not cut it off.
+    with signals.watched() as heard, held(run, team) as last:
+        found = last
+        what = entry(leg, asked.until, None if found is None else found[1].reached)
+        if what == "skip":
+            found = run.end_of(leg)
+        notes = list[str]()
+        if what == "go on" and found is not None:
+            notes = _restart_notes(found[1], data, asked)
+            if restarts_epoch(found[1], data):
+                found = found[0], at_start_of_epoch(found[1])
+        changed = attempt.continued(leg, lent.task)
+        # They are opened when everything was compared, and not before.
+        files: Files = (
+            run_files(lent, run, lambda: fitting)
+            if team.is_chief
+            else WorkerLog(run.directory, team.index, time.time)
+        )
+
+        def fitted(snapshot: Snapshot | None) -> tuple[Fitting, dict[str, Any]]:
+            saved = None if found is None else found[1]
+            _resume_plans(lent, run, saved, is_begun=what != "begin")
+            made = Fitting(
+                lent,
+                replace(asked, sinks=[*asked.sinks, files]),
+                first_epoch=first_epoch,
+                snapshot=snapshot,
+                heard=heard,
+            )
+            begun(made)
+            named, reasons = require_resumable(made, exact)
+            made.inexact = data.with_reasons(reasons)
+            require_replayable(made.inexact, lent.on_nan)
+            known = [] if saved is None else saved.inexact.get("reasons", [])
+            made.reasons = [*dict.fromkeys([*known, *made.inexact.reasons])]
+            made.notes = [*([str(made.inexact)] if made.inexact else []), *notes]
+            declare(made, leg, snapshot, changed)
+            return made, named
+
+        snapshot = None if what == "begin" or found is None else found[1]
+        if snapshot is None:
+            attempt.rewind(lent.task)
+        fitting, named = fitted(snapshot)
+        differs = None if snapshot is None else objection(fitting, named, snapshot, on_change)
+        if differs is not None:
+            if on_change != "start_over":
+                raise ConfigurationError(differs)
+            found, what, snapshot = start_over(run, team, leg, differs), "begin", None
+            changed, notes = [], []
+            fitting, named = fitted(None)
+            _warn_of_trained(fitting.first_step, 0 if found is None else found[1].step)
+        if what != "skip" and found is not None and team.is_chief:
+            run.go_on_from(found[0])
+        if snapshot is not None:
+            _warn_of_excess(leg, excess(snapshot.place, asked.until))
+        declaration.accept(lent.task, fitting.declared)
+        resumed = None if snapshot is None else found
+        if what == "skip":
+            yield _skipped(fitting, named, resumed, exact)
+        else:
+            if team.is_chief and not asked.sets:
+                _warn_of_no_validation(run)
+            ends = what == "end"
+            trained = SavedLeg(
+                fitting, named, run, leg, files, resumed, exact, heard, attempt, ends=ends
+            )
+            _warn_of_changes(leg, fitting.training.step, changed)
+            files.open({} if found is None else found[1].lengths, is_new_leg=what == "begin")
+            # A checkpoint under way still brings these files to disk: it ends before they close.
+            with contextlib.closing(files), run.written():
+                try:
+                    yield from trained.events()
+                finally:
+                    attempt.ends(named, is_over=fitting.is_over)
+            team.farewell()  # nobody leaves before the chief has written everything
+    heard.raise_received()
+
+
+def _restart_notes(snapshot: Snapshot, data: Inexact, asked: Asked) -> list[str]:
+    """Return what a resumed run reads again because the position in its data was not saved."""
+    epoch = snapshot.place.epoch + 1
+    if restarts_epoch(snapshot, data):
+        return [f"restarting epoch {epoch}: the data source cannot be saved"]
+    is_lost = data.loses_position or snapshot.inexact.get("loses_position")
+    if is_lost and asked.steps_per_epoch is not None:
+        return [
+            f"epoch {epoch} reads the data source from its beginning: its position cannot be saved"
+        ]
+    return []
+
+
+def _warn_of_trained(steps: int, expected: int) -> None:
+    if steps != expected:
+        warn_at_call(
+            f"The task has already trained for {steps:,} steps in this process: starting over from "
+            "its current weights. Build the task again to start from its initial weights."
+        )
+
+
+def _resume_plans(lent: Lent, run: Run, saved: Snapshot | None, *, is_begun: bool) -> None:
+    """Goes by the plans that the run has recorded, also where they are newer than `saved`."""
+    step = int(lent.task.step_counter.read_value())
+    recorded = run.recorded_plans() if saved is None else run.plans(saved)
+    if recorded is None:
+        lent.piloting.go_back(step)
+    else:
+        step = step if saved is None else saved.step
+        lent.piloting.resume(recorded, step, is_continued=is_begun)
+
+
+def _skipped(
+    fitting: Fitting, named: dict[str, Any], found: Found | None, exact: Exact
+) -> Finished:
+    if found is not None:
+        put_back(fitting, named, *on_disk(found), exact)
+        fitting.lent.state_is_set()
+        fitting.bridge.recall()
+    finalize_averages(fitting.lent.task)
+    declaration.leave(fitting.lent.task)
+    fitting.is_over = True
+    skipped = Finished(fitting.training.step, 0.0, "skipped")
+    tell(fitting.asked.sinks, skipped)
+    return skipped
+
+
+def _warn_of_excess(leg: int, excess: str) -> None:
+    if excess:
+        text = f"Leg {leg + 1} of this run is already {excess}: it is complete, with that state."
+        warn_at_call(text)
+
+
+def _warn_of_changes(leg: int, step: int, changed: Sequence[str]) -> None:
+    if changed:
+        names = ", ".join(repeatable.shortened(changed))
+        warn_at_call(
+            f"This call of fit continues leg {leg + 1} from step {step:,}, with the values that "
+            f"were set since the leg was interrupted: {names}."
+        )
+
+
+def _warn_of_no_validation(run: Run) -> None:
+    names = [rule.metric for rule in run.asked_rules]
+    if names:
+        warn_at_call(
+            message(
+                f"No checkpoint can be the best by {', '.join(names)}: fit does not validate.",
+                expected="validation_data or validation_split",
+                received="neither",
+                do="pass validation_data to fit, or leave KeepBest out of keep",
+            )
+        )
+
+
+def run_files(lent: Lent, run: Run, fitting: Callable[[], Fitting]) -> RunFiles:
+    """The files that tell of a run."""
+
+    def images() -> Mapping[str, Any]:
+        with undisturbed(lent.task, lent.strategy):
+            return lent.task.images()
+
+    held = functools.cache(lambda: optimizers(lent.task))  # looking for them takes a while
+    return RunFiles(
+        run.directory,
+        clock=time.time,
+        learning_rates=lambda: learning_rates(held()),
+        gradients=lent.runners.last_gradients,
+        history=lambda: fitting().history.history,
+        images=images,
+        facts=lambda: _facts(fitting(), run.directory),
+        inexact=lambda: fitting().reasons,
+    )
+
+
+def _facts(fitting: Fitting, run_dir: Path) -> Facts:
+    lent, asked = fitting.lent, fitting.asked
+    spec = None if fitting.feed is None else fitting.feed.batch_spec
+    batch_size = {} if asked.data is None else asked.data.fingerprint()
+    numbers = {
+        "seed": lent.seed,
+        "until": str(asked.until),
+        **{name: value for name, value in batch_size.items() if name == "batch_size"},
+    }
+    return facts(lent.task, numbers, lent.runners.built("train_step", spec).graph, run_dir)

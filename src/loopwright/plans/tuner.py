@@ -1,0 +1,249 @@
+"""Tuner: finds the fastest plan while it trains. Every step of a trial is a training step.
+
+It starts on a plan that is never bad. At a stop it has a candidate prepared (traced at once,
+compiled beside the training), then lets candidate and favourite take turns for some tenths of a
+second, and keeps the faster one. It stops when trying costs more than it can save. A plan that an
+earlier run has chosen is prepared in the same way, and needs no trial.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, final
+
+from loopwright.loop.clock import Stopwatch
+from loopwright.plans.plan import Plan
+from loopwright.plans.plan_history import Choice
+from loopwright.plans.trial import Speed, Trial
+
+_MUST_BE_FASTER = 0.97  # of the favourite's time; less is noise, and every change costs bits
+_BACKGROUND_COST = 0.4  # of a compile's time is lost to training beside it on two cores
+_MOST_COMPILE_SECONDS = 120.0
+
+
+class Preparation(Protocol):
+    """A plan on its way to run without delay."""
+
+    def is_over(self) -> bool:
+        """Whether it can be run now, or never."""
+        ...
+
+    def failure(self) -> str | None:
+        """Why it can never be run."""
+        ...
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that may be faster."""
+
+    plan: Plan
+    saving: float
+    """The part of the run's time that it can be hoped to save."""
+
+
+@final
+@dataclass
+class _Leg:
+    """One call of `fit`, and what is known of how long it will go on."""
+
+    prepare: Callable[[Plan], Preparation]
+    watch: Stopwatch
+    began: float
+    steps: int | None
+    seconds: float | None
+    done: int = 0
+    trained_seconds: float = 0.0
+
+
+@final
+@dataclass
+class _Compile:
+    candidate: Candidate
+    preparation: Preparation
+    began: float
+
+
+@final
+@dataclass
+class Tuner:
+    """Says by which plan the next steps run, and learns from how long they took."""
+
+    plan: Plan
+    """The fastest so far."""
+    candidates: deque[Candidate]
+    note: Callable[[str], None] = lambda text: None
+    remembered: Choice | None = None
+    """What an earlier run has chosen: the only candidate, which is used without a trial."""
+    choice: Choice | None = None
+    """Set when there is nothing more to try; None if nothing was tried."""
+    _first_plan: Plan = field(init=False)
+    _leg: _Leg | None = None
+    _speed: Speed = field(default_factory=Speed)
+    _first_speed: Speed | None = None
+    _first_call_seconds: float = 0.0
+    _seconds_before: float = 0.0
+    _compile: _Compile | None = None
+    _cost_seconds: float | None = None
+    _trial: Trial | None = None
+    _findings: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        self._first_plan = self.plan
+
+    def begin(
+        self,
+        prepare: Callable[[Plan], Preparation],
+        watch: Stopwatch,
+        *,
+        steps: int | None,
+        seconds: float | None,
+    ) -> None:
+        """A call of `fit` begins, of so many steps or seconds, where that is known.
+
+        `prepare` traces a plan at once, and compiles it in the background.
+        """
+        self._leg = _Leg(prepare, watch, watch.clock(), steps, seconds)
+
+    def end(self) -> None:
+        """The call of `fit` is over; the next one goes on from here."""
+        if self._leg is not None:
+            self._seconds_before += self._leg.trained_seconds
+            self._leg = None
+        is_busy = self._compile is not None or self._trial is not None
+        if self._findings and self.candidates and not is_busy:
+            self._settle()
+
+    def is_trying(self, plan: Plan) -> bool:
+        """Whether a plan is being measured against the fastest so far."""
+        return self._trial is not None and plan == self._trial.challenger
+
+    def plan_after(self, step: int) -> Plan:
+        """The fastest plan so far."""
+        return self.plan
+
+    def next(self, step: int, steps: int) -> tuple[Plan, int]:
+        """The plan after `step` steps, and how many of the next `steps` to run by it."""
+        if self._trial is None and self.candidates and self._leg is not None:
+            self._look_for_a_trial(self._leg)
+        if self._trial is None:
+            return self.plan, steps
+        return self._trial.next(steps)
+
+    def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
+        """Learns from a call, of which the first call of a function took `compile_seconds`."""
+        if self._leg is None:
+            return
+        self._leg.done += steps
+        self._leg.trained_seconds += seconds - compile_seconds
+        if compile_seconds:
+            self._first_call_seconds = max(self._first_call_seconds, compile_seconds)
+        elif self._trial is not None and steps:
+            lost_seconds = self._trial.ran(plan, steps, seconds)
+            self._leg.watch.add("tuning", lost_seconds)
+            self._leg.watch.add("step", -lost_seconds)
+            if self._trial.is_over:
+                self._decide(self._trial)
+        elif self._compile is None:  # beside a compile everything is slower
+            self._speed.add(steps, seconds)
+
+    # -- between trials ------------------------------------------------------------------------
+
+    def _look_for_a_trial(self, leg: _Leg) -> None:
+        if self._compile is not None:
+            self._look_at_compile(self._compile, leg)
+        elif self._speed.seconds_per_step < float("inf"):
+            if self._is_worth_trying(self.candidates[0], leg):
+                self._start_compile(self.candidates[0], leg)
+            elif self._findings and (leg.steps or leg.seconds):
+                self._settle()  # what is left to run only gets less
+
+    def _is_worth_trying(self, candidate: Candidate, leg: _Leg) -> bool:
+        cost = self._cost_seconds
+        if cost is None:
+            cost = self._first_call_seconds + 0.5  # as measured of five models, roughly
+        return self._expected_seconds(leg) * candidate.saving > 2 * cost
+
+    def _expected_seconds(self, leg: _Leg) -> float:
+        """How long training will go on: what is known, or as long as it has until now."""
+        left = leg.trained_seconds
+        if leg.steps is not None:
+            left = (leg.steps - leg.done) * self._speed.seconds_per_step
+        elif leg.seconds is not None:
+            left = leg.seconds - (leg.watch.clock() - leg.began)
+        return max(left, self._seconds_before)
+
+    def _start_compile(self, candidate: Candidate, leg: _Leg) -> None:
+        began = leg.watch.clock()
+        with leg.watch.timing("tuning"):
+            try:
+                preparation = leg.prepare(candidate.plan)
+            except Exception as error:
+                self._drop(candidate, f"could not be traced ({first_line(error)})")
+                return
+        self._cost_seconds = leg.watch.clock() - began
+        self._compile = _Compile(candidate, preparation, leg.watch.clock())
+
+    def _look_at_compile(self, compiling: _Compile, leg: _Leg) -> None:
+        seconds = leg.watch.clock() - compiling.began
+        if not compiling.preparation.is_over():
+            if seconds > _MOST_COMPILE_SECONDS:
+                self._compile = None
+                # Another compile beside this one would leave nothing for training.
+                for candidate in list(self.candidates):
+                    self._drop(candidate, f"skipped, XLA compiles for more than {seconds:,.0f} s")
+            return
+        self._compile = None
+        failure = compiling.preparation.failure()
+        if failure is not None:
+            self._drop(compiling.candidate, f"could not be compiled ({failure})")
+            return
+        if self.remembered is not None:
+            self.plan, self.choice = self.remembered.plan, self.remembered
+            self.candidates.clear()
+            return
+        self._cost_seconds = (self._cost_seconds or 0.0) + _BACKGROUND_COST * seconds
+        self._trial = Trial(compiling.candidate.plan, self.plan, self._speed)
+
+    def _decide(self, trial: Trial) -> None:
+        self._trial = None
+        self.candidates.popleft()
+        challenger, favourite = trial.speeds[trial.challenger], trial.speeds[self.plan]
+        if self._first_speed is None:
+            self._first_speed = favourite
+        rates = f"{_rate(challenger)} against {_rate(favourite)} of {self.plan.in_words}"
+        self._find(f"{trial.challenger.in_words}: {rates}")
+        if challenger.seconds_per_step < _MUST_BE_FASTER * favourite.seconds_per_step:
+            self.plan = trial.challenger
+        self._speed = trial.speeds[self.plan]
+        if not self.candidates:
+            self._settle()
+
+    def _drop(self, candidate: Candidate, reason: str) -> None:
+        self.candidates.remove(candidate)
+        self._find(f"{candidate.plan.in_words}: {reason}")
+        if not self.candidates:
+            self._settle()
+
+    def _find(self, finding: str) -> None:
+        self._findings.append(finding)
+        self.note(finding)
+
+    def _settle(self) -> None:
+        self.candidates.clear()
+        why = "nothing faster was found"
+        if self._first_speed is not None and self.plan != self._first_plan:
+            first, best = self._first_speed.seconds_per_step, self._speed.seconds_per_step
+            why = f"{_rate(self._speed)}, {first / best:.1f}x what training began with"
+        self.choice = Choice(self.plan, why)
+
+
+def _rate(speed: Speed) -> str:
+    rate = 1 / speed.seconds_per_step
+    return f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s"
+
+
+def first_line(error: Exception) -> str:
+    """An error in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,166 @@
+"""The model that callbacks see, with the optimizer, `evaluate` and `predict` of the task."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from loopwright.compat import keras_optimizers
+from loopwright.errors import ConfigurationError, message
+from loopwright.task import variables
+from loopwright.task.keras_model import CompiledModel
+from loopwright.task.task import Task, has_step
+
+
+@final
+@dataclass(frozen=True)
+class Scoring:
+    """`evaluate` and `predict` of a trainer, which do not disturb the training."""
+
+    evaluate: Callable[..., dict[str, Any]]
+    predict: Callable[..., Any]
+
+
+def callback_model(task: Task, scoring: Scoring | None = None) -> Any:
+    """The model that callbacks see: the one the task names or has, else all of them in one."""
+    named = getattr(task, "callback_model", None) or getattr(task, "model", None)
+    if isinstance(named, keras.Model):
+        return named
+    models = variables.of_kind(keras.Layer, task)
+    if len(models) == 1 and isinstance(models[0], keras.Model):
+        return models[0]
+    return _AllModels(models, task, scoring)
+
+
+@final
+class _AllModels(keras.Model):
+    """Every model of a task in one, for callbacks that save or restore weights."""
+
+    def __init__(self, models: list[keras.Layer], task: Task, scoring: Scoring | None) -> None:
+        super().__init__(name="all_models")
+        self.models = models
+        self.built = True
+        self._predicts = scoring is not None and has_step(task, "predict_step")
+        self._scoring = scoring
+
+    def predict(self, x: Any, batch_size: Any = None, steps: Any = None, **_: Any) -> Any:
+        """Predict with the task's own step, where it has one."""
+        if self._scoring is None or not self._predicts:
+            raise ConfigurationError(
+                message(
+                    "A callback called model.predict, but this task has several models.",
+                    expected="one model, or a task with a predict_step",
+                    received=f"{len(self.models)} models",
+                    do="name one in the task: self.callback_model = self.generator; or add "
+                    "predict_step to the task",
+                )
+            )
+        return self._scoring.predict(x, batch_size=batch_size, steps=steps)
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: nobody could load it."""
+        raise ConfigurationError(
+            message(
+                "A callback saves the model, but this task has several.",
+                expected="one model to save, or weights only",
+                received=f"{len(self.models)} models",
+                do="name it in the task: self.callback_model = self.generator; or save the "
+                "weights of all: ModelCheckpoint(..., save_weights_only=True)",
+            )
+        )
+
+    def call(self, inputs: Any) -> Any:
+        raise ConfigurationError(
+            message(
+                "A callback called the model, but this task has several.",
+                expected="one model to call",
+                received=f"{len(self.models)} models",
+                do="name it in the task: self.callback_model = self.generator",
+            )
+        )
+
+
+@final
+class _Several:
+    """Several optimizers where callbacks look for one, in the shape of Keras' MultiOptimizer."""
+
+    def __init__(self, optimizers: list[keras.optimizers.Optimizer], iterations: Any) -> None:
+        self.optimizers, self.iterations, self.built = optimizers, iterations, True
+
+
+def lend(model: Any, task: Task, scoring: Scoring) -> Callable[[], None]:
+    """Gives the model the task's optimizer and `evaluate` while it trains; returns how to undo it.
+
+    A compiled model has its own.
+    """
+    if isinstance(task, CompiledModel):
+        return lambda: None
+    had, before = hasattr(model, "optimizer"), getattr(model, "optimizer", None)
+    model.optimizer = optimizer_for(model, task)
+    model.evaluate = _as_keras_evaluates(scoring)
+
+    def undo() -> None:
+        model.optimizer = before
+        if not had:
+            del model.optimizer
+        vars(model).pop("evaluate", None)
+
+    return undo
+
+
+def optimizer_for(model: Any, task: Task) -> Any:
+    """The optimizer that callbacks find in the model."""
+    if isinstance(task, CompiledModel):
+        return model.optimizer
+    before = getattr(model, "optimizer", None)
+    return getattr(task, "optimizer", None) or before or _optimizer_of(model, task)
+
+
+def optimizer_scalars(optimizer: Any) -> Sequence[Any]:
+    """The variables of an optimizer that are single numbers: its iterations, its learning rate."""
+    parts = [*getattr(optimizer, "optimizers", [optimizer])]
+    found = [v for part in parts if part is not None for v in variables.variables(part)]
+    counter = getattr(optimizer, "iterations", None) if len(parts) > 1 else None
+    found += [counter] if isinstance(counter, tf.Variable) else []
+    return [variable for variable in found if variable.shape.rank == 0]
+
+
+def _as_keras_evaluates(scoring: Scoring) -> Callable[..., Any]:
+    """`evaluate` with the arguments and results of Keras, run by the trainer."""
+
+    def evaluate(
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        if callbacks:
+            raise ConfigurationError(
+                message(
+                    "evaluate takes no callbacks while a task is trained.",
+                    expected="model.evaluate(x, y) in a callback",
+                    received="callbacks",
+                    do="leave callbacks out; on_test_batch_end of a callback of fit hears of "
+                    "validation_data",
+                )
+            )
+        scores = scoring.evaluate(x, y, sample_weight, batch_size=batch_size, steps=steps)
+        values = [scores[name] for name in sorted(scores, key=lambda name: name != "loss")]
+        return scores if return_dict else values[0] if len(values) == 1 else values
+
+    return evaluate
+
+
+def _optimizer_of(model: Any, task: Task) -> Any:
+    """The optimizer that trains the model; several in one if there are several, None if none."""
+    optimizers = variables.of_kind(keras.optimizers.Optimizer, task)
+    weights = {id(weight) for weight in model.trainable_weights}
+    found = [o for o in optimizers if weights & {id(v) for v in keras_optimizers.trained_by(o)}]
+    found = found or optimizers
+    return _Several(found, task.step_counter) if len(found) > 1 else next(iter(found), None)

@@ -1,0 +1,147 @@
+"""What Keras callbacks remember, taken out for a checkpoint and put back.
+
+A callback with `get_state()` and `set_state(state)` decides by itself; the state is JSON. Of Keras'
+own callbacks, and of others that are known to count steps, the numbers and words that changed since
+training began are kept, and so the settings stay those of the script; also the best weights of
+`EarlyStopping`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from loopwright.errors import ConfigurationError, message
+from loopwright.sinks.batch_hooks import is_known
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def as_begun(callbacks: Sequence[Any]) -> list[dict[str, Any]]:
+    """The plain attributes of each callback, to be taken when training has begun."""
+    return [_plain_attributes(callback) for callback in callbacks]
+
+
+def callback_states(
+    callbacks: Sequence[Any], begun: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The state of each callback, as JSON knows it."""
+    pairs = zip(callbacks, begun, strict=True)
+    return [{"class": type(c).__name__, "state": _state(c, before)} for c, before in pairs]
+
+
+def callback_tensors(callbacks: Sequence[Any]) -> dict[str, tf.Tensor]:
+    """The arrays that callbacks hold, by name: they go where the variables go."""
+    return {
+        f"callbacks[{number}].best_weights[{place}]": tf.constant(array)
+        for number, callback in enumerate(callbacks)
+        for place, array in enumerate(getattr(callback, "best_weights", None) or [])
+    }
+
+
+def objection(callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why these states do not belong to such callbacks, in any order; None if they do."""
+    names, before = [type(c).__name__ for c in callbacks], [state["class"] for state in states]
+    if sorted(names) == sorted(before):
+        return _misread(callbacks, states)
+    return message(
+        "This run was saved with other callbacks.",
+        expected=", ".join(before) or "no callbacks",
+        received=", ".join(names) or "no callbacks",
+        do='pass the same callbacks, pass on_change="start_over" to start over, or choose another '
+        "run_dir",
+    )
+
+
+def _misread(callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the message about a state that is no dict, for a callback that needs one."""
+    own = {type(callback).__name__ for callback in callbacks if hasattr(callback, "set_state")}
+    for kept in states:
+        if kept["class"] not in own and not isinstance(kept["state"], dict):
+            return message(
+                f"The state of {kept['class']} in the checkpoint cannot be restored.",
+                expected="a dict of the attributes that training changed",
+                received=type(kept["state"]).__name__,
+                do='restore the checkpoint from a copy, pass on_change="start_over" to start over, '
+                "or choose another run_dir",
+            )
+    return None
+
+
+def restore_callbacks(
+    callbacks: Sequence[Any],
+    states: Sequence[Mapping[str, Any]],
+    tensors: Mapping[str, tf.Tensor],
+) -> None:
+    """Puts back what callbacks remembered; of several of a class, each gets its own in order."""
+    waiting = list(callbacks)
+    for number, kept in enumerate(states):
+        kinds = [type(each).__name__ for each in waiting]
+        callback = waiting.pop(kinds.index(kept["class"]))
+        if hasattr(callback, "set_state"):
+            callback.set_state(kept["state"])
+            continue
+        vars(callback).update(kept["state"])
+        prefix = f"callbacks[{number}].best_weights["
+        weights = {int(n[len(prefix) : -1]): t for n, t in tensors.items() if n.startswith(prefix)}
+        if weights:
+            callback.best_weights = [weights[place].numpy() for place in sorted(weights)]
+
+
+def _state(callback: Any, begun: Mapping[str, Any]) -> Any:
+    if hasattr(callback, "get_state"):
+        return _required_json(callback)
+    if not is_known(callback):
+        return {}
+    now = _plain_attributes(callback)
+    return {name: v for name, v in now.items() if name not in begun or begun[name] != v}
+
+
+def _required_json(callback: Any) -> Any:
+    """Return what `get_state` gives; raise if JSON would not give the same back."""
+    given = callback.get_state()
+    try:
+        found = json.loads(json.dumps(given, default=_plain_number))
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = str(error)
+    else:
+        reason = _changed_key(given)
+        if not reason:
+            return found
+    raise ConfigurationError(
+        message(
+            f"{type(callback).__name__}.get_state gives a state that cannot be saved.",
+            expected="numbers, words, True, False, None, and lists and dicts of these, with words "
+            "as keys",
+            received=reason,
+            do="return array.tolist() for an array, or keep the values in a variable of the task",
+        )
+    )
+
+
+def _plain_number(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def _changed_key(value: Any) -> str:
+    """Return what JSON would make of a key that is no word: another key."""
+    if isinstance(value, Mapping):
+        others = [key for key in value if not isinstance(key, str)]
+        if others:
+            return f"the key {others[0]!r} of type {type(others[0]).__name__}"
+        value = list(value.values())
+    inner = value if isinstance(value, list | tuple) else ()
+    return next(filter(None, map(_changed_key, inner)), "")
+
+
+def _plain_attributes(callback: Any) -> dict[str, Any]:
+    plain = {name: _plain(value) for name, value in vars(callback).items()}
+    return {name: value for name, value in plain.items() if isinstance(value, _PLAIN)}
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

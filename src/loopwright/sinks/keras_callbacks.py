@@ -1,0 +1,270 @@
+"""The one bridge to Keras callbacks: a sink that calls them when Keras' own `fit` would."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import keras
+
+from loopwright.compat import keras_internals
+from loopwright.engine.stepper import StepNumbers, Training
+from loopwright.errors import ConfigurationError, message
+from loopwright.events import (
+    EpochEnded,
+    EpochStarted,
+    Event,
+    Finished,
+    Metrics,
+    Noted,
+    Started,
+    Trained,
+    epoch_logs,
+)
+from loopwright.loop.clock import Stopwatch
+from loopwright.sinks.batch_calls import BatchCalls
+from loopwright.sinks.callback_model import (
+    Scoring,
+    callback_model,
+    lend,
+    optimizer_for,
+    optimizer_scalars,
+)
+from loopwright.sinks.callback_state import (
+    as_begun,
+    callback_states,
+    callback_tensors,
+    objection,
+    restore_callbacks,
+)
+from loopwright.sinks.timed_callbacks import TimedCallbacks
+from loopwright.task.task import Task
+from loopwright.warning_places import warn_at_call
+
+
+@final
+class CallbackBridge:
+    """Runs any `keras.callbacks.Callback`.
+
+    How often batch hooks are called depends on the callback: see `batch_hooks`. `scoring` is what
+    `model.evaluate` and `model.predict` do while the task is trained.
+    """
+
+    def __init__(
+        self,
+        callbacks: keras.callbacks.Callback | Sequence[Any] | None,
+        task: Task,
+        scoring: Scoring,
+        watch: Stopwatch,
+    ) -> None:
+        self._callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
+        for callback in self._callbacks:
+            if not isinstance(callback, keras.callbacks.Callback):
+                raise ConfigurationError(
+                    message(
+                        "callbacks takes Keras callbacks.",
+                        expected="keras.callbacks.Callback objects",
+                        received=f"{callback!r} ({type(callback).__name__})",
+                        do="create the object first, or pass a function of events as a sink: "
+                        "Trainer(..., sinks=[...])",
+                    )
+                )
+        self._task, self._scoring = task, scoring
+        self._model: Any = callback_model(task, scoring) if self._callbacks else None
+        self._watch = watch
+        self._batches = BatchCalls(self._callbacks, watch)
+        self._calls: Any = None
+        self._timed = TimedCallbacks([], watch)
+        self._logs: dict[str, Any] = {}
+        self._written = _Written()
+        self._recorded: Sequence[StepNumbers] = ()
+        self._variables: Sequence[Any] = ()
+        if self._batches.reads_optimizer:
+            self._variables = optimizer_scalars(optimizer_for(self._model, task))
+        self._undo: Callable[[], None] = lambda: None
+        self._restore: Callable[[], None] = lambda: None
+        self._begun = as_begun(self._callbacks)
+
+    def state(self) -> list[dict[str, Any]]:
+        """What the callbacks remember, as JSON knows it."""
+        return callback_states(self._callbacks, self._begun)
+
+    def objection(self, states: Sequence[Mapping[str, Any]]) -> str | None:
+        """Why these states cannot be put back into the callbacks; None if they can."""
+        return objection(self._callbacks, states)
+
+    def tensors(self) -> dict[str, Any]:
+        """The arrays that callbacks hold, by name."""
+        return callback_tensors(self._callbacks)
+
+    def restore(self, states: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any]) -> None:
+        """Puts back what callbacks remembered, once they have begun: beginning wipes it."""
+        self._batches.rolled_back()
+        self._restore = lambda: restore_callbacks(self._callbacks, states, tensors)
+        if self._calls is not None:
+            self._restore()
+
+    def recall(self) -> None:
+        """Puts it back now: of a leg that was finished before, nothing begins."""
+        self._restore()
+
+    @property
+    def looks_for_nan(self) -> bool:
+        """Whether a callback decides by itself what a loss of NaN means."""
+        return any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._callbacks)
+
+    @property
+    def recorded(self) -> Sequence[Any] | None:
+        """The variables to record in every step, beside its numbers; None: record nothing."""
+        return self._variables if self._batches.needs_values else None
+
+    def timing(self) -> Mapping[str, Any]:
+        """When control returns to Python because of callbacks; the same on all workers."""
+        asks = {
+            "steps until a callback has to be called": self.steps_left(),
+            "a callback reads the values of every step": self.recorded is not None,
+            "a callback is called for every validation batch": self.on_test_batch is not None,
+        }
+        return {reason: asked for reason, asked in asks.items() if asked}
+
+    def steps_left(self) -> int | None:
+        """The most steps to run until callbacks have to be called; None: any number."""
+        return self._batches.steps_left()
+
+    def notes(self, step: int) -> list[Noted]:
+        """What callbacks cost, to be told when training begins."""
+        return [Noted(step, text) for text in self._batches.notes]
+
+    @property
+    def called_each_step(self) -> str:
+        """The class of a callback for which control returns to Python after every step."""
+        return self._batches.called_each_step
+
+    def stop_requested(self) -> bool:
+        """Whether a callback set `model.stop_training`."""
+        return bool(self._model is not None and self._model.stop_training)
+
+    def added(self) -> Mapping[str, Any]:
+        """What callbacks wrote into the logs of the last epoch, `learning_rate` for instance."""
+        return {k: v for k, v in self._written.logs.items() if k not in self._logs}
+
+    def before_steps(self, training: Training) -> Callable[[int], int]:
+        """`run_steps` of a training, with the hooks that come before a batch."""
+        if self._model is None:
+            return training.run_steps
+
+        def run(steps: int) -> int:
+            self._batches.begin(training.steps_in_epoch)
+            ran = training.run_steps(steps)
+            self._recorded = training.recorded
+            return ran
+
+        return run
+
+    @property
+    def on_test_batch(self) -> Callable[[int, Metrics], None] | None:
+        """What is called after every batch of a validation; None: nobody asks for it."""
+        return self._batches.test_batch if self._batches.needs_test_batches else None
+
+    def around_validation(
+        self, validate: Callable[[], Metrics | None]
+    ) -> Callable[[], Metrics | None]:
+        """`validate` with the hooks around it; some callbacks swap weights there."""
+        if self._model is None:
+            return validate
+
+        def run() -> Metrics | None:
+            self._call("on_test_begin")
+            scores = validate()
+            self._call("on_test_end", dict(scores or {}))
+            return scores
+
+        return run
+
+    def __call__(self, event: Event) -> None:
+        """Calls the hooks that belong to the event."""
+        if self._model is None:
+            return
+        match event:
+            case Started():
+                self._start(event)
+            case EpochStarted():
+                self._call("on_epoch_begin", event.epoch)
+            case Trained():
+                self._logs = dict(event.metrics)
+                batch = event.step_in_epoch - 1
+                self._batches.end(batch, self._logs, self._recorded, self._variables)
+            case EpochEnded():
+                self._logs = epoch_logs(event)
+                self._call("on_epoch_end", event.epoch, self._logs)
+            case Finished():
+                try:
+                    # As Keras: a run that failed, or that Ctrl-C ended at once, has no end.
+                    has_end = event.saved if event.reason == "interrupted" else True
+                    if event.reason != "failed" and has_end and self._calls is not None:
+                        self._call("on_train_end", self._logs)
+                finally:
+                    self._undo()
+            case _:
+                pass
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        self._timed.hook = hook
+        getattr(self._calls, hook)(*arguments)
+
+    def _start(self, event: Started) -> None:
+        self._undo = lend(self._model, self._task, self._scoring)
+        for callback in self._callbacks:
+            _tell_direction(callback, self._task)
+        self._model.stop_training = False
+        self._calls = keras.callbacks.CallbackList(
+            [*self._callbacks, self._written],
+            add_history=False,
+            model=self._model,
+            epochs=event.epochs,
+            steps=event.steps_per_epoch,
+            verbose=0,
+        )
+        self._timed = TimedCallbacks(self._calls.callbacks, self._watch)
+        self._calls.callbacks = self._timed
+        self._call("on_train_begin")
+        self._begun = as_begun(self._callbacks)
+        self._restore()
+        epochs_before = keras_internals.take_initial_epoch(self._model)
+        if epochs_before:
+            warn_at_call(_counts_from_zero(epochs_before))
+
+
+@final
+class _Written(keras.callbacks.Callback):
+    """The last callback: reads what those before it wrote into the logs of an epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs: dict[str, Any] = {}
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Keeps the logs as they are now."""
+        self.logs = dict(logs or {})
+
+
+def _counts_from_zero(epochs: int) -> str:
+    return message(
+        f"A callback put back a model that was trained for {epochs} epochs already.",
+        expected="epochs counted from 0, as many as fit was told",
+        received=f"a callback that goes on with epoch {epochs}",
+        do=f"lower epochs by {epochs}, or leave BackupAndRestore out",
+    )
+
+
+def _tell_direction(callback: Any, task: Task) -> None:
+    """Tells a callback with `mode="auto"` whether its metric is better high or low.
+
+    Keras' own `fit` looks that up in the compiled model; here the metrics are the task's.
+    """
+    if getattr(callback, "mode", None) != "auto":
+        return
+    metrics = [own for m in task.metrics for own in getattr(m, "metrics", [m])]
+    watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
+    for metric in metrics:
+        mode = keras_internals.better(metric)
+        if metric.name == watched and mode is not None:
+            callback.mode = mode

@@ -1,0 +1,191 @@
+"""The report of a run: one page that needs nothing else, made from the files of its directory.
+
+The page is a template that escapes whatever it is given: the files may come from somebody else.
+"""
+
+import base64
+import functools
+import hashlib
+import json
+import pkgutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from loopwright import disk
+from loopwright.sinks.curves import best_mark, charts
+from loopwright.sinks.record import (
+    Record,
+    mapping,
+    number,
+    read_record,
+)
+
+_COLORS = 10  # one for each part of the time
+_UPLOT = "vendored/uplot/"
+_MOST_STEPS = 12
+_MOST_PLANS = 12
+
+
+def write_report(run_dir: Path) -> Path:
+    """Writes `report.html` into a run directory."""
+    page = render(run_dir)
+    disk.write_whole(run_dir, "report.html", page.encode(errors="replace"))
+    return run_dir / "report.html"
+
+
+def render(run_dir: Path) -> str:
+    """The page, from what lies in the directory; what is missing is left out."""
+    record = read_record(run_dir)
+    plan = record.json("plan.json")
+    style = _packaged(f"{_UPLOT}uPlot.min.css") + _packaged("report.css")
+    # uPlot's licence asks to be part of every copy, and each report holds one.
+    library = f"/*\n{_packaged(f'{_UPLOT}LICENSE')}\n*/\n{_packaged(f'{_UPLOT}uPlot.iife.min.js')}"
+    code = [library, _packaged("report.js")]
+    drawn = {
+        "x": "step",
+        "best": best_mark(record.best, record.journal),
+        "charts": charts(record.journal),
+    }
+    return _template().render(
+        name=run_dir.resolve().name,
+        heading=_heading(record),
+        policy=_policy(code, style),
+        code=code,
+        style=style,
+        curves=drawn,
+        sampled=_sampled(record),
+        scores=_rows(record.last_epoch),
+        checkpoints=_checkpoints(record),
+        inexact=record.inexact,
+        shares=_shares(record),
+        advice=str(record.finished.get("advice", "")),
+        plans=_plans(_listed(plan.get("changes"))),
+        notes=[str(note) for note in _listed(plan.get("notes"))],
+        figures=_figures(run_dir),
+        texts=[("Model", record.text("model.txt")), ("Config", record.text("config.yaml"))],
+        environment=_rows(record.json("environment.json")),
+    )
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    loader = jinja2.PackageLoader("loopwright", ".")
+    made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    return made.get_template("report.html.jinja")
+
+
+@functools.cache
+def _packaged(name: str) -> str:
+    content = pkgutil.get_data("loopwright", name)
+    if content is None:
+        raise FileNotFoundError(name)
+    return content.decode()
+
+
+def _policy(code: Sequence[str], style: str) -> str:
+    """What the browser may do with the page: run and apply what this package wrote, by its hash."""
+    scripts = " ".join(map(_hash, code))
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _heading(record: Record) -> str:
+    status = record.status
+    known = [str(status.get("status", "unknown")), f"{number(status.get('step')) or 0:,.0f} steps"]
+    seconds = number(record.finished.get("seconds"))
+    if seconds is not None:
+        known.append(f"{seconds:,.1f} s")
+    return " · ".join(known)
+
+
+def _sampled(record: Record) -> list[str]:
+    """Which part of a long journal the curves are made of."""
+    words = {"epoch_ended": "epochs", "validated": "validations"}
+    samples = [(word, record.journal.get(kind)) for kind, word in words.items()]
+    return [
+        f"The curves show 1 of every {sample.every:,} of the {sample.count:,} {word}."
+        for word, sample in samples
+        if sample is not None and sample.every > 1
+    ]
+
+
+def _checkpoints(record: Record) -> list[tuple[str, str]]:
+    rows = list[tuple[str, str]]()
+    if record.best is not None:
+        metric, score, step = record.best
+        rows.append((f"best checkpoint by {metric}", f"step {step:,}: {score:.6g}"))
+    steps = [f"{entry.step:,}" for entry in record.checkpoints]
+    if len(steps) > _MOST_STEPS:
+        steps = [f"{len(steps):,} checkpoints, the last ones", *steps[-_MOST_STEPS:]]
+    return [*rows, ("kept at steps", ", ".join(steps))] if steps else rows
+
+
+def _shares(record: Record) -> list[dict[str, str]]:
+    rows, start = list[dict[str, str]](), 0.0
+    for at, (name, share) in enumerate(record.shares):
+        place = {"start": f"{100 * start:.2f}", "width": f"{100 * share:.2f}"}
+        rows.append({"name": name, "percent": f"{share:.1%}", "color": str(at % _COLORS), **place})
+        start += share
+    return rows
+
+
+def _plans(changes: Sequence[Any]) -> list[dict[str, Any]]:
+    """The rows of the table of plans; a row has many trials, or none."""
+    rows = list[dict[str, Any]]()
+    for change in map(mapping, changes):
+        step, plan = number(change.get("step")), _plan(change)
+        if step is None:
+            continue
+        place = f"after step {step:,.0f}"
+        if change.get("trial") is not True:
+            rows.append({"place": place, "text": plan, "trials": []})
+            continue
+        # Between two trials, the plan in force has its turns.
+        if len(rows) > 2 and rows[-2]["trials"] and rows[-1]["text"] == rows[-3]["text"]:
+            rows.pop()
+        if not rows or not rows[-1]["trials"]:
+            rows.append({"place": place, "text": "", "trials": []})
+        trials = [*rows[-1]["trials"], (place, plan)]
+        count = len({plan for _, plan in trials})
+        text = f"measured {count} other plan{'' if count == 1 else 's'}"
+        rows[-1] |= {"trials": trials, "text": text}
+    return rows[-_MOST_PLANS:]
+
+
+def _plan(change: Mapping[str, Any]) -> str:
+    return ", ".join(f"{part}={v}" for part, v in mapping(change.get("plan")).items() if v)
+
+
+def _figures(run_dir: Path) -> list[dict[str, str]]:
+    names = [name for name in disk.names(run_dir, "figures") if name.endswith(".png")]
+    return [
+        {
+            "name": name.removesuffix(".png"),
+            "data": base64.b64encode(disk.read(run_dir, f"figures/{name}")).decode(),
+        }
+        for name in names
+    ]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(str(name), _cell(value)) for name, value in values.items()]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value)

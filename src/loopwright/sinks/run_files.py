@@ -1,0 +1,149 @@
+"""What a run directory tells: metrics.jsonl, TensorBoard, history.json, status.json, train.log."""
+
+import functools
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, final
+
+from rich.console import Console
+
+from loopwright import disk
+from loopwright.events import Event, Finished, Saved, Sink, Started
+from loopwright.sinks import growing
+from loopwright.sinks.facts import Facts
+from loopwright.sinks.journal import JOURNAL, Journal, plain
+from loopwright.sinks.log import Lines
+from loopwright.sinks.notify import attempted, tolerated
+from loopwright.sinks.pictures import Pictures
+from loopwright.sinks.report import write_report
+from loopwright.sinks.tensorboard import HOME, TensorBoardFiles, event_files
+
+LOG = "train.log"
+_WRITTEN = ("environment.json", "model.txt", "history.json", "status.json", "report.html")
+_STATUS = {"complete": "completed", "stopped": "completed", "left": "completed"}
+
+
+class Files(Protocol):
+    """What a run tells in files: a sink, which a run that goes on may cut."""
+
+    def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
+        """Goes on after what a checkpoint has seen."""
+
+    def close(self) -> None:
+        """Everything is in its file."""
+
+    def __call__(self, event: Event) -> None:
+        """Hears an event."""
+
+    def lengths(self) -> dict[str, int]:
+        """How long the files are that a run that goes on would cut."""
+        ...
+
+    def cut(self, lengths: Mapping[str, int]) -> None:
+        """Forgets what is about to happen anew."""
+
+    def sync(self) -> None:
+        """Until what a checkpoint refers to is on disk."""
+
+
+@final
+class RunFiles:
+    """Sinks that write into a run directory, and how long their files are."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        clock: Callable[[], float],
+        learning_rates: Callable[[], Mapping[str, Any]],
+        gradients: Callable[[], Mapping[str, Any]],
+        history: Callable[[], Mapping[str, Any]],
+        images: Callable[[], Mapping[str, Any]],
+        facts: Callable[[], Facts],
+        inexact: Callable[[], Sequence[str]],
+    ) -> None:
+        self._directory, self._clock = directory, clock
+        self._history, self._images, self._facts = history, images, facts
+        self._inexact = inexact
+        self._learning_rates = functools.cache(learning_rates)  # of one event: two sinks ask
+        self._journal = Journal(directory / JOURNAL, clock, self._learning_rates)
+        self._board = TensorBoardFiles(directory / HOME, clock, self._learning_rates, gradients)
+        self._log: Any = None
+        self._sinks: list[Sink] = []
+
+    def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
+        """Goes on after what a checkpoint has seen; a new leg leaves how the last one ended."""
+        # What fails later warns; a symlink is refused before the first step.
+        disk.refuse_links(self._directory, JOURNAL, LOG, *_WRITTEN)
+        known_events = event_files(self._directory)
+        self._journal.open(lengths.get(JOURNAL, 0), is_new_leg=is_new_leg)
+        growing.cut_all(self._directory, known_events, lengths)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        handle = disk.opened(self._directory, LOG, flags)
+        self._log = os.fdopen(handle, "a", encoding="utf-8")
+        log = Lines(Console(file=self._log, width=200, force_terminal=False), self._clock)
+        pictures = Pictures(self._images, self._board, self._clock)
+        sinks = (self._journal, self._board, pictures, log.show, self._tell)
+        self._sinks = [tolerated(sink) for sink in sinks]
+        with attempted("What is known of the run"):
+            known = self._facts()
+            disk.write_whole(self._directory, "environment.json", _json(known.environment))
+            disk.write_whole(self._directory, "model.txt", known.models.encode())
+            if not lengths:
+                self._board.begin(known.hyperparameters, known.graph)
+
+    def close(self) -> None:
+        """Everything is in its file, and the report tells of it."""
+        self._journal.close()
+        self._board.close()
+        with attempted("The report"):
+            write_report(self._directory)
+        if self._log is not None:
+            self._log.close()
+
+    def __call__(self, event: Event) -> None:
+        """Hears an event."""
+        self._learning_rates.cache_clear()
+        for sink in self._sinks:
+            sink(event)
+
+    def lengths(self) -> dict[str, int]:
+        """How long the files are that a run that goes on would cut."""
+        self._board.flush()
+        files = [JOURNAL, *event_files(self._directory)]
+        found = {name: disk.status(self._directory, name) for name in files}
+        return {name: file.st_size for name, file in found.items() if file is not None}
+
+    def cut(self, lengths: Mapping[str, int]) -> None:
+        """Forgets what is about to happen anew."""
+        self._board.close()
+        self._journal.cut(lengths[JOURNAL])
+        growing.cut_all(self._directory, event_files(self._directory), lengths)
+
+    def sync(self) -> None:
+        """Until the journal is on disk."""
+        self._journal.sync()
+
+    def _tell(self, event: Event) -> None:
+        """What others ask about a run: where it is, and its numbers."""
+        if isinstance(event, Started | Saved | Finished):
+            status = "running"
+            if isinstance(event, Finished):
+                status = _STATUS.get(event.reason, event.reason)
+                disk.write_whole(self._directory, "history.json", _json(self._history()))
+            known: dict[str, Any] = {
+                "status": status,
+                "step": event.step,
+                "time": round(self._clock(), 3),
+            }
+            reasons = list(self._inexact())
+            if reasons:
+                known["not_exactly_resumable"] = reasons
+            content = _json({**known, "process": os.getpid()})
+            disk.write_whole(self._directory, "status.json", content)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(plain(value), indent=2, allow_nan=False).encode() + b"\n"

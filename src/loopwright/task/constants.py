@@ -1,0 +1,280 @@
+"""Constants of a traced step: values that Python computed once, and that every step would use."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tensorflow as tf
+
+from loopwright.compat import tensorflow_internals
+from loopwright.compat.error_messages import own_lines, place_of, shape_text
+from loopwright.compat.random_calls import DrawingCall, drawing_calls
+from loopwright.errors import message
+from loopwright.exactness import BEST_EFFORT
+from loopwright.silencing import warn
+
+FEWEST_ELEMENTS = 32
+"""Arrays of so many elements may be a batch; weights of a sum, axes and filters are smaller."""
+
+_MOST_IN_A_SHAPE = 8
+_MOST_NAMED = 5
+# Names of operations are in the texts of assertions, and their control dependencies follow them.
+_FOLLOW_NAMES = frozenset(["Identity", "NoOp"])
+# Rows of an array that are chosen anew in each step are a batch like any other.
+_CHOOSING = frozenset(["GatherV2", "Gather", "GatherNd", "RandomShuffle", "Slice", "StridedSlice"])
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A value in a graph, and the stack that put it there."""
+
+    dtype: tf.DType
+    shape: tuple[int, ...]
+    digest: int
+    traceback: tuple[Any, ...] = field(default=(), compare=False)
+    """Empty unless it was asked for: it takes long to put together."""
+
+    @property
+    def value(self) -> tuple[Any, ...]:
+        """What two constants with the same value have in common."""
+        return self.dtype, self.shape, self.digest
+
+    @property
+    def is_a_shape(self) -> bool:
+        """Whether it may be a shape, an axis or an index that TensorFlow made itself."""
+        return self.dtype == tf.int32 and tf.TensorShape(self.shape).num_elements() <= (
+            _MOST_IN_A_SHAPE
+        )
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one pass of Python through a step left in the graph."""
+
+    shapes: tuple[str, ...]
+    """Those of the batch."""
+    constants: tuple[Constant, ...]
+    operations: Counter[str]
+
+
+_recordings: list[tuple[list[Trace], bool]] = []
+
+
+@contextlib.contextmanager
+def recorded(*, lines: bool = False) -> Iterator[list[Trace]]:
+    """Collect a trace for each time a step is called, also on replicas, in threads of their own.
+
+    `lines` also notes the stack that put each constant there.
+    """
+    traces = list[Trace]()
+    _recordings.append((traces, lines))
+    try:
+        yield traces
+    finally:
+        _recordings.pop()
+
+
+@contextlib.contextmanager
+def noted(batch: Any) -> Iterator[None]:
+    """Note the trace of the step that is called inside, if somebody asked for it."""
+    if not _recordings or tf.executing_eagerly():
+        yield
+        return
+    graph = tf.compat.v1.get_default_graph()
+    first = len(graph.get_operations())
+    yield
+    traces, lines = _recordings[-1]
+    constants, operations = list[Constant](), Counter[str]()
+    for op, constant in _looked_at(graph, graph.get_operations()[first:], operations):
+        # Frame by frame: the stack itself does not outlive its operation.
+        stack = tuple(op.traceback) if lines else ()
+        constants.append(replace(constant, traceback=stack))
+    shapes = tuple(str(leaf.shape) for leaf in tf.nest.flatten(batch) if hasattr(leaf, "shape"))
+    traces.append(Trace(shapes, tuple(constants), operations))
+
+
+def _looked_at(
+    graph: Any, operations: Sequence[Any], kinds: Counter[str]
+) -> Iterator[tuple[Any, Constant]]:
+    captured = {
+        name: value
+        for name, value in tensorflow_internals.captured_values(graph).items()
+        if _is_number(value.dtype)
+    }
+    digests = dict[str, int]()
+    for op in operations:
+        if op.type not in _FOLLOW_NAMES:
+            kinds[op.type] += 1
+        if op.type == "Const":
+            value = op.get_attr("value")
+            if value.dtype != tf.string.as_datatype_enum:
+                shape = tuple(dimension.size for dimension in value.tensor_shape.dim)
+                digest = hash(value.SerializeToString())
+                yield op, Constant(tf.as_dtype(value.dtype), shape, digest)
+        for tensor in op.inputs:
+            value = captured.get(tensor.name)
+            if value is not None:
+                if tensor.name not in digests:
+                    digests[tensor.name] = hash(value.numpy().tobytes())
+                shape = tuple(value.shape.as_list())
+                yield op, Constant(value.dtype, shape, digests[tensor.name])
+        for inner in tensorflow_internals.inner_graphs(op):
+            yield from _looked_at(inner, inner.get_operations(), kinds)
+
+
+def _is_number(dtype: tf.DType) -> bool:
+    return dtype not in (tf.resource, tf.variant, tf.string)
+
+
+def may_differ(
+    first: Sequence[Trace], second: Sequence[Trace], source: Any, *, for_xla: bool
+) -> bool:
+    """Whether two traces of a step, perhaps in other surroundings, may hold different values."""
+    pairs = list(zip(first, second, strict=False))
+    alike = [pair for pair in pairs if not for_xla and pair[0].shapes == pair[1].shapes]
+    others = [pair for pair in pairs if pair not in alike]
+    return (
+        any(differences(*pair) or pair[0].operations != pair[1].operations for pair in alike)
+        or any(_may_differ(*pair) for pair in others)
+        or bool(others and drawing_calls(own_lines(source)))
+    )
+
+
+def _may_differ(one: Trace, other: Trace) -> bool:
+    """Whether a constant has another value, but for shapes and indices.
+
+    For XLA, and for a batch of known size, TensorFlow itself makes other ones of these.
+    """
+    pair = [[c for c in t.constants if not c.is_a_shape] for t in (one, other)]
+    left, right = (Counter(constant.value for constant in constants) for constants in pair)
+    gone, new = ({value[:2] for value in only} for only in (left - right, right - left))
+    return bool(gone & new)
+
+
+def differences(one: Trace, other: Trace) -> list[Constant]:
+    """Return the constants of the second trace that are not in the first."""
+    known, found = Counter(constant.value for constant in one.constants), list[Constant]()
+    for constant in other.constants:
+        if known[constant.value]:
+            known[constant.value] -= 1
+        else:
+            found.append(constant)
+    return found
+
+
+def changing(
+    title: str, first: Sequence[Trace], second: Sequence[Trace], source: Any, *, is_eager: bool
+) -> str | None:
+    """Return the message about values that differ between two like traces; None if none does.
+
+    `source` is the person's step: random numbers and clocks in it are named.
+    """
+    pairs = list(zip(first, second, strict=False))
+    found = [constant for one, other in pairs for constant in differences(one, other)]
+    if not found and all(one.operations == other.operations for one, other in pairs):
+        return None
+    places = list(dict.fromkeys(place_of(constant) for constant in found))
+    drawn = drawing_calls([*own_lines(source), *(line for c in found for line in own_lines(c))])
+    kinds = dict.fromkeys(f"{c.dtype.name} {shape_text(tf.TensorShape(c.shape))}" for c in found)
+    what = f"constants that differ: {_listed(list(kinds))}" if found else "other operations"
+    received = [f"two traces of the step gave {what}"]
+    received += [f"drawn by {_listed(list(map(str, drawn)))}"] if drawn else []
+    place = next((place for place in places if place), "")
+    if is_eager:
+        return message(
+            f"{title} uses a value that Python computes anew in each step{place}: "
+            "a resumed run would compute other values.",
+            expected="values from the batch, from variables of the task, or from self.seed",
+            received="; ".join(received),
+            do=f"{_instead(drawn)}; or {BEST_EFFORT}: a resumed run then draws other values; or "
+            "train without run_dir",
+        )
+    return message(
+        f"{title} uses a value that Python computed while the step was traced{place}: "
+        "every step would use the same one.",
+        expected="values that change to come from the batch, a variable, or keras.random",
+        received="; ".join(received),
+        do=f'{_instead(drawn)}; or run Python in each step with plan="eager"',
+    )
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = len(texts) - _MOST_NAMED
+    return ", ".join(texts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _instead(drawn: Sequence[DrawingCall]) -> str:
+    is_clock = [call.name.startswith(("time.", "datetime.")) for call in drawn]
+    random = (
+        "draw with keras.random.uniform, normal or randint(..., seed=self.seed), with "
+        "self.seed = keras.random.SeedGenerator(0) in __init__, or pass the data to fit"
+    )
+    clock = "read the clock with tf.timestamp(), or in a callback"
+    count = "count with self.step or a tf.Variable"
+    if not drawn:
+        return f"{random}; {count}"
+    return "; ".join([random] * (not all(is_clock)) + [clock] * any(is_clock))
+
+
+# -- arrays that do not change ---------------------------------------------------------------------
+
+
+def check_arrays(title: str, graph: Any) -> None:
+    """Warn of a large fixed array in a step without a batch: it may be one batch, baked in."""
+    found = [*dict.fromkeys(_used_whole(graph, set(), set()))]
+    if found:
+        warn(
+            "baked-in-array",
+            message(
+                f"{title} computes with a fixed array in every step{found[0][1]}.",
+                expected="a step without a batch argument that draws its examples in each step",
+                received=_listed([*dict.fromkeys(kind for kind, _ in found)]),
+                do="pass the data to fit(x, y) and take a batch argument; or hold all examples and "
+                "choose rows: tf.gather(self.x, keras.random.randint((32,), 0, rows, "
+                "seed=self.seed))",
+            ),
+        )
+
+
+def uses_array(graph: Any) -> bool:
+    """Whether a step computes with a large fixed array: perhaps examples, baked in."""
+    return any(True for _ in _used_whole(graph, set(), set()))
+
+
+def _used_whole(graph: Any, fixed: set[str], large: set[str]) -> Iterator[tuple[str, str]]:
+    """Kinds and places of large arrays that operations use as they are.
+
+    `fixed` are the tensors known to have the same value in each step; what is computed from
+    nothing else is fixed too. `large` are those that hold an array, or something made of one.
+    """
+    captured = tensorflow_internals.captured_values(graph)
+    numbers = {name: value for name, value in captured.items() if _is_number(value.dtype)}
+    fixed = fixed | set(numbers)
+    large = large | {name for name, value in numbers.items() if _is_array(value.numpy())}
+    for op in graph.get_operations():
+        inner = tensorflow_internals.inner_graphs(op)
+        outputs = {tensor.name for tensor in op.outputs}
+        arrays = [tensor for tensor in op.inputs if tensor.name in large]
+        is_fixed = op.inputs and all(tensor.name in fixed for tensor in op.inputs)
+        if op.type == "Const":
+            fixed |= outputs
+            large |= outputs if _is_array(tf.make_ndarray(op.get_attr("value"))) else set()
+        elif is_fixed and not inner and not op.op_def.is_stateful:
+            fixed |= outputs
+            large |= outputs if arrays else set()
+        elif inner:
+            for body in inner:
+                pairs = tensorflow_internals.inner_inputs(op, body)
+                known = [{i.name for o, i in pairs if o.name in names} for names in (fixed, large)]
+                yield from _used_whole(body, *known)
+        elif op.type not in _CHOOSING:
+            for tensor in arrays:
+                if (tensor.shape.num_elements() or 0) >= FEWEST_ELEMENTS:
+                    yield f"{tensor.dtype.name} {shape_text(tensor.shape)}", place_of(op)
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it may be examples: many numbers, which are not all the same."""
+    return value.size >= FEWEST_ELEMENTS and bool((value != value.flat[0]).any())

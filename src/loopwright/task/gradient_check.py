@@ -1,0 +1,221 @@
+"""Does the tape tell the truth? Its gradients against central differences."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from loopwright.compat.error_messages import variable_name
+from loopwright.errors import ConfigurationError, StepError, message
+
+_SMALLEST_PART = 1e-4
+"""Of the largest derivative of a variable: smaller ones are compared on this scale."""
+
+
+@dataclass(frozen=True)
+class CheckedVariable:
+    """One variable's derivatives, as flat arrays; only some elements of a large one."""
+
+    name: str
+    tape: np.ndarray | None
+    numeric: np.ndarray
+
+    @property
+    def relative_error(self) -> float:
+        """The worst of all elements; infinite where a derivative is NaN."""
+        tape = np.zeros_like(self.numeric) if self.tape is None else self.tape
+        size = np.maximum(np.abs(tape), np.abs(self.numeric))
+        # An element near zero has no relative error to speak of.
+        size = np.maximum(size, _SMALLEST_PART * np.max(size, initial=0.0))
+        error = np.abs(tape - self.numeric) / np.where(size > 0, size, 1.0)
+        return float(np.max(np.where(np.isfinite(error), error, np.inf), initial=0.0))
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """What `check_gradients` found."""
+
+    variables: tuple[CheckedVariable, ...]
+    dtype: str
+    """In which the differences were taken: float64 can tell much more than float32."""
+
+    @property
+    def worst(self) -> CheckedVariable:
+        """The variable with the largest relative error."""
+        return max(self.variables, key=lambda checked: checked.relative_error)
+
+    @property
+    def without_gradient(self) -> tuple[str, ...]:
+        """The names of the variables for which the tape gave None."""
+        return tuple(checked.name for checked in self.variables if checked.tape is None)
+
+    def __str__(self) -> str:
+        none = f"; no gradient: {', '.join(self.without_gradient)}" if self.without_gradient else ""
+        return (
+            f"worst relative error {self.worst.relative_error:.1e} in {self.worst.name}, "
+            f"in {self.dtype}{none}"
+        )
+
+
+def check_gradients(
+    fn: Callable[..., Any], variables: Sequence[Any], *, most_elements: int = 100
+) -> GradientReport:
+    """Compares what the tape says of `fn` with central differences.
+
+    `fn` takes as many arguments as there are variables, or none and reads the variables itself.
+    Variables are numbers, arrays, tensors or variables. Given as arguments they are float64 if
+    `fn` allows it; a variable that `fn` reads itself keeps its type, is changed in turn, and put
+    back. Of a large variable `most_elements` are tried, spread over it.
+
+    >>> report = check_gradients(lambda a, b: 3 * a**2 + 2 * a * b, [5.0, 3.0])
+    >>> [round(float(v.tape[0]), 3) for v in report.variables], report.worst.relative_error < 1e-8
+    ([36.0, 10.0], True)
+    """
+    given = list(variables)
+    if not given:
+        raise ConfigurationError(
+            message(
+                "There is nothing to check.",
+                expected="at least one variable",
+                received="an empty list",
+                do="pass the variables, for instance model.trainable_variables",
+            )
+        )
+    names = _argument_names(fn)
+    if not names:
+        point = _Point(fn, tuple(map(_own_dtype, given)), tuple(given))
+        return _checked(point, _labels(given), given, most_elements)
+    labels = names if len(names) == len(given) else _labels(given)
+    try:
+        return _checked(_Point(fn, (tf.float64,) * len(given)), labels, given, most_elements)
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
+        # Something in `fn` is float32: a constant, a layer, a variable of its own.
+        return _checked(_Point(fn, tuple(map(_own_dtype, given))), labels, given, most_elements)
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A function, and how it gets its variables."""
+
+    fn: Callable[..., Any]
+    dtypes: tuple[tf.DType, ...]
+    read: tuple[Any, ...] = ()
+    """The variables that `fn` reads itself."""
+
+    def output(self, values: Sequence[np.ndarray], tape: tf.GradientTape | None = None) -> Any:
+        """What `fn` gives for these values, and what the tape has watched."""
+        tensors = [tf.constant(v, d) for v, d in zip(values, self.dtypes, strict=True)]
+        for variable, tensor in zip(self.read, tensors, strict=False):
+            variable.assign(tensor)
+        if tape is not None and not self.read:
+            tape.watch(tensors)
+        output = self.fn() if self.read else self.fn(*tensors)
+        return tf.convert_to_tensor(output), list(map(_tensor_or_variable, self.read)) or tensors
+
+    def array(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """What `fn` gives, for differences."""
+        return np.asarray(self.output(values)[0], np.float64)
+
+
+def _checked(
+    point: _Point, names: Sequence[str], given: Sequence[Any], most_elements: int
+) -> GradientReport:
+    start = [np.array(_plain(value), np.float64) for value in given]
+    try:
+        with tf.GradientTape() as tape:
+            output, sources = point.output(start, tape)
+        weights = tf.constant(_weights(output.shape), output.dtype)
+        gradients = tape.gradient(output, sources, output_gradients=weights)
+        _require_repeatable(point, start)
+        checked = [
+            CheckedVariable(name, *_derivatives(point, start, index, gradient, most_elements))
+            for index, (name, gradient) in enumerate(zip(names, gradients, strict=True))
+        ]
+    finally:
+        for variable, value in zip(point.read, start, strict=False):
+            variable.assign(tf.constant(value, _own_dtype(variable)))
+    return GradientReport(tuple(checked), min(point.dtypes, key=lambda d: d.size).name)
+
+
+def _derivatives(
+    point: _Point, start: list[np.ndarray], index: int, gradient: Any, most_elements: int
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """By the tape, and by differences, of the same elements."""
+    value, dtype = start[index], point.dtypes[index].as_numpy_dtype
+    places = np.unique(np.linspace(0, value.size - 1, min(value.size, most_elements)).astype(int))
+    # The step at which rounding and curvature spoil a central difference least.
+    step = float(np.finfo(dtype).eps) ** (1 / 3)
+
+    def moved(place: int, by: float) -> tuple[np.ndarray, float]:
+        other = value.copy()
+        other.flat[place] = dtype(value.flat[place] + by * max(1.0, abs(value.flat[place])))
+        output = point.array([*start[:index], other, *start[index + 1 :]])
+        return output, float(other.flat[place])
+
+    def slope(place: int) -> float:
+        (above, right), (below, left) = moved(place, step), moved(place, -step)
+        # Differences first: those of sums would drown in the rounding of large sums.
+        with np.errstate(invalid="ignore"):  # what is not a number is told by the report
+            return float(np.sum(_weights(above.shape) * (above - below))) / (right - left)
+
+    numeric = np.array([slope(place) for place in places])
+    if gradient is None:
+        return None, numeric
+    return np.asarray(tf.convert_to_tensor(gradient), np.float64).reshape(-1)[places], numeric
+
+
+def _weights(shape: Any) -> np.ndarray:
+    """Sums up an output of many elements so that mistakes in them do not cancel out."""
+    size = int(np.prod(tuple(shape)))
+    return np.reshape(1.0 if size == 1 else 1.0 + 0.5 * np.cos(np.arange(size)), tuple(shape))
+
+
+def _require_repeatable(point: _Point, start: list[np.ndarray]) -> None:
+    first, again = point.array(start), point.array(start)
+    if not np.array_equal(first, again, equal_nan=True):
+        raise StepError(
+            message(
+                "The function gives another value when it is called again.",
+                expected="a function of its variables and nothing else",
+                received=f"a difference of {np.max(np.abs(first - again)):.2g}",
+                do="leave out what is random or counts: call layers with training=False",
+            )
+        )
+
+
+def _argument_names(fn: Callable[..., Any]) -> list[str]:
+    """What has to be passed to a function; empty if it is called without anything."""
+    kinds = inspect.Parameter
+    parameters = inspect.signature(fn).parameters.values()
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is kinds.VAR_POSITIONAL
+        or (parameter.kind in _POSITIONAL and parameter.default is kinds.empty)
+    ]
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _labels(given: Sequence[Any]) -> list[str]:
+    """The names of variables; by their places where names do not tell them apart."""
+    names = [variable_name(v) if hasattr(v, "assign") else f"[{i}]" for i, v in enumerate(given)]
+    return [n if names.count(n) == 1 else f"{n}[{i}]" for i, n in enumerate(names)]
+
+
+def _own_dtype(value: Any) -> tf.DType:
+    dtype = tf.as_dtype(getattr(value, "dtype", keras.config.floatx()))
+    return dtype if dtype.is_floating else tf.as_dtype(keras.config.floatx())
+
+
+def _tensor_or_variable(variable: Any) -> Any:
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _plain(value: Any) -> Any:
+    return value.numpy() if hasattr(value, "numpy") else value

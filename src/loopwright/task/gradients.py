@@ -1,0 +1,305 @@
+"""From gradients to updated variables: scale, weigh, reduce, transform, accumulate, clip, apply."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from loopwright.compat import keras_optimizers, tensorflow_internals
+from loopwright.errors import ConfigurationError, StepError, message
+from loopwright.task import guards, watching
+from loopwright.task.transforms import (
+    Transform,
+    Transforms,
+    as_list,
+    transformed,
+)
+
+
+@dataclass(frozen=True)
+class StepScope:
+    """What `minimize` and `apply` have to know about the step they are called in."""
+
+    fraction: Any = None
+    """This replica's part of the global batch, n_local / n_global; None with one replica."""
+    reduced: Callable[[], contextlib.AbstractContextManager[None]] | None = None
+    """With several replicas: marks gradients as reduced (see `adaptations`)."""
+    met: list[tuple[Any, list[Any]]] | None = None
+    """While building: collects the optimizers met and the variables they train."""
+    updates: bool = True
+    """False in a dry run that only collects."""
+
+
+# AutoGraph has nothing to convert here, and reading all of it takes a second of the first step.
+_as_written = tf.autograph.experimental.do_not_convert
+_current = threading.local()  # replicas are traced in threads of their own
+
+
+@contextlib.contextmanager
+def step_scope(scope: StepScope) -> Iterator[None]:
+    """Makes `scope` the current one for this thread."""
+    before = getattr(_current, "scope", None)
+    _current.scope = scope
+    try:
+        yield
+    finally:
+        _current.scope = before
+
+
+@_as_written
+def minimize(
+    loss: Any,
+    model_or_variables: Any,
+    optimizer: keras.optimizers.Optimizer,
+    tape: tf.GradientTape,
+    *,
+    when: Any = True,
+    transform: Transforms = None,
+) -> Any:
+    """One optimizer update that lowers `loss`; returns the norm of its gradient."""
+    variables = guards.trainable(model_or_variables)
+    if _is_dry_run(optimizer, variables):
+        return tf.zeros(())
+    _build(optimizer, variables)
+    scale = _loss_scale(optimizer)
+    loss = tf.convert_to_tensor(loss)
+    # Scaling the loss after the tape was left would give no gradient at all.
+    outer = None if scale is None else tf.cast(scale, loss.dtype)
+    gradients = tape.gradient(loss, variables, output_gradients=outer)
+    gradients, variables = guards.present(gradients, variables)
+    return _update(gradients, variables, optimizer, scale, when, transform)
+
+
+@_as_written
+def apply(
+    gradients: Sequence[Any],
+    variables: Sequence[Any],
+    optimizer: keras.optimizers.Optimizer,
+    *,
+    when: Any = True,
+    transform: Transforms = None,
+) -> Any:
+    """One optimizer update from gradients of one's own; returns their norm."""
+    gradients, variables = list(gradients), list(variables)
+    if len(gradients) != len(variables):
+        raise StepError(
+            message(
+                "apply needs one gradient per variable.",
+                expected=f"{len(variables)} gradients, one for each variable",
+                received=f"{len(gradients)} gradients",
+                do="pass both lists in the same order",
+            )
+        )
+    if _is_dry_run(optimizer, variables):
+        return tf.zeros(())
+    _build(optimizer, variables)
+    gradients, variables = guards.present(gradients, variables)
+    scale = _loss_scale(optimizer)
+    if scale is not None:
+        # A LossScaleOptimizer divides by its scale; these gradients are not scaled yet.
+        gradients = [_times(gradient, scale) for gradient in gradients]
+    return _update(gradients, variables, optimizer, scale, when, transform)
+
+
+def build_optimizers(met: list[tuple[Any, list[Any]]]) -> None:
+    """Builds every optimizer that a dry run met, for all variables it was given."""
+    by_optimizer: dict[int, tuple[Any, dict[int, Any]]] = {}
+    for optimizer, variables in met:
+        _, known = by_optimizer.setdefault(id(optimizer), (optimizer, {}))
+        known |= {id(variable): variable for variable in variables}
+    for optimizer, known in by_optimizer.values():
+        if not optimizer.built:
+            optimizer.build(list(known.values()))
+
+
+def _scope() -> StepScope:
+    return getattr(_current, "scope", None) or StepScope()
+
+
+def _is_dry_run(optimizer: Any, variables: list[Any]) -> bool:
+    scope = _scope()
+    if scope.met is not None:
+        scope.met.append((optimizer, variables))
+    if not scope.updates:
+        watching.record(variables, [tf.zeros(()) for _ in variables])
+    return not scope.updates
+
+
+def _build(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> None:
+    if not optimizer.built:
+        with tf.init_scope():
+            optimizer.build(variables)
+
+
+def _loss_scale(optimizer: keras.optimizers.Optimizer) -> Any:
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return tf.convert_to_tensor(optimizer.dynamic_scale)
+    return optimizer.loss_scale_factor
+
+
+def _update(
+    gradients: list[Any],
+    variables: list[Any],
+    optimizer: keras.optimizers.Optimizer,
+    scale: Any,
+    when: Any,
+    transform: Transforms,
+) -> Any:
+    scope = _scope()
+    if scope.fraction is not None:
+        gradients = _reduce(gradients, scope.fraction)
+    unscaled = gradients if scale is None else [_times(g, 1.0 / scale) for g in gradients]
+    rows = [_rows_once(gradient) for gradient in unscaled]
+    norm = tf.linalg.global_norm(rows)
+    if watching.is_recording():
+        norms = [tf.norm(tf.cast(each, norm.dtype)) for each in rows]
+        watching.record(variables, norms, unscaled)
+    if as_list(transform):
+        transforms = [_as_graph(each) for each in as_list(transform)]
+        with keras_optimizers.replicas_draw_alike():
+            gradients, variables = transformed(transforms, unscaled, variables)
+        if scale is not None:
+            gradients = [_times(gradient, scale) for gradient in gradients]
+
+    if scope.reduced is not None:
+        _apply_on_replicas(gradients, variables, optimizer, when, scope.reduced)
+    elif isinstance(when, bool):
+        if when:
+            optimizer.apply(gradients, variables)
+    else:
+        tf.cond(
+            tf.cast(when, tf.bool),
+            lambda: _nothing(optimizer.apply(gradients, variables)),
+            lambda: _nothing(None),
+        )
+    return norm
+
+
+def _as_graph(transform: Transform) -> Transform:
+    """Lets a person's `if` on a tensor become a graph operation, as in their step."""
+    return transform if tf.executing_eagerly() else tensorflow_internals.autograph(transform)
+
+
+def _reduce(gradients: list[Any], fraction: Any) -> list[Any]:
+    """The mean over all examples of all replicas; a replica without examples adds nothing."""
+
+    def weighed(values: Any) -> Any:
+        weight = tf.cast(fraction, values.dtype)
+        return tf.where(weight > 0, values * weight, tf.zeros_like(values))
+
+    weighted = [_map_values(weighed, gradient) for gradient in gradients]
+    context = tf.distribute.get_replica_context()
+    return list(context.all_reduce(tf.distribute.ReduceOp.SUM, weighted))
+
+
+def _apply_on_replicas(
+    gradients: list[Any],
+    variables: list[Any],
+    optimizer: keras.optimizers.Optimizer,
+    when: Any,
+    reduced: Callable[[], contextlib.AbstractContextManager[None]],
+) -> None:
+    """Applies gradients that are equal on all replicas.
+
+    Every branch is taken across replicas: `tf.distribute` refuses a `tf.cond` inside a replica
+    whose branch updates mirrored variables.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    _refuse_what_replicas_cannot(optimizer, inner)
+    steps = inner.gradient_accumulation_steps
+
+    def apply_each(strategy: Any, per_replica: Any) -> None:
+        def apply_one(values: Any) -> None:
+            alike = keras_optimizers.replicas_draw_alike()
+            with reduced(), keras_optimizers.without_accumulation(inner), alike:
+                optimizer.apply(values, variables)
+
+        strategy.extended.call_for_each_replica(apply_one, args=(per_replica,))
+
+    def accumulate_or_apply(strategy: Any, per_replica: Any) -> None:
+        sums = keras_optimizers.accumulators(inner, variables)
+        counter = keras_optimizers.update_counter(inner)
+
+        def add() -> Any:
+            for total, gradient in zip(sums, per_replica, strict=True):
+                strategy.extended.update(
+                    total, lambda v, g: v.assign_add(tf.convert_to_tensor(g)), args=(gradient,)
+                )
+            return _nothing(counter.assign_add(1))
+
+        def apply_mean() -> Any:
+            def mean(values: Any) -> Any:
+                return [(v + total) / steps for v, total in zip(values, sums, strict=True)]
+
+            apply_each(strategy, strategy.extended.call_for_each_replica(mean, (per_replica,)))
+            for total in sums:
+                strategy.extended.update(total, lambda v: v.assign(tf.zeros_like(v)))
+            return _nothing(None)
+
+        tf.cond((counter + 1) % steps == 0, apply_mean, add)
+
+    def across(strategy: Any, per_replica: Any, condition: Any) -> None:
+        run = accumulate_or_apply if steps else apply_each
+        if isinstance(when, bool):
+            if when:
+                run(strategy, per_replica)
+            return
+        first = strategy.experimental_local_results(condition)[0]
+        tf.cond(
+            tf.cast(first, tf.bool),
+            lambda: _nothing(run(strategy, per_replica)),
+            lambda: _nothing(None),
+        )
+
+    context = tf.distribute.get_replica_context()
+    if not isinstance(when, bool) and tensorflow_internals.workers(context.strategy)[0] > 1:
+        # The first of all replicas decides, for those on other machines too.
+        asked = tf.cast(tf.cast(when, tf.bool), tf.float32)
+        first = tf.cast(context.replica_id_in_sync_group, tf.int32) == 0
+        when = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(first, asked, 0.0))
+    context.merge_call(across, args=(gradients, when))
+
+
+def _refuse_what_replicas_cannot(optimizer: Any, inner: Any) -> None:
+    refused = {
+        "ema_overwrite_frequency": inner.use_ema and inner.ema_overwrite_frequency,
+        "gradient_accumulation_steps inside a LossScaleOptimizer": (
+            inner is not optimizer and inner.gradient_accumulation_steps
+        ),
+    }
+    for setting, is_used in refused.items():
+        if is_used:
+            raise ConfigurationError(
+                message(
+                    f"{type(inner).__name__} uses {setting}, which cannot run on several replicas.",
+                    expected="an optimizer without it, or one replica",
+                    received=f"{tf.distribute.get_strategy().num_replicas_in_sync} replicas",
+                    do=f"leave {setting.split()[0]} out, or train without a strategy",
+                )
+            )
+
+
+def _map_values(function: Callable[[Any], Any], gradient: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
+    return function(gradient)
+
+
+def _rows_once(gradient: Any) -> Any:
+    """The rows of an embedding's gradient, those of the same index added up."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, position = tf.unique(gradient.indices)
+    return tf.math.unsorted_segment_sum(gradient.values, position, tf.shape(rows)[0])
+
+
+def _times(gradient: Any, factor: Any) -> Any:
+    return _map_values(lambda values: values * tf.cast(factor, values.dtype), gradient)
+
+
+def _nothing(_: Any) -> Any:
+    return tf.constant(0)

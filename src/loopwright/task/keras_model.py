@@ -1,0 +1,112 @@
+"""A compiled Keras model as a task, with the numbers that Keras' own `fit` reports for it."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, final
+
+import keras
+import tensorflow as tf
+
+from loopwright.distribute import runtime
+from loopwright.errors import ConfigurationError, message
+from loopwright.task import variables
+from loopwright.task.task import Task, class_name
+
+
+@final
+class CompiledModel(Task):
+    """Runs a model's own `train_step`, `test_step` and `predict_step` unchanged."""
+
+    reported: ClassVar[Literal["mean", "last"]] = "last"
+
+    def __init__(self, model: keras.Model) -> None:
+        if not getattr(model, "compiled", False):
+            raise ConfigurationError(
+                message(
+                    f"The model {model.name!r} is not compiled.",
+                    expected="a compiled model, or a task",
+                    received=f"a {type(model).__name__} without compile()",
+                    do="call model.compile(...), or use lw.Supervised(model, loss, optimizer)",
+                )
+            )
+        self.model = model
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """The model's metrics property, which may be its own."""
+        return list(self.model.metrics)
+
+    def train_step(self, batch: Any) -> Any:
+        """The model's."""
+        return self.model.train_step(batch)
+
+    def test_step(self, batch: Any) -> Any:
+        """The model's."""
+        return self.model.test_step(batch)
+
+    def predict_step(self, batch: Any) -> Any:
+        """The model's."""
+        return self.model.predict_step(batch)
+
+
+def as_task(given: Any, strategy: tf.distribute.Strategy) -> Task:
+    """What was given to `Trainer`, as a task whose variables belong to the strategy."""
+    if isinstance(given, Task | keras.Model):
+        task = given if isinstance(given, Task) else CompiledModel(given)
+        if runtime.replica_count(strategy) > 1:
+            _require_made_in_scope(task, strategy)
+    elif callable(given):
+        with strategy.scope():
+            task = as_task(given(), tf.distribute.get_strategy())
+    else:
+        raise ConfigurationError(
+            message(
+                "Trainer needs something to train.",
+                expected="a Task, a compiled Keras model, or a function that makes one",
+                received=f"{given!r} ({type(given).__name__})",
+                do="pass lw.Supervised(model, loss, optimizer), or a Task of your own",
+            )
+        )
+    with strategy.scope():
+        _ = task.step_counter
+    return task
+
+
+def _require_made_in_scope(task: Task, strategy: tf.distribute.Strategy) -> None:
+    held = [v for part in variables.parts(task) for v in variables.variables(part.value)]
+    if not runtime.made_in_scope(held, strategy):
+        raise ConfigurationError(
+            message(
+                f"This {class_name(task)} was built outside the strategy's scope.",
+                expected="models, optimizers and metrics created inside strategy.scope()",
+                received="a task that was built before",
+                do="pass a function that builds it: Trainer(make_task, strategy=strategy)",
+            )
+        )
+
+
+def plan_for(task: Task, plan: Any) -> Any:
+    """Return the plan: where it is left open, a model compiled to run eagerly does."""
+    asks = isinstance(task, CompiledModel) and task.model.run_eagerly
+    return "eager" if plan == "auto" and asks else plan
+
+
+def as_keras_merges(logs: Any) -> Any:
+    """Merge nested results into one dict, as Keras' `fit` does: sorted, the last of a name wins.
+
+    The compiled metrics of a model are one metric, whose result is a dict.
+
+    >>> as_keras_merges({"loss": 1.0, "compile_metrics": {"mae": 2.0}})
+    {'mae': 2.0, 'loss': 1.0}
+    """
+    if not isinstance(logs, Mapping):
+        return logs
+    merged: dict[str, Any] = {}
+    for name, value in sorted(logs.items()):
+        merged |= as_keras_merges(value) if isinstance(value, Mapping) else {name: value}
+    return merged
+
+
+def as_keras_reports(model: keras.Model, last_logs: Mapping[str, Any]) -> dict[str, Any]:
+    """What `fit` shows: the metrics if the step returned just them, else the last step's values."""
+    metrics = model.get_metrics_result()
+    return dict(metrics if set(metrics) == set(last_logs) else last_logs)

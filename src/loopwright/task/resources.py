@@ -1,0 +1,188 @@
+"""Resources of a traced step that are no variables: queues, tables, iterators, writers."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from loopwright.compat import tensorflow_internals
+from loopwright.compat.error_messages import place_of
+from loopwright.errors import StepError, message
+
+_READS = frozenset(
+    [
+        "LookupTableFind",
+        "LookupTableFindV2",
+        "LookupTableSize",
+        "LookupTableSizeV2",
+        "LookupTableExport",
+        "LookupTableExportV2",
+    ]
+)
+"""Operations that leave a resource as it is. A table that is only read is part of the program."""
+_OUTPUT_ONLY = ("Write", "FlushSummaryWriter", "CloseSummaryWriter", "CreateSummary", "ImportEvent")
+"""How operations on summary writers begin: nothing that they write comes back into the step."""
+_LOCAL = ("Anonymous", "Dummy", "TensorArray", "Stack", "SummaryWriter", "Placeholder")
+"""How operations begin that make a resource for one step, an empty one, or a writer."""
+_PASSES = frozenset(["Identity", "IdentityN", "Switch", "RefSwitch", "Merge", "Enter", "Exit"])
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Something with a state of its own that a step uses, and no checkpoint of variables holds."""
+
+    handle: Any
+    """Its eager handle; None if the step makes it itself."""
+    made_by: str
+    """The operation that makes it; empty if it comes from outside."""
+    operations: frozenset[str]
+    """What the step does with it."""
+    place: str
+    """The person's line, as the end of a sentence."""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the step may change it: whatever is not known to read or to write out does."""
+        is_dataset = self.handle is not None and self.handle.dtype == tf.variant
+        return bool(self.made_by) or is_dataset or any(map(_changes, self.operations))
+
+
+def _changes(operation: str) -> bool:
+    return operation not in _READS and not operation.startswith(_OUTPUT_ONLY)
+
+
+def touched(graph: Any) -> tuple[Resource, ...]:
+    """Return every resource that a graph and its functions use, by their handles."""
+    uses: dict[Any, set[str]] = {}
+    places: dict[Any, str] = {}
+    outside: dict[Any, Any] = {}
+    made: dict[Any, str] = {}
+
+    def visit(graph: Any, known: dict[str, Any]) -> None:
+        for name, value in tensorflow_internals.captured_values(graph).items():
+            if value.dtype in (tf.resource, tf.variant) and not _is_variable(value):
+                outside[id(value)] = value
+                known.setdefault(name, id(value))
+        for op in graph.get_operations():
+            keys = [known[tensor.name] for tensor in op.inputs if tensor.name in known]
+            inner = tensorflow_internals.inner_graphs(op)
+            for body in inner:
+                pairs = tensorflow_internals.inner_inputs(op, body)
+                visit(body, {i.name: known[o.name] for o, i in pairs if o.name in known})
+            if not inner and op.type not in _PASSES:
+                for key in keys:
+                    uses.setdefault(key, set()).add(op.type)
+                    places.setdefault(key, place_of(op))
+            given = [tensor for tensor in op.outputs if _is_handle(tensor)]
+            if keys:
+                known |= {tensor.name: keys[0] for tensor in given}
+            elif given and not op.inputs and not inner and not op.type.startswith(_LOCAL):
+                key = (id(graph), op.name)
+                made[key], places[key], uses[key] = op.type, place_of(op), set()
+                known |= {tensor.name: key for tensor in given}
+
+    visit(graph, {})
+    return tuple(
+        Resource(outside.get(key), made.get(key, ""), frozenset(operations), places[key])
+        for key, operations in uses.items()
+    )
+
+
+def _is_handle(tensor: Any) -> bool:
+    return tensor.dtype == tf.resource or tensor.dtype._is_ref_dtype
+
+
+def _is_variable(handle: Any) -> bool:
+    """Variables know the dtype and shape of what they hold; queues and tables do not."""
+    return getattr(handle, "_handle_data", None) is not None
+
+
+def require_saved(title: str, resources: Iterable[Resource], task: object) -> None:
+    """Raise if a step changes what no checkpoint holds."""
+    changed = [resource for resource in resources if resource.is_changed]
+    if changed:
+        raise StepError(
+            message(
+                f"{title} uses a state that no checkpoint holds{changed[0].place}: "
+                "a resumed run would compute other numbers.",
+                expected="variables, keras.random.SeedGenerator or tf.random.Generator as state",
+                received=described(changed, task),
+                do="keep the values in a tf.Variable of the task (a ring buffer: "
+                "self.buffer.scatter_nd_update([[self.step % size]], [value])), pass them as data "
+                "to fit, or train without run_dir",
+            )
+        )
+
+
+def require_separate(
+    title: str, tested: Iterable[Resource], trained: Iterable[Resource], task: object
+) -> None:
+    """Raise if a test step changes what the train step uses: validation would disturb training."""
+    used = {id(resource.handle) for resource in trained if resource.handle is not None}
+    shared = [r for r in tested if r.is_changed and id(r.handle) in used]
+    if shared:
+        raise StepError(
+            message(
+                f"{title} changes a state that train_step uses{shared[0].place}: "
+                "validation would change the training.",
+                expected="a test_step that leaves queues and tables of the training as they are",
+                received=described(shared, task),
+                do="use a queue or table of its own in test_step, or variables of the task, which "
+                "are put back after validation",
+            )
+        )
+
+
+def require_skippable(title: str, resources: Iterable[Resource], task: object) -> None:
+    """Raise if a step changes what cannot be put back when it is skipped."""
+    changed = [resource for resource in resources if resource.is_changed]
+    if changed:
+        raise StepError(
+            message(
+                f"{title} changes a state that a skipped step cannot put back{changed[0].place}.",
+                expected='variables of the task as state, with on_nan="skip"',
+                received=described(changed, task),
+                do='keep the values in a tf.Variable of the task, or pass on_nan="raise"',
+            )
+        )
+
+
+def described(resources: Iterable[Resource], task: object) -> str:
+    """Return the resources by attribute, kind and use: `self.queue: FIFOQueue (QueueDequeueV2)`."""
+    return "; ".join(dict.fromkeys(_described(resource, task) for resource in resources))
+
+
+def _described(resource: Resource, task: object) -> str:
+    used = ", ".join(sorted(resource.operations))
+    if resource.made_by:
+        return f"{resource.made_by}, made inside the step" + (f" ({used})" if used else "")
+    owner = next(_owners(task, "self", resource.handle, set()), None)
+    if owner is None:
+        return f"a resource that is not an attribute of the task ({used})"
+    return f"{owner[0]}: {type(owner[1]).__name__} ({used})"
+
+
+_ENDS = (str, bytes, int, float, type, tf.Tensor, ModuleType, FunctionType, MethodType)
+_MOST_LOOKED_AT = 20_000
+
+
+def _owners(value: Any, path: str, handle: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Objects below a task that hold this handle, with their paths."""
+    pending = [(value, path)]
+    while pending and len(seen) < _MOST_LOOKED_AT:
+        value, path = pending.pop(0)
+        if id(value) in seen or isinstance(value, _ENDS):
+            continue
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            inner = [(item, f"{path}[{key!r}]") for key, item in value.items()]
+        elif isinstance(value, list | tuple):
+            inner = [(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        else:
+            held = dict(getattr(value, "__dict__", {}))
+            if any(item is handle for item in held.values()):
+                yield path, value
+            inner = [(item, f"{path}.{name}") for name, item in held.items()]
+        pending += inner

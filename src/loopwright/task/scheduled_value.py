@@ -1,0 +1,149 @@
+"""Scheduled: a number that follows a schedule while the step runs, wherever the step runs.
+
+class Translator(lw.Task):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.optimizer = model, keras.optimizers.Adam()
+        self.teacher_forcing = lw.Scheduled(keras.optimizers.schedules.CosineDecay(1.0, 10_000))
+
+    def train_step(self, batch):
+        ...  # self.teacher_forcing is a number here, and is reported by this name
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from loopwright.errors import StepError, message
+from loopwright.task import variables
+
+_current = threading.local()  # replicas are traced in threads of their own
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Scheduled:
+    """A number inside a step: a loss weight, a teacher-forcing rate, a temperature.
+
+    `schedule` is a Keras `LearningRateSchedule`, or any function of the number of steps done. The
+    number follows `task.step`, so it is resumed with it. What the task holds is also reported.
+
+    >>> weight = Scheduled(keras.optimizers.schedules.PolynomialDecay(0.0, 10, 1.0))
+    >>> float(weight.at(5))
+    0.5
+    """
+
+    schedule: Callable[[Any], Any]
+
+    @property
+    def value(self) -> tf.Tensor:
+        """The number at the step that is being run, as a tensor."""
+        counter = getattr(_current, "counter", None)
+        if counter is None:
+            raise StepError(
+                message(
+                    "A Scheduled has a value only inside a step: it follows the step counter.",
+                    expected="to be read in train_step, test_step or predict_step, by a Trainer",
+                    received="a read outside of any step",
+                    do="write scheduled.at(task.step)",
+                )
+            )
+        return self.at(counter.read_value())
+
+    def at(self, step: Any) -> tf.Tensor:
+        """The number after so many steps."""
+        return tf.cast(self.schedule(tf.cast(step, tf.int64)), keras.config.floatx())
+
+    # On the right of a tensor TensorFlow converts it by itself; these are for the other places.
+
+    __array_priority__ = 100  # NumPy would multiply element by element
+
+    def __add__(self, other: Any) -> Any:
+        return self._like(other) + other
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self._like(other)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._like(other) - other
+
+    def __rsub__(self, other: Any) -> Any:
+        return other - self._like(other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._like(other) * other
+
+    def __rmul__(self, other: Any) -> Any:
+        return other * self._like(other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._like(other) / other
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / self._like(other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._like(other) < other
+
+    def __le__(self, other: Any) -> Any:
+        return self._like(other) <= other
+
+    def __gt__(self, other: Any) -> Any:
+        return self._like(other) > other
+
+    def __ge__(self, other: Any) -> Any:
+        return self._like(other) >= other
+
+    def _like(self, other: Any) -> tf.Tensor:
+        """The value in the precision of what it meets."""
+        dtype = tf.as_dtype(getattr(other, "dtype", keras.config.floatx()))
+        return tf.cast(self.value, dtype) if dtype.is_floating else self.value
+
+
+@contextlib.contextmanager
+def following(counter: tf.Variable) -> Iterator[None]:
+    """Lets every `Scheduled` that is read in this thread follow `counter`."""
+    before = getattr(_current, "counter", None)
+    _current.counter = counter
+    try:
+        yield
+    finally:
+        _current.counter = before
+
+
+def held(task: object) -> dict[str, Scheduled]:
+    """Every `Scheduled` that a task holds, by its path: `kl_weight`, `weights[0]`.
+
+    >>> class Task:
+    ...     def __init__(self):
+    ...         self.rates = [Scheduled(lambda step: 0.5)]
+    >>> list(held(Task()))
+    ['rates[0]']
+    """
+    found = variables.parts(task, Scheduled)
+    return {part.path: part.value for part in found if isinstance(part.value, Scheduled)}
+
+
+def fingerprint(task: object) -> Any:
+    """Changes when a traced step would no longer be the step as it now stands, with its numbers."""
+    return variables.fingerprint(task), held(task)
+
+
+def reported(task: object, outputs: Any) -> Any:
+    """The outputs of a step, and beside them the scheduled numbers it ran with."""
+    if not isinstance(outputs, Mapping):
+        return outputs
+    numbers = {name: number for name, number in held(task).items() if name not in outputs}
+    return {**outputs, **{name: number.value for name, number in numbers.items()}}
+
+
+def _as_tensor(value: Scheduled, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:
+    return value.value if dtype is None else tf.cast(value.value, dtype)
+
+
+tf.register_tensor_conversion_function(Scheduled, _as_tensor)

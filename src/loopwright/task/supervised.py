@@ -1,0 +1,157 @@
+"""Supervised: inputs, labels, a loss. The whole case, written once."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from loopwright.errors import StepError, message
+from loopwright.task import guards
+from loopwright.task.scalars import Scalars
+from loopwright.task.task import Task
+from loopwright.task.transforms import Transform
+
+
+@final
+class Supervised(Task):
+    """Trains a model on batches of `(x, y)` or `(x, y, sample_weight)`.
+
+    Loss, optimizer and metrics are what Keras' `compile` takes: names, objects, plain functions,
+    and lists or dicts of them for several outputs. The model's own losses are always added.
+    `gradients` are functions that change the gradients, in this order, as `minimize` takes them.
+
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    >>> task = Supervised(model, "mse", "sgd", metrics=["mae"])
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        loss: Any,
+        optimizer: Any,
+        metrics: Any = (),
+        *,
+        weighted_metrics: Any = (),
+        loss_weights: Any = None,
+        gradients: Sequence[Transform] = (),
+    ) -> None:
+        self.model = model
+        self.optimizer = _optimizer_for(model, optimizer)
+        self.gradients = list(gradients)
+        self._loss = loss
+        self._objective = _Objective(model)
+        self._objective.compile(
+            optimizer=None,
+            loss=loss,
+            loss_weights=loss_weights,
+            metrics=_or_none(metrics),
+            weighted_metrics=_or_none(weighted_metrics),
+            run_eagerly=False,
+            jit_compile=False,
+        )
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """The metrics asked for, named as in Keras, and those that layers of the model hold."""
+        asked = [metric for metric in self._objective.metrics if metric.name != "loss"]
+        # As a layer's: `model.metrics` would add those of a `compile` that is not ours.
+        return list(dict.fromkeys([*asked, *keras.Layer.metrics.fget(self.model)]))
+
+    def train_step(self, batch: Any) -> Scalars:
+        """Predicts, scores, updates."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        with tf.GradientTape() as tape:
+            predictions = self.model(x, training=True)
+            scalars = self._losses(y, predictions, sample_weight)
+        loss = scalars["loss"]
+        self.minimize(loss, self.model, self.optimizer, tape, transform=self.gradients)
+        self._objective.compute_metrics(x, y, predictions, sample_weight)
+        return scalars
+
+    def test_step(self, batch: Any) -> Scalars:
+        """Predicts and scores."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        predictions = self.model(x, training=False)
+        scalars = self._losses(y, predictions, sample_weight)
+        self._objective.compute_metrics(x, y, predictions, sample_weight)
+        return scalars
+
+    def predict_step(self, batch: Any) -> Any:
+        """Predicts; labels and weights in the batch are passed over."""
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        return self.model(x, training=False)
+
+    def _losses(self, y: Any, predictions: Any, sample_weight: Any) -> dict[str, Any]:
+        if y is None and self._loss is not None:
+            raise StepError(
+                message(
+                    "Supervised has a loss, but the data has no labels.",
+                    expected="fit(x, y), or a dataset of (inputs, labels)",
+                    received="inputs only",
+                    do="pass the labels; with loss=None a model is trained on its own losses",
+                )
+            )
+        self._check_labels(y, predictions)
+        own = self.model.losses
+        loss = self._objective.compute_loss(y=y, y_pred=predictions, sample_weight=sample_weight)
+        return {"loss": loss} | ({"regularization_loss": tf.add_n(own)} if own else {})
+
+    def _check_labels(self, y: Any, predictions: Any) -> None:
+        if y is None:
+            return
+        names = getattr(self.model, "output_names", None) or []
+        if not isinstance(predictions, Mapping | list | tuple):
+            guards.check_labels(_only(self._loss), y, predictions)
+            return
+        for key, label, prediction in _pairs(y, predictions, names):
+            loss = self._loss
+            if isinstance(loss, Mapping):
+                loss = loss.get(key)
+            elif isinstance(loss, list | tuple) and key in names:
+                loss = loss[names.index(key)]
+            if loss is not None:
+                guards.check_labels(loss, label, prediction, f" of output {key!r}")
+
+
+@final
+class _Objective(keras.Model):
+    """Keras' own reading of loss and metrics, beside the model instead of compiled into it."""
+
+    def __init__(self, model: keras.Model) -> None:
+        super().__init__(name=f"{model.name}_objective", dtype=model.dtype_policy)
+        self.model = model
+        self.output_names = getattr(model, "output_names", None)
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        return self.model(inputs)
+
+
+def _optimizer_for(model: keras.Model, optimizer: Any) -> keras.optimizers.Optimizer:
+    optimizer = keras.optimizers.get(optimizer)
+    is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if model.dtype_policy.name == "mixed_float16" and not is_scaled:
+        # float16 gradients underflow without a scale; `compile` wraps for the same reason.
+        return keras.optimizers.LossScaleOptimizer(optimizer)
+    return optimizer
+
+
+def _or_none(metrics: Any) -> Any:
+    return list(metrics) or None if isinstance(metrics, list | tuple) else metrics
+
+
+def _only(loss: Any) -> Any:
+    if isinstance(loss, Mapping):
+        return next(iter(loss.values()))
+    return loss[0] if isinstance(loss, list | tuple) else loss
+
+
+def _pairs(y: Any, predictions: Any, names: list[str]) -> list[tuple[str, Any, Any]]:
+    if isinstance(predictions, Mapping):
+        labels = y if isinstance(y, Mapping) else {}
+        return [(key, labels[key], p) for key, p in predictions.items() if key in labels]
+    keys = names or [str(index) for index in range(len(predictions))]
+    if isinstance(y, Mapping):
+        return [(k, y[k], p) for k, p in zip(keys, predictions, strict=True) if k in y]
+    return list(zip(keys, y, predictions, strict=False))

@@ -1,0 +1,212 @@
+"""Task: what is learned. Models, optimizers and metrics are attributes; the step is a method.
+
+class Regression(lw.Task):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.optimizer = model, keras.optimizers.Nadam()
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - self.model(x, training=True)))
+        self.minimize(loss, self.model, self.optimizer, tape)
+        return {"loss": loss}
+"""
+
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import keras
+import tensorflow as tf
+
+from loopwright.errors import ConfigurationError, MissingStepError, message
+from loopwright.task import variables as state
+from loopwright.task.gradients import apply as apply_gradients
+from loopwright.task.gradients import minimize as minimize_loss
+from loopwright.task.scalars import Scalars
+from loopwright.task.transforms import Transforms
+
+
+class Task:
+    """A person's own training: subclass it and write `train_step`."""
+
+    reported: ClassVar[Literal["mean", "last"]] = "mean"
+    """What becomes of the scalars of many steps: their mean over the examples of an epoch."""
+
+    def train_step(self, batch: Any) -> Scalars:
+        """One step on one batch; returns scalars, which the trainer averages and reports."""
+        raise _missing(self, "train_step", "fit")
+
+    def test_step(self, batch: Any) -> Scalars:
+        """Scores one batch, for validation and `evaluate`; returns scalars as `train_step`."""
+        raise _missing(self, "test_step", "evaluate and validation_data")
+
+    def predict_step(self, batch: Any) -> Any:
+        """The predictions for one batch."""
+        raise _missing(self, "predict_step", "predict")
+
+    @property
+    def step(self) -> tf.Tensor:
+        """How many steps the run has done; a tensor inside the step."""
+        return self.step_counter.read_value()
+
+    @property
+    def step_counter(self) -> tf.Variable:
+        """The variable behind `step`; the trainer counts with it."""
+        # Made on first use: a subclass that forgets super().__init__() works all the same.
+        counter = self.__dict__.get("_step_counter")
+        if counter is None:
+            with tf.init_scope():
+                counter = tf.Variable(
+                    tf.zeros((), tf.int64),
+                    trainable=False,
+                    name="step",
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                )
+            self.__dict__["_step_counter"] = counter
+        return counter
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """The metrics that the trainer resets at each epoch and reports by their names."""
+        return state.of_kind(keras.metrics.Metric, self)
+
+    def exports(self) -> dict[str, keras.Model]:
+        """The models that `trainer.export` writes, by the names of their signatures.
+
+        By default `serve` is the model that is called `self.model`, or the only one there is.
+        """
+        models = state.of_kind(keras.Model, self)
+        named = getattr(self, "model", None)
+        chosen = (
+            named if isinstance(named, keras.Model) else models[0] if len(models) == 1 else None
+        )
+        return {} if chosen is None else {"serve": chosen}
+
+    def images(self) -> Mapping[str, Any]:
+        """Pictures to look at while it trains, by name; TensorBoard shows them.
+
+        Images from 0 to 1, or bytes, as `(count, height, width, channels)`. Asked for at the ends
+        of epochs, twice a minute at most; what they draw at random does not disturb the training.
+        """
+        return {}
+
+    def minimize(
+        self,
+        loss: Any,
+        model_or_variables: Any,
+        optimizer: keras.optimizers.Optimizer,
+        tape: tf.GradientTape,
+        *,
+        when: Any = True,
+        transform: Transforms = None,
+    ) -> Any:
+        """Updates a model, or a list of variables, so that `loss` falls; returns the gradient norm.
+
+        `when` is a condition on the device: `when=self.step % 5 == 0`. `transform(gradients,
+        variables)`, or a list of such functions, changes the gradients, after they were averaged
+        over replicas; `loopwright.components.gradients` has some.
+        """
+        return minimize_loss(
+            loss, model_or_variables, optimizer, tape, when=when, transform=transform
+        )
+
+    def apply(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        optimizer: keras.optimizers.Optimizer,
+        *,
+        when: Any = True,
+        transform: Transforms = None,
+    ) -> Any:
+        """As `minimize`, for gradients of one's own."""
+        return apply_gradients(gradients, variables, optimizer, when=when, transform=transform)
+
+
+def owner(task: Task) -> Any:
+    """Return the object whose steps run: the task, or the compiled Keras model inside it."""
+    return getattr(task, "model", task) if task.reported == "last" else task
+
+
+def class_name(task: Task) -> str:
+    """Return the name of the person's class, for messages: `VAE`, never the task around it."""
+    return type(owner(task)).__name__
+
+
+def has_step(task: Task, name: Literal["train_step", "test_step", "predict_step"]) -> bool:
+    """Whether the task's class, or the task itself, brings this step."""
+    return getattr(type(task), name) is not getattr(Task, name) or name in vars(task)
+
+
+def require_step(
+    task: Task, name: Literal["train_step", "test_step", "predict_step"], *, has_batch: bool = True
+) -> None:
+    """Raises in words if the task lacks the step, or if its step takes other arguments."""
+    if not has_step(task, name):
+        getattr(task, name)(None)
+    step = getattr(owner(task), name)
+    try:
+        signature = inspect.signature(getattr(step, "python_function", step))
+    except (TypeError, ValueError):  # a callable that does not tell
+        return
+    try:
+        signature.bind(*([None] if has_batch else []))
+    except TypeError:
+        raise ConfigurationError(_wrong_arguments(task, name, signature, has_batch)) from None
+
+
+def _wrong_arguments(task: Task, name: str, signature: inspect.Signature, has_batch: bool) -> str:
+    title = f"{class_name(task)}.{name}"
+    taken = [str(parameter).partition(":")[0] for parameter in signature.parameters.values()]
+    written = f"def {name}({', '.join(['self', *taken])})"
+    if not has_batch:
+        return message(
+            f"{title} takes a batch, but there is no data.",
+            expected=f"data for fit, or a step without a batch: def {name}(self)",
+            received="fit without x",
+            do="pass data, or write the step without its batch argument",
+        )
+    if not signature.parameters:
+        return message(
+            f"{title} takes no batch, but it was given data.",
+            expected=f"def {name}(self, batch)",
+            received=written,
+            do="add the argument and take the examples from it: x, y = batch"
+            + ('; or call fit(None, until="1000 steps")' if name == "train_step" else ""),
+        )
+    return message(
+        f"{title} has to take one argument, the batch.",
+        expected=f"def {name}(self, batch)",
+        received=written,
+        do="take one argument and unpack it in the step: x, y = batch",
+    )
+
+
+def results(task: Task, updated: Collection[keras.metrics.Metric]) -> dict[str, Any]:
+    """What those of the task's metrics say now that were updated, by name."""
+    found: dict[str, Any] = {}
+    for metric in [metric for metric in task.metrics if metric in updated]:
+        value = metric.result()
+        found |= value if isinstance(value, Mapping) else {metric.name: value}
+    return found
+
+
+def reset(task: Task) -> None:
+    """Begins a new epoch for the task's metrics."""
+    for metric in task.metrics:
+        metric.reset_state()
+
+
+def _missing(task: Task, name: str, needed_by: str) -> MissingStepError:
+    kind = class_name(task)
+    returns = "the predictions" if name == "predict_step" else "a dict of scalars"
+    return MissingStepError(
+        message(
+            f"{kind} has no {name}, which {needed_by} needs.",
+            expected=f"a method `def {name}(self, batch)` that returns {returns}",
+            received=f"a {kind} without one",
+            do=f"add {name} to {kind}, or use lw.Supervised, which has all three steps",
+        )
+    )

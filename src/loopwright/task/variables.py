@@ -1,0 +1,310 @@
+"""The parts of a task: every model, optimizer, metric, seed and variable it holds, and its name."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import keras
+import tensorflow as tf
+
+from loopwright.compat import keras_internals, keras_optimizers, tensorflow_internals
+from loopwright.errors import StepError
+from loopwright.task import repeatable
+
+T = TypeVar("T")
+
+_PARTS = (
+    keras.Layer,
+    keras.optimizers.Optimizer,
+    keras.metrics.Metric,
+    keras.random.SeedGenerator,
+    keras.Variable,
+    tf.Variable,
+    tf.random.Generator,
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part and its path from the task: `generator`, `heads[0]`, `critics['left']`."""
+
+    path: str
+    value: Any
+
+
+def parts(task: object, *also: type) -> list[Part]:
+    """Every part of a task, also inside lists, tuples, dicts and plain objects; each once."""
+    return list(_walk(task, "", {}, kinds=(*_PARTS, *also)))
+
+
+def all_parts(task: object, *also: type) -> list[Part]:
+    """Every part of a task, also those inside other parts: the layers of models."""
+    return list(_walk(task, "", {}, deep=True, kinds=(*_PARTS, *also)))
+
+
+def of_kind(kind: type[T], task: object) -> list[T]:
+    """The parts of one kind, in the order of their attributes."""
+    return [part.value for part in parts(task) if isinstance(part.value, kind)]
+
+
+def variables(part: Any) -> list[Any]:
+    """The `tf.Variable`s of one part."""
+    match part:
+        case tf.Variable():
+            return [part]
+        case keras.Variable():
+            return [part.value]
+        case tf.random.Generator():
+            return [part.state]
+        case keras.random.SeedGenerator():
+            return [part.state.value]
+        case _:
+            return [variable.value for variable in part.variables]
+
+
+def keras_variables(task: object) -> list[keras.Variable]:
+    """Every variable that Keras knows, of all parts, as far as they are built."""
+    held = [part.value for part in parts(task)]
+    own = [value for value in held if isinstance(value, keras.Variable)]
+    seeds = [value.state for value in held if isinstance(value, keras.random.SeedGenerator)]
+    with_variables = (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric)
+    return own + seeds + [v for p in held if isinstance(p, with_variables) for v in p.variables]
+
+
+def untrained_variables(task: object) -> list[Any]:
+    """All variables but what optimizers own or train: metrics, seeds, statistics, counters.
+
+    Validation puts these back, so that a run with and without it ends with the same bits.
+    """
+    found: dict[int, Any] = {}
+    for part in parts(task):
+        match part.value:
+            case keras.optimizers.Optimizer():
+                continue
+            case keras.Layer():
+                # A compiled Keras model holds metrics that are no sublayers' variables.
+                held = [v.value for v in part.value.non_trainable_variables]
+                held += [v.value for m in getattr(part.value, "metrics", ()) for v in m.variables]
+            case _:
+                held = [v for v in variables(part.value) if not _is_trained(part.value)]
+        found |= {id(variable): variable for variable in held}
+    return list(found.values())
+
+
+def metric_variables(task: object) -> list[Any]:
+    """The variables of metrics: NaN in them spoils a report, and not the training."""
+    models = [m for layer in of_kind(keras.Layer, task) for m in getattr(layer, "metrics", ())]
+    metrics = [*of_kind(keras.metrics.Metric, task), *models]
+    return [variable.value for metric in metrics for variable in metric.variables]
+
+
+def statistics(task: object) -> list[Any]:
+    """The floating variables that layers update by themselves, like those of batch norm."""
+    found = [v for layer in of_kind(keras.Layer, task) for v in layer.non_trainable_weights]
+    unique = {id(v.value): v.value for v in found if v.value.dtype.is_floating}
+    return list(unique.values())
+
+
+def fingerprint(task: object) -> tuple[Any, ...]:
+    """Changes when a traced step would no longer be the step as it now stands.
+
+    Which parts there are, which layers are frozen, and the plain numbers and words that a trace
+    has baked in: `task.noise_rate = 0.5` between two calls of `fit` means what it says.
+    """
+    parts_now = tuple((part.path, id(part.value)) for part in parts(task))
+    layers = of_kind(keras.Layer, task)
+    frozen = tuple(variable.trainable for layer in layers for variable in layer.variables)
+    metrics = tuple(id(m) for layer in layers for m in layer.metrics)
+    plain = bool | int | float | str | None
+    settings = tuple((name, v) for name, v in vars(task).items() if isinstance(v, plain))
+    return parts_now, frozen, metrics, settings
+
+
+def named(task: object) -> dict[str, Any]:
+    """Every variable of a task by its path from the task: `generator.layers[0].kernel`.
+
+    The same code gives the same names in any process. What is shared has the first of its paths;
+    what an optimizer keeps for a variable is named after it: `optimizer.momentums[weight]`. A
+    variable whose replicas may differ appears once for each: `accuracy.total.replicas[1]`.
+
+    >>> class Task:
+    ...     def __init__(self):
+    ...         self.weight, self.seed = tf.Variable(1.0), keras.random.SeedGenerator(0)
+    >>> list(named(Task()))
+    ['weight', 'seed.state']
+    """
+    found: dict[str, Any] = {}
+    paths: dict[int, str] = {}
+    optimizers: list[Part] = []
+    seen: dict[int, Any] = {}
+
+    def take(part: Part, *, of_optimizer: bool) -> None:
+        variable = _variable_of(part.value)
+        if variable is not None and id(variable) not in paths:
+            name = "step" if part.path == "_step_counter" else part.path
+            while name in found:  # somebody's attribute may look like another's path
+                name += "'"
+            paths[id(variable)] = name
+            numbers, count = tensorflow_internals.replica_numbers(variable)
+            if count > 1 and not of_optimizer and _may_differ(variable):
+                each = zip(numbers, replicas(variable), strict=True)
+                found.update({f"{name}.replicas[{i}]": own for i, own in each})
+            else:
+                found[name] = variable
+
+    for part in _walk(task, "", seen, deep=True):
+        take(part, of_optimizer=False)
+        if isinstance(part.value, keras.optimizers.Optimizer):
+            optimizers.append(part)
+    for optimizer in optimizers:
+        for part in _slots(optimizer, paths, seen):
+            take(part, of_optimizer=True)
+    return found
+
+
+def replicas(variable: Any) -> tuple[Any, ...]:
+    """The variables behind a variable, one for each replica of this process."""
+    if isinstance(variable, tf.distribute.DistributedValues):
+        return tuple(variable.distribute_strategy.experimental_local_results(variable))
+    return (variable,)
+
+
+def require_complete(
+    named: Mapping[str, Any], captured: Iterable[Any], title: str, *, accepts_seeds: bool = False
+) -> list[str]:
+    """Raises if a step uses a variable without a name: no checkpoint would hold it.
+
+    `captured` are the variables that its trace met, as `building.Built` has them. With
+    `accepts_seeds`, returns the states of seed generators that are not saved.
+    """
+    known = {id(own.handle) for variable in named.values() for own in replicas(variable)}
+    used = [own for variable in captured for own in replicas(variable)]
+    unheld = [own for own in used if id(getattr(own, "handle", own)) not in known]
+    texts = list(dict.fromkeys(map(_described, unheld)))
+    if texts and not (accepts_seeds and all(repeatable.SEED_STATE in text for text in texts)):
+        raise StepError(repeatable.unheld(title, texts))
+    return texts
+
+
+def table(named: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Names, dtypes and shapes, to be kept as JSON.
+
+    >>> table({"weight": tf.Variable([[1.0, 2.0]])})
+    [{'name': 'weight', 'dtype': 'float32', 'shape': [1, 2]}]
+    """
+    return [
+        {"name": name, "dtype": variable.dtype.name, "shape": repeatable.shape_list(variable.shape)}
+        for name, variable in named.items()
+    ]
+
+
+def _is_trained(part: Any) -> bool:
+    return isinstance(part, tf.Variable | keras.Variable) and bool(part.trainable)
+
+
+def _walk(
+    value: Any, path: str, seen: dict[int, Any], *, deep: bool = False, kinds: Any = _PARTS
+) -> Iterator[Part]:
+    """Every part below a value; `deep`: also those inside parts, but not inside optimizers."""
+    if id(value) in seen:
+        return
+    inner: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, kinds):
+        yield Part(path, value)
+        if deep and not isinstance(value, keras.optimizers.Optimizer):
+            inner = _held(value)
+    elif isinstance(value, Mapping):
+        inner = [(_key(key, index), item) for index, (key, item) in enumerate(value.items())]
+    elif isinstance(value, list | tuple | set | frozenset):
+        inner = [(f"[{index}]", item) for index, item in enumerate(value)]
+    elif path == "" or _is_plain_object(value):
+        own = [name for name in vars(value) if not name.startswith("_self_")]  # of tf.Module
+        inner = [(f".{name}" if path else name, vars(value)[name]) for name in own]
+    else:
+        return
+    seen[id(value)] = value  # held, so that nothing else gets its id
+    found = (p for name, i in inner for p in _walk(i, path + name, seen, deep=deep, kinds=kinds))
+    if deep and isinstance(value, set | frozenset):
+        found = list(found)
+        if found and len(value) > 1:
+            raise StepError(repeatable.unordered(path, len(value)))
+    yield from found
+
+
+def _held(part: Any) -> Iterator[tuple[str, Any]]:
+    """What a part holds: by attribute where it has one, else by its place in a list of Keras."""
+    if isinstance(part, tf.Variable | keras.Variable):
+        return
+    if isinstance(part, keras.random.SeedGenerator | tf.random.Generator):
+        yield ".state", part.state
+        return
+
+    def listed(name: str) -> Iterator[tuple[str, Any]]:
+        items = getattr(part, name, None)
+        if isinstance(items, list | tuple):
+            yield from ((f".{name}[{index}]", item) for index, item in enumerate(items))
+
+    if isinstance(part, keras.metrics.Metric):
+        yield from listed("metrics")
+    elif isinstance(part, keras.Sequential) or hasattr(part, "operations"):  # a graph of layers
+        yield from listed("layers")
+    attributes = dict(vars(part))
+    for name, item in attributes.items():
+        public = name.lstrip("_")
+        if not keras_internals.is_bookkeeping(name):
+            yield f".{name if public in attributes else public}", item
+    for name in ("layers", "metrics", "variables"):
+        yield from listed(name)
+
+
+def _slots(optimizer: Part, paths: Mapping[int, str], seen: dict[int, Any]) -> Iterator[Part]:
+    """What an optimizer holds; lists with an item for each variable, by the variables' names.
+
+    By their places, freezing one of two layers of the same shape would go unnoticed.
+    """
+    trained = keras_optimizers.trained_by(optimizer.value)
+    labels = [paths.get(id(_variable_of(v)), str(index)) for index, v in enumerate(trained)]
+    for name, item in _held(optimizer.value):
+        inner = {name: item}
+        is_slots = isinstance(item, list) and len(item) == len(labels)
+        if is_slots and all(v is None or _variable_of(v) is not None for v in item):
+            inner = {f"{name}[{label}]": v for label, v in zip(labels, item, strict=True)}
+        for path, value in inner.items():
+            for part in _walk(value, optimizer.path + path, seen, deep=True):
+                yield part
+                if isinstance(part.value, keras.optimizers.Optimizer):
+                    yield from _slots(part, paths, seen)
+
+
+def _key(key: Any, index: int) -> str:
+    # An address would be another one in the next process.
+    text = repr(key)
+    return f"[#{index}]" if " at 0x" in text else f"[{text}]"
+
+
+def _variable_of(value: Any) -> Any:
+    """The `tf.Variable` that a value is or stands for; None if there is none (yet)."""
+    inner = value.value if isinstance(value, keras.Variable) else value
+    return inner if isinstance(inner, tf.Variable) else None
+
+
+def _may_differ(variable: Any) -> bool:
+    """Whether replicas change a variable each for itself: metrics, seeds, batch norm."""
+    is_summed_up = variable.synchronization == tf.VariableSynchronization.ON_READ
+    is_own = variable.aggregation == tf.VariableAggregation.NONE and not variable.trainable
+    return is_summed_up or is_own
+
+
+def _described(variable: Any) -> str:
+    if not isinstance(variable, tf.Variable):
+        return "a variable that the step only writes"
+    shape = repeatable.shape_text(repeatable.shape_list(variable.shape))
+    return f"{variable.name.partition(':')[0]} ({variable.dtype.name} {shape})"
+
+
+def _is_plain_object(value: Any) -> bool:
+    """An object of a person's own class; not a module, function, array or library object."""
+    if not hasattr(value, "__dict__") or isinstance(value, type):
+        return False
+    root = type(value).__module__.partition(".")[0]
+    return root not in {"tensorflow", "keras", "numpy", "pandas", "builtins", "functools", "types"}

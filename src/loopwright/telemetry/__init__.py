@@ -1,1 +1,0 @@
-"""Sinks: what hears the events of a run."""

@@ -1,0 +1,267 @@
+"""One process at a time: real files, real processes, real kills."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from loopwright.checkpoints import lock as run_lock
+from loopwright.errors import ConfigurationError
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from loopwright import run_lock
+with run_lock.held(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(100)
+"""
+
+HOLD_AND_FORK = """
+import os, sys, time
+from pathlib import Path
+from loopwright import run_lock
+with run_lock.held(Path(sys.argv[1])):
+    if not os.fork():
+        print(os.getpid(), flush=True)
+    time.sleep(100)
+"""
+
+HOLD_AND_PASS_ON = """
+import os, subprocess, sys, time
+from pathlib import Path
+from loopwright import run_lock
+with run_lock.held(Path(sys.argv[1])):
+    (handle,) = run_lock._handles
+    child = subprocess.Popen(["sleep", "100"], pass_fds=[handle], stdout=subprocess.DEVNULL)
+    print(child.pid, flush=True)
+    time.sleep(100)
+"""
+
+
+@contextmanager
+def process(script: str, path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that runs the script, and the first line it said."""
+    command = [sys.executable, "-c", script, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        try:
+            yield started, started.stdout.readline().strip()
+        finally:
+            started.kill()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+def test_the_file_names_the_process_and_is_private(tmp_path: Path):
+    lock = tmp_path / "lock"
+    with run_lock.held(lock):
+        assert json.loads(lock.read_text()) == {"pid": os.getpid(), "host": socket.gethostname()}
+        assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+
+
+def test_a_second_process_is_refused_and_hears_which_one_holds_it(tmp_path: Path):
+    lock = tmp_path / "lock"
+    with process(HOLD, lock) as (other, said):
+        assert said == "held"
+        with (
+            pytest.raises(ConfigurationError, match=rf"process {other.pid} holds it") as refused,
+            run_lock.held(lock),
+        ):
+            pytest.fail("the lock was given twice")
+        assert f"The run directory {tmp_path} is in use." in str(refused.value)
+        assert f"kill {other.pid}" in str(refused.value)
+        assert "choose another run_dir" in str(refused.value)
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path: Path):
+    lock = tmp_path / "lock"
+    with process(HOLD, lock) as (other, _):
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        assert lock.exists()
+        with run_lock.held(lock):
+            assert json.loads(lock.read_text())["pid"] == os.getpid()
+
+
+def test_a_forked_worker_that_outlives_a_killed_run_does_not_hold_its_lock(tmp_path: Path):
+    lock = tmp_path / "lock"
+    with process(HOLD_AND_FORK, lock) as (other, said):
+        worker = int(said)
+        try:
+            with pytest.raises(ConfigurationError, match="in use"), run_lock.held(lock):
+                pytest.fail("the fork released the lock of its parent")
+            other.send_signal(signal.SIGKILL)
+            other.wait()
+            assert not is_gone(worker)
+            with run_lock.held(lock):
+                pass
+        finally:
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_a_lock_that_a_process_left_to_another_is_explained(tmp_path: Path):
+    lock = tmp_path / "lock"
+    with process(HOLD_AND_PASS_ON, lock) as (other, said):
+        try:
+            other.send_signal(signal.SIGKILL)
+            other.wait()
+            held_by = rf"process {other.pid} held it and is gone.*fuser"
+            with pytest.raises(ConfigurationError, match=f"(?s){held_by}"), run_lock.held(lock):
+                pytest.fail("the lock was given twice")
+        finally:
+            os.kill(int(said), signal.SIGKILL)
+
+
+def test_released_means_released_whoever_else_has_the_file_open(tmp_path: Path):
+    lock = tmp_path / "lock"
+    with run_lock.held(lock):
+        (handle,) = run_lock._handles
+        other = subprocess.Popen(["sleep", "100"], pass_fds=[handle])
+    try:
+        with run_lock.held(lock):
+            pass
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_forked_process_that_leaves_the_block_releases_nothing(tmp_path: Path):
+    script = """
+import os, sys
+from pathlib import Path
+from loopwright import run_lock
+used = 0
+with run_lock.held(Path(sys.argv[1])):
+    if child := os.fork():
+        os.waitpid(child, 0)
+        print(os.popen(f"flock --nonblock {sys.argv[1]} echo free || echo held").read())
+    else:
+        used = os.dup(0)  # takes the number of the handle that was closed
+os.fstat(used)
+print(f"{'parent' if child else 'child'} left", flush=True)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "lock")]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout.split("\n")[:2] == ["child left", "held"], run.stderr
+    assert "parent left" in run.stdout
+    assert run.stderr == ""
+
+
+def test_after_release_the_same_process_may_take_it_again(tmp_path: Path):
+    lock = tmp_path / "lock"
+    for _ in range(2):
+        with run_lock.held(lock):
+            pass
+    with pytest.raises(KeyError), run_lock.held(lock):
+        raise KeyError("released by an error too")
+    with run_lock.held(lock):
+        pass
+
+
+def test_the_same_process_is_told_that_it_holds_the_lock_itself(tmp_path: Path):
+    lock = tmp_path / "lock"
+    itself = rf"this process \({os.getpid()}\) holds it"
+    with run_lock.held(lock):
+        with pytest.raises(ConfigurationError, match=itself), run_lock.held(lock):
+            pytest.fail("the lock was given twice")
+        with pytest.raises(ConfigurationError, match=itself), run_lock.held(lock):
+            pytest.fail("the refusal released the lock")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "another process holds it"),
+        (b"\xff" * 5000, "another process holds it"),
+        (b'{"pid": -1, "host": "here"}', "another process holds it"),
+        (b"[" * 1000, "another process holds it"),
+        (b'{"pid": 7, "host": "el\\u001bsewhere"}', r"process 7 on 'el\\x1bsewhere' holds it"),
+    ],
+)
+def test_whatever_the_file_says_the_refusal_can_be_read(tmp_path: Path, content: bytes, words: str):
+    lock = tmp_path / "lock"
+    with process(HOLD, lock):
+        lock.write_bytes(content)
+        with pytest.raises(ConfigurationError, match=words) as refused, run_lock.held(lock):
+            pytest.fail("the lock was given twice")
+        assert str(refused.value).replace("\n", "").isprintable()
+
+
+def test_a_stale_longer_content_is_replaced_as_a_whole(tmp_path: Path):
+    lock = tmp_path / "lock"
+    lock.write_text("x" * 500)
+    with run_lock.held(lock):
+        assert json.loads(lock.read_text())["pid"] == os.getpid()
+
+
+def test_a_symlink_is_refused_and_not_followed(tmp_path: Path):
+    canary = tmp_path / "canary"
+    canary.write_text("sings")
+    (tmp_path / "lock").symlink_to(canary)
+    refused = pytest.raises(ConfigurationError, match="a symlink")
+    with refused, run_lock.held(tmp_path / "lock"):
+        pytest.fail("locked")
+    assert canary.read_text() == "sings"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "missing"])
+def test_what_is_no_file_is_refused_at_once_with_the_reason(tmp_path: Path, kind: str):
+    lock = tmp_path / "lock"
+    reason = "not a regular file"
+    if kind == "pipe":
+        os.mkfifo(lock)
+    elif kind == "directory":
+        lock.mkdir()
+        reason = "Is a directory"
+    else:
+        lock, reason = tmp_path / "nowhere" / "lock", "No such file or directory"
+    start = time.monotonic()
+    with pytest.raises(ConfigurationError, match=f"(?s){reason}.*do: "), run_lock.held(lock):
+        pytest.fail("locked")
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace makes the system call fail")
+def test_where_files_cannot_be_locked_a_warning_says_so(tmp_path: Path):
+    script = """
+import sys
+from pathlib import Path
+from loopwright import run_lock
+with run_lock.held(Path(sys.argv[1])):
+    print("went on")
+"""
+    inject = ["strace", "-f", "-o", os.devnull, "-e", "inject=flock:error=ENOSYS"]
+    command = [*inject, sys.executable, "-c", script, str(tmp_path / "lock")]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "went on" in run.stdout
+    assert "LoopwrightWarning" in run.stderr
+    assert "never start two processes in this run directory" in run.stderr
+    assert ":5: " in run.stderr  # the line that asked for the lock
+
+
+def test_no_handle_stays_open(tmp_path: Path):
+    before = set(os.listdir("/proc/self/fd"))
+    lock = tmp_path / "lock"
+    with run_lock.held(lock), pytest.raises(ConfigurationError), run_lock.held(lock):
+        pytest.fail("locked twice")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigurationError), run_lock.held(tmp_path / "pipe"):
+        pytest.fail("locked")
+    assert set(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,227 @@
+"""Which checkpoints are kept: values, and what holds for all of them."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loopwright.checkpoints.retention import (
+    BestSoFar,
+    Entry,
+    KeepBest,
+    KeepLatest,
+    Rule,
+    best,
+    kept,
+    require_measured,
+)
+from loopwright.errors import ConfigurationError
+
+
+def entry(step: int, *, ends_leg: bool = False, **scores: Any) -> Entry:
+    return Entry(step, 1, ends_leg, scores)
+
+
+SCORES = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([0.0, 1.0]))
+ENTRIES = st.lists(
+    st.builds(
+        Entry,
+        step=st.integers(0, 50),
+        leg=st.integers(1, 3),
+        ends_leg=st.booleans(),
+        scores=st.dictionaries(st.sampled_from(["val_loss", "accuracy"]), SCORES),
+    ),
+    unique_by=lambda entry: entry.step,
+)
+RULES = st.lists(
+    st.one_of(
+        st.builds(KeepLatest, st.integers(1, 5)),
+        st.builds(
+            KeepBest,
+            st.sampled_from(["val_loss", "accuracy", "other_loss"]),
+            st.integers(1, 3),
+            st.sampled_from(["auto", "min", "max"]),
+        ),
+    ),
+    max_size=3,
+)
+
+
+@given(ENTRIES, RULES)
+def test_the_newest_and_the_ends_of_legs_always_stay_and_nothing_is_made_up(
+    entries: list[Entry], rules: list[Rule]
+):
+    stays = kept(entries, rules)
+    steps = {entry.step for entry in entries}
+    assert stays <= steps
+    assert stays >= {entry.step for entry in entries if entry.ends_leg}
+    assert bool(stays) == bool(entries)
+    assert not entries or max(steps) in stays
+
+
+@given(ENTRIES, RULES)
+def test_the_order_of_entries_and_of_rules_does_not_matter(entries: list[Entry], rules: list[Rule]):
+    assert kept(entries[::-1], rules[::-1]) == kept(entries, rules)
+
+
+@given(ENTRIES, RULES, RULES)
+def test_rules_add_up(entries: list[Entry], some: list[Rule], more: list[Rule]):
+    assert kept(entries, [*some, *more]) == kept(entries, some) | kept(entries, more)
+
+
+@given(ENTRIES, RULES)
+def test_what_stays_would_stay_again(entries: list[Entry], rules: list[Rule]):
+    stays = kept(entries, rules)
+    assert kept([entry for entry in entries if entry.step in stays], rules) == stays
+
+
+@given(ENTRIES, st.sampled_from(["min", "max"]))
+def test_nothing_that_counts_is_better_than_the_best(entries: list[Entry], mode: Any):
+    ranked = best(entries, KeepBest("accuracy", mode=mode))
+    scores = {entry.step: entry.scores.get("accuracy", math.nan) for entry in entries}
+    finite = [score for score in scores.values() if math.isfinite(score)]
+    assert len(ranked) == len(finite)
+    assert [scores[step] for step in ranked] == sorted(finite, reverse=mode == "max")
+
+
+def test_the_latest_are_those_with_the_largest_steps():
+    entries = [entry(step) for step in (30, 10, 40, 20)]
+    assert kept(entries, [KeepLatest(2)]) == {30, 40}
+    assert kept(entries, [KeepLatest(9)]) == {10, 20, 30, 40}
+    assert kept(entries, []) == {40}
+
+
+def test_the_best_stays_beside_the_newest():
+    entries = [entry(1, val_loss=0.9), entry(2, val_loss=0.1), entry(3, val_loss=0.5)]
+    assert kept(entries, [KeepBest("val_loss")]) == {2, 3}
+    assert kept(entries, [KeepBest("val_loss", mode="max")]) == {1, 3}
+    assert kept(entries, [KeepBest("val_loss", count=2)]) == {2, 3}
+
+
+def test_the_end_of_each_leg_stays():
+    entries = [entry(1), entry(2, ends_leg=True), entry(3), entry(4, ends_leg=True), entry(5)]
+    assert kept(entries, [KeepLatest(1)]) == {2, 4, 5}
+
+
+@pytest.mark.parametrize("worthless", [math.nan, math.inf, -math.inf, None, "0.1", [0.1]])
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_score_that_is_no_finite_number_is_never_the_best(worthless: Any, mode: Any):
+    entries = [entry(1, val_loss=worthless), entry(2, val_loss=0.5), entry(3)]
+    assert best(entries, KeepBest("val_loss", mode=mode)) == [2]
+    assert kept(entries, [KeepBest("val_loss", count=3, mode=mode)]) == {2, 3}
+
+
+def test_numbers_of_numpy_are_numbers():
+    entries = [entry(1, val_loss=np.float32(0.5)), entry(2, val_loss=np.float64(0.25))]
+    assert best(entries, KeepBest("val_loss")) == [2, 1]
+
+
+def test_of_equally_good_ones_the_earlier_is_the_best():
+    assert best([entry(2, val_loss=0.5), entry(1, val_loss=0.5)], KeepBest()) == [1, 2]
+    assert best([entry(2, acc=0.5), entry(1, acc=0.5)], KeepBest("acc")) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("metric", "larger"),
+    [
+        ("val_accuracy", True),
+        ("val_sparse_categorical_accuracy", True),
+        ("val_acc", True),
+        ("acc1", True),
+        ("auc_1", True),
+        ("val_Precision", True),
+        ("recall_at_precision", True),
+        ("f1_score", True),
+        ("val_f1", True),
+        ("mean_io_u", True),
+        ("val_iou", True),
+        ("dice", True),
+        ("r2_score", True),
+        ("val_r2", True),
+        ("bleu", True),
+        ("val_loss", False),
+        ("loss", False),
+        ("dice_loss", False),
+        ("score_error", False),
+        ("mean_absolute_error", False),
+        ("mae", False),
+        ("layer2_mae", False),
+        ("perplexity", False),
+        ("val_rmse", False),
+        ("brier_score", False),
+        ("val_top5_error", False),
+        ("false_positives", False),
+        ("val_kl_divergence", False),
+        ("binary_crossentropy", False),
+        ("val_loss_1", False),
+        ("val_map50", True),
+        ("val_mape", False),
+        ("val_cosine_similarity", True),
+        ("val_psnr", True),
+        ("val_top_5", True),
+        ("rouge_l", True),
+    ],
+)
+def test_the_name_says_which_direction_is_better(metric: str, larger: bool):
+    assert KeepBest(metric).larger_is_better == larger
+    assert KeepBest(metric, mode="max").larger_is_better
+    assert not KeepBest(metric, mode="min").larger_is_better
+
+
+@pytest.mark.parametrize("metric", ["indices", "val_gain", "val_wandering", "heap"])
+def test_a_metric_whose_name_tells_no_direction_needs_a_mode(metric: str):
+    with pytest.raises(ConfigurationError, match=r'(?s)smaller or larger.*do: .*mode="max"'):
+        KeepBest(metric)
+    assert KeepBest(metric, mode="max").larger_is_better
+    assert not KeepBest(metric, mode="min").larger_is_better
+
+
+def test_a_misspelled_metric_is_refused_with_the_names_that_exist():
+    rule = KeepBest("val_los")
+    with pytest.raises(
+        ConfigurationError, match=r"(?s)one of val_loss, val_gain.*KeepBest\('val_loss"
+    ):
+        require_measured([rule], {"loss": 0.5, "gain": 1.0})
+    with pytest.raises(ConfigurationError, match='mode="min" or mode="max"'):
+        require_measured([rule], {"los": 0.5})  # it is the name of a metric after all
+
+
+def test_a_validation_is_among_the_best_so_far_by_any_rule():
+    rules = [KeepLatest(1), KeepBest("val_loss", count=2), KeepBest("val_accuracy")]
+    found = BestSoFar(rules, [entry(5, val_loss=0.6, val_accuracy=0.5)])
+    assert found.add(10, {"loss": 0.7, "accuracy": 0.1})  # the second best loss
+    assert not found.add(20, {"loss": 0.8, "accuracy": 0.5})  # as good as an earlier one
+    assert found.add(30, {"loss": 0.9, "accuracy": 0.6})
+    assert not found.add(40, {"loss": math.nan, "accuracy": [0.9]})
+    assert found.steps == {5, 10, 30}
+    found.go_back(20)
+    assert found.steps == {5, 10}
+    assert not BestSoFar([KeepLatest(3)], []).add(10, {"loss": 0.1})
+
+
+@given(ENTRIES, RULES)
+def test_what_is_left_on_disk_tells_the_best_so_far(entries: list[Entry], rules: list[Rule]):
+    kept_steps = kept(entries, rules)
+    on_disk = [entry for entry in entries if entry.step in kept_steps]
+    assert BestSoFar(rules, on_disk).steps == BestSoFar(rules, entries).steps
+
+
+@pytest.mark.parametrize("rule", [KeepLatest, KeepBest])
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, "3", None])
+def test_a_count_that_is_no_whole_number_from_1_on_is_refused(rule: Any, count: Any):
+    with pytest.raises(ConfigurationError, match=r"(?s)a whole number from 1 on.*do: .*count=3"):
+        rule(count=count)
+
+
+@pytest.mark.parametrize("metric", ["", None, 3])
+def test_a_best_without_a_metric_is_refused(metric: Any):
+    with pytest.raises(ConfigurationError, match=r'(?s)has no name.*do: KeepBest\("val_loss"\)'):
+        KeepBest(metric)
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ConfigurationError, match=r"(?s)'best'.*do: .*mode=\"min\""):
+        KeepBest("val_loss", mode="best")  # pyright: ignore[reportArgumentType]

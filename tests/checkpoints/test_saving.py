@@ -1,0 +1,129 @@
+"""Writing beside the training: one at a time, and no error is lost."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from loopwright.checkpoints.saving import Writer
+
+
+def test_a_write_goes_on_beside_and_is_over_after_waiting():
+    writer, may_end, ended = Writer(), threading.Event(), threading.Event()
+
+    def write() -> None:
+        may_end.wait(10)
+        ended.set()
+
+    writer.start(write)
+    assert not ended.is_set()
+    may_end.set()
+    writer.wait()
+    assert ended.is_set()
+
+
+def test_an_error_surfaces_at_the_next_write_once():
+    writer, written = Writer(), list[int]()
+
+    def fail() -> None:
+        raise OSError("no space left")
+
+    writer.start(fail)
+    with pytest.raises(OSError, match="no space left"):
+        writer.start(lambda: written.append(1))
+    assert written == []
+    writer.start(lambda: written.append(2))
+    writer.wait()
+    assert written == [2]
+
+
+def test_an_error_surfaces_when_waited_for():
+    writer = Writer()
+    writer.start(lambda: {}["nothing"])
+    with pytest.raises(KeyError):
+        writer.wait()
+    writer.wait()
+
+
+def test_writes_never_overlap():
+    writer, order = Writer(), list[str]()
+
+    def write(name: str) -> None:
+        order.append(f"{name} begins")
+        order.append(f"{name} ends")
+
+    for name in "abc":
+        writer.start(lambda name=name: write(name))
+    writer.wait()
+    assert order == [f"{name} {what}" for name in "abc" for what in ("begins", "ends")]
+
+
+def held_up(writer: Writer, order: list[int]) -> Callable[[], None]:
+    """Starts a write that ends when what is returned is called."""
+    may_end, begun = threading.Event(), threading.Event()
+
+    def write() -> None:
+        begun.set()
+        may_end.wait(60)
+        order.append(0)
+
+    writer.start(write)
+    begun.wait(60)
+    return may_end.set
+
+
+def test_a_newer_best_replaces_the_one_that_waits_and_nothing_blocks():
+    writer, order = Writer(), list[int]()
+    go_on = held_up(writer, order)
+    for step in (1, 2, 3):
+        writer.queue(step, lambda step=step: order.append(step), best={step})
+    assert order == []
+    go_on()
+    writer.wait()
+    assert order == [0, 3]
+
+
+def test_one_that_waits_and_is_still_among_the_best_is_not_lost():
+    writer, order = Writer(), list[int]()
+    go_on = held_up(writer, order)
+    writer.queue(1, lambda: order.append(1), best={1})
+    later = threading.Thread(target=writer.queue, args=(2, lambda: order.append(2), {1, 2}))
+    later.start()  # two would wait: it blocks
+    assert order == []
+    go_on()
+    later.join()
+    writer.wait()
+    assert order == [0, 1, 2]
+
+
+def test_what_waits_is_written_before_what_is_due_and_neither_is_lost():
+    writer, order = Writer(), list[int]()
+    go_on = held_up(writer, order)
+    writer.queue(1, lambda: order.append(1), best={1})
+    due = threading.Thread(target=writer.start, args=(lambda: order.append(2),))
+    due.start()
+    go_on()
+    due.join()
+    writer.queue(3, lambda: order.append(3), best={3})  # it may not replace what is due
+    writer.wait()
+    assert order == [0, 1, 2, 3]
+
+
+def test_what_waits_behind_a_failure_is_not_written_and_the_error_surfaces():
+    writer, may_fail, written = Writer(), threading.Event(), list[int]()
+
+    def fail() -> None:
+        may_fail.wait(60)
+        raise OSError("no space left")
+
+    writer.start(fail)
+    waits = threading.Thread(target=writer.queue, args=(1, lambda: written.append(1), {1}))
+    waits.start()
+    waits.join()
+    may_fail.set()
+    with pytest.raises(OSError, match="no space left"):
+        writer.wait()
+    assert written == []
+    writer.queue(2, lambda: written.append(2), best={2})
+    writer.wait()
+    assert written == [2]

@@ -1,0 +1,556 @@
+"""The command line, as a person uses it."""
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from typer.testing import CliRunner
+
+from loopwright import recipes
+from loopwright.checkpoints.store import Store
+from loopwright.cli import main
+from loopwright.errors import LoopwrightError
+
+MINE = """
+import functools, keras, numpy as np
+import loopwright as lw
+
+
+def make_task(*, seed=0, channels=None, loss="mse"):
+    keras.utils.set_random_seed(seed)
+    shape = (3,) if channels is None else (4, 4, channels)
+    model = keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(2)])
+    return lw.Supervised(model, loss, "sgd")
+
+
+def experiment(*, rows=64, channels=None, poisoned=False):
+    shape = (3,) if channels is None else (4, 4, channels)
+    x = np.random.default_rng(0).normal(size=(rows, *shape)).astype("float32")
+    y = np.zeros((rows, 2), "float32")
+    if poisoned:
+        x[5] = np.nan
+    fit = {"x": x, "y": y, "validation_data": (x, y), "epochs": 2, "batch_size": 16}
+    return lw.Experiment(functools.partial(make_task, channels=channels), fit=fit)
+"""
+ESCAPE = "\x1b"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a person's own module, as the working directory."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    return tmp_path
+
+
+def loopwright(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "loopwright", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    """Exit code and output of a command in this process, as `main` would end it."""
+    done = CliRunner().invoke(main.app, list(arguments))
+    if isinstance(done.exception, LoopwrightError):
+        return main.exit_code(done.exception), done.output + f"error: {done.exception}"
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+def train(*arguments: str) -> tuple[int, str]:
+    return invoke("train", "mine:experiment", "plan=graph", *arguments)
+
+
+# --- in general ---
+
+
+def test_help_lists_the_commands_and_imports_no_tensorflow():
+    program = (
+        "import sys; sys.argv = ['loopwright', '--help']\n"
+        "from loopwright.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "assert not {'tensorflow', 'keras', 'numpy', 'pydantic'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    commands = (
+        "recipes train resume evaluate predict export runs report inspect schedule verify board "
+        "schema doctor"
+    )
+    # With PY_COLORS set, to whatever, typer takes a pipe for a terminal.
+    said = re.sub(r"\x1b\[[\d;]*m", "", done.stdout)
+    assert all(re.search(rf"\b{command}\b", said) for command in commands.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["recipes"],
+        ["schema"],
+        ["train", "digits", "--show"],
+        ["runs", "."],
+        ["train", "digitz"],
+        ["inspect", "nowhere"],
+    ],
+)
+def test_commands_that_only_look_import_no_tensorflow(arguments: list[str], tmp_path: Path):
+    program = (
+        f"import sys; sys.argv = ['loopwright', *{arguments!r}]\n"
+        "from loopwright.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, cwd=tmp_path)
+
+
+def test_an_unknown_recipe_is_refused_in_words_without_a_stack():
+    done = loopwright("verify", "digitz")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: There is no such recipe.\n  expected: one of ")
+    assert "digits" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_option_is_a_usage_error():
+    assert invoke("train", "digits", "--no-such-option")[0] == 2
+
+
+def test_the_shell_completes_recipes():
+    environment = {**os.environ, "_LOOPWRIGHT_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
+    program = "import sys; sys.argv = ['loopwright']; from loopwright.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environment, "COMP_WORDS": "loopwright train dig"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["digits"]
+
+
+# --- looking ---
+
+
+def test_every_recipe_is_listed_with_a_line():
+    code, output = invoke("recipes")
+    assert code == 0
+    assert [line.split()[0] for line in output.splitlines()] == recipes.names()
+    assert all(len(line.split()) > 3 for line in output.splitlines())
+
+
+def test_a_config_is_shown_as_it_would_be_trained(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LOOPWRIGHT__FIT__EPOCHS", "3")
+    monkeypatch.setenv("LOOPWRIGHT__SEED", "8")
+    code, output = invoke("train", "digits", "--show", "--quick", "fit.epochs=4")
+    assert code == 0
+    assert "  epochs: 4\n" in output
+    assert "seed: 8\n" in output
+    assert "quick: true\n" in output
+
+
+def test_a_misspelt_key_is_a_usage_error_with_a_hint():
+    code, output = invoke("train", "digits", "fit.epoch=3")
+    assert code == 2
+    assert "did you mean epochs?" in output
+
+
+def test_the_schema_is_printed():
+    code, output = invoke("schema")
+    assert code == 0
+    assert json.loads(output)["title"] == "Config"
+
+
+def test_the_doctor_names_versions_and_devices():
+    code, output = invoke("doctor")
+    assert code == 0
+    assert re.search(r"^tensorflow +\d", output, re.M)
+    assert re.search(r"^devices +CPU", output, re.M)
+    assert "MISSING" not in output
+
+
+def test_the_stops_of_a_run_are_known_before_it_starts(project: Path):
+    code, output = invoke("schedule", "mine:experiment", "fit.validate_every=3 steps")
+    assert code == 0
+    found = re.findall(r"^ +(\d+)  (.+)$", output, re.M)
+    assert found == [
+        ("3", "validate"),
+        ("4", "end of epoch"),
+        ("6", "validate"),
+        ("8", "validate, save, end of epoch, end"),
+    ]
+    code, output = invoke("schedule", "mine:experiment", "fit.until=1 hour")
+    assert code == 0
+    assert "only while it trains" in output
+    assert not (project / "runs").exists()
+
+
+def test_tensorboard_is_started_for_this_machine_only(tmp_path: Path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "loopwright", "board", str(tmp_path), "--port", str(port)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        page = b""
+        while not page and process.poll() is None:
+            time.sleep(0.2)
+            try:
+                page = urllib.request.urlopen(f"http://127.0.0.1:{port}/").read()
+            except OSError:
+                continue
+        assert b"TensorBoard" in page
+        hexadecimal = f"{port:04X}"
+        listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()]
+        assert f"0100007F:{hexadecimal}" in listening
+        assert f"00000000:{hexadecimal}" not in listening
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    assert process.returncode == 0
+    assert output.startswith(f"http://127.0.0.1:{port}/".encode())
+
+
+# --- a run, from its beginning to what it is used for ---
+
+
+def test_a_run_is_trained_listed_inspected_scored_asked_and_trained_on(project: Path):
+    run = "runs/experiment"
+    assert train("fit.save_every=1 epoch")[0] == 0
+
+    code, output = invoke("runs")
+    assert code == 0
+    assert re.search(rf"^{run} +complete +8 +val_loss \S+ at step 8 +0:00:0\d +20", output, re.M)
+    code, output = invoke("runs", "runs", "--json", "--sort", "step")
+    assert json.loads(output)[0]["step"] == 8
+    assert invoke("runs", "runs", "--sort", "beauty")[0] == 2
+    assert invoke("runs", "runs", "--mode", "max")[0] == 2
+    assert invoke("runs", "runs", "--metric", "val_beauty")[0] == 2
+    assert invoke("runs", "runs", "--metric", "val_beauty", "--mode", "max")[0] == 0
+    assert invoke("runs", "nowhere")[0] == 2
+
+    code, output = invoke("inspect", run)
+    assert code == 0
+    assert re.search(r"^8 +2 +[\d,]+ +loss \S+ +whole$", output, re.M)
+    assert re.search(r"^model\S+kernel +float32 +3x2 +24$", output, re.M)
+    code, output = invoke("inspect", run, "--json")
+    assert [one["step"] for one in json.loads(output)["checkpoints"]] == [4, 8]
+
+    for checkpoint, step in {"last": 8, "4": 4, "best": 8}.items():
+        code, output = invoke(
+            "evaluate", run, "--checkpoint", checkpoint, "--task", "mine:experiment"
+        )
+        assert code == 0
+        assert output.startswith(f"validation data, step {step}: loss ")
+    assert invoke("evaluate", run, "--checkpoint", "5", "--task", "mine:experiment")[0] == 1
+    assert invoke("evaluate", run, "--checkpoint", "worst", "--task", "mine:experiment")[0] == 2
+
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    np.save("x.npy", x)
+    np.savetxt("x.csv", x, delimiter=",", header="a,b,c", comments="")
+    for given in ("x.npy", "x.csv"):
+        code, output = invoke(
+            *("predict", run, "--input", given, "--output", f"{given}.out.npy"),
+            *("--task", "mine:experiment"),
+        )
+        assert code == 0, output
+    np.testing.assert_array_equal(np.load("x.npy.out.npy"), np.load("x.csv.out.npy"))
+    assert np.load("x.npy.out.npy").shape == (2, 2)
+
+    code, output = invoke("resume", run, "fit.epochs=3", "--task", "mine:experiment")
+    assert code == 0
+    assert "config: fit.epochs: 2 -> 3 (allowed)" in output
+    assert invoke("inspect", run, "--json")[1].count('"step": 12')
+
+
+def test_a_training_ends_with_a_summary_a_report_and_an_export(project: Path):
+    code, output = train("export=saved_model")
+    assert code == 0
+    assert "export: runs/experiment/export/1 (serve) answers as step 8 does" in output
+    lines = [line.rstrip() for line in output.splitlines()]
+    for words in (
+        r"run         runs/experiment · completed · 8 steps · .*",
+        r"last epoch  loss \S+, val_loss \S+",
+        r"best        val_loss \S+ at step 8",
+        r"time        .*step \d+%.*",
+        r"files       runs/experiment/report.html  \(curves, plan, time, environment\)",
+        r"            runs/experiment/export/1  \(for serving\)",
+        r"            runs/experiment/checkpoints  \(steps 4, 8\)",
+        r"next        loopwright evaluate runs/experiment --checkpoint best --task mine:experiment",
+        r"            loopwright resume runs/experiment fit.epochs=4 --task mine:experiment",
+        r"            loopwright board runs",
+    ):
+        assert any(re.fullmatch(words, line) for line in lines), words
+    # Nothing new was trained: nothing is exported again.
+    assert "runs/experiment/export/1 is of this step already" in train("export=saved_model")[1]
+
+    report = project / "runs/experiment/report.html"
+    report.unlink()
+    assert invoke("report", "runs/experiment") == (0, "runs/experiment/report.html\n")
+    assert "loss over steps" in report.read_text()
+    assert invoke("report", "nowhere")[0] == 2
+
+
+def test_a_checkpoint_is_exported_for_keras(project: Path):
+    assert train("fit.save_every=1 epoch")[0] == 0
+    own = ("--task", "mine:experiment")
+    code, output = invoke("export", "runs/experiment", "--format", "keras", *own)
+    assert code == 0
+    assert output.startswith("runs/experiment/export/step-8.keras (serve) answers as step 8 does")
+    code, output = invoke("export", "runs/experiment", "--format", "papyrus", *own)
+    assert code == 2
+    assert "expected: saved_model or keras" in output.lower()
+
+
+def test_sinks_of_ones_own_are_named_by_a_person(project: Path):
+    with (project / "mine.py").open("a") as file:
+        file.write("\n\ndef note(event):\n    print('heard', type(event).__name__)\n")
+    code, output = train("sinks=[mine:note]")
+    assert code == 0
+    assert "heard EpochEnded" in output
+    resumed = ("resume", "runs/experiment", "fit.epochs=3", "--task", "mine:experiment")
+    code, output = invoke(*resumed)
+    assert code == 2
+    assert "sinks=[mine:note], if you know them and trust them" in output
+    assert invoke(*resumed, "sinks=[mine:note]")[0] == 0
+
+
+def test_images_are_predicted_in_the_size_and_channels_of_the_model(project: Path):
+    assert train("data.channels=1")[0] == 0
+    pixels = np.random.default_rng(0).integers(0, 255, (4, 4, 1), "uint8")
+    np.save("same.npy", pixels[None].astype("float32") / 255)
+    Path("small.png").write_bytes(tf.io.encode_png(pixels).numpy())
+    Path("large.jpg").write_bytes(tf.io.encode_jpeg(np.zeros((9, 7, 3), "uint8")).numpy())
+    Path("not_an_image.png").write_bytes(b"hello")
+    common = ("--task", "mine:experiment", "--output")
+    images = ("--input", "small.png", "--input", "large.jpg")
+    assert invoke("predict", "runs/experiment", *images, *common, "y.csv")[0] == 0
+    assert invoke("predict", "runs/experiment", "--input", "same.npy", *common, "y.npy")[0] == 0
+    table = np.loadtxt("y.csv", delimiter=",")
+    assert table.shape == (2, 2)
+    np.testing.assert_allclose(table[:1], np.load("y.npy"), rtol=1e-5)
+    for given in ("not_an_image.png", "missing.npy", "mine.py"):
+        code, _ = invoke("predict", "runs/experiment", "--input", given, *common, "z.npy")
+        assert code == 2, given
+    assert invoke("predict", "runs/experiment", "--input", "same.npy", *common, "z.txt")[0] == 2
+    np.save("pickled.npy", np.array([{}], dtype=object), allow_pickle=True)
+    assert invoke("predict", "runs/experiment", "--input", "pickled.npy", *common, "z.npy")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["resume", "run"],
+        ["evaluate", "run"],
+        ["export", "run"],
+        ["predict", "run", "--input", "x.npy", "--output", "y.npy"],
+        ["verify", "run"],
+    ],
+)
+@pytest.mark.parametrize("task", [[], ["--task", "mine:experiment"]])
+def test_a_run_directory_alone_runs_no_code_of_anybody(
+    project: Path, arguments: list[str], task: list[str]
+):
+    (project / "run").mkdir()
+    (project / "run" / "config.yaml").write_text("task: evil:experiment\n")
+    (project / "evil.py").write_text("open('executed', 'w')\n")
+    code, output = invoke(*arguments, *task)
+    assert code == 2
+    assert "a run directory may not call" in output
+    assert not (project / "executed").exists()
+
+
+@pytest.mark.parametrize("part", ["loss: evil:loss", "metrics: [mae, {name: evil:loss, path: /}]"])
+@pytest.mark.parametrize("command", ["resume", "evaluate", "export", "verify"])
+def test_a_run_directory_alone_runs_no_loss_or_metric_of_anybody(
+    project: Path, command: str, part: str
+):
+    (project / "run").mkdir()
+    (project / "run" / "config.yaml").write_text(f"task: mine:experiment\n{part}\n")
+    (project / "evil.py").write_text("open('executed', 'w')\n")
+    code, output = invoke(command, "run", "--task", "mine:experiment")
+    assert code == 2
+    assert "--task mine:experiment --task evil:loss, if you know it and trust it" in output
+    assert not (project / "executed").exists()
+
+
+def test_a_run_with_a_loss_of_ones_own_is_used_by_naming_it(project: Path):
+    Path("my_loss.py").write_text("def error(y_true, y_pred):\n    return (y_true - y_pred) ** 2\n")
+    code, output = invoke("train", "mine:experiment", "loss=my_loss:error", "plan=graph")
+    assert code == 0
+    named = "--task mine:experiment --task my_loss:error"
+    assert f"loopwright evaluate runs/experiment --checkpoint best {named}" in output
+    code, output = invoke("evaluate", "runs/experiment", *named.split())
+    assert code == 0
+    assert output.startswith("validation data, step 8: loss ")
+
+
+def test_show_and_schema_name_the_loss_and_the_metrics(project: Path):
+    code, output = invoke("train", "digits", "loss=bce", "metrics=[mae]", "--show")
+    assert code == 0
+    assert "loss:\n  name: BinaryCrossentropy\n" in output
+    assert "metrics:\n- name: MeanAbsoluteError\n  as: mae\n" in output
+    code, output = invoke("train", "digits", "loss=hubber", "--show")
+    assert code == 2
+    assert "did you mean Huber?" in output
+    code, output = invoke("schema")
+    assert {"loss", "metrics"} <= json.loads(output)["properties"].keys()
+
+
+def test_a_run_without_a_config_is_refused(project: Path):
+    (project / "run").mkdir()
+    code, output = invoke("resume", "run")
+    assert code == 2
+    assert "the same script" in output
+
+
+def test_a_file_that_a_person_names_may_name_a_task(project: Path):
+    Path("own.yaml").write_text("task: mine:experiment\nfit: {epochs: 1}\nplan: graph\n")
+    assert invoke("train", "own.yaml", "--run-dir", "elsewhere")[0] == 0
+    assert "epochs: 1" in Path("elsewhere/config.yaml").read_text()
+
+
+def test_nan_is_an_exit_code_of_its_own(project: Path):
+    assert train("data.poisoned=true", "fit.validate_every=9 epochs")[0] == 3
+
+
+# --- terminals, pipes, signals ---
+
+
+def long_training() -> list[str]:
+    words = ["train", "mine:experiment", "plan=graph", "fit.until=1 hour"]
+    return [sys.executable, "-m", "loopwright", *words, "fit.save_every=40 steps"]
+
+
+def wait_for_checkpoint(process: "subprocess.Popen[Any]") -> None:
+    while process.poll() is None and not list(Path("runs").glob("*/checkpoints/step-????????")):
+        time.sleep(0.05)
+
+
+def test_ctrl_c_in_a_terminal_saves_and_tells_how_to_go_on(project: Path):
+    main_end, other_end = pty.openpty()
+    environment = {k: v for k, v in os.environ.items() if k not in {"CI", "NO_COLOR"}}
+    process = subprocess.Popen(
+        long_training(),
+        stdin=other_end,
+        stdout=other_end,
+        stderr=other_end,
+        env={**environment, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
+        start_new_session=True,
+    )
+    os.close(other_end)
+    drawn = b""
+    try:
+        os.set_blocking(main_end, False)
+        is_asked = False
+        while True:
+            try:
+                drawn += os.read(main_end, 65536)
+            except BlockingIOError:
+                time.sleep(0.05)
+            except OSError:  # the other end is closed
+                break
+            if not is_asked and list(Path("runs").glob("*/checkpoints/step-????????")):
+                is_asked = True
+                os.killpg(process.pid, signal.SIGINT)
+        code = process.wait()
+    finally:
+        os.close(main_end)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    text = drawn.decode(errors="replace")
+    assert code == 130, text
+    assert ESCAPE in text
+    told = re.search(r"saved at step (\d+)\. To go on: loopwright (resume \S+ --task \S+)", text)
+    assert told is not None, text
+    more = int(told[1]) + 8
+    # What it says works: here until a step that is not far away.
+    path = project / "runs" / "experiment" / "config.yaml"
+    assert "until: 3600 seconds" in path.read_text()
+    path.write_text(path.read_text().replace("3600 seconds", "1 step"))
+    code, output = invoke(*told[2].split(), f"fit.until={more} steps")
+    assert code == 0, output
+    assert f"{more} steps" in output
+
+
+def test_in_a_pipe_there_are_plain_lines_and_sigterm_saves(project: Path):
+    process = subprocess.Popen(
+        long_training(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for_checkpoint(process)
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate()
+    assert process.returncode == 143, errors
+    assert output
+    assert ESCAPE not in output + errors
+    assert "\r" not in output
+    assert re.search(r"saved at step \d+\. To go on: loopwright resume runs/experiment", errors)
+    assert "interrupted" in invoke("runs")[1]
+
+
+# --- verify ---
+
+
+def test_a_verdict_that_is_not_exact_is_an_exit_code(monkeypatch: pytest.MonkeyPatch):
+    from loopwright.cli import kill_test
+
+    def verdict(*_: Any, **__: Any) -> kill_test.Verdict:
+        return kill_test.Verdict(kills=3, steps=40, files=2, differing=["state.index"])
+
+    monkeypatch.setattr(kill_test, "verify", verdict)
+    done = CliRunner().invoke(main.app, ["verify", "digits"])
+    assert done.exit_code == 1
+    assert done.output == (
+        "NOT EXACT: 40 steps, killed 3 times and started again: other bits in state.index\n"
+    )
+
+
+def test_a_run_is_verified_by_its_config_in_another_place(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from loopwright.cli import kill_test
+
+    started: list[list[str]] = []
+
+    def verify(title: str, command: kill_test.Command, **_: Any) -> kill_test.Verdict:
+        started.append(command(project / "other", "graph"))
+        return kill_test.Verdict(kills=1, steps=8, files=2, differing=[])
+
+    monkeypatch.setattr(kill_test, "verify", verify)
+    assert train("seed=3")[0] == 0
+    before = {path: path.stat().st_mtime_ns for path in (project / "runs").rglob("*")}
+    assert invoke("verify", "runs/experiment", "--task", "mine:experiment")[0] == 0
+    assert started[0][:4] == [sys.executable, "-P", "-m", "loopwright"]
+    keys = {word.partition("=")[0] for word in started[0] if "=" in word}
+    assert keys == {"plan", "fit.save_every", "sinks", "export"}
+    assert invoke(*started[0][4:])[0] == 0
+    assert {path: path.stat().st_mtime_ns for path in (project / "runs").rglob("*")} == before
+    saved = Store(project / "other" / "checkpoints").newest()
+    trained = Store(project / "runs" / "experiment" / "checkpoints").newest()
+    assert saved is not None
+    assert trained is not None
+    name = "state.data-00000-of-00001"
+    assert (saved.path / name).read_bytes() == (trained.path / name).read_bytes()

@@ -1,0 +1,162 @@
+"""A recipe that is killed for real ends with the same bits."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from loopwright import LoopwrightError
+from loopwright.checkpoints.store import Store
+from loopwright.cli import kill_test
+from loopwright.cli.main import app
+
+
+def test_a_recipe_that_is_killed_and_started_again_is_exact():
+    told: list[str] = []
+    verdict = kill_test.verify(
+        "digits", kill_test.command_for_recipe("digits"), kills=1, seed=1, say=told.append
+    )
+    assert verdict.is_exact
+    assert str(verdict) == (
+        f"exact: {verdict.steps} steps, killed 1 times and started again: the same bits in the end"
+    )
+    assert verdict.steps > 30
+    assert told[1].startswith("killed, 1 of 1: saved at step")
+
+
+TRAINS_AT_ONCE = """
+import sys
+from pathlib import Path
+from loopwright.checkpoint import Store
+run_dir, plans, plan = map(Path, sys.argv[1:])
+with plans.open("a") as file:
+    print(plan, file=file)
+content = {"history": {"epoch_steps": [5]}}
+write = lambda into: (into / "state.index").write_bytes(b"the same")
+Store(run_dir / "checkpoints").write(5, content, write)
+"""
+
+
+def test_the_killed_training_follows_the_plans_of_the_undisturbed_one(tmp_path: Path):
+    given = tmp_path / "plans"
+
+    def command(run_dir: Path, plan: str | None) -> list[str]:
+        return [sys.executable, "-c", TRAINS_AT_ONCE, str(run_dir), str(given), str(plan)]
+
+    verdict = kill_test.verify("it", command, kills=1, seed=1, say=lambda text: None)
+    assert verdict.is_exact
+    first, *others = given.read_text().splitlines()
+    assert first == "None"
+    assert others
+    assert all(plan.endswith("whole/plan.json") for plan in others)
+
+
+def test_a_run_is_verified_by_its_own_plan():
+    command = kill_test.command_for_run(Path("runs/mine"))
+    assert not [word for word in command(Path("other"), None) if word.startswith("plan=")]
+    assert 'plan="whole/plan.json"' in command(Path("other"), "whole/plan.json")
+
+
+def test_other_bits_are_named(tmp_path: Path):
+    for name, content in (("whole", b"one"), ("killed", b"two")):
+        store = Store(tmp_path / name / "checkpoints")
+        history = {"history": {"epoch_steps": [5]}}
+
+        def write(into: Path, content: bytes = content) -> None:
+            (into / "state.index").write_bytes(content)
+
+        store.write(5, history, write)
+    verdict = kill_test._compared(tmp_path / "whole", tmp_path / "killed", 1)
+    assert verdict.differing == ["state.index"]
+    assert "NOT EXACT" in str(verdict)
+
+
+def test_another_last_step_is_named(tmp_path: Path):
+    Store(tmp_path / "whole" / "checkpoints").write(5, {}, lambda into: None)
+    verdict = kill_test._compared(tmp_path / "whole", tmp_path / "killed", 1)
+    assert verdict.differing == ["the last step: 5 and None"]
+
+
+def command_of(program: str) -> kill_test.Command:
+    return lambda run_dir, plan: [sys.executable, "-c", program, str(run_dir)]
+
+
+SAYS_MUCH_AND_TRAINS = """
+import sys
+from pathlib import Path
+from loopwright.checkpoint import Store
+for stream in (sys.stderr, sys.stdout):
+    stream.write("x" * 300_000)
+    stream.flush()
+write = lambda into: (into / "state.index").write_bytes(b"the same")
+store = Store(Path(sys.argv[1]) / "checkpoints")
+store.write(5, {"history": {"epoch_steps": [5]}}, write)
+"""
+
+
+def test_a_training_that_prints_much_is_verified():
+    command = command_of(SAYS_MUCH_AND_TRAINS)
+    verdict = kill_test.verify("it", command, kills=1, seed=1, say=lambda text: None)
+    assert verdict.is_exact
+
+
+@pytest.mark.parametrize(
+    ("program", "received"),
+    [
+        ("import os; os.abort()", "killed by SIGABRT, and it printed nothing"),
+        ("import sys; sys.exit(7)", "exit code 7, and it printed nothing"),
+        (
+            "import os; print('out of cats', flush=True); os._exit(7)",
+            "exit code 7:\nout of cats",
+        ),
+        (
+            "import os; os.write(2, b'x' * 99_999 + b' no dogs'); os.abort()",
+            "killed by SIGABRT:\nxxx",
+        ),
+    ],
+)
+def test_a_training_that_fails_by_itself_is_told_with_its_end(program: str, received: str):
+    with pytest.raises(LoopwrightError) as caught:
+        kill_test.verify("it", command_of(program), kills=1, seed=1, say=lambda text: None)
+    text = str(caught.value)
+    assert f"received: {received}" in text
+    assert len(text) < 3000
+    assert ("no dogs" in text) == ("no dogs" in program)
+
+
+def test_what_tensorflow_says_before_it_aborts_is_told():
+    program = (
+        "import os; from loopwright.compat.quiet_start import quiet_start\n"
+        "with quiet_start():\n"
+        "    os.write(2, b'oneDNN custom operations are on\\nno AVX instructions\\n')\n"
+        "    os.abort()"
+    )
+    with pytest.raises(LoopwrightError) as caught:
+        kill_test.verify("it", command_of(program), kills=1, seed=1, say=lambda text: None)
+    assert "received: killed by SIGABRT:\nno AVX instructions" in str(caught.value)
+
+
+CANNOT_BE_EXACT = """
+import sys
+from pathlib import Path
+from loopwright.checkpoint import Store
+content = {"inexact": {"reasons": ["shuffle() has no seed", "it looks at the clock"]}}
+write = lambda into: (into / "state.index").write_bytes(b"any")
+Store(Path(sys.argv[1]) / "checkpoints").write(5, content, write)
+"""
+
+
+def test_training_that_cannot_be_exact_is_told_with_its_reasons(monkeypatch: pytest.MonkeyPatch):
+    why = "not exactly resumable: shuffle() has no seed; it looks at the clock"
+    told: list[str] = []
+    command = command_of(CANNOT_BE_EXACT)
+    verdict = kill_test.verify("it", command, kills=1, seed=1, say=told.append)
+    assert not verdict.is_exact
+    assert str(verdict) == why
+    assert told == ["training it undisturbed"]  # there is nothing to compare
+
+    monkeypatch.setattr(kill_test, "command_for_recipe", lambda recipe: command)
+    done = CliRunner().invoke(app, ["verify", "digits"])
+    assert done.exit_code == 4
+    assert done.output.splitlines()[-1] == why

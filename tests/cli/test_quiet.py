@@ -1,0 +1,100 @@
+"""TensorFlow's start-up is quiet; what is not noise is still said."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loopwright.compat.quiet_start import quiet_start
+
+
+def test_known_noise_is_held_back_and_everything_else_is_said(
+    capfd: pytest.CaptureFixture[str],
+):
+    with quiet_start():
+        os.write(2, b"I0000 port.cc:153] oneDNN custom operations are on. You may see\n")
+        os.write(2, b"W0000 allocation of 9999 exceeds 10% of free system memory\n")
+    os.write(2, b"afterwards\n")
+    said = capfd.readouterr().err.splitlines()
+    assert said == [
+        "W0000 allocation of 9999 exceeds 10% of free system memory",
+        "afterwards",
+    ]
+
+
+def test_what_was_said_before_an_error_is_not_lost(capfd: pytest.CaptureFixture[str]):
+    def fail() -> None:
+        os.write(2, b"the reason\n")
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"), quiet_start():
+        fail()
+    assert capfd.readouterr().err == "the reason\n"
+
+
+def test_a_program_without_standard_error_is_served_as_well():
+    code = "from loopwright.compat.quiet_start import quiet_start\nwith quiet_start():\n    print('done')"
+    done = subprocess.run(
+        ["sh", "-c", f'exec {sys.executable} -c "{code}" 2>&-'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "done\n"
+
+
+@pytest.mark.parametrize(("number", "words"), [("SIGABRT", "Aborted"), ("SIGILL", "Illegal")])
+def test_a_crash_while_libraries_load_is_not_silent(number: str, words: str):
+    code = (
+        "import os, signal\nfrom loopwright.compat.quiet_start import quiet_start\n"
+        f"with quiet_start():\n    os.kill(os.getpid(), signal.{number})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode < 0
+    assert f"Fatal Python error: {words}" in done.stderr
+    assert "line 4 in <module>" in done.stderr
+
+
+SCRIPT = """
+import os
+import loopwright
+import tensorflow as tf
+tf.constant(1.0)
+os.write(2, b"what a program says itself\\n")
+print(type(tf.__spec__.loader).__name__, type(tf.__loader__).__name__, tf.__name__)
+"""
+
+
+def started(code: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    clean = {name: value for name, value in os.environ.items() if "TF_CPP" not in name}
+    command = [sys.executable, "-c", code]
+    env = {**clean, **environment}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+
+
+def test_a_script_that_imports_loopwright_first_starts_without_a_line_of_tensorflow():
+    done = started(SCRIPT)
+    assert done.stderr == "what a program says itself\n"
+    assert done.stdout == "SourceFileLoader SourceFileLoader tensorflow\n"
+
+
+@pytest.mark.parametrize(("level", "is_shown"), [("0", True), ("1", False), ("3", False)])
+def test_a_program_that_asks_for_every_line_gets_them(level: str, is_shown: bool, tmp_path: Path):
+    noise = "oneDNN custom operations are on"
+    (tmp_path / "tensorflow.py").write_text(f"import os; os.write(2, b'{noise}\\n')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = started("import loopwright, tensorflow", TF_CPP_MIN_LOG_LEVEL=level, PYTHONPATH=path)
+    assert (noise in done.stderr) == is_shown
+
+
+def test_what_is_said_about_a_gpu_that_is_there_is_no_noise(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    line = b"E0000 cuda_platform.cc:52] failed call to cuInit: UNKNOWN ERROR (303)\n"
+    for driver in (tmp_path / "missing", tmp_path):
+        monkeypatch.setattr("loopwright.compat.quiet_start._GPU_DRIVERS", (str(driver),))
+        with quiet_start():
+            os.write(2, line)
+    assert capfd.readouterr().err == line.decode()

@@ -1,0 +1,116 @@
+"""Every place where Loopwright changes how Keras behaves: scoped, and undone.
+
+A test here that fails after an update of Keras or TensorFlow says which internal has moved.
+"""
+
+import contextlib
+import importlib
+import pkgutil
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import keras
+import pytest
+from tests.compat.changes import HERE, ours
+
+from loopwright.compat import keras_internals, keras_optimizers, tapes
+
+SGD = keras.optimizers.SGD
+
+OPTIMIZER = "keras.src.backend.tensorflow.optimizer.TFOptimizer"
+BASE_OPTIMIZER = "keras.src.optimizers.base_optimizer.BaseOptimizer"
+TRAINER = "keras.src.backend.tensorflow.trainer.TensorFlowTrainer"
+
+Scope = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def accumulating() -> contextlib.AbstractContextManager[None]:
+    return keras_optimizers.without_accumulation(SGD(1.0, gradient_accumulation_steps=2))
+
+
+NO_LOSSES = {"deserialize", "get", "serialize"}
+LOSS_FUNCTIONS = {
+    name
+    for name, value in vars(keras.losses).items()
+    if isinstance(value, FunctionType) and name not in NO_LOSSES
+}
+
+SCOPES: dict[str, tuple[Scope, set[str]]] = {
+    "losses": (
+        keras_optimizers.losses_as_for_one_device,
+        {
+            "keras.src.losses.loss.scale_loss_for_distribution",
+            "keras.src.losses.loss.unscale_loss_for_distribution",
+        },
+    ),
+    "reduction": (
+        keras_optimizers.optimizers_reduce_nothing,
+        {f"{OPTIMIZER}._all_reduce_sum_gradients"},
+    ),
+    "plain apply": (
+        keras_optimizers.plain_apply_refused,
+        {
+            f"{BASE_OPTIMIZER}.apply",
+            "keras.src.optimizers.loss_scale_optimizer.LossScaleOptimizer.apply",
+        },
+    ),
+    "accumulation": (accumulating, {f"{BASE_OPTIMIZER}.iterations"}),
+    "model losses": (keras_internals.watching_losses, {"keras.src.layers.layer.Layer.losses"}),
+    "tapes": (
+        tapes.watching_tapes,
+        {"tensorflow.python.eager.backprop.GradientTape.gradient"},
+    ),
+    "calls": (
+        keras_internals.watching_calls,
+        {
+            "keras.src.layers.layer.Layer.__call__",
+            "keras.src.losses.loss.Loss.__call__",
+            "keras.src.metrics.reduction_metrics.MeanMetricWrapper.update_state",
+            *(f"{TRAINER}.{name}" for name in ("fit", "evaluate", "predict")),
+            *(f"{TRAINER}.{name}_on_batch" for name in ("train", "test", "predict")),
+            *(f"keras.losses.{name}" for name in LOSS_FUNCTIONS),
+        },
+    ),
+}
+each_scope = pytest.mark.parametrize(("scope", "names"), list(SCOPES.values()), ids=list(SCOPES))
+
+
+def test_importing_every_module_changes_nothing_in_keras_and_tensorflow():
+    for module in pkgutil.walk_packages([HERE], "loopwright."):
+        if not module.name.startswith("loopwright.recipes"):
+            importlib.import_module(module.name)
+
+    assert ours() == set()
+
+
+@each_scope
+def test_a_scope_changes_exactly_what_it_says(scope: Scope, names: set[str]):
+    with scope():
+        assert ours() == names
+
+
+@each_scope
+def test_a_scope_is_undone_when_it_ends(scope: Scope, names: set[str]):
+    with scope():
+        pass
+
+    assert ours() == set()
+
+
+@each_scope
+def test_a_scope_is_undone_after_an_error(scope: Scope, names: set[str]):
+    with pytest.raises(ZeroDivisionError), scope():
+        _ = 1 / 0
+
+    assert ours() == set()
+
+
+@each_scope
+def test_a_scope_inside_itself_is_undone_in_order(scope: Scope, names: set[str]):
+    with scope():
+        with scope():
+            pass
+        assert ours() == names
+
+    assert ours() == set()

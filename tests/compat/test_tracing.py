@@ -1,0 +1,204 @@
+"""Steps become graphs as they should, and draw the numbers that XLA draws."""
+
+import contextlib
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tests.compat.keras_parts import two_replicas
+
+import loopwright
+from loopwright.compat import tensorflow_internals
+from loopwright.errors import StepError
+
+# --- autograph ------------------------------------------------------------------------------------
+
+
+def absolute(x):
+    if x < 0:
+        x = -x
+    return x
+
+
+def test_a_branch_on_a_tensor_becomes_part_of_the_graph():
+    def step(x):
+        return tensorflow_internals.autograph(absolute)(x)
+
+    function = tensorflow_internals.compiled(step, [tf.TensorSpec(())])
+
+    assert [float(function(tf.constant(x))) for x in (-2.0, 3.0)] == [2.0, 3.0]
+
+
+def test_a_converted_function_can_merge_replicas():
+    def merged(x):
+        if x < 0:
+            x = -x
+        return tf.distribute.get_replica_context().merge_call(lambda strategy, v: v, args=(x,))
+
+    strategy = two_replicas()
+
+    def step():
+        return strategy.run(tensorflow_internals.autograph(merged), args=(tf.constant(-2.0),))
+
+    results = strategy.experimental_local_results(tensorflow_internals.compiled(step)())
+
+    assert [float(x) for x in results] == [2.0, 2.0]
+
+
+def test_an_error_of_ours_leaves_a_converted_function_as_it_is():
+    error = StepError("ours")
+
+    def step():
+        raise error
+
+    with tensorflow_internals.scratch_graph(), pytest.raises(StepError) as caught:
+        tensorflow_internals.autograph(step)()
+
+    assert caught.value is error
+
+
+# --- graphs ---------------------------------------------------------------------------------------
+
+
+def test_a_scratch_graph_takes_all_operations_and_runs_none():
+    counter = tf.Variable(0)
+
+    with tensorflow_internals.scratch_graph() as graph:
+        counter.assign_add(1)
+        assert not tf.executing_eagerly()
+
+    assert tf.executing_eagerly()
+    assert "AssignAddVariableOp" in {op.type for op in graph.get_operations()}
+    assert int(counter.numpy()) == 0
+
+
+def test_variables_made_in_a_scratch_graph_are_real():
+    dense = keras.layers.Dense(1, kernel_initializer="ones")
+
+    with tensorflow_internals.scratch_graph():
+        dense(tf.ones((2, 3)))
+
+    np.testing.assert_array_equal(dense.get_weights()[0], np.ones((3, 1)))
+
+
+def test_many_compiled_functions_from_one_line_are_no_reason_for_a_warning(
+    caplog: pytest.LogCaptureFixture,
+):
+    def each_anew(make: Any) -> list[str]:
+        caplog.clear()
+        for _ in range(8):
+            make(lambda x: x + 1.0)(tf.constant(1.0))
+        return [record.message for record in caplog.records]
+
+    logger = tf.get_logger()
+    logger.addHandler(caplog.handler)
+    try:
+        assert each_anew(tensorflow_internals.compiled) == []
+        assert "triggered tf.function retracing" in each_anew(tf.function)[0]
+    finally:
+        logger.removeHandler(caplog.handler)
+
+
+# --- random numbers -------------------------------------------------------------------------------
+
+DRAWS = {
+    "uniform": lambda seed: keras.random.uniform((64,), seed=seed),
+    "normal": lambda seed: keras.random.normal((64,), seed=seed),
+    "truncated normal": lambda seed: keras.random.truncated_normal((64,), seed=seed),
+    "integers": lambda seed: keras.random.randint((64,), 0, 1000, seed=seed),
+    "categorical": lambda seed: keras.random.categorical(tf.zeros((8, 5)), 4, seed=seed),
+    "shuffle": lambda seed: keras.random.shuffle(tf.range(64), seed=seed),
+    "dropout": lambda seed: keras.random.dropout(tf.ones(64), 0.5, seed=seed),
+    "gaussian noise": lambda seed: _layer(keras.layers.GaussianNoise, 0.5)(tf.ones((8, 8))),
+    "augmentation, flip": lambda seed: _layer(keras.layers.RandomFlip)(IMAGES),
+    "augmentation, brightness": lambda seed: _layer(keras.layers.RandomBrightness, 0.4)(IMAGES),
+    "augmentation, contrast": lambda seed: _layer(keras.layers.RandomContrast, 0.4)(IMAGES),
+}
+IMAGES = np.linspace(0, 255, 8 * 6 * 6 * 3).reshape(8, 6, 6, 3).astype("float32")
+
+
+def _layer(kind, *settings):
+    """A random layer in training, made before anything is traced."""
+    if (kind, settings) not in _LAYERS:
+        with tf.init_scope():
+            _LAYERS[kind, settings] = kind(*settings, seed=7)
+    layer = _LAYERS[kind, settings]
+    return lambda inputs: layer(inputs, training=True)
+
+
+_LAYERS = {}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
+def test_random_numbers_for_xla_are_the_ones_that_xla_draws_anyway(draw):
+    def drawn(scope):
+        seed = keras.random.SeedGenerator(3)
+        _LAYERS.clear()
+
+        def function():
+            with scope():
+                return draw(seed)
+
+        return tf.function(function, jit_compile=True, autograph=False)().numpy()
+
+    adapted, plain = (
+        drawn(tensorflow_internals.random_numbers_for_xla),
+        drawn(contextlib.nullcontext),
+    )
+    np.testing.assert_array_equal(adapted, plain)
+
+
+def test_random_numbers_for_xla_ask_for_philox_by_name_and_only_in_scope():
+    def algorithms():
+        seed = keras.random.SeedGenerator(3)
+        function = tf.function(lambda: keras.random.uniform((4,), seed=seed), autograph=False)
+        graph = function.get_concrete_function().graph
+        return {op.type for op in graph.get_operations()}
+
+    with tensorflow_internals.random_numbers_for_xla():
+        named = algorithms()
+    open_choice = algorithms()
+    # The operation that chooses by device, and whose choice XLA makes slowly.
+    assert "StatelessRandomGetKeyCounter" not in named
+    assert "StatelessRandomGetKeyCounter" in open_choice
+
+
+def test_a_tensorflow_that_has_moved_the_function_is_left_alone(monkeypatch):
+    monkeypatch.delattr(tensorflow_internals.random_ops_util, "get_key_counter_alg")
+    with tensorflow_internals.random_numbers_for_xla():
+        assert not hasattr(tensorflow_internals.random_ops_util, "get_key_counter_alg")
+    note = tensorflow_internals.slow_random_numbers()
+    assert note is not None
+    assert note.startswith("random numbers inside XLA are drawn slowly: TensorFlow")
+
+    dense = keras.layers.Dense(1, kernel_initializer="zeros")
+    model = keras.Sequential([keras.Input((4,)), dense])
+    trainer = loopwright.Trainer(loopwright.Supervised(model, "mse", "sgd"), plan="fused")
+    trainer.fit(np.zeros((8, 4)), np.zeros((8, 1)), shuffle=False, verbose=0)
+    assert trainer.plan_history.notes == (note,)
+
+
+# --- written_handles ------------------------------------------------------------------------------
+
+
+def test_variables_that_a_graph_changes_are_told_from_those_that_it_reads():
+    changed, read, branch, looped, called, only_read_in_branch = (
+        tf.Variable(1.0) for _ in range(6)
+    )
+
+    @tf.function
+    def function(x):
+        called.assign(x)
+
+    with tensorflow_internals.scratch_graph() as graph:
+        x = read + changed.assign_add(1.0)
+        tf.cond(x > 0, lambda: branch.assign(x), only_read_in_branch.read_value)
+        tf.while_loop(lambda i: i < 3, lambda i: i + tf.cast(looped.assign(x), tf.int32), [0])
+        function(x)
+
+    written = tensorflow_internals.written_handles(graph)
+
+    assert written == {id(v.handle) for v in (changed, branch, looped, called)}
+    assert len(tensorflow_internals.captures_of(graph, {id(read.handle)})) == 1

@@ -1,0 +1,147 @@
+"""Means, and how many steps fit into a call."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loopwright.loop.meter import Meter, Pace
+
+# --- Meter ---
+
+
+def test_a_mean_is_weighted():
+    meter = Meter()
+    meter.add({"loss": (6.0, 3.0)})
+    meter.add({"loss": (1.0, 1.0)})
+    assert meter.means() == {"loss": 1.75}
+
+
+def test_each_name_has_a_mean_of_its_own_from_when_it_first_came():
+    meter = Meter()
+    meter.add({"loss": (2.0, 1.0)})
+    meter.add({"loss": (4.0, 1.0), "penalty": (5.0, 1.0)})
+    assert meter.means() == {"loss": 3.0, "penalty": 5.0}
+
+
+def test_a_name_that_never_had_weight_has_no_mean():
+    meter = Meter()
+    meter.add({"loss": (1.0, 1.0), "masked": (0.0, 0.0)})
+    assert meter.means() == {"loss": 1.0}
+    meter.add({"masked": (3.0, 1.0)})
+    assert meter.means() == {"loss": 1.0, "masked": 3.0}
+
+
+def test_reading_the_means_changes_nothing():
+    meter = Meter()
+    meter.add({"loss": (6.0, 3.0)})
+    meter.means()["loss"] = 0.0
+    assert meter.means() == {"loss": 2.0}
+
+
+def test_after_a_reset_nothing_is_known():
+    meter = Meter()
+    meter.add({"loss": (6.0, 3.0)})
+    meter.reset()
+    assert meter.means() == {}
+    meter.add({"loss": (1.0, 1.0)})
+    assert meter.means() == {"loss": 1.0}
+
+
+def test_a_nan_is_reported_and_not_hidden():
+    meter = Meter()
+    meter.add({"loss": (math.nan, 1.0)})
+    meter.add({"loss": (1.0, 1.0)})
+    assert math.isnan(meter.means()["loss"])
+
+
+numbers = st.floats(-1e3, 1e3)
+weights = st.floats(1e-3, 1e3)
+
+
+@given(st.lists(st.tuples(numbers, weights), min_size=1), st.integers(0, 20))
+def test_a_mean_does_not_depend_on_how_the_numbers_came_in(
+    parts: list[tuple[float, float]], cut: int
+):
+    at_once, in_two = Meter(), Meter()
+    totals = [(value * weight, weight) for value, weight in parts]
+    for total, weight in totals:
+        at_once.add({"loss": (total, weight)})
+    for some in (totals[:cut], totals[cut:]):
+        in_two.add({"loss": (sum(t for t, _ in some), sum(w for _, w in some))})
+    assert at_once.means()["loss"] == pytest.approx(in_two.means()["loss"], rel=1e-9, abs=1e-9)
+
+
+# --- Pace ---
+
+
+def test_the_first_call_is_one_step():
+    assert Pace(seconds_per_call=100.0).at_most_steps == 1
+
+
+def test_a_call_grows_sixteenfold_at_most():
+    pace = Pace(seconds_per_call=1000.0)
+    for expected in (16, 256, 4096):
+        pace.add(steps=pace.at_most_steps, seconds=pace.at_most_steps * 1e-3)
+        assert pace.at_most_steps == expected
+
+
+def test_calls_settle_at_the_wanted_length():
+    pace = Pace(seconds_per_call=0.5)
+    for _ in range(10):
+        pace.add(steps=pace.at_most_steps, seconds=pace.at_most_steps * 0.001)
+    assert pace.at_most_steps == 500
+
+
+def test_a_slow_call_is_believed_at_once():
+    pace = Pace(seconds_per_call=1.0)
+    pace.add(steps=1, seconds=0.01)
+    pace.add(steps=16, seconds=0.16)
+    assert pace.at_most_steps == 100
+    pace.add(steps=100, seconds=50.0)
+    assert pace.at_most_steps == 2
+
+
+def test_a_step_slower_than_a_call_is_still_a_call():
+    pace = Pace(seconds_per_call=0.25)
+    pace.add(steps=1, seconds=30.0)
+    assert pace.at_most_steps == 1
+
+
+def test_a_call_cut_short_by_the_end_of_an_epoch_does_not_shrink_the_next():
+    pace = Pace(seconds_per_call=1.0)
+    for steps in (1, 16, 256):
+        pace.add(steps=steps, seconds=steps * 0.001)
+    assert pace.at_most_steps == 1000
+    pace.add(steps=2, seconds=0.002)
+    assert pace.at_most_steps == 16 * (1000 // 16)
+
+
+def test_a_call_without_a_step_teaches_nothing():
+    pace = Pace(seconds_per_call=1.0)
+    pace.add(steps=1, seconds=0.1)
+    assert pace.at_most_steps == 10
+    pace.add(steps=0, seconds=5.0)
+    assert pace.at_most_steps == 10
+
+
+def test_a_clock_that_did_not_move_is_no_division_by_zero():
+    pace = Pace(seconds_per_call=0.25)
+    pace.add(steps=1, seconds=0.0)
+    assert pace.at_most_steps == 16
+
+
+calls = st.lists(st.tuples(st.integers(0, 10_000), st.floats(0.0, 1e4)))
+
+
+@given(st.floats(1e-3, 1e3), calls)
+def test_whatever_is_measured_the_next_call_has_a_step_and_grows_within_bounds(
+    seconds_per_call: float, measured: list[tuple[int, float]]
+):
+    pace = Pace(seconds_per_call)
+    for steps, seconds in measured:
+        before = pace.at_most_steps
+        pace.add(steps=steps, seconds=seconds)
+        assert pace.at_most_steps >= 1
+        assert pace.at_most_steps <= 16 * max(steps, before)

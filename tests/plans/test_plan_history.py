@@ -1,0 +1,132 @@
+"""Which plan ran which steps, as a value and as a file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import loopwright as lw
+from loopwright.plans.plan_history import (
+    Choice,
+    PlanChange,
+    PlanHistory,
+    Recorded,
+    Replayed,
+    load,
+    parsed,
+)
+
+GRAPH, FUSED = lw.Plan(), lw.Plan("xla", "fused", "resident")
+
+
+def history() -> PlanHistory:
+    return PlanHistory().changed(0, GRAPH).changed(10, FUSED).changed(25, GRAPH)
+
+
+def test_a_plan_on_trial_is_not_in_force():
+    plans = PlanHistory().changed(0, GRAPH).changed(10, FUSED, is_trial=True)
+    assert plans.in_force == GRAPH
+    assert (plans.is_trial_at(9), plans.is_trial_at(10)) == (False, True)
+    won = plans.changed(20, FUSED)
+    assert won.in_force == FUSED
+    assert won.until(20) == plans
+    assert plans.changed(15, FUSED, is_trial=True) == plans
+    assert parsed(won.content()) == won
+
+
+def test_the_same_plan_again_is_no_change():
+    assert PlanHistory().changed(0, GRAPH).changed(10, GRAPH).changes == (PlanChange(0, GRAPH),)
+
+
+def test_a_plan_that_ran_no_step_leaves_nothing_behind():
+    plans = PlanHistory().changed(0, GRAPH).changed(10, FUSED).changed(10, GRAPH)
+    assert plans.changes == (PlanChange(0, GRAPH),)
+
+
+def test_it_knows_the_plan_of_every_step_and_when_it_changes():
+    assert [history().at(step) for step in (0, 9, 10, 24, 25, 900)] == [
+        (GRAPH, 10),
+        (GRAPH, 1),
+        (FUSED, 15),
+        (FUSED, 1),
+        (GRAPH, None),
+        (GRAPH, None),
+    ]
+
+
+def test_steps_before_the_first_change_run_by_the_first_plan():
+    assert PlanHistory().changed(50, FUSED).at(7) == (FUSED, None)
+
+
+def test_a_replay_never_runs_beyond_a_change():
+    pilot = Recorded(history())
+    assert pilot.next(0, 100) == (GRAPH, 10)
+    assert pilot.next(10, 4) == (FUSED, 4)
+    assert pilot.next(14, 100) == (FUSED, 11)
+    assert pilot.next(25, 100) == (GRAPH, 100)
+
+
+class Always:
+    """A pilot that has a plan of its own, and remembers what it heard."""
+
+    def __init__(self, plan: lw.Plan) -> None:
+        self.plan, self.heard = plan, list[int]()
+
+    def plan_after(self, step: int) -> lw.Plan:
+        return self.plan
+
+    def next(self, step: int, steps: int) -> tuple[lw.Plan, int]:
+        return self.plan, steps
+
+    def ran(self, plan: lw.Plan, steps: int, seconds: float, compile_seconds: float) -> None:
+        self.heard.append(steps)
+
+
+def test_what_was_done_before_is_done_again_just_so_and_then_another_pilot_goes_on():
+    then = Always(FUSED)
+    pilot = Replayed(history(), then)
+    told = [pilot.next(0, 100), pilot.next(10, 4)]
+    pilot.ran(FUSED, 4, 1.0, 0.0)
+    told += [pilot.next(14, 100), pilot.next(25, 100)]
+    pilot.ran(FUSED, 100, 1.0, 0.0)
+    assert told == [(GRAPH, 10), (FUSED, 4), (FUSED, 11), (FUSED, 100)]
+    assert [pilot.plan_after(step) for step in (3, 25)] == [GRAPH, FUSED]
+    assert then.heard == [100]
+
+
+def test_the_history_until_a_step_is_that_of_the_steps_before_it():
+    assert [len(history().until(step).changes) for step in (0, 1, 10, 11, 99)] == [0, 1, 1, 2, 3]
+
+
+def test_a_file_gives_back_the_same_history(tmp_path: Path):
+    kept = history().noted("loop inside XLA: 9 steps/s against 3 steps/s of graph step")
+    kept = kept.chosen("a model on a machine", Choice(FUSED, "9 steps/s"))
+    kept.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json") == kept
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"format": 2}', "format 2, where this version reads 1"),
+        ('{"format": 1, "changes": [], "notes": [], "choices": {}}', "no step was run yet"),
+        (
+            json.dumps({"format": 1, "changes": [{"step": 0, "plan": {"step": "warp"}}]}),
+            "There is no such plan",
+        ),
+    ],
+)
+def test_a_file_that_is_no_history_is_refused_in_words(tmp_path: Path, content: str, reason: str):
+    path = tmp_path / "plan.json"
+    path.write_text(content)
+    with pytest.raises(lw.ConfigurationError, match="cannot be read") as refusal:
+        load(path)
+    assert reason in str(refusal.value)
+    assert str(path) in str(refusal.value)
+
+
+def test_a_missing_file_is_said_to_be_missing(tmp_path: Path):
+    with pytest.raises(lw.ConfigurationError, match="there is no such file"):
+        load(tmp_path / "nowhere.json")

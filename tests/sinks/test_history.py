@@ -1,0 +1,108 @@
+"""What `fit` returns, collected from events."""
+
+from typing import Any
+
+from loopwright.events import (
+    EpochEnded,
+    EpochStarted,
+    Event,
+    Finished,
+    Started,
+    Trained,
+    Validated,
+    epoch_logs,
+)
+from loopwright.sinks.history import History
+
+
+def epoch(number: int, step: int, **metrics: Any) -> EpochEnded:
+    return EpochEnded(number, step, 10, 1.0, metrics)
+
+
+def validation(step: int, **metrics: Any) -> Validated:
+    return Validated(step, 0, 1.0, metrics)
+
+
+def collected(*events: Event) -> History:
+    history = History()
+    for event in events:
+        history(event)
+    return history
+
+
+def test_training_numbers_have_one_entry_per_epoch():
+    history = collected(epoch(0, 10, loss=0.5, accuracy=0.7), epoch(1, 20, loss=0.4, accuracy=0.8))
+    assert history.history == {"loss": [0.5, 0.4], "accuracy": [0.7, 0.8]}
+    assert history.epoch == [0, 1]
+    assert history.epoch_steps == [10, 20]
+
+
+def test_validation_numbers_have_one_entry_per_validation_and_their_steps():
+    history = collected(
+        validation(4, loss=0.9),
+        validation(8, loss=0.8),
+        epoch(0, 10, loss=0.5),
+        validation(12, loss=0.7),
+    )
+    assert history.history == {"loss": [0.5], "val_loss": [0.9, 0.8, 0.7]}
+    assert history.validation_steps == [4, 8, 12]
+    assert history.epoch_steps == [10]
+
+
+def test_named_validation_sets_keep_their_names():
+    history = collected(validation(4, near_loss=0.1, far_loss=0.2))
+    assert history.history == {"val_near_loss": [0.1], "val_far_loss": [0.2]}
+
+
+def test_the_scores_in_an_epochs_end_are_not_counted_twice():
+    ended = EpochEnded(0, 10, 10, 1.0, {"loss": 0.5}, {"loss": 0.7})
+    history = collected(validation(10, loss=0.7), ended)
+    assert history.history == {"loss": [0.5], "val_loss": [0.7]}
+
+
+def test_running_values_leave_no_entry():
+    history = collected(
+        Started(0, 1, 10, 10),
+        EpochStarted(0, 0),
+        Trained(5, 0, 5, 5, 0.1, {"loss": 9.0}),
+        Finished(10, 1.0, "complete"),
+    )
+    assert history.history == {}
+    assert (history.epoch, history.epoch_steps, history.validation_steps) == ([], [], [])
+
+
+def test_numbers_that_callbacks_add_are_asked_for_when_each_epoch_ends():
+    rates = iter([0.1, 0.01])
+    history = History(lambda: {"learning_rate": next(rates)})
+    history(validation(10, loss=0.7))
+    history(epoch(0, 10, loss=0.5))
+    history(epoch(1, 20, loss=0.4))
+    assert history.history["learning_rate"] == [0.1, 0.01]
+
+
+def test_two_histories_share_nothing():
+    first, second = History(), History()
+    first(epoch(0, 10, loss=0.5))
+    assert second.history == {}
+    assert second.epoch == []
+
+
+def test_a_history_prints_how_far_it_came():
+    history = collected(epoch(0, 10, loss=0.5), epoch(1, 20, loss=0.25))
+    assert repr(history) == "History(2 epochs, last: {'loss': 0.25})"
+
+
+def test_the_logs_of_an_epoch_have_the_names_of_keras_in_the_order_of_keras():
+    logs = epoch_logs(EpochEnded(0, 10, 10, 1.0, {"loss": 0.5, "mae": 1.0}, {"loss": 0.7}))
+    assert list(logs.items()) == [("loss", 0.5), ("mae", 1.0), ("val_loss", 0.7)]
+
+
+def test_training_numbers_come_before_validation_numbers():
+    history = History()
+    for event in (
+        Trained(1, 0, 1, 1, 0.1, {"loss": 1.0}),
+        Validated(1, 0, 0.1, {"loss": 2.0}),
+        EpochEnded(0, 1, 1, 0.2, {"loss": 1.0}, {"loss": 2.0}),
+    ):
+        history(event)
+    assert list(history.history) == ["loss", "val_loss"]
