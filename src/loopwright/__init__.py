@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from loopwright.plans.plan_history import PlanHistory as PlanHistory
     from loopwright.sinks.history import History as History
     from loopwright.task.gradient_check import check_gradients as check_gradients
-    from loopwright.task.scalars import Mean as Mean
     from loopwright.task.scheduled_value import Scheduled as Scheduled
     from loopwright.task.supervised import Supervised as Supervised
+    from loopwright.task.task import Mean as Mean
     from loopwright.task.task import Task as Task
     from loopwright.trainer import Trainer as Trainer
 

@@ -22,7 +22,7 @@ from loopwright.checkpoints.run_directory import Run
 from loopwright.compat.tracebacks import shortening, shortens_tracebacks
 from loopwright.config.edits import OnChange, require_on_change
 from loopwright.data.adapter import as_data, training_data, validation_sets
-from loopwright.distribute.runtime import require_tensorflow_backend
+from loopwright.distribute.replicas import require_tensorflow_backend
 from loopwright.distribute.strategy import strategy_for
 from loopwright.distribute.team import Agreement, Team
 from loopwright.engine.nan import OnNan, require_policy
@@ -54,11 +54,11 @@ from loopwright.loop.schedule import Every, Place, every
 from loopwright.loop.signals import Signals
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
-from loopwright.silencing import require_known
 from loopwright.sinks.callback_model import Scoring
 from loopwright.sinks.history import History
 from loopwright.sinks.notify import tolerated
 from loopwright.sinks.terminal import console, show_scores
+from loopwright.step_warnings import require_known
 from loopwright.task.averages import averages_in_place
 from loopwright.task.keras_model import as_task, plan_for
 from loopwright.task.task import Task, require_step

@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 import loopwright as lw
-from loopwright.config import changes, file, names, overriding, plain_yaml
+from loopwright.config import (
+    changes,
+    file,
+    names,
+    plain_yaml,
+)
+from loopwright.config import (
+    file as overriding,
+)
 from loopwright.config.schema import Config, Fit
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.data.recorder import PLANS, Recorder, fit, ids, refused, sizes
 
 import loopwright as lw
-from loopwright.distribute import runtime
+from loopwright.distribute import replicas
 
 X = np.arange(10.0)
 
@@ -410,9 +410,9 @@ def test_arrays_that_would_fill_the_device_are_streamed(monkeypatch: pytest.Monk
     x = np.zeros((100, 8), "float32")
     data = lw.Arrays(x)
     options = {"seed": 0, "first_epoch": 0, "shuffle": True, "steps_per_epoch": None}
-    monkeypatch.setattr(runtime, "device_memory_bytes", lambda: 4 * x.nbytes)
+    monkeypatch.setattr(replicas, "device_memory_bytes", lambda: 4 * x.nbytes)
     assert data.training(**options).resident is not None
-    monkeypatch.setattr(runtime, "device_memory_bytes", lambda: 4 * x.nbytes - 1)
+    monkeypatch.setattr(replicas, "device_memory_bytes", lambda: 4 * x.nbytes - 1)
     assert data.training(**options).resident is None
     assert data.one_pass(steps=None).resident is None
     with pytest.raises(lw.ConfigurationError, match="only arrays can lie on the device"):
@@ -423,7 +423,7 @@ def test_arrays_that_would_fill_the_device_are_streamed(monkeypatch: pytest.Monk
 
 
 def test_the_memory_of_this_machine_is_known():
-    assert 2**28 < runtime.device_memory_bytes() < 2**50
+    assert 2**28 < replicas.device_memory_bytes() < 2**50
 
 
 class Sums(lw.Task):

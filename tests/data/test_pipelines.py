@@ -12,7 +12,7 @@ import tensorflow as tf
 from tests.data.recorder import fit
 
 import loopwright as lw
-from loopwright.data import pipelines
+from loopwright.data import stream
 from loopwright.data.reader import StreamReader
 
 Dataset = tf.data.Dataset
@@ -395,7 +395,7 @@ def test_looking_at_a_pipeline_changes_nothing_about_its_order():
     untouched, looked_at = shuffled().batch(10), shuffled().batch(10)
 
     for _ in range(3):
-        assert pipelines.unresumable(looked_at) is None
+        assert stream.unresumable(looked_at) is None
         lw.Stream(looked_at).fingerprint()
 
     for _ in range(3):

@@ -15,7 +15,7 @@ from tests.data.recorder import PLANS
 
 import loopwright as lw
 from loopwright.compat import tensorflow_internals
-from loopwright.data import pipelines
+from loopwright.data import stream
 from loopwright.data.tfrecord import damaged_at
 
 RECORD_BYTES = 8 + 4 + 12 + 4
@@ -155,7 +155,7 @@ def test_a_failure_that_was_read_ahead_is_seen_in_the_state_of_an_iterator(
     files: list[str], read: int, make: Callable[[list[str]], Any]
 ):
     def opened(names: list[str]) -> Any:
-        return iter(pipelines.with_exact_state(make(names).repeat()))  # as a run opens it
+        return iter(stream.with_exact_state(make(names).repeat()))  # as a run opens it
 
     whole, damaged = opened([files[0], files[2]]), opened(files[:2])
     for _ in range(read):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from loopwright.data.specs import decoded, encoded
+from loopwright.data.batches import decoded, encoded
 
 SPECS = {
     "one tensor": tf.TensorSpec([None, 3], tf.float32),

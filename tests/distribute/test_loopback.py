@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.networks import hears, other_addresses
 
-from loopwright.distribute.loopback import are_of_this_machine, listen_to_this_machine
+from loopwright.distribute.strategy import are_of_this_machine, listen_to_this_machine
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="filters on sockets are Linux's")
 

@@ -14,7 +14,7 @@ from tests.mirrored import mirrored
 
 import loopwright as lw
 from loopwright.compat import keras_optimizers
-from loopwright.distribute import runtime
+from loopwright.distribute import replicas as runtime
 from loopwright.task import gradients
 
 EPOCHS = 3  # of 6 batches: the last has 3 examples, one for one replica and two for the other

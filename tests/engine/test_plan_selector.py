@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
-from loopwright.distribute import runtime
+from loopwright.distribute import replicas
 from loopwright.engine import choosing, plan_selector
 from loopwright.engine.runners import Runners
 
@@ -259,7 +259,7 @@ def candidates(learned, given, strategy=None):
 
 class Sizes(lw.Task):
     def train_step(self, batch):
-        return {"size": runtime.count_examples(batch)}
+        return {"size": replicas.count_examples(batch)}
 
 
 def test_plans_that_cannot_serve_are_never_candidates():

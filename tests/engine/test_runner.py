@@ -15,7 +15,7 @@ import tensorflow as tf
 from tests.resume.faults import ALL
 
 import loopwright as lw
-from loopwright.distribute import runtime
+from loopwright.distribute import replicas
 from loopwright.engine.runners import Runners
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan, plan_of, settled
@@ -380,7 +380,7 @@ def test_a_plan_that_cannot_serve_names_the_reason_and_the_nearest_that_can(
     class Sizes(lw.Task):
         def train_step(self, batch):
             if kind in ("strings", "ragged"):
-                return {"size": runtime.count_examples(batch)}
+                return {"size": replicas.count_examples(batch)}
             return {"mean": tf.reduce_mean(batch)}
 
     numbers = np.zeros((8, 2), "float32")

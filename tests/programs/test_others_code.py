@@ -11,7 +11,7 @@ from keras import layers
 from tests.mirrored import mirrored
 
 import loopwright as lw
-from loopwright.distribute import runtime
+from loopwright.distribute import replicas
 
 
 def regression(**compiled: Any) -> keras.Model:
@@ -77,7 +77,7 @@ def test_rows_that_were_unbatched_again_are_refused():
 
 def test_each_replica_gets_its_part_of_every_zipped_batch():
     batch = (tf.range(4), tf.range(10))
-    shares = [runtime.share(batch, index, 2) for index in range(2)]
+    shares = [replicas.share(batch, index, 2) for index in range(2)]
 
     assert [part.numpy().tolist() for part in shares[0]] == [[0, 1], [0, 1, 2, 3, 4]]
     assert [part.numpy().tolist() for part in shares[1]] == [[2, 3], [5, 6, 7, 8, 9]]

@@ -8,7 +8,8 @@ from tests.recipes.quick import Quick, quick_run
 
 import loopwright as lw
 from loopwright import testing
-from loopwright.recipes import _gaps, imputation
+from loopwright.recipes import imputation
+from loopwright.recipes import imputation as _gaps
 
 
 @pytest.fixture(scope="module")

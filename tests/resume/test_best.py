@@ -20,9 +20,9 @@ from loopwright.checkpoints import retention
 from loopwright.checkpoints.run_directory import Run
 from loopwright.cli import run_overview
 from loopwright.cli.main import app
-from loopwright.cli.summary import summary
-from loopwright.sinks.outlook import Outlook
-from loopwright.sinks.record import read_record
+from loopwright.cli.run_overview import summary
+from loopwright.sinks.progress_text import Outlook
+from loopwright.sinks.report import read_record
 
 STEPS_PER_EPOCH = 10
 

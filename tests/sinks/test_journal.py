@@ -11,7 +11,7 @@ import pytest
 
 import loopwright as lw
 from loopwright.events import EpochEnded, Finished, Saved, Trained
-from loopwright.sinks.journal import Journal
+from loopwright.sinks.run_files import Journal
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from loopwright.errors import StepError
-from loopwright.task.scalars import Mean, totals
+from loopwright.task.task import Mean, totals
 
 
 def numbers(outputs: Any, examples: Any = 4) -> dict[str, tuple[float, float]]:

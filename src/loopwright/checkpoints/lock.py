@@ -20,7 +20,7 @@ from typing import final
 
 from loopwright import disk
 from loopwright.errors import ConfigurationError, message
-from loopwright.warning_places import warn_at_call
+from loopwright.step_warnings import warn_at_call
 
 _NO_LOCKS_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 _handles: set[int] = set()

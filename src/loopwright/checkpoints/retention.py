@@ -27,16 +27,12 @@ _SMALLER_IS_BETTER = re.compile(
     r"|(?<![a-z0-9])(err|mae|mse|rmse|msle|rmsle|mape|smape|wape|mase|nll|ppl|bpc|bpb|bpd|kl|kld"
     r"|wer|cer|ter|eer|fid|kid|lpips|ece|brier|poisson|cost|fpr|fnr)(?![a-z])"
 )
-
-
 _LARGER_IS_BETTER = re.compile(
     r"accuracy|precision|recall|auc|auroc|bleu|rouge|meteor|score|similarity|sensitivity"
     r"|specificity|likelihood|correlation|pearson|spearman|explained_variance|reward|jaccard|true_"
     r"|(?<![a-z0-9])(acc|f1|f2|fbeta|f_beta|r2|iou|miou|io_u|dice|psnr|ssim|ap|map|ndcg|mrr|mcc"
     r"|kappa|chrf|elbo|hit|hits|hit_rate|top|tpr|tnr)(?![a-z])"
 )
-
-
 _OFTEN_MEANT = ("val_loss", "val_accuracy", "val_error", "val_precision", "val_recall", "val_score")
 
 

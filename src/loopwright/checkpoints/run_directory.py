@@ -32,7 +32,7 @@ from loopwright.errors import CheckpointError, ConfigurationError, message
 from loopwright.loop.schedule import Place, every
 from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
-from loopwright.warning_places import warn_at_call
+from loopwright.step_warnings import warn_at_call
 
 CONFIG = "config.yaml"
 """What the command line writes down; a run that starts over keeps it."""

@@ -34,7 +34,7 @@ from loopwright.checkpoints.manifest import (
 )
 from loopwright.compat.out_of_memory import is_out_of_memory
 from loopwright.errors import CheckpointError, message
-from loopwright.warning_places import warn_at_call
+from loopwright.step_warnings import warn_at_call
 
 _NAME = re.compile(r"(step-([0-9]{8,18}))(?:\.(tmp|old|bad)-[0-9a-f]{8})?")
 # A full disk and the like, also where TensorFlow reports them in its own errors.

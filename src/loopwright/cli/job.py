@@ -21,8 +21,9 @@ from loopwright.checkpoints.retention import (
 )
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.store import Store
-from loopwright.cli import registry, signatures
-from loopwright.cli.projects import function, importable
+from loopwright.cli import registry
+from loopwright.cli import registry as signatures
+from loopwright.cli.registry import function, importable
 from loopwright.compat.quiet_start import quiet_start
 from loopwright.config import changes, file
 from loopwright.config.schema import Config, Fit

@@ -14,7 +14,9 @@ from loopwright.cli import (
     look_commands,
     train_commands,
     use_commands,
-    worker_commands,
+)
+from loopwright.cli import (
+    train_commands as worker_commands,
 )
 from loopwright.errors import (
     EXIT_WORKER_LOST,

@@ -1,21 +1,194 @@
 """Optimizers, schedules, callbacks, losses and metrics from the names in a config."""
 
+import contextlib
+import difflib
 import functools
+import importlib
+import importlib.machinery
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from loopwright import components, disk
-from loopwright.cli import signatures
-from loopwright.cli.projects import function
 from loopwright.config import names
 from loopwright.config.schema import Named
 from loopwright.errors import ConfigurationError, message
+
+
+def function(named: str, project: Path) -> Callable[..., Any]:
+    """The function behind `module:function`; the module lies in the project directory.
+
+    Nothing is imported from anywhere else, whatever the name is.
+    """
+    module_name, _, name = named.partition(":")
+    project = project.resolve()
+    top = module_name.partition(".")[0]
+    spec = importlib.machinery.PathFinder.find_spec(top, [str(project)])
+    if spec is None:
+        raise _missing(named, project, f"{project} has no module {top!r}")
+    sys.path.insert(0, str(project))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise _missing(named, project, str(error)) from None
+    finally:
+        sys.path.remove(str(project))
+    # The name may belong to a module that was imported long before, from elsewhere.
+    if not Path(module.__file__ or "/").resolve().is_relative_to(project):
+        raise _missing(named, project, f"{module_name!r} is the name of another module")
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise _missing(named, project, f"{module_name} has no function {name!r}")
+    home = _imported_from(found)
+    if home is not None and not _is_inside(home, project):
+        raise _missing(named, project, f"{name!r} is imported there from {home}")
+    return found
+
+
+@contextlib.contextmanager
+def importable(project: Path) -> Iterator[None]:
+    """Lets functions of the project import its other modules when they are called.
+
+    Last on the import path, a module of the project hides no other.
+    """
+    place = str(project.resolve())
+    sys.path.append(place)
+    try:
+        yield
+    finally:
+        sys.path.reverse()
+        sys.path.remove(place)
+        sys.path.reverse()
+
+
+def _imported_from(found: Any) -> str | None:
+    """The module that defines a function or class; None for what a person has made of them.
+
+    A module of the project may contain `from os import system`: that is not a task, loss or sink.
+    """
+    if not inspect.isroutine(found) and not isinstance(found, type):
+        return None
+    home = str(found.__module__)
+    # The inner function of somebody's decorator has another home, and is not found there.
+    is_there = getattr(sys.modules.get(home), found.__name__, None) is found
+    return home if is_there else None
+
+
+def _is_inside(module_name: str, project: Path) -> bool:
+    top = module_name.partition(".")[0]
+    # An environment may lie in the project directory, but its packages are not found from there.
+    if importlib.machinery.PathFinder.find_spec(top, [str(project)]) is None:
+        return False
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    return file is not None and Path(file).resolve().is_relative_to(project)
+
+
+def _missing(named: str, project: Path, received: str) -> ConfigurationError:
+    return ConfigurationError(
+        message(
+            f"{named} was not found.",
+            expected=f"MODULE:FUNCTION, the module a file in {project}",
+            received=received,
+            do="start from the directory of your project, and check both names",
+        )
+    )
+
+
+_TRUTHS = {"yes", "no", "on", "off", "y", "n", "true", "false"}
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def misfit(make: Callable[..., Any], options: Mapping[str, Any]) -> str | None:
+    """Describe the first argument that is unknown or missing; None if all fit.
+
+    >>> def make(threshold, name="x"): ...
+    >>> misfit(make, {"treshold": 1})
+    'unknown argument treshold; did you mean threshold?'
+    """
+    parameters, takes_any = _parameters(make)
+    if not takes_any:
+        for name in options:
+            if name not in parameters:
+                near = difflib.get_close_matches(name, parameters, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {_listed(parameters)}"
+                return f"unknown argument {name[:80]}; {hint}"
+    try:
+        inspect.signature(make).bind(**options)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def mistaken_truth(make: Callable[..., Any], options: Mapping[str, Any]) -> str | None:
+    """Describe a word such as `no` where the default is true or false: every word counts as true.
+
+    >>> def make(residual=True): ...
+    >>> mistaken_truth(make, {"residual": "no"})
+    "residual is true or false, not the word 'no'"
+    """
+    parameters, _ = _parameters(make)
+    for name, value in options.items():
+        is_truth = name in parameters and isinstance(parameters[name].default, bool)
+        if is_truth and isinstance(value, str) and value.lower() in _TRUTHS:
+            return f"{name} is true or false, not the word {value!r}"
+    return None
+
+
+def wrong_kind(
+    make: Callable[..., Any], options: Mapping[str, Any], exempt: Collection[str] = ()
+) -> str | None:
+    """Describe the first argument of another kind than its default; None if there is none.
+
+    >>> wrong_kind(lambda from_logits=False: None, {"from_logits": 3})
+    'from_logits is true or false, not 3'
+    """
+    parameters, _ = _parameters(make)
+    for name, value in options.items():
+        default = parameters[name].default if name in parameters else None
+        if value is None or name in exempt:
+            continue
+        if isinstance(default, bool) and not isinstance(value, bool):
+            return f"{name} is true or false, not {value!r:.80}"
+        is_number = isinstance(default, int | float) and not isinstance(default, bool)
+        if is_number and isinstance(value, bool | str):
+            return f"{name} is a number, not {value!r:.80}"
+    return None
+
+
+def _parameters(make: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """All named parameters, and whether any other name is taken too.
+
+    A class that hands `**options` to its base class takes what the base class takes.
+    """
+    found = dict[str, inspect.Parameter]()
+    layers: list[Any] = [make]
+    if isinstance(make, type):
+        layers = [kind.__init__ for kind in make.__mro__ if "__init__" in vars(kind)]
+        layers = [make, *layers[1:]] if layers else [make]
+    for layer in layers:
+        try:
+            parameters = inspect.signature(layer).parameters.values()
+        except ValueError:  # a function in C without a signature
+            return found, True
+        for one in parameters:
+            if one.kind in _NAMED and one.name != "self":
+                found.setdefault(one.name, one)
+        if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters):
+            return found, False
+    return found, not isinstance(make, type)
+
+
+def _listed(parameters: Mapping[str, Any]) -> str:
+    return ", ".join(parameters) or "no arguments"
+
 
 _HOMES: dict[str, Any] = {
     "optimizer": keras.optimizers,
@@ -113,9 +286,9 @@ def _without_count(metric: keras.metrics.Metric) -> str:
 def _objective(kind: str, part: Named, options: Mapping[str, Any], project: Path) -> Any:
     """Makes a loss or metric of a class or factory; a function of two arguments stays one."""
     if names.is_own(part.name):
-        make, mistake = function(part.name, project), signatures.mistaken_truth
+        make, mistake = function(part.name, project), mistaken_truth
     else:
-        make, mistake = _closed(kind, part.name), signatures.wrong_kind
+        make, mistake = _closed(kind, part.name), wrong_kind
     if isinstance(make, keras.losses.Loss | keras.metrics.Metric):
         if options or isinstance(make, keras.metrics.Metric):
             raise _unusable(kind, part.name, options, "it is an object; name its class instead")
@@ -127,7 +300,7 @@ def _objective(kind: str, part: Named, options: Mapping[str, Any], project: Path
         if problem is None:
             return functools.update_wrapper(functools.partial(make, **options), make)
     else:
-        problem = signatures.misfit(make, options) or mistake(make, options)
+        problem = misfit(make, options) or mistake(make, options)
     if problem is not None:
         raise _unusable(kind, part.name, options, problem)
     if names.is_own(part.name):
@@ -172,9 +345,7 @@ def _made(kind: str, name: str, options: Mapping[str, Any]) -> Any:
         else value
         for key, value in options.items()
     }
-    problem = signatures.misfit(make, given) or signatures.wrong_kind(
-        make, given, exempt=_NUMBERS_OR_WORDS
-    )
+    problem = misfit(make, given) or wrong_kind(make, given, exempt=_NUMBERS_OR_WORDS)
     if problem is not None:
         raise _unusable(kind, name, options, problem)
     return _called(kind, name, make, given)

@@ -3,25 +3,27 @@
 import json
 import os
 import stat
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, final
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
 from loopwright import disk
 from loopwright.checkpoints import lock
 from loopwright.checkpoints.manifest import Checkpoint, in_run
-from loopwright.checkpoints.retention import (
-    KeepBest,
-    Mode,
-    best_first,
-    best_of,
-    is_readable,
-)
+from loopwright.checkpoints.retention import KeepBest, Mode, best_first, best_of, is_readable
 from loopwright.checkpoints.store import Store
 from loopwright.config.file import FILE
-from loopwright.errors import CheckpointError
-from loopwright.sinks.record import rules_of
-from loopwright.warning_places import warn_at_call
+from loopwright.errors import CheckpointError, printable
+from loopwright.sinks.progress_text import length_of_time, number
+from loopwright.sinks.report import Record, rules_of
+from loopwright.sinks.report import number as finite
+from loopwright.step_warnings import warn_at_call
 
 Status = Literal["running", "complete", "interrupted", "failed", "broken off", "empty", "damaged"]
 
@@ -187,3 +189,81 @@ def _last_ending(path: Path) -> str | None:
         raise
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+_LEAST_SHARE = 0.01
+
+
+@final
+class SummaryRow(NamedTuple):
+    """What a line is about, and what it says."""
+
+    name: str
+    text: str
+
+
+def summary(record: Record, scores: Mapping[str, Any], commands: Sequence[str]) -> list[SummaryRow]:
+    """What a person wants to know when a run is over, from its files and its scores."""
+    rows = [
+        SummaryRow("run", _ending(record)),
+        SummaryRow("scores", _numbers(scores)),
+        SummaryRow("last epoch", _numbers(record.last_epoch)),
+    ]
+    if record.best is not None:
+        metric, score, step = record.best
+        rows.append(SummaryRow("best", f"{metric} {number(score)} at step {step:,}"))
+    shown = [f"{name} {share:.0%}" for name, share in record.shares if share >= _LEAST_SHARE]
+    rows.append(SummaryRow("time", ", ".join(shown)))
+    rows.append(SummaryRow("advice", str(record.finished.get("advice", ""))))
+    rows.append(SummaryRow("resume", record.inexact))
+    rows += [SummaryRow("files" if i == 0 else "", f) for i, f in enumerate(_files(record))]
+    rows += [SummaryRow("next" if i == 0 else "", command) for i, command in enumerate(commands)]
+    return [SummaryRow(row.name, printable(row.text)) for row in rows if row.text]
+
+
+def show(rows: Sequence[SummaryRow], output: Console) -> None:
+    """Prints the page: in a frame in a terminal, as plain lines elsewhere."""
+    width = max(len(row.name) for row in rows)
+    if not output.is_terminal:
+        for row in rows:
+            output.out(f"{row.name:{width}}  {row.text}", highlight=False)
+        return
+    grid = Table.grid(padding=(0, 2))
+    for row in rows:
+        grid.add_row(Text(row.name, "dim"), Text(row.text, overflow="fold"))
+    output.print(Panel(grid, expand=False, border_style="dim"))
+
+
+def _ending(record: Record) -> str:
+    status = record.status
+    words = [str(record.directory), str(status.get("status", "unknown"))]
+    words.append(f"{finite(status.get('step')) or 0:,.0f} steps")
+    seconds = finite(record.finished.get("seconds"))
+    if seconds is not None:
+        words.append(length_of_time(seconds))
+    return " · ".join(words)
+
+
+def _numbers(numbers: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {number(value)}" for name, value in numbers.items())
+
+
+def _files(record: Record) -> list[str]:
+    """The files that a person may want to open, each with what it is."""
+    directory = record.directory
+    exports = disk.names(directory, "export")
+    versions = sorted((name for name in exports if name.isdigit()), key=int)
+    for_keras = [name for name in exports if name.endswith(".keras")]
+    known = [
+        ("report.html", "curves, plan, time, environment"),
+        *((f"export/{name}", "for serving") for name in versions[-1:]),
+        *((f"export/{name}", "for Keras") for name in for_keras[-1:]),
+        ("checkpoints", _steps(record)),
+        ("figures", ", ".join(disk.names(directory, "figures"))),
+    ]
+    there = [(name, what) for name, what in known if disk.status(directory, name) is not None]
+    return [f"{directory / name}  ({what})" for name, what in there]
+
+
+def _steps(record: Record) -> str:
+    return "steps " + ", ".join(f"{entry.step:,}" for entry in record.checkpoints)

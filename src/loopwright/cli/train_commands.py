@@ -22,6 +22,9 @@ from loopwright.distribute import cluster
 
 if TYPE_CHECKING:
     from loopwright.config import schema
+import threading
+
+from loopwright.distribute import supervisor
 
 _MOST_STOPS = 40
 _EXIT_INTERRUPTED = 130
@@ -154,10 +157,10 @@ def _train(config: "schema.Config", *, fresh: bool) -> None:
 def _sum_up(config: "schema.Config", scores: "Mapping[str, Any]") -> None:
     from rich.console import Console
 
-    from loopwright.cli.summary import show, summary
+    from loopwright.cli.run_overview import show, summary
     from loopwright.config.file import saved_in
-    from loopwright.sinks.bar import is_terminal
-    from loopwright.sinks.record import read_record
+    from loopwright.sinks.report import read_record
+    from loopwright.sinks.terminal import is_terminal
 
     run, task = config.directory, named_code(config)
     epochs = (saved_in(Path(run)) or config).fit.epochs
@@ -182,3 +185,30 @@ def _how_to_go_on(config: "schema.Config") -> str:
         return "\ninterrupted before anything was saved"
     command = f"loopwright resume {config.directory}{named_code(config)}"
     return f"\ninterrupted; saved at step {found[-1].step}. To go on: {command}"
+
+
+def launch(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="A command of loopwright: train digits."),
+    ],
+    workers: Annotated[int, typer.Option(help="How many processes train together.", min=1)] = 2,
+    restarts: Annotated[
+        int, typer.Option(help="How often all are started again after a death.", min=0)
+    ] = 0,
+) -> None:
+    """Trains with several processes of this machine: launch --workers 2 -- train digits."""
+    writing = threading.Lock()
+
+    def say(line: str) -> None:
+        with writing:
+            typer.echo(line)
+
+    code = supervisor.supervise(
+        [*supervisor.python(), "-m", "loopwright", *command],
+        workers=workers,
+        restarts=restarts,
+        environment=os.environ,
+        say=say,
+    )
+    raise typer.Exit(code)

@@ -10,13 +10,16 @@ Importing this package registers everything in it: that is all a process needs b
 
 # Not on first use as in `loopwright` itself: Keras finds only what is registered by then.
 from loopwright.components import gradients as gradients
-from loopwright.components.activations import softplus as softplus
 from loopwright.components.callbacks import KeepPredictions as KeepPredictions
+from loopwright.components.layers import L1 as L1
 from loopwright.components.layers import Dense as Dense
 from loopwright.components.layers import Exponential as Exponential
+from loopwright.components.layers import GlorotNormal as GlorotNormal
+from loopwright.components.layers import NonNegative as NonNegative
 from loopwright.components.layers import ResidualBlock as ResidualBlock
 from loopwright.components.layers import SumProductQuotient as SumProductQuotient
 from loopwright.components.layers import TrainingNoise as TrainingNoise
+from loopwright.components.layers import softplus as softplus
 from loopwright.components.losses import HuberLoss as HuberLoss
 from loopwright.components.losses import huber as huber
 from loopwright.components.losses import huber_with as huber_with
@@ -28,6 +31,3 @@ from loopwright.components.optimizers import Tiger as Tiger
 from loopwright.components.schedules import Cyclic as Cyclic
 from loopwright.components.schedules import OneCycle as OneCycle
 from loopwright.components.schedules import Warmup as Warmup
-from loopwright.components.weights import L1 as L1
-from loopwright.components.weights import GlorotNormal as GlorotNormal
-from loopwright.components.weights import NonNegative as NonNegative

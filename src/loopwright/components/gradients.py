@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from loopwright.compat.error_messages import variable_name
 from loopwright.errors import StepError, message
-from loopwright.task.transforms import Transform
+from loopwright.task.gradients import Transform
 
 
 def clip_by_global_norm(limit: Any) -> Transform:

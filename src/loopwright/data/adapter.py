@@ -14,7 +14,7 @@ from loopwright.data.shards import Shares
 from loopwright.data.source import Data
 from loopwright.data.stream import Stream
 from loopwright.errors import ConfigurationError, DataError, message
-from loopwright.warning_places import warn_at_call
+from loopwright.step_warnings import warn_at_call
 
 
 def as_data(

@@ -1,6 +1,7 @@
 """Nested batches: paths of their leaves, and leaves of every kind as tensors."""
 
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -161,3 +162,121 @@ def _has_one_dtype(array: np.ndarray) -> bool:
 
 def _first_kind(array: np.ndarray) -> str:
     return type(array.flat[0]).__name__ if array.size else "missing"
+
+
+def check_labelled(batch: Any) -> None:
+    """Refuses what class weights cannot be given to; takes tensors or their specs."""
+    parts = batch if isinstance(batch, tuple) else (batch,)
+    if len(parts) == 2 and hasattr(parts[1], "shape"):
+        return
+    received = {1: "no labels", 2: "labels for several outputs"}.get(len(parts), "sample_weight")
+    raise DataError(
+        message(
+            "class_weight needs one array of labels, and no sample_weight beside it.",
+            expected="fit(x, y, class_weight={0: 1.0, 1: 5.0}), or batches of (x, y)",
+            received=received,
+            do="pass y, and only one of class_weight and sample_weight; for several outputs make "
+            "the weights yourself and pass them as sample_weight",
+        )
+    )
+
+
+def weighted(batch: Any, class_weight: Mapping[int, float]) -> Any:
+    """`(x, y)` with one weight per label, as Keras gives them; classes not named weigh 1."""
+    check_labelled(batch)
+    x, y = batch
+    return x, y, _class_weights(y, class_weight)
+
+
+def _class_weights(labels: Any, class_weight: Mapping[int, float]) -> Any:
+    if len(labels.shape) > 1:
+        labels = tf.argmax(labels, -1) if labels.shape[-1] != 1 else tf.squeeze(labels, -1)
+    if labels.dtype.is_floating:
+        labels = tf.round(labels)
+    labels = tf.cast(labels, tf.int64)
+    weights = tf.ones_like(labels, tf.float32)
+    for number, weight in class_weight.items():
+        weights = tf.where(labels == number, tf.constant(weight, tf.float32), weights)
+    return to_floatx(weights)
+
+
+SAMPLED_ROWS = 1024
+
+
+def batch_digest(batch: Any) -> str:
+    """The SHA-256 of all the numbers in a batch, their dtypes and shapes.
+
+    >>> batch_digest(np.zeros(2)) == batch_digest(tf.zeros(2, tf.float64))
+    True
+    >>> batch_digest(np.zeros(2)) == batch_digest(np.zeros((2, 1)))
+    False
+    """
+    return _digest(tf.nest.flatten(batch, expand_composites=True))
+
+
+def sampled_digest(leaves: Iterable[Any]) -> str:
+    """The SHA-256 of some rows of each array, the first and the last among them."""
+    return _digest(map(_some_rows, leaves))
+
+
+def _some_rows(leaf: Any) -> Any:
+    if leaf.shape.rank == 0:
+        return leaf
+    count = len(leaf)
+    places = np.linspace(0, max(count - 1, 0), min(count, SAMPLED_ROWS)).astype("int64")
+    return tf.gather(leaf, places)
+
+
+def _digest(leaves: Iterable[Any]) -> str:
+    seen = hashlib.sha256()
+    for leaf in leaves:
+        seen.update(tf.io.serialize_tensor(leaf).numpy())
+    return seen.hexdigest()
+
+
+def encoded(spec: Any) -> Any:
+    """The spec of a batch as JSON knows it; None if it holds what a file cannot (a namedtuple).
+
+    >>> decoded(encoded((tf.TensorSpec([None, 4]), {"y": tf.TensorSpec([None], "int32")})))
+    (TensorSpec(shape=(None, 4), dtype=tf.float32, name=None), {'y': TensorSpec(shape=(None,), \
+dtype=tf.int32, name=None)})
+    """
+    try:
+        return None if spec is None else _encoded(spec)
+    except TypeError:
+        return None
+
+
+def decoded(content: Any) -> Any:
+    """What `encoded` was given."""
+    (kind, value), *_ = content.items()
+    match kind:
+        case "dict":
+            return {key: decoded(item) for key, item in value.items()}
+        case "tuple":
+            return tuple(map(decoded, value))
+        case "list":
+            return list(map(decoded, value))
+        case "sparse":
+            return tf.SparseTensorSpec(value["shape"], value["dtype"])
+        case "ragged":
+            rank, splits = value["ragged_rank"], value["row_splits"]
+            return tf.RaggedTensorSpec(value["shape"], value["dtype"], rank, splits)
+        case _:
+            return tf.TensorSpec(value["shape"], value["dtype"])
+
+
+def _encoded(spec: Any) -> dict[str, Any]:
+    kind: Any = type(spec)
+    if kind is dict and all(isinstance(key, str) for key in spec):
+        return {"dict": {key: _encoded(item) for key, item in spec.items()}}
+    if kind in (tuple, list):
+        return {kind.__name__: [_encoded(item) for item in spec]}
+    kinds = {tf.TensorSpec: "tensor", tf.SparseTensorSpec: "sparse", tf.RaggedTensorSpec: "ragged"}
+    if kind not in kinds:
+        raise TypeError(kind.__name__)
+    shape = None if spec.shape.rank is None else spec.shape.as_list()
+    content: dict[str, Any] = {"shape": shape, "dtype": spec.dtype.name}
+    if kind is tf.RaggedTensorSpec:
+        content |= {"ragged_rank": spec.ragged_rank, "row_splits": spec.row_splits_dtype.name}
+    return {kinds[kind]: content}

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright.data.class_weights import check_labelled, weighted
+from loopwright.data.batches import check_labelled, weighted
 from loopwright.data.source import NOTHING_READ, Data, Feed, Objection, Read
 from loopwright.data.stream import STEPS, Stream
 from loopwright.errors import DataError, message

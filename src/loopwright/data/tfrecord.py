@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright.data import pipelines
+from loopwright.data import stream
 from loopwright.data.source import Feed
 from loopwright.errors import DataError, message
 
@@ -38,7 +38,7 @@ def file_names(feed: Feed | None) -> list[str]:
     if feed is None:
         return []
     names = dict[str, None]()
-    for tensor in pipelines.held_tensors(feed.open()):
+    for tensor in stream.held_tensors(feed.open()):
         if tensor.dtype == tf.string:
             texts: Any = tf.reshape(tensor, [-1])[:_MOST_FILES].numpy()
             names |= {text.decode(errors="replace"): None for text in texts}

@@ -4,11 +4,16 @@ Metrics, seeds and the statistics of batch norm are named once for each replica 
 `accuracy.total.replicas[1]`.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
+
+from loopwright.compat import tensorflow_internals
+from loopwright.errors import ConfigurationError, message
 
 _NAME = re.compile(r"(.*)\.replicas\[(\d+)\]")
 
@@ -75,3 +80,138 @@ def _variable(name: str) -> str:
 def _number(name: str) -> int:
     found = _NAME.fullmatch(name)
     return 0 if found is None else int(found[2])
+
+
+RESIDENT_SHARE = 0.25
+"""The part of the device's memory that data may fill as a whole; more is streamed."""
+
+
+def replica_count(strategy: tf.distribute.Strategy) -> int:
+    """How many replicas take part in each step."""
+    return strategy.num_replicas_in_sync
+
+
+def local_replicas(strategy: tf.distribute.Strategy) -> int:
+    """How many of them are in this process."""
+    return replica_count(strategy) // tensorflow_internals.workers(strategy)[0]
+
+
+def fits_on_device(tensors: Any) -> bool:
+    """Whether tensors take at most `RESIDENT_SHARE` of the device's memory."""
+    bytes_needed = sum(
+        leaf.shape.num_elements() * leaf.dtype.size for leaf in tf.nest.flatten(tensors)
+    )
+    return bytes_needed <= RESIDENT_SHARE * device_memory_bytes()
+
+
+def device_memory_bytes() -> int:
+    """The memory of the GPU that steps run on, or of the machine."""
+    return tensorflow_internals.gpu_memory_bytes() or os.sysconf("SC_PAGE_SIZE") * os.sysconf(
+        "SC_PHYS_PAGES"
+    )
+
+
+def count_examples(batch: Any) -> Any:
+    """How many examples a batch has: the length of its first tensor that has one."""
+    for leaf in tf.nest.flatten(batch):
+        if isinstance(leaf, tf.SparseTensor):
+            return tf.cast(leaf.dense_shape[0], tf.int32)
+        if isinstance(leaf, tf.RaggedTensor):
+            return tf.cast(leaf.nrows(), tf.int32)
+        if leaf.shape.rank != 0:
+            return tf.shape(leaf)[0]
+    return tf.constant(1)
+
+
+def known_example_count(batch_spec: Any) -> int | None:
+    """How many examples every batch of this spec has; None if that is left open."""
+    for spec in tf.nest.flatten(batch_spec):
+        if spec.shape.rank != 0:
+            return spec.shape[0]
+    return None
+
+
+def share(batch: Any, index: int, count: int) -> Any:
+    """The part of a global batch that replica `index` of `count` works on.
+
+    Shares differ by one example at most; a batch with fewer examples than replicas leaves some
+    replicas without any.
+    """
+
+    def cut(leaf: Any) -> Any:
+        # Each by its own length: datasets zipped after they were batched may have different ones.
+        examples = count_examples(leaf)
+        begin, end = examples * index // count, examples * (index + 1) // count
+        if isinstance(leaf, tf.SparseTensor):
+            begin64, end64 = tf.cast(begin, tf.int64), tf.cast(end, tf.int64)
+            zeros = tf.zeros_like(leaf.dense_shape[1:])
+            start = tf.concat([[begin64], zeros], axis=0)
+            size = tf.concat([[end64 - begin64], leaf.dense_shape[1:]], axis=0)
+            return tf.sparse.slice(leaf, start, size)
+        return leaf if leaf.shape.rank == 0 else leaf[begin:end]
+
+    return tf.nest.map_structure(cut, batch)
+
+
+def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
+    """A global batch as one value per replica; with one replica the batch itself."""
+    count = replica_count(strategy)
+    if count == 1:
+        return batch
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: share(batch, context.replica_id_in_sync_group, count)
+    )
+
+
+def part_here(batch: Any, strategy: tf.distribute.Strategy) -> Any:
+    """The part of a global batch that the replicas of this process work on."""
+    workers, worker = tensorflow_internals.workers(strategy)
+    return batch if workers == 1 else share(batch, worker, workers)
+
+
+def split_here(batch: Any, strategy: tf.distribute.Strategy) -> Any:
+    """As `split`, over the replicas of this process alone: each of several workers has it all."""
+    count = local_replicas(strategy)
+    if count == 1:
+        return batch
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: share(batch, context.replica_id_in_sync_group % count, count)
+    )
+
+
+def sums_over_replicas(strategy: tf.distribute.Strategy, values: Any) -> Any:
+    """The sum of each scalar of a nest over all replicas."""
+    leaves, total = tf.nest.flatten(values), tf.distribute.ReduceOp.SUM
+    if tensorflow_internals.workers(strategy)[0] > 1:
+        # All in one message: each costs as much as thousands of numbers in it.
+        reduced = strategy.extended.batch_reduce_to(total, [(leaf, leaf) for leaf in leaves])
+        summed = [strategy.experimental_local_results(leaf)[0] for leaf in reduced]
+    else:
+        summed = [strategy.reduce(total, leaf, axis=None) for leaf in leaves]
+    return tf.nest.pack_sequence_as(values, summed)
+
+
+def mean_over_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:
+    """The mean of one tensor per replica."""
+    if tensorflow_internals.workers(strategy)[0] > 1:
+        return strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
+    return tf.reduce_mean(tf.stack(strategy.experimental_local_results(value)), axis=0)
+
+
+def made_in_scope(variables: list[Any], strategy: tf.distribute.Strategy) -> bool:
+    """Whether every variable was created inside `strategy.scope()`."""
+    return all(strategy.extended.variable_created_in_scope(variable) for variable in variables)
+
+
+def require_tensorflow_backend() -> None:
+    """Raises if Keras runs on something else."""
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise ConfigurationError(
+            message(
+                "Loopwright trains with TensorFlow.",
+                expected="Keras with the TensorFlow backend",
+                received=f"the {backend} backend",
+                do="set KERAS_BACKEND=tensorflow before importing keras",
+            )
+        )

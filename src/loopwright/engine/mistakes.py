@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright import silencing
+from loopwright import step_warnings
 from loopwright.compat import error_messages, keras_internals, keras_optimizers, tapes
 from loopwright.compat.keras_internals import Called
 from loopwright.compat.keras_optimizers import Applied
@@ -106,8 +106,8 @@ def check_side_effects(step: Step) -> None:
         return [line for function in chosen for line in error_messages.own_lines(function)]
 
     for effect in side_effects(error_messages.own_lines(step.source), numbers, methods)[:1]:
-        with silencing.silenced(step.silenced):
-            silencing.warn("python-side-effect", _once(step.title, effect))
+        with step_warnings.silenced(step.silenced):
+            step_warnings.warn("python-side-effect", _once(step.title, effect))
 
 
 def _once(title: str, effect: SideEffect) -> str:

@@ -12,7 +12,7 @@ from loopwright.engine.runners import Runners
 from loopwright.engine.stepper import Training
 from loopwright.events import PlanChosen
 from loopwright.loop.clock import Stopwatch
-from loopwright.plans import plan_cache
+from loopwright.plans import plan_history
 from loopwright.plans.plan import (
     WORDS,
     Plan,
@@ -151,7 +151,7 @@ class Piloting:
             plans = [change.plan for change in history.changes]
             is_choice = len(plans) == 1 and plans[0] != start
             return Choice(plans[0], "as recorded") if is_choice else None
-        found = plan_cache.remembered(identity)
+        found = plan_history.remembered(identity)
         self.history = (
             history.measuring(identity) if found is None else history.chosen(identity, found)
         )
@@ -201,7 +201,7 @@ class Piloting:
         if self._tuner is not None and self._tuner.choice is not None:
             self._untold, self._tuner.choice = self._tuner.choice, None
             if self._tuner.remembered is None:
-                plan_cache.remember(self._identity, self._untold)
+                plan_history.remember(self._identity, self._untold)
                 self.history = self.history.chosen(self._identity, self._untold)
                 self._record(self.history)
         if self._untold is not None:

@@ -12,8 +12,8 @@ from loopwright.data import batches as nests
 from loopwright.data.read_errors import read_errors_explained
 from loopwright.data.reader import ResidentReader
 from loopwright.data.source import Data, Feed, Resident
-from loopwright.distribute import runtime
-from loopwright.engine.validation import feed_after, undisturbed
+from loopwright.distribute import replicas
+from loopwright.engine.scorer import feed_after, undisturbed
 from loopwright.errors import DataError, message
 from loopwright.loop.meter import Pace
 from loopwright.plans.plan import Plan
@@ -80,8 +80,8 @@ class Predictor:
 def _on_all_replicas(step: _Step, strategy: tf.distribute.Strategy, *, casts: bool) -> _Step:
     def on_batch(batch: Any) -> Any:
         batch = nests.to_floatx(batch) if casts else batch
-        shares = runtime.split_here(batch, strategy)
-        with keras_optimizers.replicas_draw_apart(runtime.local_replicas(strategy)):
+        shares = replicas.split_here(batch, strategy)
+        with keras_optimizers.replicas_draw_apart(replicas.local_replicas(strategy)):
             outputs = strategy.run(step, args=(shares,))
         local = strategy.experimental_local_results
         return tf.nest.map_structure(lambda value: _joined(local(value)), outputs)

@@ -9,14 +9,14 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright import silencing
+from loopwright import step_warnings
 from loopwright.compat import comparisons, failures, tensorflow_internals
 from loopwright.compat.error_messages import explained
 from loopwright.compat.failure_texts import error_for
 from loopwright.data.reader import Reader, ResidentReader, StreamReader
 from loopwright.data.source import Feed
-from loopwright.distribute import runtime
-from loopwright.engine import chunks
+from loopwright.distribute import replicas
+from loopwright.engine import loops
 from loopwright.engine.bounds import Bounds
 from loopwright.engine.loops import Loops, next_optional
 from loopwright.engine.nan import Watch, first_operation
@@ -200,14 +200,14 @@ class StepRunner:
             reader.held = optional.get_value()
         if reader.held is not None:
             batch, reader.held = reader.held, None
-            size = int(runtime.count_examples(batch))
+            size = int(replicas.count_examples(batch))
             reader.sizes.add(size)
-            return 1, chunks.alone(batch, spec, size), True
+            return 1, loops.alone(batch, spec, size), True
         size = max(reader.sizes)
-        limit = min(steps, chunks.room(spec, size))
+        limit = min(steps, loops.room(spec, size))
 
         def pull(iterator: Any, limit: Any) -> Any:
-            return chunks.pull(lambda: next_optional(iterator, reader.end), spec, size, limit)
+            return loops.pull(lambda: next_optional(iterator, reader.end), spec, size, limit)
 
         function = self._function(("pull", size, reader.end == "marked"), pull)
         count, chunk, is_other, other = function(reader.iterator, tf.constant(limit))
@@ -254,7 +254,7 @@ class StepRunner:
         looks = self._finite.looks and not self.skips and self._step.replicas == 1
         variables = list(state.named(self._step.task).values()) if looks else []
         before = [variable.read_value() for variable in variables]
-        with silencing.silenced(self._step.silenced):
+        with step_warnings.silenced(self._step.silenced):
             outputs, seen = self._one_eager_step(batch)
         if looks and not bool(seen[0]):
             again = functools.partial(self._loops.one, batch)
@@ -309,7 +309,7 @@ class StepRunner:
         one: Any = tensorflow_internals.compiled(self._loops.one)
         concrete = one.get_concrete_function(spec)
         self._graphs.append(concrete.graph)
-        tensorflow_internals.run_on_copies(concrete, (chunks.zeros(spec, size),))
+        tensorflow_internals.run_on_copies(concrete, (loops.zeros(spec, size),))
 
     def _function(self, key: Any, function: Callable[..., Any]) -> Any:
         if key not in self._functions:
@@ -336,10 +336,10 @@ class StepRunner:
                     arguments = (resident.tensors, reader.order, tf.constant(begin))
                     yield ("resident", own), self._loops.over_resident(own), arguments
         else:
-            spec, known = reader.batch_spec, runtime.known_example_count(reader.batch_spec)
+            spec, known = reader.batch_spec, replicas.known_example_count(reader.batch_spec)
             for size in reader.sizes if known is None else [known]:
                 if self._plan.feed == "chunk":
-                    chunk = chunks.empty(spec, size)
+                    chunk = loops.empty(spec, size)
                     yield ("chunk", size), self._loops.over_chunk, (chunk,)
                 else:
                     loop = self._loops.over_stream(reader.end, spec)

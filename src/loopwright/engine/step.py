@@ -9,12 +9,14 @@ import tensorflow as tf
 
 from loopwright.compat import keras_optimizers, tensorflow_internals
 from loopwright.data import batches
-from loopwright.distribute import runtime
+from loopwright.distribute import replicas as runtime
 from loopwright.task import (
     constants,
-    scalars,
     scheduled_value,
     variables,
+)
+from loopwright.task import (
+    task as scalars,
 )
 from loopwright.task.gradients import StepScope, step_scope
 from loopwright.task.keras_model import as_keras_merges

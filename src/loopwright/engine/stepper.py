@@ -7,7 +7,7 @@ from typing import Any, final
 from loopwright.data.read_errors import read_errors_explained
 from loopwright.data.reader import Reader, ResidentReader, StreamReader
 from loopwright.data.source import NOTHING_READ, Feed, Read
-from loopwright.distribute import runtime
+from loopwright.distribute import replicas
 from loopwright.engine.choosing import BackgroundCompile
 from loopwright.engine.epoch_metrics import Tally
 from loopwright.engine.nan import MOST_SKIPPED
@@ -17,7 +17,7 @@ from loopwright.events import BatchSkipped
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Pilot
-from loopwright.warning_places import warn_at_call
+from loopwright.step_warnings import warn_at_call
 
 
 @final
@@ -154,7 +154,7 @@ class Training:
         if isinstance(reader, ResidentReader):
             return reader.resident.batch_size
         seen = reader.sizes if isinstance(reader, StreamReader) else ()
-        return max(seen, default=runtime.known_example_count(feed.batch_spec))
+        return max(seen, default=replicas.known_example_count(feed.batch_spec))
 
     def _step_in_words(self, done: int) -> str:
         """Names the step after `done` steps, and its batch."""

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright import silencing
+from loopwright import step_warnings
 from loopwright.compat import (
     error_messages,
     keras_internals,
@@ -75,7 +75,7 @@ def build(step: Step, batch_spec: Any) -> Built:
     """Traces `step` for batches of this spec. Raises in words what is wrong with it."""
     with (
         error_messages.explained(step.title, batch_spec),
-        silencing.silenced(step.silenced),
+        step_warnings.silenced(step.silenced),
         constants.recorded() as traces,
     ):
         if step.reports_last:

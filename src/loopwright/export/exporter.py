@@ -25,8 +25,8 @@ from loopwright.checkpoints.staging import staged
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import ConfigurationError, LoopwrightError, message
 from loopwright.export import outputs
+from loopwright.step_warnings import warn_at_call
 from loopwright.task import calls
-from loopwright.warning_places import warn_at_call
 
 Format = Literal["saved_model", "keras"]
 EXAMPLES = 8

@@ -14,7 +14,7 @@ from loopwright.data.arrays import Arrays
 from loopwright.data.samples import Sample, is_dense, numbers, sample, shared_rows
 from loopwright.data.source import Data
 from loopwright.errors import DataError, message
-from loopwright.silencing import warn
+from loopwright.step_warnings import warn
 from loopwright.task import pixel_flow
 from loopwright.task.guards import is_of_keras
 from loopwright.task.keras_model import CompiledModel

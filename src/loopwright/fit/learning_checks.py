@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from loopwright import silencing
+from loopwright import step_warnings
 from loopwright.compat import keras_optimizers
 from loopwright.compat.error_messages import variable_name
 from loopwright.errors import message
@@ -51,7 +51,7 @@ class LearningWatch:
 
     def __call__(self, event: Event) -> None:
         """Look at an event, and warn of what it shows."""
-        with silencing.silenced(self._silenced):
+        with step_warnings.silenced(self._silenced):
             match event:
                 case Trained():
                     self._look_at_loss(event)
@@ -102,7 +102,7 @@ class LearningWatch:
         owner = "" if len(self._optimizers) == 1 else f" of {path}"
         what = f"No weight{owner} changed in the first {UPDATES} updates"
         if rate < _NO_RATE:
-            silencing.warn(
+            step_warnings.warn(
                 "zero-learning-rate",
                 message(
                     f"{what}: the learning rate is {rate:g}.",
@@ -113,7 +113,7 @@ class LearningWatch:
                 ),
             )
             return
-        silencing.warn(
+        step_warnings.warn(
             "zero-gradients",
             message(
                 f"{what}: all gradients are exactly zero.",
@@ -144,7 +144,7 @@ class LearningWatch:
         self._is_told = True
         rates = learning_rates(self._optimizers)
         listed = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
-        silencing.warn(
+        step_warnings.warn(
             "exploding-loss",
             message(
                 "The loss explodes: it is more than a million times its first value.",
@@ -169,7 +169,7 @@ class LearningWatch:
         if self._is_told or len(self._epoch_losses) < EPOCHS or not is_constant:
             return
         self._is_told = True
-        silencing.warn(
+        step_warnings.warn(
             "constant-loss",
             message(
                 f"The loss was exactly the same in the first {EPOCHS} epochs.",

@@ -10,7 +10,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright import silencing
+from loopwright import step_warnings
 from loopwright.checkpoints.run_directory import Snapshot
 from loopwright.compat import tensorflow_internals
 from loopwright.data.source import NOTHING_READ, Data, Feed, Read
@@ -19,10 +19,9 @@ from loopwright.engine.epoch_metrics import Tally
 from loopwright.engine.nan import OnNan
 from loopwright.engine.plan_selector import Piloting
 from loopwright.engine.runners import Runners
-from loopwright.engine.scorer import Scorer
+from loopwright.engine.scorer import Scorer, undisturbed
 from loopwright.engine.step_cost import slow_step
 from loopwright.engine.stepper import Training
-from loopwright.engine.validation import undisturbed
 from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
 from loopwright.exactness import EXACT
@@ -280,7 +279,7 @@ class Fitting:
             graph=graph,
             undisturbed=lambda: undisturbed(lent.task, lent.strategy),
         )
-        with silencing.silenced(lent.runners.silenced):
+        with step_warnings.silenced(lent.runners.silenced):
             data_checks.check(asked.data, asked.sets, conditions)
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:

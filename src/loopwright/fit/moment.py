@@ -13,7 +13,7 @@ from loopwright.config.edits import (
     edits,
     refusal,
 )
-from loopwright.data import specs
+from loopwright.data import batches as specs
 from loopwright.data.source import Read, changed_data
 from loopwright.distribute import replicas
 from loopwright.engine.trace import Built
@@ -23,9 +23,9 @@ from loopwright.exactness import BEST_EFFORT, Exact, Inexact
 from loopwright.fit import declaration
 from loopwright.fit.leg import Fitting
 from loopwright.loop.schedule import Place, restarted
+from loopwright.step_warnings import warn_at_call
 from loopwright.task import repeatable, resources, variables
 from loopwright.task.task import class_name
-from loopwright.warning_places import warn_at_call
 
 
 def require_resumable(fitting: Fitting, exact: Exact) -> tuple[dict[str, Any], list[str]]:

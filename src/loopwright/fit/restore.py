@@ -8,7 +8,7 @@ from typing import Any, Literal, final
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.initial_weights import start_from
 from loopwright.checkpoints.run_directory import Run
-from loopwright.data import specs
+from loopwright.data import batches
 from loopwright.distribute import replicas
 from loopwright.distribute.team import Team
 from loopwright.engine.runners import Runners
@@ -75,7 +75,7 @@ def _read(
 ) -> _Found:
     checkpoint, snapshot = run.chosen(which, metric)
     if snapshot.batch is not None or not snapshot.has_data:
-        spec = None if snapshot.batch is None else specs.decoded(snapshot.batch)
+        spec = None if snapshot.batch is None else batches.decoded(snapshot.batch)
         runners.built("train_step", spec)
     named = variables.named(task)
     everywhere = team.everywhere(named)

@@ -10,11 +10,8 @@ from typing import Any
 
 from loopwright.checkpoints.run_directory import Run, Snapshot
 from loopwright.config.edits import OnChange
-from loopwright.engine.validation import undisturbed
-from loopwright.errors import (
-    ConfigurationError,
-    message,
-)
+from loopwright.engine.scorer import undisturbed
+from loopwright.errors import ConfigurationError, message
 from loopwright.events import (
     Event,
     Finished,
@@ -51,11 +48,11 @@ from loopwright.sinks.facts import (
     learning_rates,
     optimizers,
 )
+from loopwright.sinks.log import WorkerLog
 from loopwright.sinks.run_files import Files, RunFiles
-from loopwright.sinks.worker_log import WorkerLog
+from loopwright.step_warnings import warn_at_call
 from loopwright.task import repeatable
 from loopwright.task.averages import finalize_averages
-from loopwright.warning_places import warn_at_call
 
 
 def leg_events(

@@ -14,7 +14,7 @@ from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, message
 from loopwright.exactness import EXACT, Exact, Inexact
 from loopwright.fit.leg import Asked
-from loopwright.warning_places import warn_at_call
+from loopwright.step_warnings import warn_at_call
 
 Found = tuple[Checkpoint, Snapshot]
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, final
 
-from loopwright.warning_places import warn_at_call
+from loopwright.step_warnings import warn_at_call
 
 _PREEMPTING = (signal.SIGTERM, signal.SIGUSR1)
 

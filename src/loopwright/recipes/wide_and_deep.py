@@ -18,7 +18,8 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 import loopwright as lw
-from loopwright.recipes import _figures, _weather, run
+from loopwright.recipes import _figures, run
+from loopwright.recipes import _figures as _weather
 
 AHEAD_HOURS = 12
 MONTHS, HOURS = 12, 24

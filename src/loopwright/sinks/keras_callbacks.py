@@ -20,7 +20,7 @@ from loopwright.events import (
     epoch_logs,
 )
 from loopwright.loop.clock import Stopwatch
-from loopwright.sinks.batch_calls import BatchCalls
+from loopwright.sinks.batch_hooks import BatchCalls
 from loopwright.sinks.callback_model import (
     Scoring,
     callback_model,
@@ -36,8 +36,8 @@ from loopwright.sinks.callback_state import (
     restore_callbacks,
 )
 from loopwright.sinks.timed_callbacks import TimedCallbacks
+from loopwright.step_warnings import warn_at_call
 from loopwright.task.task import Task
-from loopwright.warning_places import warn_at_call
 
 
 @final

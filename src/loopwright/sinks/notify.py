@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 from loopwright.events import Event, Sink
-from loopwright.warning_places import warn_at_call
+from loopwright.step_warnings import warn_at_call
 
 
 def tolerated(sink: Sink) -> Sink:

@@ -2,23 +2,131 @@
 
 import functools
 import json
+import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, final
 
 from rich.console import Console
 
 from loopwright import disk
-from loopwright.events import Event, Finished, Saved, Sink, Started
-from loopwright.sinks import growing
+from loopwright.events import EpochEnded, Event, Finished, Saved, Sink, Started, Trained
 from loopwright.sinks.facts import Facts
-from loopwright.sinks.journal import JOURNAL, Journal, plain
 from loopwright.sinks.log import Lines
 from loopwright.sinks.notify import attempted, tolerated
-from loopwright.sinks.pictures import Pictures
 from loopwright.sinks.report import write_report
-from loopwright.sinks.tensorboard import HOME, TensorBoardFiles, event_files
+from loopwright.sinks.tensorboard import HOME, Pictures, TensorBoardFiles, event_files
+from loopwright.step_warnings import warn_at_call
+
+
+def cut(run_dir: Path, name: str, length: int) -> None:
+    """Forgets what was written after the first `length` bytes; tells if there are fewer."""
+    handle = disk.opened(run_dir, name, os.O_RDWR)
+    try:
+        found = os.fstat(handle).st_size
+        if found < length:
+            warn_at_call(
+                f"{run_dir / name} has lost its end: {found:,} bytes, where the checkpoint has "
+                f"seen {length:,}. The run goes on; the history in the checkpoint is whole."
+            )
+        else:
+            os.ftruncate(handle, length)
+    finally:
+        os.close(handle)
+
+
+def cut_all(run_dir: Path, names: list[str], lengths: Mapping[str, int]) -> None:
+    """Cuts files of a run; those that no checkpoint has seen are removed."""
+    for name in names:
+        length = lengths.get(name)
+        if length is None:
+            disk.delete(run_dir, name)
+        else:
+            cut(run_dir, name, length)
+
+
+JOURNAL = "metrics.jsonl"
+_SECONDS_BETWEEN_TRAINED = 1.0
+_END = b'{"event": "finished"'
+
+
+@final
+class Journal:
+    """A sink that writes lines; of many `Trained` in a second it writes one."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float],
+        learning_rates: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._run_dir, self._name = path.parent, path.name
+        self._clock, self._learning_rates = clock, learning_rates
+        self._file: Any = None
+        self._last_trained = -math.inf
+
+    def open(self, after_bytes: int, *, is_new_leg: bool = False) -> None:
+        """Goes on after the first `after_bytes` bytes.
+
+        The line that says how a leg ended comes after its last checkpoint; a new leg leaves it.
+        """
+        handle = disk.opened(self._run_dir, self._name, os.O_RDWR | os.O_CREAT)
+        self._file = os.fdopen(handle, "r+b", buffering=0)  # closed by close
+        disk.sync(self._run_dir)  # checkpoints refer to it
+        if is_new_leg:
+            self._file.seek(after_bytes)
+            last = self._file.readline()
+            after_bytes += len(last) if last.startswith(_END) else 0
+        self.cut(after_bytes)
+
+    def __call__(self, event: Event) -> None:
+        """Hears an event."""
+        if isinstance(event, Saved):
+            return  # it comes after the checkpoint, which could not have seen it
+        now = self._clock()
+        if isinstance(event, Trained):
+            if now - self._last_trained < _SECONDS_BETWEEN_TRAINED:
+                return
+            self._last_trained = now
+        line = {"event": _snake(type(event).__name__), "time": round(now, 3), **asdict(event)}
+        if isinstance(event, EpochEnded):
+            line["learning_rates"] = dict(self._learning_rates())
+        self._file.write(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
+
+    def cut(self, after_bytes: int) -> None:
+        """Forgets the lines after the first `after_bytes` bytes: they are about to happen anew."""
+        cut(self._run_dir, self._name, after_bytes)
+        self._file.seek(0, os.SEEK_END)
+
+    def sync(self) -> None:
+        """Until it is on disk."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Ends it."""
+        if self._file is not None:
+            self._file.close()
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it; numbers that it does not know become words."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
 
 LOG = "train.log"
 _WRITTEN = ("environment.json", "model.txt", "history.json", "status.json", "report.html")
@@ -79,7 +187,7 @@ class RunFiles:
         disk.refuse_links(self._directory, JOURNAL, LOG, *_WRITTEN)
         known_events = event_files(self._directory)
         self._journal.open(lengths.get(JOURNAL, 0), is_new_leg=is_new_leg)
-        growing.cut_all(self._directory, known_events, lengths)
+        cut_all(self._directory, known_events, lengths)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         handle = disk.opened(self._directory, LOG, flags)
         self._log = os.fdopen(handle, "a", encoding="utf-8")
@@ -120,7 +228,7 @@ class RunFiles:
         """Forgets what is about to happen anew."""
         self._board.close()
         self._journal.cut(lengths[JOURNAL])
-        growing.cut_all(self._directory, event_files(self._directory), lengths)
+        cut_all(self._directory, event_files(self._directory), lengths)
 
     def sync(self) -> None:
         """Until the journal is on disk."""

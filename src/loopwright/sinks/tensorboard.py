@@ -133,3 +133,32 @@ class TensorBoardFiles:
         """TensorFlow makes its files as the process's umask says."""
         if self._writers:
             disk.give_modes(self._run_dir, self._home)
+
+
+_SECONDS_BETWEEN_PICTURES = 30.0
+
+
+@final
+class Pictures:
+    """A sink that shows the images of a task in TensorBoard."""
+
+    def __init__(
+        self,
+        images: Callable[[], Mapping[str, Any]],
+        board: TensorBoardFiles,
+        clock: Callable[[], float],
+    ) -> None:
+        self._images, self._board, self._clock = images, board, clock
+        self._drawn_at, self._drawn_step = -math.inf, -1
+
+    def __call__(self, event: Event) -> None:
+        """Hears an event; the end of a run is always shown."""
+        is_due = isinstance(event, EpochEnded) and (
+            self._clock() - self._drawn_at >= _SECONDS_BETWEEN_PICTURES
+        )
+        is_end = isinstance(event, Finished) and event.reason in ("complete", "stopped")
+        if not (is_due or is_end) or event.step == self._drawn_step:
+            return
+        self._drawn_at, self._drawn_step = self._clock(), event.step
+        for name, images in self._images().items():
+            self._board.picture(name, images, event.step)

@@ -5,18 +5,244 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Literal, final
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, TextIO, final
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.control import strip_control_codes
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.segment import Segment, Segments
+from rich.table import Table
+from rich.text import Text
 
 from loopwright.checkpoints.retention import KeepBest
 from loopwright.errors import ConfigurationError, message
-from loopwright.events import Event, Metrics, Sink
+from loopwright.events import (
+    BatchSkipped,
+    EpochEnded,
+    EpochStarted,
+    Event,
+    Finished,
+    Metrics,
+    Noted,
+    PlanChosen,
+    Sink,
+    Started,
+    Trained,
+    Validated,
+)
 from loopwright.sinks import progress_text
-from loopwright.sinks.bar import Bar, is_terminal
 from loopwright.sinks.log import Lines
-from loopwright.sinks.outlook import DEFAULT_RULE
+from loopwright.sinks.progress_text import DEFAULT_RULE, Outlook
+
+_SECONDS_BETWEEN_DRAWINGS = 0.2
+_SECONDS_BETWEEN_EPOCHS = 0.1  # short epochs are printed together: each print costs a millisecond
+_BAR_COLUMNS = (6, 30)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether what is written there is seen at once."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+@final
+class Bar:
+    """Live lines for the run and the running epoch; finished epochs stay above them."""
+
+    def __init__(
+        self,
+        output: Console,
+        clock: Callable[[], float],
+        rule: KeepBest,
+        best_before: Callable[[], tuple[float, int] | None],
+    ) -> None:
+        self._output, self._clock = output, clock
+        self._run = Started(0, None, None, None)
+        self._live: Live | None = None
+        self._drawn_at = float("-inf")
+        self._unfinished: Trained | None = None
+        self._validated: Validated | None = None
+        self._unkept: list[EpochEnded] = []
+        self._epochs_kept_at = float("-inf")
+        self._recent: deque[tuple[float, int]] = deque(maxlen=20)
+        self._rate: float | None = None
+        self._outlook = Outlook(clock, rule, best_before)
+
+    def show(self, event: Event) -> None:
+        """Hears an event."""
+        self._outlook.hear(event)
+        if isinstance(event, Trained):
+            self._unfinished = event
+            self._draw_if_due()
+        elif isinstance(event, PlanChosen):
+            self._keep(progress_text.chosen(event))
+        elif isinstance(event, BatchSkipped):
+            self._keep(progress_text.skipped(event))
+        elif isinstance(event, Noted):
+            self._keep_epochs()
+            self._output.print(Text(f"note: {event.text}", "yellow"))
+        elif isinstance(event, Validated):
+            if self._validated is not None:
+                self._keep(progress_text.validated(self._validated))
+            self._validated = event
+            self._recent.clear()  # the time it took says nothing about the rate of steps
+            self._draw_if_due()
+        elif isinstance(event, EpochEnded):
+            self._unfinished = self._validated = None
+            self._unkept.append(event)
+            if self._clock() - self._epochs_kept_at >= _SECONDS_BETWEEN_EPOCHS:
+                self._keep_epochs()
+            if event.seconds >= 1:  # else a bar for each short epoch would only flicker
+                self._drawn_at = float("-inf")
+        elif isinstance(event, EpochStarted):
+            self._recent.clear()
+            self._unfinished = Trained(event.step, event.epoch, 0, 0, 0.0, {})
+            self._draw_if_due()
+        elif isinstance(event, Started):
+            self._start(event)
+        elif isinstance(event, Finished):
+            self._finish(event)
+
+    def close(self) -> None:
+        """Gives the terminal back: cursor, stdout and stderr."""
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+
+    def _start(self, event: Started) -> None:
+        self.close()
+        self._run, self._rate, self._drawn_at = event, None, float("-inf")
+        self._unfinished = self._validated = None
+        self._unkept.clear()
+        is_screen = self._output.file in (sys.stdout, sys.stderr)
+        self._live = Live(
+            console=self._output,
+            auto_refresh=False,
+            transient=True,
+            # What is printed meanwhile goes above the bar; what goes to a file goes there still.
+            redirect_stdout=is_screen and is_terminal(sys.stdout),
+            redirect_stderr=is_screen and is_terminal(sys.stderr),
+        )
+        self._live.start()
+        if event.resumed_steps:
+            self._keep(progress_text.goes_on(event))
+
+    def _keep_epochs(self) -> None:
+        """Prints a line for every epoch that has none yet."""
+        ended, self._unkept = self._unkept, []
+        if ended:
+            self._print([progress_text.ended(self._run, each) for each in ended])
+            self._epochs_kept_at = self._clock()
+
+    def _finish(self, event: Finished) -> None:
+        self.close()
+        self._keep_epochs()
+        if self._unfinished is not None and self._unfinished.step_in_epoch:
+            self._keep(progress_text.running(self._run, self._unfinished, None))
+        if self._validated is not None:
+            self._keep(progress_text.validated(self._validated))
+        self._keep([progress_text.last(self._run, event), *progress_text.spent(event)])
+        if event.advice:
+            self._output.print(Text(event.advice, "yellow"))
+
+    def _keep(self, parts: Sequence[progress_text.Part]) -> None:
+        """Prints a line that stays, below the epochs before it."""
+        self._keep_epochs()
+        self._print([parts])
+
+    def _print(self, lines: Iterable[Sequence[progress_text.Part]]) -> None:
+        with self._output:
+            if self._live is not None and self._unfinished is None:
+                self._live.update(Text(), refresh=True)
+            width = self._output.width
+            segments = [each for parts in lines for each in self._segments(parts, width)]
+            self._output.print(Segments(segments), end="", crop=False)
+
+    def _segments(self, parts: Sequence[progress_text.Part], width: int) -> Iterator[Segment]:
+        """What rich makes of the wrapped parts; it takes ten times longer, and epochs can be short.
+
+        Only a part that is wider than the screen is left to rich.
+        """
+        style = self._output.get_style
+        for number, line in enumerate(progress_text.wrapped(parts, width)):
+            indent = progress_text.INDENT if number else ""
+            if len(line) == 1 and len(indent) + progress_text.columns(line) > width:
+                yield from self._output.render(_line(line, indent))
+                continue
+            yield Segment(indent)
+            for place, part in enumerate(line):
+                if place:
+                    yield Segment(progress_text.GAP, style("dim"))
+                text = strip_control_codes(part.text)
+                yield Segment(text, style(part.style) if part.style else None)
+            yield Segment.line()
+
+    def _draw_if_due(self) -> None:
+        now = self._clock()
+        if now - self._drawn_at < _SECONDS_BETWEEN_DRAWINGS:
+            return
+        if self._live is None or self._unfinished is None:
+            return
+        self._drawn_at = now
+        self._keep_epochs()
+        if self._unfinished.steps:  # from the first call on: it compiles, which is no rate
+            self._recent.append((now, self._unfinished.step))
+            (since, first), (until, last) = self._recent[0], self._recent[-1]
+            if last > first and until > since:
+                self._rate = (last - first) / (until - since)
+            self._outlook.note_loss(self._unfinished)
+        width = self._output.width
+        lines = [*_wrapped(self._outlook.parts(), width), *self._bars(self._unfinished, now)]
+        if self._validated is not None:
+            lines += _wrapped(progress_text.validated(self._validated), width)
+        self._live.update(Group(*lines), refresh=True)
+
+    def _bars(self, event: Trained, now: float) -> list[Text | Table]:
+        """A bar for the run, where it is more than one epoch, and one for the epoch."""
+        epoch, *rest = progress_text.running(self._run, event, self._rate)
+        width, (least, most) = self._output.width, _BAR_COLUMNS
+        room = width - cell_len(epoch.text) - least - 2
+        beside, *below = progress_text.wrapped(rest, room)
+        of_run = self._outlook.progress(event)
+        left = [] if of_run is None else self._outlook.left(event)
+        if (
+            max(progress_text.columns(beside), progress_text.columns(left)) > room
+        ):  # no room for a bar
+            of_run_too = [progress_text.Part("run", "bold"), *left] if left else []
+            return [*_wrapped(of_run_too, width), *_wrapped([epoch, *rest], width)]
+        rows = [(epoch, progress_text.progress(self._run, event), _line(beside))]
+        if of_run is not None:
+            rows.insert(0, (progress_text.Part("run", "bold"), of_run, _line(left)))
+        columns = min(most, room + least - max(text.cell_len for _, _, text in rows))
+        grid = Table.grid(padding=(0, 1))
+        for label, (done, total), text in rows:
+            is_endless = total is None
+            bar = ProgressBar(total, done, columns, is_endless, animation_time=now)
+            grid.add_row(Text(label.text, label.style), bar, text)
+        unplaced = [part for line in below for part in line]
+        return [grid, *_wrapped(unplaced, width, is_continued=True)]
+
+
+def _wrapped(
+    parts: Iterable[progress_text.Part], room: int, *, is_continued: bool = False
+) -> Iterator[Text]:
+    """Lines of at most `room` columns; only a part that is wider than that may exceed them."""
+    for number, line in enumerate(
+        progress_text.wrapped(parts, room - len(progress_text.INDENT) * is_continued)
+    ):
+        indent = progress_text.INDENT if number or is_continued else ""
+        yield _line(line, indent)
+
+
+def _line(parts: Iterable[progress_text.Part], indent: str = "") -> Text:
+    line, gap = Text(indent, overflow="fold"), ""
+    for part in parts:
+        line.append(gap, "dim").append(part.text, part.style)
+        gap = progress_text.GAP
+    return line
 
 
 def console(

@@ -9,7 +9,7 @@ import keras
 from loopwright.compat.keras_internals import Called, layers_in
 from loopwright.compat.keras_optimizers import counter_in
 from loopwright.errors import StepError, message
-from loopwright.silencing import warn
+from loopwright.step_warnings import warn
 from loopwright.task.guards import flow
 
 MOST_UPDATES = 10

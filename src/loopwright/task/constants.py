@@ -13,7 +13,7 @@ from loopwright.compat.error_messages import own_lines, place_of, shape_text
 from loopwright.compat.random_calls import DrawingCall, drawing_calls
 from loopwright.errors import message
 from loopwright.exactness import BEST_EFFORT
-from loopwright.silencing import warn
+from loopwright.step_warnings import warn
 
 FEWEST_ELEMENTS = 32
 """Arrays of so many elements may be a batch; weights of a sum, axes and filters are smaller."""

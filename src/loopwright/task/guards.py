@@ -16,7 +16,7 @@ from loopwright.compat.error_messages import (
     variable_name,
 )
 from loopwright.errors import StepError, message
-from loopwright.silencing import warn
+from loopwright.step_warnings import warn
 
 
 def trainable(model_or_variables: Any) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, final
 import keras
 import tensorflow as tf
 
-from loopwright.distribute import runtime
+from loopwright.distribute import replicas
 from loopwright.errors import ConfigurationError, message
 from loopwright.task import variables
 from loopwright.task.task import Task, class_name
@@ -52,7 +52,7 @@ def as_task(given: Any, strategy: tf.distribute.Strategy) -> Task:
     """What was given to `Trainer`, as a task whose variables belong to the strategy."""
     if isinstance(given, Task | keras.Model):
         task = given if isinstance(given, Task) else CompiledModel(given)
-        if runtime.replica_count(strategy) > 1:
+        if replicas.replica_count(strategy) > 1:
             _require_made_in_scope(task, strategy)
     elif callable(given):
         with strategy.scope():
@@ -73,7 +73,7 @@ def as_task(given: Any, strategy: tf.distribute.Strategy) -> Task:
 
 def _require_made_in_scope(task: Task, strategy: tf.distribute.Strategy) -> None:
     held = [v for part in variables.parts(task) for v in variables.variables(part.value)]
-    if not runtime.made_in_scope(held, strategy):
+    if not replicas.made_in_scope(held, strategy):
         raise ConfigurationError(
             message(
                 f"This {class_name(task)} was built outside the strategy's scope.",

@@ -3,7 +3,7 @@
 from loopwright.compat.comparisons import Comparison
 from loopwright.compat.error_messages import shape_text
 from loopwright.errors import StepError, message
-from loopwright.silencing import warn
+from loopwright.step_warnings import warn
 from loopwright.task.logits import (
     are_probabilities,
     are_scores,

@@ -7,7 +7,7 @@ import tensorflow as tf
 from loopwright.compat.comparisons import Comparison
 from loopwright.compat.error_messages import place_of, shape_text
 from loopwright.errors import StepError, message
-from loopwright.silencing import warn
+from loopwright.step_warnings import warn
 
 _UNCHANGED = frozenset(
     [

@@ -8,7 +8,7 @@ from typing import Any, final
 import keras
 import numpy as np
 
-from loopwright import silencing
+from loopwright import step_warnings
 from loopwright.compat import keras_internals, tensorflow_internals
 from loopwright.errors import StepError, message
 from loopwright.task import guards, variables
@@ -63,8 +63,8 @@ class Updates:
             listed = ", ".join(map(repr, new))
             kind = "the metric" if len(new) == 1 else "the metrics"
             numbers = "the training" if step == "train_step" else "validation and evaluate"
-            with silencing.silenced(self._silenced):
-                silencing.warn(
+            with step_warnings.silenced(self._silenced):
+                step_warnings.warn(
                     "idle-metric",
                     message(
                         f"{class_name(self._task)}.{step} does not update {kind} {listed}: "
@@ -119,7 +119,7 @@ def check_compiled(step: str, task: Task, graph: Any, outputs: Any) -> None:
             continue
         reached = guards.flow_in_sight(graph, tensorflow_internals.captures_of(graph, handles))
         if returned.name in reached:
-            silencing.warn(
+            step_warnings.warn(
                 "idle-metric",
                 message(
                     f"{step} returns the metric {metric.name!r} without an update: its value "

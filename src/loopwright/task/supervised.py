@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from loopwright.errors import StepError, message
 from loopwright.task import guards
-from loopwright.task.scalars import Scalars
-from loopwright.task.task import Task
-from loopwright.task.transforms import Transform
+from loopwright.task.gradients import Transform
+from loopwright.task.task import Scalars, Task
 
 
 @final

@@ -10,7 +10,7 @@ from loopwright.compat import tensorflow_internals
 from loopwright.compat.error_messages import shape_text, variable_name
 from loopwright.compat.keras_optimizers import Applied
 from loopwright.errors import message
-from loopwright.silencing import warn
+from loopwright.step_warnings import warn
 from loopwright.task import variables as state
 from loopwright.task.constants import uses_array
 from loopwright.task.guards import flow

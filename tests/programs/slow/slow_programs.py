@@ -25,8 +25,8 @@ def python_in_a_map(slow: bool) -> Slow:
     return Slow(
         regression,
         "Waiting for data took SHARE of the time: map(decode) at slow_programs.py:{line} runs "
-        "Python (tf.py_function), one call at a time; write it with TensorFlow operations, or cache its "
-        "results, .cache() after it.",
+        "Python (tf.py_function), one call at a time; write it with TensorFlow operations, or "
+        "cache its results, .cache() after it.",
         data.map(decode) if slow else data,
     )
 
@@ -72,8 +72,8 @@ def generator(slow: bool) -> Slow:
     return Slow(
         regression,
         "Waiting for data took SHARE of the time: make_batches at slow_programs.py:{line} makes "
-        "one batch after the other in Python; use a keras.utils.PyDataset with workers=4, or a tf.data "
-        "pipeline with .map(..., num_parallel_calls=tf.data.AUTOTUNE).",
+        "one batch after the other in Python; use a keras.utils.PyDataset with workers=4, or a "
+        "tf.data pipeline with .map(..., num_parallel_calls=tf.data.AUTOTUNE).",
         make_batches(),
     )
 

@@ -35,7 +35,8 @@ def test_what_was_said_before_an_error_is_not_lost(capfd: pytest.CaptureFixture[
 
 
 def test_a_program_without_standard_error_is_served_as_well():
-    code = "from loopwright.compat.quiet_start import quiet_start\nwith quiet_start():\n    print('done')"
+    load = "from loopwright.compat.quiet_start import quiet_start"
+    code = load + "\nwith quiet_start():\n    print('done')"
     done = subprocess.run(
         ["sh", "-c", f'exec {sys.executable} -c "{code}" 2>&-'],
         capture_output=True,
