@@ -98,10 +98,9 @@ _HOMES = {
     "plans.plan_history": ["PlanHistory"],
     "sinks.history": ["History"],
     "task.gradient_check": ["check_gradients"],
-    "task.scalars": ["Mean"],
     "task.scheduled_value": ["Scheduled"],
     "task.supervised": ["Supervised"],
-    "task.task": ["Task"],
+    "task.task": ["Mean", "Task"],
     "trainer": ["Trainer"],
 }
 _MODULES = ["components", "testing"]

@@ -468,8 +468,8 @@ def test_how_exactly_a_run_resumes_may_change():
 
 def test_reading_a_config_imports_no_tensorflow_keras_or_numpy():
     program = (
-        "import sys; from loopwright import config\n"
-        "config.load('digits', ['optimizer=adam', 'callbacks=[EarlyStopping]'])\n"
+        "import sys; from loopwright.config import file\n"
+        "file.load('digits', ['optimizer=adam', 'callbacks=[EarlyStopping]'])\n"
         "assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -22,7 +22,7 @@ from loopwright.cli import run_overview
 from loopwright.cli.main import app
 from loopwright.cli.run_overview import summary
 from loopwright.sinks.progress_text import Outlook
-from loopwright.sinks.report import read_record
+from loopwright.sinks.record import read_record
 
 STEPS_PER_EPOCH = 10
 

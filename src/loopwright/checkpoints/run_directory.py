@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
@@ -13,7 +13,6 @@ from loopwright.checkpoints import lock as run_lock
 from loopwright.checkpoints import retention, tensors
 from loopwright.checkpoints.inspection import position_bytes
 from loopwright.checkpoints.manifest import Checkpoint
-from loopwright.checkpoints.manifest_fields import require_resumable
 from loopwright.checkpoints.retention import (
     DEFAULT_KEEP,
     Entry,
@@ -24,12 +23,10 @@ from loopwright.checkpoints.retention import (
     kept_best,
 )
 from loopwright.checkpoints.saving import Writer
-from loopwright.checkpoints.snapshot import Reached
+from loopwright.checkpoints.snapshot import Snapshot, parsed
 from loopwright.checkpoints.store import Store
 from loopwright.data import reader
-from loopwright.data.source import Read
-from loopwright.errors import CheckpointError, ConfigurationError, message
-from loopwright.loop.schedule import Place, every
+from loopwright.errors import ConfigurationError, message
 from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.step_warnings import warn_at_call
@@ -37,57 +34,11 @@ from loopwright.step_warnings import warn_at_call
 CONFIG = "config.yaml"
 """What the command line writes down; a run that starts over keeps it."""
 
+
 _LOCK, _EXPORT = "lock", "export"
+
+
 _MOST_POSITION_BYTES = 64 * 2**20
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A moment of a run: everything but its tensors."""
-
-    leg: int
-    until: str
-    place: Place
-    scores: Mapping[str, Any]
-    """Of the last validation in the epoch, perhaps some steps earlier."""
-    first_step: int
-    first_epoch: int
-    read: Read
-    """What the leg has read of its data."""
-    data: Mapping[str, Any]
-    batch: Any
-    """What batches are like; None without data, or if that cannot be written down."""
-    has_data: bool
-    lengths: Mapping[str, int]
-    """How many bytes the files had that grow with the run, like `metrics.jsonl`."""
-    passed_over: Sequence[int]
-    """Steps whose batch was left out."""
-    tally: Mapping[str, Any]
-    history: Mapping[str, Any]
-    callbacks: Sequence[Mapping[str, Any]]
-    plans: Mapping[str, Any]
-    variables: Sequence[Mapping[str, Any]]
-    environment: Mapping[str, Any]
-    exact_until_step: int | None = None
-    """Since when the bits may differ from those of a run that was never interrupted."""
-    measured: Mapping[str, Any] | None = None
-    """The scores of exactly this state; empty if it was not validated."""
-    keep: Sequence[Mapping[str, Any]] | None = None
-    """The `KeepBest` rules of the run; None: written by a version that did not record them."""
-    declared: Mapping[str, Any] = field(default_factory=dict)
-    """What the program asked for when the leg began; empty in checkpoints of earlier versions."""
-    inexact: Mapping[str, Any] = field(default_factory=dict)
-    """Why the run cannot be resumed exactly; empty if it can."""
-
-    @property
-    def step(self) -> int:
-        """How many steps the whole run had done."""
-        return self.first_step + self.place.step
-
-    @property
-    def reached(self) -> Reached:
-        """How far the run had come."""
-        return Reached(self.leg, self.place, every(self.until))
 
 
 @final
@@ -434,23 +385,3 @@ def _warn_of_missed(step: int, rule: KeepBest, whole: Sequence[Checkpoint]) -> N
                 )
             )
             return
-
-
-def parsed(checkpoint: Checkpoint) -> Snapshot:
-    """Return the snapshot in a checkpoint."""
-    content = checkpoint.content
-    try:
-        require_resumable(content)
-        place, read = Place(**content["place"]), Read(**content["read"])
-        measured = retention.measured(content)
-        return Snapshot(**{**content, "place": place, "read": read, "measured": measured})
-    except (TypeError, KeyError) as error:
-        raise CheckpointError(
-            message(
-                f"The checkpoint {checkpoint.path} is not the checkpoint of a training run.",
-                expected="the fields that Trainer.fit writes",
-                received=f"{type(error).__name__}: {error}",
-                do="install the Loopwright that made it, put a copy back, or choose another "
-                "run_dir",
-            )
-        ) from None

@@ -21,8 +21,8 @@ from loopwright.checkpoints.store import Store
 from loopwright.config.file import FILE
 from loopwright.errors import CheckpointError, printable
 from loopwright.sinks.progress_text import length_of_time, number
-from loopwright.sinks.report import Record, rules_of
-from loopwright.sinks.report import number as finite
+from loopwright.sinks.record import Record, rules_of
+from loopwright.sinks.record import number as finite
 from loopwright.step_warnings import warn_at_call
 
 Status = Literal["running", "complete", "interrupted", "failed", "broken off", "empty", "damaged"]

@@ -159,7 +159,7 @@ def _sum_up(config: "schema.Config", scores: "Mapping[str, Any]") -> None:
 
     from loopwright.cli.run_overview import show, summary
     from loopwright.config.file import saved_in
-    from loopwright.sinks.report import read_record
+    from loopwright.sinks.record import read_record
     from loopwright.sinks.terminal import is_terminal
 
     run, task = config.directory, named_code(config)

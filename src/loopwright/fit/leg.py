@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from loopwright import step_warnings
-from loopwright.checkpoints.run_directory import Snapshot
+from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat import tensorflow_internals
 from loopwright.data.source import NOTHING_READ, Data, Feed, Read
 from loopwright.distribute.team import Agreement, Team

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from loopwright.checkpoints import retention, tensors
-from loopwright.checkpoints.run_directory import Snapshot
+from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat import environment
 from loopwright.config.edits import (
     STEP,

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loopwright.checkpoints.run_directory import Run, Snapshot
+from loopwright.checkpoints.run_directory import Run
+from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.config.edits import OnChange
 from loopwright.engine.scorer import undisturbed
 from loopwright.errors import ConfigurationError, message

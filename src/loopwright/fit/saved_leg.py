@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, final
 
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.retention import BestSoFar, require_measured
-from loopwright.checkpoints.run_directory import Run, Snapshot
+from loopwright.checkpoints.run_directory import Run
+from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat import tensorflow_internals
 from loopwright.compat.out_of_memory import out_of_memory_explained
 from loopwright.errors import (

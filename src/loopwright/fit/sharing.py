@@ -8,7 +8,8 @@ import keras
 
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.manifest import Checkpoint
-from loopwright.checkpoints.run_directory import Run, Snapshot
+from loopwright.checkpoints.run_directory import Run
+from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.data.source import Data, Objection
 from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, message

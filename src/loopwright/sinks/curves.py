@@ -6,7 +6,7 @@ from typing import Any
 
 from loopwright.checkpoints.retention import Best
 from loopwright.sinks.journal_sample import Sample
-from loopwright.sinks.report import mapping, number
+from loopwright.sinks.record import mapping, number
 
 Points = Sequence[tuple[float, float]]
 Lines = dict[str, list[tuple[float, float]]]

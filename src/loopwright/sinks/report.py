@@ -7,161 +7,26 @@ import base64
 import functools
 import hashlib
 import json
-import math
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import jinja2
 
 from loopwright import disk
-from loopwright.checkpoints.manifest import Checkpoint
-from loopwright.checkpoints.retention import Best, KeepBest, best_of, is_readable, kept_best
-from loopwright.checkpoints.store import Store
-from loopwright.config.file import saved_in
-from loopwright.errors import CheckpointError, ConfigurationError, message
-from loopwright.exactness import Inexact
 from loopwright.sinks.curves import best_mark, charts
-from loopwright.sinks.journal_sample import Sample, read_sample
-
-
-@final
-@dataclass(frozen=True)
-class Record:
-    """A run as its files tell of it; what is missing is empty."""
-
-    directory: Path
-    journal: Mapping[str, Sample]
-    """Events by kind; of a long journal a sample."""
-
-    @cached_property
-    def status(self) -> dict[str, Any]:
-        """Where the run is: `status`, `step`, `time`."""
-        return self.json("status.json")
-
-    @cached_property
-    def inexact(self) -> str:
-        """Why the run cannot be resumed exactly, in a sentence; empty if it can."""
-        reasons = self.status.get("not_exactly_resumable")
-        listed = reasons if isinstance(reasons, list) else []
-        texts = [text for text in listed if isinstance(text, str)]
-        return str(Inexact(tuple(texts))) if texts else ""
-
-    @cached_property
-    def finished(self) -> dict[str, Any]:
-        """How the last leg ended."""
-        return self._last("finished")
-
-    @cached_property
-    def last_epoch(self) -> dict[str, Any]:
-        """The numbers of the last epoch, under the names that Keras gives them."""
-        ended = self._last("epoch_ended")
-        scores = {f"val_{name}": value for name, value in mapping(ended.get("validation")).items()}
-        return {**mapping(ended.get("metrics")), **scores}
-
-    @cached_property
-    def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints that are whole, the oldest first."""
-        try:
-            found = Store(self.directory / "checkpoints").all()
-        except disk.UnsafeFileError:
-            raise
-        except CheckpointError:
-            return []
-        return [c for c in found if not c.damage and is_readable(c.content)]
-
-    @cached_property
-    def best(self) -> Best | None:
-        """The checkpoint that `restore("best")` gives."""
-        return best_of(self.checkpoints, rules_of(self.directory, self.checkpoints)[0])
-
-    @cached_property
-    def shares(self) -> list[tuple[str, float]]:
-        """Where the time of the last leg went, the largest share first."""
-        named = {name: number(spent) for name, spent in mapping(self.finished.get("spent")).items()}
-        spent = {name: seconds for name, seconds in named.items() if seconds and seconds > 0}
-        total = sum(spent.values())
-        shares = [(name, seconds / total) for name, seconds in spent.items()]
-        return sorted(shares, key=lambda share: -share[1])
-
-    def json(self, name: str) -> dict[str, Any]:
-        """The content of a file; nothing if there is none, or half of one."""
-        text = self.text(name)
-        try:
-            return mapping(json.loads(text))
-        except (ValueError, RecursionError):
-            return {}
-
-    def text(self, name: str) -> str:
-        """The text of a file; empty if there is none."""
-        try:
-            return disk.read(self.directory, name).decode(errors="replace")
-        except OSError:
-            return ""
-
-    def _last(self, event: str) -> dict[str, Any]:
-        sample = self.journal.get(event)
-        return sample.events[-1] if sample else {}
-
-
-def rules_of(directory: Path, checkpoints: Sequence[Checkpoint]) -> list[KeepBest]:
-    """The rules by which a run calls checkpoints the best: recorded, of its config, or default."""
-    rules = kept_best(checkpoints)
-    if rules is None:
-        try:
-            config = saved_in(directory)
-        except disk.UnsafeFileError:
-            raise
-        except ConfigurationError:
-            config = None
-        asked = [] if config is None else config.keep
-        rules = [KeepBest(k.best, k.count, k.mode) for k in asked if k.best]
-    return rules or [KeepBest()]
-
-
-def read_record(run_dir: Path) -> Record:
-    """The record of a run; refused in words if there is none."""
-    journal = read_sample(run_dir)
-    if not journal:
-        raise ConfigurationError(
-            message(
-                "There is nothing to report on.",
-                expected="a run directory with a metrics.jsonl",
-                received=str(run_dir),
-                do="check the path, or train first",
-            )
-        )
-    return Record(run_dir, journal)
-
-
-# The files may have been written by somebody else: no field has to be what it should be.
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    """The value if it is a dict, and an empty one otherwise."""
-    return value if isinstance(value, dict) else {}
-
-
-def number(value: Any) -> float | None:
-    """The value if it is a finite number, and None otherwise.
-
-    >>> number(3), number("3"), number(True), number(10**400)
-    (3.0, None, None, None)
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # of an int
-        return None
-
+from loopwright.sinks.record import Record, mapping, number, read_record
 
 _COLORS = 10  # one for each part of the time
+
+
 _UPLOT = "vendored/uplot/"
+
+
 _MOST_STEPS = 12
+
+
 _MOST_PLANS = 12
 
 
@@ -208,14 +73,14 @@ def render(run_dir: Path) -> str:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    loader = jinja2.PackageLoader("loopwright", ".")
+    loader = jinja2.PackageLoader("loopwright.sinks", ".")
     made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     return made.get_template("report.html.jinja")
 
 
 @functools.cache
 def _packaged(name: str) -> str:
-    content = pkgutil.get_data("loopwright", name)
+    content = pkgutil.get_data("loopwright.sinks", name)
     if content is None:
         raise FileNotFoundError(name)
     return content.decode()
