@@ -734,7 +734,7 @@ def test_leaving_the_program_while_drawing_is_not_held_back(clock: Clock) -> Non
 RUN = """
 import sys, time
 from loopwright.events import EpochEnded, EpochStarted, Finished, Started, Trained
-from loopwright.telemetry.console import console
+from loopwright.sinks.terminal import console
 
 show = console({arguments})
 step, reason = 0, "failed"

@@ -71,7 +71,7 @@ class StepScope:
     fraction: Any = None
     """This replica's part of the global batch, n_local / n_global; None with one replica."""
     reduced: Callable[[], contextlib.AbstractContextManager[None]] | None = None
-    """With several replicas: marks gradients as reduced (see `adaptations`)."""
+    """With several replicas: marks gradients as reduced (see `compat`)."""
     met: list[tuple[Any, list[Any]]] | None = None
     """While building: collects the optimizers met and the variables they train."""
     updates: bool = True
