@@ -14,6 +14,9 @@ import pytest
 BUDGET_SECONDS: dict[str, int] = {}
 """What the tests of a folder may take in `make test`, added up over all of its processes."""
 
+THOROUGH: dict[str, str] = {}
+"""Beginnings of node ids that `make test` leaves out, and which test keeps the promise there."""
+
 _BEGUN = pytest.StashKey[float]()
 
 
@@ -27,6 +30,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_BEGUN] = time.monotonic()
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` and `-k` choose among them
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is listed; an entry that matches no test of its file is an error."""
+    unused = set(THOROUGH)
+    for item in items:
+        for beginning in THOROUGH:
+            if item.nodeid.startswith(beginning):
+                item.add_marker("thorough")
+                unused.discard(beginning)
+    collected = {item.nodeid.partition("::")[0] for item in items}
+    stale = sorted(b for b in unused if b.partition("::")[0] in collected)
+    chosen = any("::" in argument for argument in items[0].config.args) if items else True
+    if stale and not chosen:
+        raise pytest.UsageError(f"tests/tiers.py lists tests that do not exist: {stale}")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -383,7 +383,11 @@ ALLOWED = [
     ("plans/plan_history.py", "read_text write_text", "the same, and a file that a person named"),
     ("export/exporter.py", "", "where a person exports to; export/ of a run is checked before"),
     ("export/child.py", "", "the export that was just written"),
-    ("checkpoints/staging.py", "lstat open mkdir listdir", "where a person exports to; follows no symlink"),
+    (
+        "checkpoints/staging.py",
+        "lstat open mkdir listdir",
+        "where a person exports to, no symlinks",
+    ),
     ("cli/kill_test.py", "open", "what its own child processes print"),
     ("compat/quiet_start.py", "exists", "/dev and /proc: is there a GPU driver"),
     ("compat/random_calls.py", "read_text", "the source of a person's step"),
