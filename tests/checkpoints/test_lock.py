@@ -21,7 +21,7 @@ from loopwright.errors import ConfigurationError
 HOLD = """
 import sys, time
 from pathlib import Path
-from loopwright import run_lock
+from loopwright.checkpoints import lock as run_lock
 with run_lock.held(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(100)
@@ -30,7 +30,7 @@ with run_lock.held(Path(sys.argv[1])):
 HOLD_AND_FORK = """
 import os, sys, time
 from pathlib import Path
-from loopwright import run_lock
+from loopwright.checkpoints import lock as run_lock
 with run_lock.held(Path(sys.argv[1])):
     if not os.fork():
         print(os.getpid(), flush=True)
@@ -40,7 +40,7 @@ with run_lock.held(Path(sys.argv[1])):
 HOLD_AND_PASS_ON = """
 import os, subprocess, sys, time
 from pathlib import Path
-from loopwright import run_lock
+from loopwright.checkpoints import lock as run_lock
 with run_lock.held(Path(sys.argv[1])):
     (handle,) = run_lock._handles
     child = subprocess.Popen(["sleep", "100"], pass_fds=[handle], stdout=subprocess.DEVNULL)
@@ -146,7 +146,7 @@ def test_a_forked_process_that_leaves_the_block_releases_nothing(tmp_path: Path)
     script = """
 import os, sys
 from pathlib import Path
-from loopwright import run_lock
+from loopwright.checkpoints import lock as run_lock
 used = 0
 with run_lock.held(Path(sys.argv[1])):
     if child := os.fork():
@@ -243,7 +243,7 @@ def test_where_files_cannot_be_locked_a_warning_says_so(tmp_path: Path):
     script = """
 import sys
 from pathlib import Path
-from loopwright import run_lock
+from loopwright.checkpoints import lock as run_lock
 with run_lock.held(Path(sys.argv[1])):
     print("went on")
 """

@@ -109,13 +109,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 HOSTILE = "open({canary!r}, 'a').write(__name__ + ' ')\n"
 DRIVER = """
 import json, sys
-from loopwright import cli
+from loopwright.cli import main
 
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["loopwright", *arguments]
     code = 0
     try:
-        cli.main()
+        main.main()
     except SystemExit as ended:
         code = ended.code
     print("ended", arguments[0], code, flush=True)
@@ -189,7 +189,7 @@ def test_no_command_in_a_run_directory_imports_a_module_or_starts_a_program_of_i
 def test_every_child_process_leaves_the_current_directory_out_of_its_import_path():
     """One function names the interpreter, with -P; nothing else does."""
     users = [path.name for path in PACKAGE.rglob("*.py") if "sys.executable" in path.read_text()]
-    assert users == ["supervising.py"]
+    assert users == ["supervisor.py"]
     from loopwright.cli import kill_test
     from loopwright.distribute import supervisor
 
@@ -632,7 +632,7 @@ def test_what_a_run_writes_has_the_mode_of_its_directory(tmp_path: Path, mode: i
 HOLDING = """
 import sys, time
 from pathlib import Path
-from loopwright import run_lock
+from loopwright.checkpoints import lock as run_lock
 with run_lock.held(Path(sys.argv[1]) / "lock"):
     print("held", flush=True)
     sys.stdin.read()

@@ -560,7 +560,7 @@ def test_a_full_disk_under_tensorflow_itself_is_named(small_disk: Path):
 import sys
 from pathlib import Path
 import tensorflow as tf
-from loopwright.checkpoint import Store
+from loopwright.checkpoints.store import Store
 from loopwright.errors import CheckpointError
 
 store = Store(Path(sys.argv[1]) / "checkpoints")
@@ -715,7 +715,7 @@ def test_no_file_is_read_into_memory_as_a_whole(tmp_path: Path):
     script = """
 import resource, sys
 from pathlib import Path
-from loopwright.checkpoint import Store
+from loopwright.checkpoints.store import Store
 
 def write_files(directory):
     with (directory / "state").open("wb") as file:
@@ -736,7 +736,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from loopwright.checkpoint import Store
+from loopwright.checkpoints.store import Store
 from loopwright.errors import CheckpointError
 
 store = Store(Path(sys.argv[1]) / "checkpoints")

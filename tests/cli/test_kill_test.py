@@ -28,7 +28,7 @@ def test_a_recipe_that_is_killed_and_started_again_is_exact():
 TRAINS_AT_ONCE = """
 import sys
 from pathlib import Path
-from loopwright.checkpoint import Store
+from loopwright.checkpoints.store import Store
 run_dir, plans, plan = map(Path, sys.argv[1:])
 with plans.open("a") as file:
     print(plan, file=file)
@@ -85,7 +85,7 @@ def command_of(program: str) -> kill_test.Command:
 SAYS_MUCH_AND_TRAINS = """
 import sys
 from pathlib import Path
-from loopwright.checkpoint import Store
+from loopwright.checkpoints.store import Store
 for stream in (sys.stderr, sys.stdout):
     stream.write("x" * 300_000)
     stream.flush()
@@ -140,7 +140,7 @@ def test_what_tensorflow_says_before_it_aborts_is_told():
 CANNOT_BE_EXACT = """
 import sys
 from pathlib import Path
-from loopwright.checkpoint import Store
+from loopwright.checkpoints.store import Store
 content = {"inexact": {"reasons": ["shuffle() has no seed", "it looks at the clock"]}}
 write = lambda into: (into / "state.index").write_bytes(b"any")
 Store(Path(sys.argv[1]) / "checkpoints").write(5, content, write)

@@ -248,15 +248,15 @@ def test_validation_split_cuts_where_keras_cuts(fraction: float):
 
     model = Counting()
     model.compile(run_eagerly=True)
-    model.fit(X, batch_size=10, validation_split=fraction, verbose=0)
+    model.fit(X, batch_size=3, validation_split=fraction, verbose=0)
 
-    assert sizes(fit(X, batch_size=10, validation_split=fraction, plan="eager").trained) == seen
+    assert sizes(fit(X, batch_size=3, validation_split=fraction, plan="eager").trained) == seen
 
 
 def test_map_and_class_weights_belong_to_training_and_not_to_the_part_split_off():
     data = lw.Arrays(X, X % 2, map=lambda e, _: (e[0] + 100, e[1]))
 
-    task = fit(data, batch_size=10, validation_split=0.2, class_weight={1: 5.0}, shuffle=False)
+    task = fit(data, batch_size=8, validation_split=0.2, class_weight={1: 5.0}, shuffle=False)
 
     ((x, y, weight),) = task.trained
     assert x.tolist() == list(range(100, 108))

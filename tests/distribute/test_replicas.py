@@ -23,7 +23,7 @@ EPOCHS = 3  # of 6 batches: the last has 3 examples, one for one replica and two
 def trained(strategy: Any, epochs: int = EPOCHS) -> dict[str, Any]:
     """All numbers and weights of a training with everything that goes wrong on replicas."""
     x, y = (np.concatenate([part, part[:2]]) for part in data())
-    trainer = lw.Trainer(Regression, strategy=strategy, plan="graph")
+    trainer = lw.Trainer(Regression, strategy=strategy, plan="graph", silence=["shared-variables"])
     held = {"": (x[:33], y[:33])}
     told = trainer.fit(x, y, batch_size=20, epochs=epochs, validation_data=held[""], verbose=0)
     return {**told.history, "weights": trainer.task.model.get_weights()}
@@ -170,7 +170,9 @@ def test_a_loss_that_is_not_finite_on_the_second_replica_alone_is_found_at_its_s
     x[59] = np.nan  # the last row of the third batch
     if is_broken:
         monkeypatch.setattr(runtime, "sums_over_replicas", only_first_replica)
-    trainer = lw.Trainer(Regression, strategy=mirrored(), plan="graph")
+    trainer = lw.Trainer(
+        Regression, strategy=mirrored(), plan="graph", silence=["shared-variables"]
+    )
     with pytest.raises(lw.NotFiniteError) as found:
         trainer.fit(x, y, batch_size=20, shuffle=False, verbose=0)
     assert (found.value.step == 3) is not is_broken

@@ -116,7 +116,7 @@ def test_a_worker_that_a_signal_ended_before_it_could_save_ends_the_others(tmp_p
 
 WHOLE = """
 import sys
-from loopwright import supervising
+from loopwright.distribute import supervisor as supervising
 import os
 command = [sys.executable, "-c", sys.argv[1], sys.argv[2]]
 sys.exit(supervising.supervise(command, workers=2, restarts=3, environment=os.environ, say=print))

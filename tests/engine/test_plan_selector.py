@@ -13,9 +13,12 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
+from loopwright.data.generators import Batches
 from loopwright.distribute import replicas
 from loopwright.engine import choosing, plan_selector
 from loopwright.engine.runners import Runners
+from loopwright.loop.clock import Stopwatch
+from loopwright.plans.plan_history import PlanChange
 
 LAYERS = keras.layers
 
@@ -71,7 +74,7 @@ def test_a_small_network_on_arrays_ends_inside_xla_and_its_history_gives_the_sam
     assert chosen.plan == "loop inside XLA, arrays on the device"
     assert chosen.repeat == "plan=Plan(step='xla', loop='fused', feed='resident')"
     changes = trainer.plan_history.changes
-    assert changes[0] == lw.plan_history.PlanChange(0, lw.Plan("graph", "graph", "resident"))
+    assert changes[0] == PlanChange(0, lw.Plan("graph", "graph", "resident"))
     assert len(changes) > 2
     assert [c.plan for c in changes if c.is_trial]
     assert not changes[-1].is_trial
@@ -274,9 +277,7 @@ def test_plans_that_cannot_serve_are_never_candidates():
 def test_batches_from_python_are_never_fused():
     trainer = lw.Trainer(task())
     trainer.fit(iter([data(16)] * 3), verbose=0)
-    feed = lw.data.iterables.Batches([data(16)]).training(
-        seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None
-    )
+    feed = Batches([data(16)]).training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None)
     terms = Runners(trainer.task, tf.distribute.get_strategy()).terms(feed)
     assert terms.batches == "python"
 
@@ -318,7 +319,7 @@ def assert_preparing_changes_nothing(plan, given):
     ends = []
     for prepares in (False, True):
         learned = task()
-        watch = lw.stopwatch.Stopwatch(lambda: 0.0)
+        watch = Stopwatch(lambda: 0.0)
         runners = Runners(learned, tf.distribute.get_strategy())
         feed = given.training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None)
         graph = runners.runner("train_step", feed, lw.Plan("graph", "graph", plan.feed))

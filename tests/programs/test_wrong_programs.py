@@ -7,12 +7,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from tests.programs.wrong import data, learning, losses_and_metrics, run_time, steps
+from tests.programs.wrong import datasets, learning, losses_and_metrics, run_time, steps
 from tests.programs.wrong.wrong_program import Wrong, plans_of, programs_of
 
 import loopwright as lw
 
-PROGRAMS = programs_of(data, learning, losses_and_metrics, run_time, steps)
+PROGRAMS = programs_of(datasets, learning, losses_and_metrics, run_time, steps)
 TRIALS = [(name, plan) for name, build in PROGRAMS.items() for plan in plans_of(build)]
 
 

@@ -33,9 +33,9 @@ STEPS = 5
 SAVING = f"""
 import itertools, os, sys
 from pathlib import Path
-from loopwright.checkpoint import Store
+from loopwright.checkpoints.store import Store
 from loopwright.errors import CheckpointError
-from loopwright.retention import Entry, KeepLatest
+from loopwright.checkpoints.retention import Entry, KeepLatest
 
 def write_files(directory):
     for name in ("state.data", "state.index"):
@@ -202,7 +202,7 @@ def test_a_kill_at_a_random_time_loses_nothing_that_was_acknowledged(tmp_path: P
 STARTING = """
 import sys
 from pathlib import Path
-from loopwright.checkpoint import Store
+from loopwright.checkpoints.store import Store
 
 store = Store(Path(sys.argv[1]))
 store.clean()

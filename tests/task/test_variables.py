@@ -400,14 +400,15 @@ SCRIPT = """
     import json, sys
     import keras, numpy as np, tensorflow as tf
     sys.path.insert(0, sys.argv[1])
-    import test_state
+    import test_variables
 
     def tell():
-        print(json.dumps(test_state.state.table(test_state.state.named(test_state.everything()))))
+        named = test_variables.variables.named(test_variables.everything())
+        print(json.dumps(test_variables.variables.table(named)))
 
     tell()
     for _ in range(2):
-        test_state.everything()
+        test_variables.everything()
         keras.random.uniform((1,))
     tell()
 """
@@ -517,7 +518,8 @@ def test_keras_random_without_a_seed_is_refused_and_explained():
     assert do == (
         "  do: seed_generator_state: keras.random without a seed draws from a generator that all "
         "of Keras shares; write self.seed = keras.random.SeedGenerator(0) in __init__, and pass "
-        "seed=self.seed to keras.random, or seed= to the layer that draws"
+        "seed=self.seed to keras.random, or seed= to the layer that draws; or pass "
+        'exact="best_effort" to Trainer: a resumed run then draws its sequence from the start'
     )
 
 

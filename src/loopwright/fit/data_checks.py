@@ -126,7 +126,7 @@ def _check_batch_size(data: Arrays) -> None:
                 f"batch_size={data.batch_size:,} is larger than the data: every epoch is one step.",
                 expected=f"a batch_size of at most {len(data):,}",
                 received=f"{len(data):,} examples",
-                do="lower batch_size, for instance to 32",
+                do=f"lower batch_size, for instance to {min(DEFAULT_BATCH, len(data)):,}",
             ),
         )
 

@@ -129,6 +129,11 @@ class LearningWatch:
         loss = _loss(event.metrics)
         if loss is None:
             return
+        if not np.isfinite(loss):
+            self._exploded_at = (
+                None  # NaN has a message of its own, or a callback that waits for it
+            )
+            return
         if self._first_loss is None:
             self._first_loss = loss
         if abs(loss) <= EXPLODED * max(abs(self._first_loss), 1.0):
@@ -160,6 +165,7 @@ class LearningWatch:
         if (
             loss is None
             or not self._is_new
+            or not any(map(keras_optimizers.trained_by, self._optimizers.values()))
             or event.steps < BATCHES
             or len(self._epoch_losses) == EPOCHS
         ):
