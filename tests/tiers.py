@@ -36,7 +36,6 @@ THOROUGH: dict[str, str] = {
     r"distribute/test_replicas.py::test_one_two_and_four.*\[4\]": "two replicas",
     r"cli/test_kill_test.py::test_a_recipe_that_is_killed": "a small program, killed",
     # More models and more formats.
-    r"export/test_exporter.py::test_the_next_export_removes": "test_run_directory_security.py",
     r"export/test_exporter.py::test_(strings_flags|a_task_chooses)": "saved_model, nan, keras_file",
     r"recipes/test_recipes.py::test_every_recipe_exports": "test_exporter.py, cli/test_cli.py",
     r"recipes/test_augment.py::test_every_way_of_changing": "its tests of resuming",
