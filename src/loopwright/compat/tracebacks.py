@@ -24,7 +24,7 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _Error = TypeVar("_Error", bound=BaseException)
 
-_HERE = str(Path(__file__).parent) + os.sep
+_HERE = str(Path(__file__).parent.parent) + os.sep  # the whole package
 _HIDDEN = (
     _HERE,
     *(str(Path(module.__file__ or "").parent) + os.sep for module in (keras, tf)),

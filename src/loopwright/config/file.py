@@ -229,7 +229,7 @@ def from_content(
 def written(config: Config) -> str:
     """The config as a file that says everything, and that `load` reads back as the same.
 
-    >>> from_content(reading.parsed(written(load("digits")), named="It")) == load("digits")
+    >>> from_content(plain_yaml.parsed(written(load("digits")), named="It")) == load("digits")
     True
     """
     return plain_yaml.written(plain(config))
