@@ -33,11 +33,7 @@ from loopwright.step_warnings import warn_at_call
 
 CONFIG = "config.yaml"
 """What the command line writes down; a run that starts over keeps it."""
-
-
 _LOCK, _EXPORT = "lock", "export"
-
-
 _MOST_POSITION_BYTES = 64 * 2**20
 
 

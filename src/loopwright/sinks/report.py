@@ -19,14 +19,8 @@ from loopwright.sinks.curves import best_mark, charts
 from loopwright.sinks.record import Record, mapping, number, read_record
 
 _COLORS = 10  # one for each part of the time
-
-
 _UPLOT = "vendored/uplot/"
-
-
 _MOST_STEPS = 12
-
-
 _MOST_PLANS = 12
 
 
