@@ -32,6 +32,7 @@ THOROUGH: dict[str, str] = {
     r"resume/test_mutations.py::": "the tests of resuming; these test them",
     r"distribute/test_numbers.py::.*\(3, 1\)": "two workers",
     r"distribute/test_exact.py::test_(a_signal|all_workers_(refuse|go))": "one is gone",
+    r"distribute/test_exact.py::test_a_worker_that_is_gone.*stopped worker": "chief killed",
     r"distribute/test_launch.py::test_workers_that_are_killed": "test_exact.py",
     r"distribute/test_replicas.py::test_one_two_and_four.*\[4\]": "two replicas",
     r"cli/test_kill_test.py::test_a_recipe_that_is_killed": "a small program, killed",
@@ -39,6 +40,7 @@ THOROUGH: dict[str, str] = {
     r"export/test_exporter.py::test_(strings_flags|a_task_chooses)": "saved_model, nan, keras_file",
     r"recipes/test_recipes.py::test_every_recipe_exports": "test_exporter.py, cli/test_cli.py",
     r"recipes/test_augment.py::test_every_way_of_changing": "its tests of resuming",
+    r"recipes/test_imputation.py::test_what_is_trained": "its other tests",
     r"recipes/test_seq2seq.py::test_(it_learns|teacher_forcing)": "test_scheduled_value.py",
     # What tests the tests.
     r"tests/test_police.py::test_a_module_that_makes_tensors": "any such module fails at once",
