@@ -74,18 +74,16 @@ def anchors() -> dict[str, str]:
 
 def _named(package: Path, names: list[str]) -> Iterator[str]:
     for name in names:
-        yield from _entry(*_found(package / lw._HOME_OF[name], name), "lw.")
+        file = package / f"{lw._HOME_OF[name].replace('.', '/')}.py"
+        yield from _entry(*_found(file, name), "lw.")
 
 
-def _found(module: Path, name: str) -> tuple[Definition, str]:
-    """A name's definition and its source, also where a package only hands it on."""
-    path = module.with_suffix(".py") if module.with_suffix(".py").is_file() else None
-    files = [path] if path else sorted(module.glob("*.py"))
-    for file in files:
-        for node, source in _definitions(file):
-            if _name(node) == name:
-                return node, source
-    raise LookupError(f"{name} is not defined in {module}")
+def _found(file: Path, name: str) -> tuple[Definition, str]:
+    """A name's definition and its source."""
+    for node, source in _definitions(file):
+        if _name(node) == name:
+            return node, source
+    raise LookupError(f"{name} is not defined in {file}")
 
 
 def _definitions(file: Path) -> Iterator[tuple[Definition, str]]:

@@ -85,8 +85,8 @@ def test_every_page_has_a_place_in_the_navigation():
 def test_links_are_led_to_places_on_the_site_or_fail(tmp_path: Path):
     for page in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         (tmp_path / page).write_text("# Page\n")
-    (tmp_path / "src" / "loopwright").mkdir(parents=True)
-    (tmp_path / "src" / "loopwright" / "loop.py").write_text("def train(): ...\n")
+    (tmp_path / "src" / "loopwright" / "loop").mkdir(parents=True)
+    (tmp_path / "src" / "loopwright" / "loop" / "train.py").write_text("def train(): ...\n")
     (tmp_path / "README.md").write_text(
         "```python notest\n[a](b.md)\n```\n`[in](code.md)`, [loop](src/loopwright/loop/train.py), "
         "`lw.A(1)`\n"
@@ -163,7 +163,7 @@ def text_of(page: Path) -> str:
 
 
 def test_the_architecture_page_shows_the_loop_as_it_is(built: Path):
-    source = (ROOT / "src" / "loopwright" / "loop.py").read_text()
+    source = (ROOT / "src" / "loopwright" / "loop" / "train.py").read_text()
     line = next(line for line in source.splitlines() if line.startswith("def "))
     assert line in text_of(built / "architecture.html")
 
