@@ -75,9 +75,10 @@ class Bounds:
 
     def violation(self, note: Any) -> Violation | None:
         """Return what a note tells; that of a single step lacks the number of the step."""
-        if not self._looks:
+        if not self._looks or not self._checks:
             return None
-        step, number, value, bound = ([0] if len(note) == 3 else []) + [int(n) for n in note]
+        # As one array: an iteration over a tensor makes an operation for each number.
+        step, number, value, bound = ([0] if len(note) == 3 else []) + note.numpy().tolist()
         if number == _NO_STEP:
             return None
         check = self._checks[number]
