@@ -12,7 +12,27 @@ from pathlib import PurePosixPath
 
 import pytest
 
-BUDGET_SECONDS: dict[str, int] = {}
+BUDGET_SECONDS = {
+    "tests/resume": 650,
+    "tests/engine": 500,
+    "tests/checkpoints": 320,
+    "tests/programs": 280,
+    "tests/task": 270,
+    "tests/sinks": 260,
+    "tests/data": 230,
+    "tests/distribute": 220,
+    "tests/cli": 170,
+    "tests/export": 130,
+    "tests/components": 110,
+    "tests/recipes": 110,
+    "tests": 90,
+    "docs": 90,
+    "tests/compat": 70,
+    "tests/docs": 50,
+    ".": 45,
+    "tests/loop": 10,
+    "tests/fit": 10,
+}
 """What the tests of a folder may take in `make test`, added up over all of its processes."""
 
 THOROUGH: dict[str, str] = {
