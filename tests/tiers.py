@@ -47,6 +47,9 @@ THOROUGH: dict[str, str] = {
     r"engine/test_parity.py::.*-compiled\]": "the same with a supervised task",
     r"sinks/test_keras_callbacks.py::test_a_callback_does.*-compiled\]": "with a supervised task",
     r"components/test_parts_by_plan.py::": "engine/test_runner.py; each part's own tests",
+    r"engine/test_on_nan.py::test_a_skipped_step.*\[(xla|Plan)": "graph, eager, fused",
+    r"checkpoints/test_tensors.py::test_(held|a_run_that_is_put).*\[(xla|sparse, fused)\]": "fused",
+    r"resume/test_resume.py::test_the_end_of_an_epoch.*\[(stream|pydataset)\]": "unknown length",
     # More kills and more workers: `make faults` has hundreds of them.
     r"resume/test_signals_and_kills.py::test_killed_at_random.*stream": "arrays-graph",
     r"resume/test_signals_and_kills.py::test_killed_at_a_system_call": "test_store_kills.py",
