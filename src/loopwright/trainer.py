@@ -25,17 +25,17 @@ from loopwright.data.adapter import as_data, training_data, validation_sets
 from loopwright.distribute.replicas import require_tensorflow_backend
 from loopwright.distribute.strategy import strategy_for
 from loopwright.distribute.team import Agreement, Team
+from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.nan import OnNan, require_policy
-from loopwright.engine.plan_selector import Piloting, asked_for
+from loopwright.engine.plan_selector import PlanSelector, asked_for
 from loopwright.engine.predictor import Predictor
-from loopwright.engine.runners import Runners
 from loopwright.engine.scorer import Scorer
 from loopwright.events import Event, Sink
 from loopwright.exactness import Exact, require_exact
 from loopwright.export.exporter import Exported, Format, export
 from loopwright.fit import declaration
 from loopwright.fit.attempt import LastAttempt, Opened, close_abandoned
-from loopwright.fit.leg import Asked, Fitting, Lent
+from loopwright.fit.leg import FitRequest, Leg, Lent
 from loopwright.fit.request import (
     duration,
     length_without_data,
@@ -59,8 +59,8 @@ from loopwright.sinks.history import History
 from loopwright.sinks.notify import tolerated
 from loopwright.sinks.terminal import console, show_scores
 from loopwright.step_warnings import require_known
-from loopwright.task.averages import averages_in_place
 from loopwright.task.keras_model import as_task, plan_for
+from loopwright.task.optimizers import averages_in_place
 from loopwright.task.task import Task, require_step
 from loopwright.task.watching import GradientWatch
 
@@ -130,15 +130,15 @@ class Trainer:
         # Whole gradients go to TensorBoard only; on several replicas nobody holds them.
         keeps = run_dir is not None and self._strategy.num_replicas_in_sync == 1
         watched = None if watch is None else GradientWatch(keeps=keeps)
-        self._runners = Runners(self._task, self._strategy, on_nan, watched, silenced)
+        self._runners = CompiledSteps(self._task, self._strategy, on_nan, watched, silenced)
         asked = asked_for(plan_for(self._task, plan))
-        self._piloting = Piloting(asked, self._runners, self._task)
+        self._piloting = PlanSelector(asked, self._runners, self._task)
         self._scorer = Scorer(self._task, self._strategy, self._runners, self._piloting)
         self._predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
         self._attempt = LastAttempt()
-        self._fitting: Fitting | None = None
+        self._fitting: Leg | None = None
         self._open: Opened | None = None
         self._run = None if run_dir is None else Run(run_dir, keep, fresh=fresh)
         self._shown_rule = next(iter(best_rules(keep)), KeepBest())
@@ -270,7 +270,7 @@ class Trainer:
         if held_out is not None:
             require_step(self._task, "test_step")
         sets = validation_sets(held_out, batch_size)
-        asked = Asked(
+        asked = FitRequest(
             data=None if data is None else part(data, self._team),
             sets={name: part(held, self._team) for name, held in sets.items()},
             until=lasts,
@@ -286,7 +286,7 @@ class Trainer:
         )
         require_shareable(asked, self._team)
         if self._run is None:
-            fitting = Fitting(self._lent, asked, first_epoch=self._epochs_done)
+            fitting = Leg(self._lent, asked, first_epoch=self._epochs_done)
             self._state.start_from_given_weights()
             self._began(fitting)
             return self._counted(fitting.events(Place(), {}))
@@ -402,7 +402,7 @@ class Trainer:
             verbose, self._shown_rule, functools.partial(self._run.best, self._shown_rule)
         )
 
-    def _began(self, fitting: Fitting) -> None:
+    def _began(self, fitting: Leg) -> None:
         self._fitting, self.history = fitting, fitting.history
 
     def _counted(self, events: Iterator[Event]) -> Iterator[Event]:
@@ -416,7 +416,7 @@ class Trainer:
             try:
                 with self._team.losses_explained():
                     yield from events
-                self._team.farewell()
+                self._team.barrier()
             finally:
                 fitting, self._fitting = self._fitting, None
                 # Without a run directory there is nothing to go back to: fit trains on.

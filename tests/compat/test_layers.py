@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from loopwright.compat import keras_internals, tapes
+from loopwright.compat import keras_internals, tensorflow_internals
 
 
 def test_a_layer_asked_for_its_losses_is_noted_with_all_it_holds():
@@ -50,7 +50,7 @@ def test_updates_of_metrics_are_noted_with_the_function_behind_them():
 
 def test_gradients_of_a_tape_are_noted_with_their_targets():
     weight = tf.Variable(2.0)
-    with tapes.watching_tapes() as seen, tf.GradientTape() as tape:
+    with tensorflow_internals.watching_tapes() as seen, tf.GradientTape() as tape:
         loss = 3.0 * weight
         assert float(tape.gradient(loss, weight)) == 3.0
 

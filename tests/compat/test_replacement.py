@@ -14,7 +14,7 @@ import keras
 import pytest
 from tests.compat.changes import HERE, ours
 
-from loopwright.compat import keras_internals, keras_optimizers, tapes
+from loopwright.compat import keras_internals, keras_optimizers, tensorflow_internals
 
 SGD = keras.optimizers.SGD
 
@@ -58,7 +58,7 @@ SCOPES: dict[str, tuple[Scope, set[str]]] = {
     "accumulation": (accumulating, {f"{BASE_OPTIMIZER}.iterations"}),
     "model losses": (keras_internals.watching_losses, {"keras.src.layers.layer.Layer.losses"}),
     "tapes": (
-        tapes.watching_tapes,
+        tensorflow_internals.watching_tapes,
         {"tensorflow.python.eager.backprop.GradientTape.gradient"},
     ),
     "calls": (

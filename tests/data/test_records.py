@@ -16,7 +16,7 @@ from tests.data.recorder import PLANS
 import loopwright as lw
 from loopwright.compat import tensorflow_internals
 from loopwright.data import stream
-from loopwright.data.tfrecord import damaged_at
+from loopwright.data.read_errors import damaged_at
 
 RECORD_BYTES = 8 + 4 + 12 + 4
 

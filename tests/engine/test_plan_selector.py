@@ -15,8 +15,8 @@ import tensorflow as tf
 import loopwright as lw
 from loopwright.data.generators import Batches
 from loopwright.distribute import replicas
-from loopwright.engine import choosing, plan_selector
-from loopwright.engine.runners import Runners
+from loopwright.engine import plan_selector
+from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan_history import PlanChange
 
@@ -226,9 +226,9 @@ def recurrent_identity() -> str:
     inner = [LAYERS.Reshape((4, 2)), LAYERS.GRU(4), LAYERS.Dropout(0.1)]
     learned = task(*inner)
     feed = lw.Arrays(*data(64)).training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None)
-    runners = Runners(learned, tf.distribute.get_strategy())
+    runners = CompiledSteps(learned, tf.distribute.get_strategy())
     built = runners.built("train_step", feed.batch_spec)
-    return choosing.identity(learned, built, feed, runners.terms(feed))
+    return plan_selector.identity(learned, built, feed, runners.terms(feed))
 
 
 @pytest.mark.parametrize(
@@ -254,9 +254,9 @@ def test_a_loop_inside_xla_is_never_tried_where_there_are_convolutions_on_a_cpu(
 
 def candidates(learned, given, strategy=None):
     feed = given.training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None)
-    runners = Runners(learned, strategy or tf.distribute.get_strategy())
+    runners = CompiledSteps(learned, strategy or tf.distribute.get_strategy())
     built = runners.built("train_step", feed.batch_spec)
-    found = choosing.candidates(built, feed, runners.terms(feed))
+    found = plan_selector.candidates(built, feed, runners.terms(feed))
     return [(candidate.plan.step, candidate.plan.loop) for candidate in found]
 
 
@@ -278,7 +278,7 @@ def test_batches_from_python_are_never_fused():
     trainer = lw.Trainer(task())
     trainer.fit(iter([data(16)] * 3), verbose=0)
     feed = Batches([data(16)]).training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None)
-    terms = Runners(trainer.task, tf.distribute.get_strategy()).terms(feed)
+    terms = CompiledSteps(trainer.task, tf.distribute.get_strategy()).terms(feed)
     assert terms.batches == "python"
 
 
@@ -320,7 +320,7 @@ def assert_preparing_changes_nothing(plan, given):
     for prepares in (False, True):
         learned = task()
         watch = Stopwatch(lambda: 0.0)
-        runners = Runners(learned, tf.distribute.get_strategy())
+        runners = CompiledSteps(learned, tf.distribute.get_strategy())
         feed = given.training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None)
         graph = runners.runner("train_step", feed, lw.Plan("graph", "graph", plan.feed))
         reader = graph.open(feed)

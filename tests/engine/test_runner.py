@@ -16,7 +16,7 @@ from tests.resume.faults import ALL
 
 import loopwright as lw
 from loopwright.distribute import replicas
-from loopwright.engine.runners import Runners
+from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan, plan_of, settled
 
@@ -318,7 +318,7 @@ def test_a_runner_says_how_many_steps_it_ran_before_the_data_ended(plan):
     task = Mean()
     feed = lw.Arrays(*data()).in_batches_of(10).one_pass(steps=None)
     strategy = tf.distribute.get_strategy()
-    runners, watch = Runners(task, strategy), Stopwatch(time.perf_counter)
+    runners, watch = CompiledSteps(task, strategy), Stopwatch(time.perf_counter)
     chosen = settled(plan_of(plan), runners.terms(feed))
     runner = runners.runner("train_step", feed, chosen)
     reader = runner.open(feed)

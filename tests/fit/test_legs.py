@@ -3,7 +3,7 @@
 import pytest
 
 from loopwright.checkpoints.snapshot import Reached
-from loopwright.fit.legs import entry
+from loopwright.fit.resume import entry
 from loopwright.loop.schedule import Every, Place
 
 TWO_EPOCHS = Every(epochs=2)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopwright.loop.meter import Meter, Pace
+from loopwright.engine.epoch_metrics import Meter
+from loopwright.loop.clock import Pace
 
 # --- Meter ---
 

@@ -24,7 +24,7 @@ from loopwright.events import (
     Validated,
 )
 from loopwright.loop import train as loop
-from loopwright.loop.meter import Pace
+from loopwright.loop.clock import Pace
 from loopwright.loop.schedule import Every, Place, Schedule
 
 ENDLESS = itertools.repeat(10**9)

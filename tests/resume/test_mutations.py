@@ -16,7 +16,7 @@ from loopwright.checkpoints import tensors
 from loopwright.data.arrays import Arrays
 from loopwright.data.reader import StreamReader
 from loopwright.data.source import NOTHING_READ
-from loopwright.engine.epoch_metrics import Tally
+from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.fit import moment
 
 
@@ -74,5 +74,5 @@ def test_without_the_state_of_an_iterator_a_run_ends_otherwise(
 def test_without_the_totals_of_the_epoch_its_means_are_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(Tally, "restore", lambda self, state: None)
+    monkeypatch.setattr(EpochMetrics, "restore", lambda self, state: None)
     assert ends_otherwise(tmp_path)

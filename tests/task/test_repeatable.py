@@ -9,7 +9,8 @@ from tensorflow.python.framework import op_def_registry
 
 from loopwright.engine.step import Step
 from loopwright.engine.trace import build
-from loopwright.task import repeatable
+from loopwright.fit import moment
+from loopwright.task import variables
 from loopwright.task.task import Task
 
 # RNNs draw nothing without dropout of their own, which Keras never asks them for; the others feed
@@ -29,7 +30,7 @@ def test_every_operation_of_tensorflow_that_draws_from_a_hidden_state_is_known()
         if has_seed and definition.is_stateful:
             drawing.add(name)
     assert {"RandomUniform", "Multinomial"} <= drawing
-    known = {kind for kind in drawing if repeatable.unrepeatable([kind])}
+    known = {kind for kind in drawing if moment.unrepeatable([kind])}
     assert drawing - known == NOT_DRAWN_IN_A_STEP
 
 
@@ -63,7 +64,7 @@ class Drawing(Task):
 
 def found_in_step(task: Task) -> list[str]:
     step = Step(task, "train_step", tf.distribute.get_strategy(), False, converts=True)
-    return repeatable.unrepeatable(build(step, None).operations)
+    return moment.unrepeatable(build(step, None).operations)
 
 
 @pytest.mark.parametrize(("draw", "name"), DRAWS.values(), ids=DRAWS.keys())
@@ -85,14 +86,14 @@ def test_random_numbers_from_a_state_that_is_saved_are_not_complained_about():
 
 
 def test_a_kind_is_named_once():
-    assert repeatable.unrepeatable(["RandomShuffle", "Add", "RandomShuffle"]) == [
+    assert moment.unrepeatable(["RandomShuffle", "Add", "RandomShuffle"]) == [
         "tf.random.shuffle (instead: keras.random.shuffle(..., seed=self.seed))"
     ]
 
 
-@pytest.mark.parametrize("kind", repeatable._INSTEAD)
+@pytest.mark.parametrize("kind", moment._INSTEAD)
 def test_what_is_advised_exists(kind: str):
-    _, instead = repeatable._INSTEAD[kind]
+    _, instead = moment._INSTEAD[kind]
     path = instead.split("(")[0].split(" ")[0]
     found: Any = {"tf": tf, "keras": keras}[path.split(".")[0]]
     for name in path.split(".")[1:]:
@@ -115,7 +116,7 @@ def test_a_difference_is_listed_by_its_kind():
         row("both", None, "int64"),
         row("new", (None, 3)),
     ]
-    assert repeatable.difference(saved, now) == (
+    assert moment.difference(saved, now) == (
         "The task has other variables than the checkpoint.\n"
         "  added since the checkpoint:\n"
         "    new: float32 (None, 3)\n"
@@ -133,12 +134,12 @@ def test_a_difference_is_listed_by_its_kind():
 
 
 def test_equal_tables_have_no_difference():
-    assert repeatable.difference([row("a"), row("b")], [row("b"), row("a")]) is None
-    assert repeatable.difference([], []) is None
+    assert moment.difference([row("a"), row("b")], [row("b"), row("a")]) is None
+    assert moment.difference([], []) is None
 
 
 def test_a_long_difference_is_cut():
-    text = repeatable.difference([], [row(f"weight{index}") for index in range(22)])
+    text = moment.difference([], [row(f"weight{index}") for index in range(22)])
     assert text is not None
     lines = text.splitlines()
     assert lines[2] == "    weight0: float32 (2,)"
@@ -147,7 +148,9 @@ def test_a_long_difference_is_cut():
 
 
 def test_variables_of_both_kinds_get_both_remedies():
-    text = repeatable.unheld("GAN.train_step", ["scale (float32 ())", "seed_generator_state"])
+    text = variables.untracked_message(
+        "GAN.train_step", ["scale (float32 ())", "seed_generator_state"]
+    )
     assert "received: scale (float32 ()), seed_generator_state\n" in text
     assert "make them attributes of the task" in text
     assert "seed=self.seed to keras.random" in text

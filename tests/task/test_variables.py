@@ -21,10 +21,11 @@ from tests.mirrored import mirrored
 
 import loopwright as lw
 from loopwright.compat import tensorflow_internals
-from loopwright.engine.runners import Runners
+from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.trace import Built
 from loopwright.errors import StepError
-from loopwright.task import repeatable, variables
+from loopwright.fit import moment
+from loopwright.task import variables
 from loopwright.task.keras_model import CompiledModel, as_task
 
 layers, optimizers = keras.layers, keras.optimizers
@@ -118,7 +119,7 @@ def small_model() -> keras.Model:
 
 def built(task: Any, strategy: Any = None) -> Built:
     strategy = strategy or tf.distribute.get_strategy()
-    return Runners(as_task(task, strategy), strategy).built("train_step", SPEC)
+    return CompiledSteps(as_task(task, strategy), strategy).built("train_step", SPEC)
 
 
 def names(held: Any) -> list[str]:
@@ -600,7 +601,7 @@ def test_a_variable_is_named_for_each_replica_where_replicas_may_differ():
         return Own(model, optimizers.Adam(), error=keras.metrics.MeanSquaredError())
 
     task = as_task(make, strategy)
-    captured = Runners(task, strategy).built("train_step", SPEC).captured
+    captured = CompiledSteps(task, strategy).built("train_step", SPEC).captured
     named = variables.named(task)
     variables.require_complete(named, captured, "Own.train_step")
 
@@ -622,7 +623,7 @@ def test_a_variable_is_named_for_each_replica_where_replicas_may_differ():
 def test_with_several_replicas_an_optimizer_that_the_task_does_not_hold_is_refused_too():
     strategy = two_replicas()
     task: Any = as_task(lambda: Own(small_model(), optimizers.SGD(momentum=0.9)), strategy)
-    captured = Runners(task, strategy).built("train_step", SPEC).captured
+    captured = CompiledSteps(task, strategy).built("train_step", SPEC).captured
     del task.optimizer
     with pytest.raises(StepError, match="momentum"):
         variables.require_complete(variables.named(task), captured, "Own.train_step")
@@ -647,12 +648,12 @@ def test_a_table_survives_json():
         {"name": "rows", "dtype": "float32", "shape": [None, 1]},
         {"name": "any", "dtype": "float32", "shape": None},
     ]
-    assert repeatable.difference(json.loads(json.dumps(table)), table) is None
+    assert moment.difference(json.loads(json.dumps(table)), table) is None
 
 
 def test_the_order_of_a_table_does_not_matter():
     table = variables.table(variables.named(everything()))
     shuffled = random.Random(0).sample(table, len(table))
     assert shuffled != table
-    assert repeatable.difference(shuffled, table) is None
-    assert repeatable.difference(shuffled[1:], table) is not None
+    assert moment.difference(shuffled, table) is None
+    assert moment.difference(shuffled[1:], table) is not None

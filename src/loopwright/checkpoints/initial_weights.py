@@ -18,7 +18,8 @@ from loopwright.checkpoints.manifest import DamagedError, verified
 from loopwright.checkpoints.store import Store
 from loopwright.errors import ConfigurationError, message
 from loopwright.step_warnings import warn_at_call
-from loopwright.task import repeatable, variables
+from loopwright.task import variables
+from loopwright.task import variables as repeatable
 
 Shapes = Mapping[str, tuple[int, ...]]
 KINDS = "a run directory or a checkpoint in it, a .weights.h5 file, a tf.train.Checkpoint prefix"

@@ -11,6 +11,7 @@ from typing import Any, final
 from loopwright import disk
 from loopwright.checkpoints import lock as run_lock
 from loopwright.checkpoints import retention, tensors
+from loopwright.checkpoints.background_writer import Writer
 from loopwright.checkpoints.inspection import position_bytes
 from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.retention import (
@@ -22,7 +23,6 @@ from loopwright.checkpoints.retention import (
     best_rules,
     kept_best,
 )
-from loopwright.checkpoints.saving import Writer
 from loopwright.checkpoints.snapshot import Snapshot, parsed
 from loopwright.checkpoints.store import Store
 from loopwright.data import reader

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from loopwright.compat.out_of_memory import out_of_memory_explained
 from loopwright.errors import CheckpointError, NotFiniteError, message
-from loopwright.task import repeatable
+from loopwright.task import variables as repeatable
 from loopwright.task import variables as state
 
 

@@ -119,7 +119,7 @@ def launched(config: Config) -> Iterator[Launch]:
         experiment = experiment_of(config)
         trainer = _trainer(config, experiment, strategy)
         yield Launch(settled(config, experiment), experiment, trainer)
-        Team(strategy).farewell()
+        Team(strategy).barrier()
     finally:
         used.close()
         if before.name != config.precision:

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
-from loopwright.compat.replacement import replaced
+from loopwright.compat.tensorflow_internals import replaced
 from loopwright.errors import StepError, message
 
 

@@ -1,9 +1,12 @@
-"""Out of memory while a run is saved or restored: one message, whoever ran out of it."""
+"""Out of memory while a run is saved or restored: one message for Python and TensorFlow."""
 
 import contextlib
 from collections.abc import Iterator
 
-from loopwright.errors import CheckpointError, message
+from loopwright.errors import (
+    CheckpointError,
+    message,
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dis
+import functools
 import inspect
 import os
 import re
@@ -14,8 +15,19 @@ from tensorflow.python.client import device_lib
 from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 from tensorflow.python.ops import random_ops_util
 
-from loopwright.compat.replacement import replaced
 from loopwright.errors import LoopwrightError
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Sets an attribute, and what it was again when the scope is left, by an error too."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
 
 # Inside our own graphs AutoGraph is off, and would refuse to convert what they call.
 _OUTSIDE_ANY_GRAPH = tf.__internal__.autograph.control_status_ctx()
@@ -355,3 +367,23 @@ def _function_attributes(op: Any) -> Sequence[tuple[str, bool]]:
         held = [(attribute.name, attribute.type) for attribute in op.op_def.attr]
         _known[op.type] = [(name, kinds[kind]) for name, kind in held if kind in kinds]
     return _known[op.type]
+
+
+@contextlib.contextmanager
+def watching_tapes() -> Iterator[list[tuple[Any, Any]]]:
+    """Note the targets and sources of each `tape.gradient`, unless it weighs the targets itself.
+
+    If this moves: the guard against a loss that was not reduced says nothing (tested).
+    """
+    original, seen = tf.GradientTape.gradient, list[tuple[Any, Any]]()
+
+    @functools.wraps(original)
+    def gradient(
+        self: Any, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any
+    ) -> Any:
+        if output_gradients is None:
+            seen.append((target, sources))
+        return original(self, target, sources, output_gradients, **kwargs)
+
+    with replaced(tf.GradientTape, "gradient", gradient):
+        yield seen

@@ -8,7 +8,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright.components.registration import registered
+from loopwright.compat.keras_internals import registered
 from loopwright.errors import ConfigurationError, message
 
 

@@ -4,7 +4,7 @@ from typing import Any, final
 
 import keras
 
-from loopwright.components.registration import registered
+from loopwright.compat.keras_internals import registered
 
 
 @final

@@ -5,7 +5,7 @@ from typing import Any, Literal, final, get_args
 
 import keras
 
-from loopwright.components.registration import registered
+from loopwright.compat.keras_internals import registered
 from loopwright.errors import ConfigurationError, message
 
 Kind = Literal["triangular", "halved", "decayed"]

@@ -67,7 +67,7 @@ class Team:
         rows = self.exchanged(np.frombuffer(padded, np.int64))
         return [row.tobytes()[:length] for row, length in zip(rows, lengths, strict=True)]
 
-    def farewell(self) -> None:
+    def barrier(self) -> None:
         """Waits for all workers: whoever left while others work would be taken for dead.
 
         Nothing is left to be done when they meet, so whoever is gone by then is not missed.

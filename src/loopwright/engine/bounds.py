@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals
 from loopwright.compat.error_messages import place_of
-from loopwright.compat.failure_texts import Failure, Kind, asserted
+from loopwright.compat.runtime_errors import Failure, Kind, asserted
 
 _NO_STEP = -1
 

@@ -6,14 +6,13 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
-from loopwright.loop.meter import Meter
 from loopwright.task.keras_model import CompiledModel, as_keras_reports
 from loopwright.task.metric_updates import Updates
 from loopwright.task.task import Task, reset, results
 
 
 @final
-class Tally:
+class EpochMetrics:
     """Adds up the outputs of many steps and reads the metrics beside them."""
 
     def __init__(self, task: Task, step: str, updates: Updates) -> None:
@@ -125,3 +124,35 @@ def _plain(value: Any) -> Any:
 def _number(value: Any) -> Any:
     array = np.asarray(value)
     return float(array) if array.ndim == 0 else array
+
+
+@final
+class Meter:
+    """Weighted means of named numbers since the last reset.
+
+    >>> meter = Meter()
+    >>> meter.add({"loss": (6.0, 3.0)}); meter.add({"loss": (1.0, 1.0)})
+    >>> meter.means()
+    {'loss': 1.75}
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[str, tuple[float, float]] = {}
+
+    def add(self, totals: Mapping[str, tuple[float, float]]) -> None:
+        """Adds (weighted sum, weight) per name."""
+        for name, (total, weight) in totals.items():
+            old_total, old_weight = self._totals.get(name, (0.0, 0.0))
+            self._totals[name] = (old_total + total, old_weight + weight)
+
+    def means(self) -> dict[str, float]:
+        """The means so far; a name whose weights are all zero has none."""
+        return {name: total / weight for name, (total, weight) in self._totals.items() if weight}
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        self._totals.clear()
+
+    def state(self) -> dict[str, tuple[float, float]]:
+        """What `add` would have to be given to get here; floats survive JSON bit for bit."""
+        return dict(self._totals)

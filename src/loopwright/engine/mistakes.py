@@ -8,20 +8,20 @@ from typing import Any
 import tensorflow as tf
 
 from loopwright import step_warnings
-from loopwright.compat import error_messages, keras_internals, keras_optimizers, tapes
+from loopwright.compat import (
+    error_messages,
+    keras_internals,
+    keras_optimizers,
+    tensorflow_internals,
+)
 from loopwright.compat.keras_internals import Called
 from loopwright.compat.keras_optimizers import Applied
 from loopwright.compat.random_calls import Line
 from loopwright.engine.step import Step
 from loopwright.errors import message
-from loopwright.task import (
-    calls,
-    guards,
-    label_kinds,
-    logits,
-    updated_variables,
-)
-from loopwright.task.side_effects import SideEffect, side_effects
+from loopwright.guards import calls, labels, operations
+from loopwright.guards import updates as updated_variables
+from loopwright.guards.side_effects import SideEffect, side_effects
 from loopwright.task.task import owner
 
 
@@ -48,13 +48,13 @@ def watching(graph: Any, placeholders: Sequence[Any]) -> Iterator[Watched]:
     with (
         keras_internals.watching_calls() as called,
         keras_optimizers.watching_applies() as applied,
-        tapes.watching_tapes() as gradients,
+        tensorflow_internals.watching_tapes() as gradients,
     ):
         try:
             yield Watched(called, applied, gradients)
         except Exception as error:
             calls.check_loss_arguments(called, graph, placeholders)
-            label_kinds.check_failed_loss(called.losses, error_messages.place_in(error))
+            labels.check_failed_loss(called.losses, error_messages.place_in(error))
             raise
     calls.check_loss_arguments(called, graph, placeholders)
 
@@ -73,12 +73,12 @@ def check(
     With several replicas the trace of a task makes none of them.
     """
     called = watched.called
-    label_kinds.check_losses(called.losses)
-    logits.check_logits(called.losses)
-    logits.check_softmax(tf.nest.flatten(called.outputs))
-    label_kinds.check_metrics(called.metrics)
-    guards.check_reads_batch(step.title, placeholders)
-    guards.check_operations(step.title, graph, placeholders)
+    labels.check_losses(called.losses)
+    labels.check_logits(called.losses)
+    labels.check_softmax(tf.nest.flatten(called.outputs))
+    labels.check_metrics(called.metrics)
+    operations.check_reads_batch(step.title, placeholders)
+    operations.check_operations(step.title, graph, placeholders)
     if step.name != "train_step":
         return
     trained = [v for _, variables in [*met, *watched.updates] for v in variables]

@@ -1,35 +1,69 @@
 """Piloting: by which plans a trainer's steps run: fixed, recorded, remembered, or found out."""
 
+import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
+import tensorflow as tf
+
 from loopwright.compat import tensorflow_internals
+from loopwright.compat.environment import environment
 from loopwright.data.source import Feed
-from loopwright.engine import choosing
-from loopwright.engine.runners import Runners
-from loopwright.engine.stepper import Training
+from loopwright.engine.compiled_steps import CompiledSteps
+from loopwright.engine.stepper import Stepper
+from loopwright.engine.trace import Built
 from loopwright.events import PlanChosen
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans import plan_history
-from loopwright.plans.plan import (
-    WORDS,
-    Plan,
-    objection,
-    plan_of,
-    refuse,
-    settled,
-)
-from loopwright.plans.plan_history import (
-    Choice,
-    Pilot,
-    PlanHistory,
-    Recorded,
-    Replayed,
-    load,
-)
-from loopwright.plans.tuner import Tuner
+from loopwright.plans.plan import WORDS, Plan, Terms, objection, plan_of, refuse, settled
+from loopwright.plans.plan_history import Choice, Pilot, PlanHistory, Recorded, Replayed, load
+from loopwright.plans.tuner import Candidate, Tuner
+from loopwright.task import variables
+
+
+def candidates(built: Built, feed: Feed | None, terms: Terms) -> list[Candidate]:
+    """The plans that may be faster than the graph loop, the most promising first."""
+    leaves = [] if feed is None else tf.nest.flatten(feed.batch_spec)
+    if any(None in leaf.shape[1:] for leaf in leaves):
+        return []  # XLA would compile anew for each length
+    savings = {Plan("xla", "fused"): 0.5, Plan("xla", "graph"): 0.1}
+    if built.has_convolutions and not tf.config.list_physical_devices("GPU"):
+        # Inside XLA's loop they run many times slower, and nothing can interrupt a step.
+        savings = {Plan("xla", "graph"): 0.3}
+    return [
+        Candidate(settled(plan, terms), saving)
+        for plan, saving in savings.items()
+        if objection(plan, terms) is None
+    ]
+
+
+def read_alike(one: Plan, other: Plan) -> bool:
+    """Whether a training can switch from one plan to the other while its data is open."""
+    return (one.feed == "resident") == (other.feed == "resident")
+
+
+def as_candidate(plan: Plan, among: Sequence[Candidate]) -> Candidate:
+    """The plan that an earlier run has chosen, worth as much as when it was tried."""
+    savings = {candidate.plan: candidate.saving for candidate in among}
+    return Candidate(plan, savings.get(plan, 0.5))
+
+
+def identity(task: Any, built: Built, feed: Feed | None, terms: Terms) -> str:
+    """The same for the same step, shapes, machine and versions, in any process."""
+    held = [
+        variable for part in variables.parts(task) for variable in variables.variables(part.value)
+    ]
+    known = [
+        built.digest,
+        sorted(f"{variable.dtype.name}{tuple(variable.shape)}" for variable in held),
+        None if feed is None else str(feed.batch_spec),
+        feed.resident.batch_size if feed is not None and feed.resident is not None else None,
+        terms,
+        environment(),
+    ]
+    return hashlib.sha256(repr(known).encode()).hexdigest()
 
 
 def asked_for(plan: "Plan | PlanHistory | str | os.PathLike[str]") -> PlanHistory | None:
@@ -42,10 +76,10 @@ def asked_for(plan: "Plan | PlanHistory | str | os.PathLike[str]") -> PlanHistor
 
 
 @final
-class Piloting:
+class PlanSelector:
     """The plans of one trainer: what was asked for, what is in use, what was found out."""
 
-    def __init__(self, asked: PlanHistory | None, runners: Runners, task: Any) -> None:
+    def __init__(self, asked: PlanHistory | None, runners: CompiledSteps, task: Any) -> None:
         self._asked, self._runners, self._task = asked, runners, task
         self._tuners: dict[Any, Tuner] = {}
         self._tuner: Tuner | None = None
@@ -76,7 +110,7 @@ class Piloting:
     def begin(
         self,
         feed: Feed | None,
-        training: Training,
+        training: Stepper,
         watch: Stopwatch,
         *,
         steps: int | None,
@@ -96,7 +130,7 @@ class Piloting:
     def _pilot(
         self,
         feed: Feed | None,
-        training: Training,
+        training: Stepper,
         watch: Stopwatch,
         *,
         steps: int | None,
@@ -114,21 +148,21 @@ class Piloting:
             return Recorded(PlanHistory().changed(0, start))
         spec = None if feed is None else feed.batch_spec
         built = self._runners.built("train_step", spec)
-        candidates = choosing.candidates(built, feed, terms)
-        self._identity = choosing.identity(self._task, built, feed, terms)
+        faster = candidates(built, feed, terms)
+        self._identity = identity(self._task, built, feed, terms)
         if self._identity not in self._tuners:
             known = self._known(start)
             remembered = None
             if known is not None and objection(known.plan, terms) is None:
                 remembered = Choice(known.plan, f"measured before: {known.why}")
                 is_in_use = known.plan in (start, self._plan_before)
-                if is_in_use or not choosing.read_alike(start, known.plan):
+                if is_in_use or not read_alike(start, known.plan):
                     self._untold = remembered
                     return Recorded(PlanHistory().changed(0, known.plan))
                 # Compiled at the first step, it would make this start slower than the first one.
-                candidates = [choosing.remembered(known.plan, candidates)]
+                faster = [as_candidate(known.plan, faster)]
             self._tuners[self._identity] = Tuner(
-                start, deque(candidates), self._note, remembered=remembered
+                start, deque(faster), self._note, remembered=remembered
             )
         self._tuner = self._tuners[self._identity]
         self._tuner.begin(training.prepare, watch, steps=steps, seconds=seconds)

@@ -7,7 +7,12 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
-from loopwright.compat import error_messages, failures, keras_optimizers, tensorflow_internals
+from loopwright.compat import (
+    error_messages,
+    keras_optimizers,
+    runtime_errors,
+    tensorflow_internals,
+)
 from loopwright.data import batches as nests
 from loopwright.data.read_errors import read_errors_explained
 from loopwright.data.reader import ResidentReader
@@ -15,7 +20,7 @@ from loopwright.data.source import Data, Feed, Resident
 from loopwright.distribute import replicas
 from loopwright.engine.scorer import feed_after, undisturbed
 from loopwright.errors import DataError, message
-from loopwright.loop.meter import Pace
+from loopwright.loop.clock import Pace
 from loopwright.plans.plan import Plan
 from loopwright.task import scheduled_value
 from loopwright.task.task import Task, class_name
@@ -48,7 +53,7 @@ class Predictor:
                 with (
                     undisturbed(self._task, self._strategy),
                     read_errors_explained(feed),
-                    failures.explained(title, self._graphs),
+                    runtime_errors.explained(title, self._graphs),
                 ):
                     parts += batches
             feed = feed_after(feed, len(parts))

@@ -10,9 +10,9 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright import step_warnings
-from loopwright.compat import comparisons, failures, tensorflow_internals
+from loopwright.compat import keras_internals, runtime_errors, tensorflow_internals
 from loopwright.compat.error_messages import explained
-from loopwright.compat.failure_texts import error_for
+from loopwright.compat.runtime_errors import error_for
 from loopwright.data.reader import Reader, ResidentReader, StreamReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
@@ -24,9 +24,9 @@ from loopwright.engine.step import Step
 from loopwright.engine.step_records import Recorder, joined
 from loopwright.engine.trace import Built, require_unchanging
 from loopwright.errors import StepWarning
+from loopwright.guards import constants
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan
-from loopwright.task import constants
 from loopwright.task import variables as state
 from loopwright.task.metric_updates import Updated, Updates, watched
 
@@ -246,7 +246,7 @@ class StepRunner:
         if tensorflow_internals.workers(self._step.strategy)[0] > 1:
             return contextlib.nullcontext()  # it may be another worker's failure
         counter = self._step.task.step_counter
-        return failures.explained(
+        return runtime_errors.explained(
             self._step.title, lambda: self._graphs, lambda: where(int(counter.read_value()))
         )
 
@@ -284,7 +284,7 @@ class StepRunner:
             with (
                 constants.recorded() as traces,
                 self._trace_explained(key),
-                comparisons.without_keras_warnings(),
+                keras_internals.without_keras_warnings(),
             ):
                 self._graphs.append(compiled.get_concrete_function(*arguments).graph)
             if self._step.replicas == 1:
@@ -356,7 +356,7 @@ class StepRunner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StepWarning)
             compiled = self._function(key, function)
-            with comparisons.without_keras_warnings():
+            with keras_internals.without_keras_warnings():
                 concrete = compiled.get_concrete_function(*arguments, tf.constant(0))
             self._graphs.append(concrete.graph)
         if self._plan.loop == "fused":

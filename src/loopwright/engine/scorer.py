@@ -10,13 +10,12 @@ import tensorflow as tf
 from loopwright.data.read_errors import read_errors_explained
 from loopwright.data.source import Data, Feed
 from loopwright.distribute.team import Agreement
-from loopwright.engine.epoch_metrics import Tally
-from loopwright.engine.plan_selector import Piloting
+from loopwright.engine.compiled_steps import CompiledSteps
+from loopwright.engine.epoch_metrics import EpochMetrics
+from loopwright.engine.plan_selector import PlanSelector
 from loopwright.engine.runner import StepRunner
-from loopwright.engine.runners import Runners
 from loopwright.errors import DataError, message
-from loopwright.loop.clock import Stopwatch
-from loopwright.loop.meter import Pace
+from loopwright.loop.clock import Pace, Stopwatch
 from loopwright.plans.plan import Plan, nearest, settled
 from loopwright.task import variables
 from loopwright.task.metric_updates import Updates
@@ -55,7 +54,7 @@ def score(
 
     `on_batch` is called after every batch, with its number and the scores so far.
     """
-    tally = Tally(task, "test_step", updates)
+    tally = EpochMetrics(task, "test_step", updates)
     pace, scored, rest = Pace(), 0, feed
     with contextlib.ExitStack() as undoing:
         while rest is not None:
@@ -107,7 +106,11 @@ class Scorer:
     """Scores a task, for `evaluate` and for validation during `fit`."""
 
     def __init__(
-        self, task: Task, strategy: tf.distribute.Strategy, runners: Runners, piloting: Piloting
+        self,
+        task: Task,
+        strategy: tf.distribute.Strategy,
+        runners: CompiledSteps,
+        piloting: PlanSelector,
     ) -> None:
         self._task = task
         self._strategy = strategy

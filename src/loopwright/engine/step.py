@@ -10,11 +10,8 @@ import tensorflow as tf
 from loopwright.compat import keras_optimizers, tensorflow_internals
 from loopwright.data import batches
 from loopwright.distribute import replicas as runtime
-from loopwright.task import (
-    constants,
-    scheduled_value,
-    variables,
-)
+from loopwright.guards import constants
+from loopwright.task import scheduled_value, variables
 from loopwright.task import (
     task as scalars,
 )

@@ -8,8 +8,8 @@ from loopwright.data.read_errors import read_errors_explained
 from loopwright.data.reader import Reader, ResidentReader, StreamReader
 from loopwright.data.source import NOTHING_READ, Feed, Read
 from loopwright.distribute import replicas
-from loopwright.engine.choosing import BackgroundCompile
-from loopwright.engine.epoch_metrics import Tally
+from loopwright.engine.background_compile import BackgroundCompile
+from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.engine.nan import MOST_SKIPPED
 from loopwright.engine.runner import StepRunner
 from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
@@ -32,15 +32,15 @@ class StepNumbers:
 
 
 @final
-class Training:
+class Stepper:
     """Goes through a feed with compiled steps; what the loop calls `run_steps`."""
 
     def __init__(
         self,
         runner_for: Callable[[Feed | None, Plan], StepRunner],
         feed: Feed | None,
-        tally: Tally,
-        pilot_for: "Callable[[Feed | None, Training], Pilot]",
+        tally: EpochMetrics,
+        pilot_for: "Callable[[Feed | None, Stepper], Pilot]",
         *,
         step: int,
         count_step: Callable[[], object],

@@ -24,18 +24,15 @@ from loopwright.compat import (
 from loopwright.engine import mistakes
 from loopwright.engine.step import Step
 from loopwright.errors import StepError
-from loopwright.task import (
-    calls,
-    constants,
-    guards,
-    metric_updates,
-)
+from loopwright.guards import calls, constants
+from loopwright.guards import operations as guards
+from loopwright.guards.constants import Trace
+from loopwright.guards.resources import Resource, touched
+from loopwright.task import metric_updates
 from loopwright.task import (
     variables as state,
 )
-from loopwright.task.constants import Trace
 from loopwright.task.gradients import StepScope, build_optimizers, step_scope
-from loopwright.task.resources import Resource, touched
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from loopwright.checkpoints.staging import staged
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import ConfigurationError, LoopwrightError, message
 from loopwright.export import outputs
+from loopwright.guards import calls
 from loopwright.step_warnings import warn_at_call
-from loopwright.task import calls
 
 Format = Literal["saved_model", "keras"]
 EXAMPLES = 8

@@ -15,27 +15,27 @@ from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat import tensorflow_internals
 from loopwright.data.source import NOTHING_READ, Data, Feed, Read
 from loopwright.distribute.team import Agreement, Team
-from loopwright.engine.epoch_metrics import Tally
+from loopwright.engine.compiled_steps import CompiledSteps
+from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.engine.nan import OnNan
-from loopwright.engine.plan_selector import Piloting
-from loopwright.engine.runners import Runners
+from loopwright.engine.plan_selector import PlanSelector
 from loopwright.engine.scorer import Scorer, undisturbed
 from loopwright.engine.step_cost import slow_step
-from loopwright.engine.stepper import Training
+from loopwright.engine.stepper import Stepper
 from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
 from loopwright.exactness import EXACT
-from loopwright.fit import data_checks, declaration
-from loopwright.fit.learning_checks import LearningWatch
+from loopwright.fit import declaration
+from loopwright.guards import arrays
+from loopwright.guards.learning import LearningWatch
 from loopwright.loop import train, verdict
-from loopwright.loop.clock import Stopwatch
-from loopwright.loop.meter import Pace
+from loopwright.loop.clock import Pace, Stopwatch
 from loopwright.loop.schedule import Every, Place, Schedule
 from loopwright.loop.signals import Signals
 from loopwright.sinks.callback_model import Scoring
 from loopwright.sinks.history import History
 from loopwright.sinks.keras_callbacks import CallbackBridge
-from loopwright.task.averages import finalize_averages
+from loopwright.task.optimizers import finalize_averages
 from loopwright.task.task import Task
 
 
@@ -46,8 +46,8 @@ class Lent:
     task: Task
     strategy: tf.distribute.Strategy
     team: Team
-    runners: Runners
-    piloting: Piloting
+    runners: CompiledSteps
+    piloting: PlanSelector
     scorer: Scorer
     scoring: Scoring
     seed: int
@@ -73,7 +73,7 @@ SAVE_NOTHING = Saving()
 
 
 @dataclass(frozen=True)
-class Asked:
+class FitRequest:
     """What `fit` was asked for."""
 
     data: Data | None
@@ -92,13 +92,13 @@ class Asked:
 
 
 @final
-class Fitting:
+class Leg:
     """One call of `fit`: its data, its loop and its numbers."""
 
     def __init__(
         self,
         lent: Lent,
-        asked: Asked,
+        asked: FitRequest,
         *,
         first_epoch: int,
         snapshot: "Snapshot | None" = None,
@@ -133,16 +133,16 @@ class Fitting:
         )
         counted = int(lent.task.step_counter.read_value())
         self.first_step = counted if snapshot is None else snapshot.first_step
-        data_checks.require_numbers(asked.data, lent.task)
-        self.tally = Tally(lent.task, "train_step", lent.runners.updates)
+        arrays.require_numbers(asked.data, lent.task)
+        self.tally = EpochMetrics(lent.task, "train_step", lent.runners.updates)
         with self.watch.timing("compile"):
             self.training = self._built_training(counted if snapshot is None else snapshot.step)
         self._seconds_to_build = self.watch.clock() - began
 
-    def _built_training(self, step: int) -> Training:
+    def _built_training(self, step: int) -> Stepper:
         """The training, with everything traced that can be before its first step."""
         lent, asked = self.lent, self.asked
-        training = Training(
+        training = Stepper(
             functools.partial(lent.runners.runner, "train_step", recorded=self.bridge.recorded),
             self.feed,
             self.tally,
@@ -272,7 +272,7 @@ class Fitting:
             is_eager = lent.piloting.plan.step == "eager"
             return None if is_eager else lent.runners.built("train_step", spec).graph
 
-        conditions = data_checks.Conditions(
+        conditions = arrays.Conditions(
             lent.task,
             shuffle=asked.shuffle,
             nan_ends_the_run=lent.on_nan == "raise" and not self.bridge.looks_for_nan,
@@ -280,7 +280,7 @@ class Fitting:
             undisturbed=lambda: undisturbed(lent.task, lent.strategy),
         )
         with step_warnings.silenced(lent.runners.silenced):
-            data_checks.check(asked.data, asked.sets, conditions)
+            arrays.check(asked.data, asked.sets, conditions)
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:
         asked = self.asked
@@ -295,7 +295,7 @@ class Fitting:
         )
         return feed, feed.steps_per_epoch
 
-    def _pilot(self, feed: Feed | None, training: Training) -> Any:
+    def _pilot(self, feed: Feed | None, training: Stepper) -> Any:
         until = self.asked.until
         return self.lent.piloting.begin(
             feed, training, self.watch, steps=self.schedule.total_steps, seconds=until.seconds

@@ -1,6 +1,6 @@
 """Snapshots: the moment of a run, taken from its parts, and put back into them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,14 +21,16 @@ from loopwright.errors import ConfigurationError, StepError, message
 from loopwright.events import Metrics
 from loopwright.exactness import BEST_EFFORT, Exact, Inexact
 from loopwright.fit import declaration
-from loopwright.fit.leg import Fitting
+from loopwright.fit.leg import Leg
+from loopwright.guards import resources
 from loopwright.loop.schedule import Place, restarted
 from loopwright.step_warnings import warn_at_call
-from loopwright.task import repeatable, resources, variables
+from loopwright.task import variables
 from loopwright.task.task import class_name
+from loopwright.task.variables import Row, shape_text, shortened
 
 
-def require_resumable(fitting: Fitting, exact: Exact) -> tuple[dict[str, Any], list[str]]:
+def require_resumable(fitting: Leg, exact: Exact) -> tuple[dict[str, Any], list[str]]:
     """Return every variable of the task by name; raise if the step uses what cannot be saved.
 
     With `exact="best_effort"` random numbers that cannot be repeated are accepted; also returns
@@ -50,14 +52,14 @@ def require_resumable(fitting: Fitting, exact: Exact) -> tuple[dict[str, Any], l
 
 
 def _unsaved(
-    fitting: Fitting, step: str, named: dict[str, Any], built: Built, exact: Exact
+    fitting: Leg, step: str, named: dict[str, Any], built: Built, exact: Exact
 ) -> list[str]:
     """Return what a step draws from and no checkpoint holds; raise if `exact` refuses it."""
     task, accepts = fitting.lent.task, exact == "best_effort"
     title = f"{class_name(task)}.{step}"
     seeds = variables.require_complete(named, built.captured, title, accepts_seeds=accepts)
     resources.require_saved(title, built.resources, task)
-    drawn = repeatable.unrepeatable(built.operations)
+    drawn = unrepeatable(built.operations)
     if drawn and not accepts:
         raise StepError(
             message(
@@ -95,7 +97,7 @@ def at_start_of_epoch(snapshot: Snapshot) -> Snapshot:
 
 
 def taken(
-    fitting: Fitting,
+    fitting: Leg,
     leg: int,
     place: Place,
     scores: Metrics,
@@ -135,7 +137,7 @@ def taken(
     )
 
 
-def _recorded(fitting: Fitting, place: Place) -> dict[str, Any]:
+def _recorded(fitting: Leg, place: Place) -> dict[str, Any]:
     if not fitting.reasons:
         return {}
     loses = fitting.inexact.loses_position
@@ -146,15 +148,13 @@ def _recorded(fitting: Fitting, place: Place) -> dict[str, Any]:
     }
 
 
-def _is_inside_epoch(fitting: Fitting, place: Place) -> bool:
+def _is_inside_epoch(fitting: Leg, place: Place) -> bool:
     """Return whether the epoch has more steps to come."""
     length = fitting.schedule.steps_per_epoch
     return 0 < place.step_in_epoch != length and not place.epoch_ended
 
 
-def declare(
-    fitting: Fitting, leg: int, snapshot: Snapshot | None, kept: Collection[str] = ()
-) -> None:
+def declare(fitting: Leg, leg: int, snapshot: Snapshot | None, kept: Collection[str] = ()) -> None:
     """Notes what the program asks of a leg whose step is built; all workers ask for the same.
 
     Variables that are `kept` were set by hand since the leg was interrupted in this process: their
@@ -177,7 +177,7 @@ def declare(
 
 
 def objection(
-    fitting: Fitting, named: dict[str, Any], snapshot: Snapshot, on_change: OnChange
+    fitting: Leg, named: dict[str, Any], snapshot: Snapshot, on_change: OnChange
 ) -> str | None:
     """What differs from the program and the data that the snapshot is of, and was not accepted.
 
@@ -189,7 +189,7 @@ def objection(
         [row for row in replicas.without_numbers(table) if row["name"] not in rates]
         for table in (snapshot.variables, variables.table(everywhere))
     ]
-    changed = repeatable.difference(*rows)
+    changed = difference(*rows)
     found = edits(snapshot.declared, fitting.declared)
     accepted = () if isinstance(on_change, str) else on_change
     found = [edit for edit in found if edit.name not in accepted]
@@ -220,7 +220,7 @@ def objection(
 
 
 def put_back(
-    fitting: Fitting,
+    fitting: Leg,
     named: dict[str, Any],
     snapshot: Snapshot,
     read: Mapping[str, Any],
@@ -253,7 +253,7 @@ def put_back(
     return exact_until
 
 
-def _fingerprint(fitting: Fitting) -> dict[str, Any]:
+def _fingerprint(fitting: Leg) -> dict[str, Any]:
     return {} if fitting.asked.data is None else fitting.asked.data.fingerprint()
 
 
@@ -267,7 +267,7 @@ def _other_shares(then: int, now: int) -> str:
     )
 
 
-def _environment(fitting: Fitting) -> dict[str, Any]:
+def _environment(fitting: Leg) -> dict[str, Any]:
     """What the bits depend on; sums over replicas depend on how many there are."""
     return environment.environment() | {"replicas": fitting.lent.strategy.num_replicas_in_sync}
 
@@ -291,3 +291,99 @@ def _still_exact(snapshot: Snapshot, exact: Exact, now: Mapping[str, Any]) -> in
         f"until step {until}."
     )
     return until
+
+
+_KERAS = "keras.random.{0}(..., seed=self.seed)"
+
+
+_STATELESS = "tf.random.stateless_{0} with a seed from self.seed.next()"
+
+
+_SAMPLER = "keras.random.categorical(..., seed=self.seed)"
+
+
+_INSTEAD = {
+    "RandomUniform": ("tf.random.uniform or tf.nn.dropout", _KERAS.format("uniform")),
+    "RandomUniformInt": ("tf.random.uniform", _KERAS.format("randint")),
+    "RandomStandardNormal": ("tf.random.normal", _KERAS.format("normal")),
+    "TruncatedNormal": ("tf.random.truncated_normal", _KERAS.format("truncated_normal")),
+    "ParameterizedTruncatedNormal": (
+        "tf.random.truncated_normal",
+        _STATELESS.format("parameterized_truncated_normal"),
+    ),
+    "RandomGamma": ("tf.random.gamma", _KERAS.format("gamma")),
+    "RandomPoisson": ("tf.random.poisson", _STATELESS.format("poisson")),
+    "RandomPoissonV2": ("tf.random.poisson", _STATELESS.format("poisson")),
+    "RandomShuffle": ("tf.random.shuffle", _KERAS.format("shuffle")),
+    "Multinomial": ("tf.random.categorical", _KERAS.format("categorical")),
+    "RandomCrop": ("tf.image.random_crop", "keras.layers.RandomCrop"),
+    "SampleDistortedBoundingBox": (
+        "tf.image.sample_distorted_bounding_box",
+        "tf.image.stateless_sample_distorted_bounding_box with a seed from self.seed.next()",
+    ),
+    "FractionalMaxPool": ("tf.nn.fractional_max_pool", "keras.layers.MaxPooling2D"),
+    "FractionalAvgPool": ("tf.nn.fractional_avg_pool", "keras.layers.AveragePooling2D"),
+    "UniformCandidateSampler": ("a sampled loss of tf.nn", _KERAS.format("randint")),
+    "LogUniformCandidateSampler": ("a sampled loss of tf.nn", _SAMPLER),
+    "LearnedUnigramCandidateSampler": ("a sampled loss of tf.nn", _SAMPLER),
+    "ThreadUnsafeUnigramCandidateSampler": ("a sampled loss of tf.nn", _SAMPLER),
+    "FixedUnigramCandidateSampler": ("a sampled loss of tf.nn", _SAMPLER),
+    "AllCandidateSampler": ("a sampled loss of tf.nn", _SAMPLER),
+}
+_INSTEAD["SampleDistortedBoundingBoxV2"] = _INSTEAD["SampleDistortedBoundingBox"]
+
+
+def unrepeatable(operations: Iterable[str]) -> list[str]:
+    """The kinds of operations that draw from a state which nobody can save, and what to use.
+
+    They begin anew in another process, and would repeat the numbers of the first steps. `self.seed`
+    in the advice is a `keras.random.SeedGenerator` that the task holds.
+
+    >>> unrepeatable(["MatMul", "RandomStandardNormal", "StatelessRandomUniformV2"])
+    ['tf.random.normal (instead: keras.random.normal(..., seed=self.seed))']
+    """
+    found = dict.fromkeys(_INSTEAD[kind] for kind in operations if kind in _INSTEAD)
+    return [f"{drawn} (instead: {instead})" for drawn, instead in found]
+
+
+def difference(saved: Sequence[Row], current: Sequence[Row]) -> str | None:
+    """What is different between two tables of variables; None if nothing is.
+
+    >>> row = {"name": "weight", "dtype": "float32", "shape": [2]}
+    >>> text = difference([row], [{**row, "shape": [3]}])
+    >>> print(text.splitlines()[2])
+        weight: (2,) in the checkpoint, (3,) now
+    """
+    then, now = ({row["name"]: row for row in rows} for rows in (saved, current))
+    both = [(name, then[name], now[name]) for name in now if name in then]
+
+    def changed(what: str, text: Callable[[Any], str]) -> list[str]:
+        return [
+            f"{name}: {text(old[what])} in the checkpoint, {text(new[what])} now"
+            for name, old, new in both
+            if old[what] != new[what]
+        ]
+
+    def alone(rows: Mapping[str, Row], others: Mapping[str, Row]) -> list[str]:
+        return [
+            f"{name}: {row['dtype']} {shape_text(row['shape'])}"
+            for name, row in rows.items()
+            if name not in others
+        ]
+
+    differences = {
+        "added since the checkpoint": alone(now, then),
+        "in the checkpoint only": alone(then, now),
+        "reshaped": changed("shape", shape_text),
+        "retyped": changed("dtype", str),
+    }
+    lines = ["The task has other variables than the checkpoint."]
+    for kind, texts in differences.items():
+        lines += [f"  {kind}:", *(f"    {text}" for text in shortened(texts))] if texts else []
+    if len(lines) == 1:
+        return None
+    return message(
+        "\n".join(lines),
+        do='restore the old structure; pass on_change="start_over" to start over; or choose '
+        "another run_dir, with init_from= to take over the weights that match",
+    )

@@ -11,10 +11,11 @@ from loopwright.checkpoints.run_directory import Run
 from loopwright.data import batches
 from loopwright.distribute import replicas
 from loopwright.distribute.team import Team
-from loopwright.engine.runners import Runners
+from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.errors import ConfigurationError, message
-from loopwright.task import repeatable, variables
-from loopwright.task.averages import finalize_averages
+from loopwright.fit import moment
+from loopwright.task import variables
+from loopwright.task.optimizers import finalize_averages
 
 Which = Literal["best", "last"] | int
 Checkpoint = Which | Literal["current"]
@@ -23,7 +24,7 @@ Checkpoint = Which | Literal["current"]
 
 def restore(
     task: Any,
-    runners: Runners,
+    runners: CompiledSteps,
     run: Run,
     which: Which,
     team: Team,
@@ -42,7 +43,9 @@ def restore(
 
 
 @contextlib.contextmanager
-def restored(task: Any, runners: Runners, run: Run, which: Which, team: Team) -> Iterator[int]:
+def restored(
+    task: Any, runners: CompiledSteps, run: Run, which: Which, team: Team
+) -> Iterator[int]:
     """The state of a checkpoint with its step counter, until it is left; gives its step."""
     found = _read(task, runners, run, which, team)
     before = tensors.snapshot(found.named)  # of everything: reading it has built the task
@@ -71,7 +74,7 @@ class _Found:
 
 
 def _read(
-    task: Any, runners: Runners, run: Run, which: Which, team: Team, metric: str | None = None
+    task: Any, runners: CompiledSteps, run: Run, which: Which, team: Team, metric: str | None = None
 ) -> _Found:
     checkpoint, snapshot = run.chosen(which, metric)
     if snapshot.batch is not None or not snapshot.has_data:
@@ -79,7 +82,7 @@ def _read(
         runners.built("train_step", spec)
     named = variables.named(task)
     everywhere = team.everywhere(named)
-    changed = repeatable.difference(
+    changed = moment.difference(
         replicas.without_numbers(snapshot.variables),
         replicas.without_numbers(variables.table(everywhere)),
     )
@@ -111,7 +114,7 @@ class HeldState:
     def __init__(
         self,
         task: Any,
-        runners: Runners,
+        runners: CompiledSteps,
         run: Run | None,
         team: Team,
         *,

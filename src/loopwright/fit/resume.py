@@ -6,27 +6,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from loopwright.checkpoints.run_directory import Run
-from loopwright.checkpoints.snapshot import Snapshot
+from loopwright.checkpoints.snapshot import Reached, Snapshot
 from loopwright.config.edits import OnChange
 from loopwright.engine.scorer import undisturbed
 from loopwright.errors import ConfigurationError, message
-from loopwright.events import (
-    Event,
-    Finished,
-)
+from loopwright.events import Event, Finished
 from loopwright.exactness import Exact, Inexact, require_replayable
 from loopwright.fit import declaration
 from loopwright.fit.attempt import LastAttempt
-from loopwright.fit.leg import (
-    Asked,
-    Fitting,
-    Lent,
-    tell,
-)
-from loopwright.fit.legs import entry, excess
+from loopwright.fit.leg import FitRequest, Leg, Lent, tell
 from loopwright.fit.moment import (
     at_start_of_epoch,
     declare,
@@ -36,29 +27,75 @@ from loopwright.fit.moment import (
     restarts_epoch,
 )
 from loopwright.fit.saved_leg import SavedLeg, on_disk
-from loopwright.fit.sharing import (
-    Found,
-    accepted_data,
-    held,
-    start_over,
-)
+from loopwright.fit.sharing import Found, accepted_data, held, start_over
 from loopwright.loop import signals
-from loopwright.sinks.facts import (
-    Facts,
-    facts,
-    learning_rates,
-    optimizers,
-)
+from loopwright.loop.schedule import Every, Place
 from loopwright.sinks.log import WorkerLog
-from loopwright.sinks.run_files import Files, RunFiles
+from loopwright.sinks.run_files import Facts, Files, RunFiles, facts
 from loopwright.step_warnings import warn_at_call
-from loopwright.task import repeatable
-from loopwright.task.averages import finalize_averages
+from loopwright.task import variables
+from loopwright.task.optimizers import finalize_averages, learning_rates, optimizers
+
+
+def entry(
+    leg: int, until: Every, reached: Reached | None
+) -> Literal["begin", "go on", "end", "skip"]:
+    """What a call of `fit` that is number `leg` of its run has to do.
+
+    "end": nothing is left to train, but the leg has no checkpoint of its end yet.
+
+    >>> two_epochs = Every(epochs=2)
+    >>> over = Reached(leg=0, place=Place(step=20, epoch=2, is_over=True), until=two_epochs)
+    >>> [entry(leg, two_epochs, over) for leg in (0, 1)], entry(0, Every(epochs=3), over)
+    (['skip', 'begin'], 'go on')
+    """
+    if reached is None or reached.leg < leg:
+        return "begin"
+    if reached.leg > leg:
+        return "skip"
+    if reached.place.is_over:
+        # A leg that was left early is over as well, unless it is now asked to go further.
+        return "go on" if _is_further(until, reached.until) else "skip"
+    return "end" if _is_complete(reached.place, until) else "go on"
+
+
+def excess(place: Place, until: Every) -> str:
+    """How far a leg has gone beyond what is asked, for people; empty if it has not.
+
+    >>> excess(Place(step=60, epoch=5, step_in_epoch=10), Every(epochs=3))
+    'at epoch 6 of the 3 epochs asked for'
+    >>> excess(Place(step=30, epoch=3), Every(epochs=3))
+    ''
+    """
+    begun = place.epoch + (place.step_in_epoch > 0)
+    if until.epochs is not None and begun > until.epochs:
+        return f"at epoch {begun} of the {until} asked for"
+    if until.steps is not None and place.step > until.steps:
+        return f"at step {place.step:,} of the {until} asked for"
+    return ""
+
+
+def _is_complete(place: Place, until: Every) -> bool:
+    """Whether everything that is asked was done; not if something is due where the leg is."""
+    if until.epochs is not None:
+        return place.epoch >= until.epochs
+    if until.steps is not None:
+        return place.step > until.steps or (place.step == until.steps and not place.is_due)
+    return place.seconds >= (until.seconds or 0.0) and not place.is_due
+
+
+def _is_further(until: Every, before: Every) -> bool:
+    pairs = [
+        (until.epochs, before.epochs),
+        (until.steps, before.steps),
+        (until.seconds, before.seconds),
+    ]
+    return any(now is not None and then is not None and now > then for now, then in pairs)
 
 
 def leg_events(
     lent: Lent,
-    asked: Asked,
+    asked: FitRequest,
     run: Run,
     leg: int,
     attempt: LastAttempt,
@@ -66,7 +103,7 @@ def leg_events(
     first_epoch: int,
     exact: Exact,
     on_change: OnChange,
-    begun: Callable[[Fitting], None],
+    begun: Callable[[Leg], None],
 ) -> Iterator[Event]:
     """The events of one call of `fit`, number `leg` of its run: begun, resumed or skipped."""
     data, team = accepted_data(asked, exact), lent.team
@@ -89,10 +126,10 @@ def leg_events(
             else WorkerLog(run.directory, team.index, time.time)
         )
 
-        def fitted(snapshot: Snapshot | None) -> tuple[Fitting, dict[str, Any]]:
+        def fitted(snapshot: Snapshot | None) -> tuple[Leg, dict[str, Any]]:
             saved = None if found is None else found[1]
             _resume_plans(lent, run, saved, is_begun=what != "begin")
-            made = Fitting(
+            made = Leg(
                 lent,
                 replace(asked, sinks=[*asked.sinks, files]),
                 first_epoch=first_epoch,
@@ -144,11 +181,11 @@ def leg_events(
                     yield from trained.events()
                 finally:
                     attempt.ends(named, is_over=fitting.is_over)
-            team.farewell()  # nobody leaves before the chief has written everything
+            team.barrier()  # nobody leaves before the chief has written everything
     heard.raise_received()
 
 
-def _restart_notes(snapshot: Snapshot, data: Inexact, asked: Asked) -> list[str]:
+def _restart_notes(snapshot: Snapshot, data: Inexact, asked: FitRequest) -> list[str]:
     """Return what a resumed run reads again because the position in its data was not saved."""
     epoch = snapshot.place.epoch + 1
     if restarts_epoch(snapshot, data):
@@ -180,9 +217,7 @@ def _resume_plans(lent: Lent, run: Run, saved: Snapshot | None, *, is_begun: boo
         lent.piloting.resume(recorded, step, is_continued=is_begun)
 
 
-def _skipped(
-    fitting: Fitting, named: dict[str, Any], found: Found | None, exact: Exact
-) -> Finished:
+def _skipped(fitting: Leg, named: dict[str, Any], found: Found | None, exact: Exact) -> Finished:
     if found is not None:
         put_back(fitting, named, *on_disk(found), exact)
         fitting.lent.state_is_set()
@@ -203,7 +238,7 @@ def _warn_of_excess(leg: int, excess: str) -> None:
 
 def _warn_of_changes(leg: int, step: int, changed: Sequence[str]) -> None:
     if changed:
-        names = ", ".join(repeatable.shortened(changed))
+        names = ", ".join(variables.shortened(changed))
         warn_at_call(
             f"This call of fit continues leg {leg + 1} from step {step:,}, with the values that "
             f"were set since the leg was interrupted: {names}."
@@ -223,7 +258,7 @@ def _warn_of_no_validation(run: Run) -> None:
         )
 
 
-def run_files(lent: Lent, run: Run, fitting: Callable[[], Fitting]) -> RunFiles:
+def run_files(lent: Lent, run: Run, fitting: Callable[[], Leg]) -> RunFiles:
     """The files that tell of a run."""
 
     def images() -> Mapping[str, Any]:
@@ -243,7 +278,7 @@ def run_files(lent: Lent, run: Run, fitting: Callable[[], Fitting]) -> RunFiles:
     )
 
 
-def _facts(fitting: Fitting, run_dir: Path) -> Facts:
+def _facts(fitting: Leg, run_dir: Path) -> Facts:
     lent, asked = fitting.lent, fitting.asked
     spec = None if fitting.feed is None else fitting.feed.batch_spec
     batch_size = {} if asked.data is None else asked.data.fingerprint()

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, final
 
@@ -12,10 +12,7 @@ from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat import tensorflow_internals
 from loopwright.compat.out_of_memory import out_of_memory_explained
-from loopwright.errors import (
-    DataError,
-    NotFiniteError,
-)
+from loopwright.errors import DataError, NotFiniteError
 from loopwright.events import (
     BatchSkipped,
     EpochEnded,
@@ -28,14 +25,41 @@ from loopwright.events import (
 )
 from loopwright.exactness import Exact
 from loopwright.fit.attempt import LastAttempt
-from loopwright.fit.leg import Fitting, Saving
+from loopwright.fit.leg import Leg, Saving
 from loopwright.fit.moment import put_back, taken
-from loopwright.fit.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.fit.sharing import Found, newest, require_same_state
 from loopwright.loop import signals
 from loopwright.loop.schedule import Place, moved, validated
 from loopwright.sinks.run_files import Files
 from loopwright.task import variables
+
+MOST_ROLLBACKS = 10
+"""In one call of `fit`: a run that needs more of them needs a person."""
+
+
+def first_bad_step(goes_wrong: Callable[[int], bool], seen_step: int) -> int:
+    """The first step that goes wrong, counted from 1, where `seen_step` was seen to.
+
+    `goes_wrong(n)` runs the first n steps again and says whether something is wrong then. Mostly
+    it is the step itself, or the one before, whose update spoiled the weights.
+
+    >>> tried = []
+    >>> first_bad_step(lambda n: tried.append(n) or n >= 70, seen_step=71)
+    70
+    >>> tried
+    [70, 69]
+    """
+    good, bad = 0, seen_step
+    near = [seen_step - 1, seen_step - 2]
+    while bad - good > 1:
+        guess = near.pop(0) if near else (good + bad) // 2
+        if not good < guess < bad:
+            continue
+        if goes_wrong(guess):
+            bad = guess
+        else:
+            good = guess
+    return bad
 
 
 @final
@@ -61,7 +85,7 @@ class SavedLeg:
 
     def __init__(
         self,
-        fitting: Fitting,
+        fitting: Leg,
         named: dict[str, Any],
         run: Run,
         leg: int,

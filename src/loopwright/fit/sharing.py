@@ -14,7 +14,7 @@ from loopwright.data.source import Data, Objection
 from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, message
 from loopwright.exactness import EXACT, Exact, Inexact
-from loopwright.fit.leg import Asked
+from loopwright.fit.leg import FitRequest
 from loopwright.step_warnings import warn_at_call
 
 Found = tuple[Checkpoint, Snapshot]
@@ -69,7 +69,7 @@ def part(data: Data, team: Team) -> Data:
     return data.of(team.size, team.index)
 
 
-def require_shareable(asked: Asked, team: Team) -> None:
+def require_shareable(asked: FitRequest, team: Team) -> None:
     """Raises if several workers would not train on the same batches, or write the same files."""
     if team.is_alone:
         return
@@ -93,12 +93,12 @@ def require_shareable(asked: Asked, team: Team) -> None:
     team.require_same("data or settings", [own, list(map(str, settings)), asked.shuffle])
 
 
-def objection_to_resume(asked: Asked) -> Objection | None:
+def objection_to_resume(asked: FitRequest) -> Objection | None:
     """Return why a run with the training data cannot be resumed exactly; None if it can."""
     return None if asked.data is None else asked.data.objection_to_resume()
 
 
-def accepted_data(asked: Asked, exact: Exact) -> Inexact:
+def accepted_data(asked: FitRequest, exact: Exact) -> Inexact:
     """Return what `exact` accepts about the training data; raise if it accepts nothing."""
     objection = objection_to_resume(asked)
     if objection is None:

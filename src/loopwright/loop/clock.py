@@ -1,7 +1,7 @@
 """Where the time of a run went, in seconds by part."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import final
 
 PARTS = (
@@ -38,7 +38,7 @@ class Stopwatch:
         self._inner = 0.0
 
     @contextlib.contextmanager
-    def timing(self, part: str, detail: str = "") -> Iterator[None]:
+    def timing(self, part: str, detail: str = "") -> Generator[None]:
         """Count the time inside as this part, without what is timed further inside.
 
         `detail` names the piece of the part: a hook of a callback, for instance.
@@ -69,3 +69,47 @@ class Stopwatch:
         """The parts of a run that took `seconds`; what nobody counted was Python."""
         counted = {**self.seconds, "Python": 0.0}
         return {**counted, "Python": max(0.0, seconds - sum(counted.values()))}
+
+
+@final
+class Pace:
+    """How many steps the next call may run so that it takes about `seconds_per_call`.
+
+    Control has to come back often enough to draw progress and to see Ctrl-C, and seldom enough
+    to cost nothing. The first call is one step; then the measured rate decides. `limit` returns
+    the most steps that the next call may run, or None; it is asked before every call.
+
+    >>> pace = Pace(seconds_per_call=0.5)
+    >>> pace.at_most_steps
+    1
+    >>> pace.add(steps=1, seconds=0.001); pace.at_most_steps
+    16
+    >>> pace.add(steps=16, seconds=0.016); pace.add(steps=256, seconds=0.256); pace.at_most_steps
+    500
+    >>> Pace(limit=lambda: 1).at_most_steps
+    1
+    """
+
+    # One fast call can be a fluke, one slow call a hiccup: growth is bounded, not the fall.
+    _MOST_GROWTH = 16
+
+    def __init__(
+        self, seconds_per_call: float = 0.25, *, limit: Callable[[], int | None] = lambda: None
+    ) -> None:
+        self._seconds_per_call, self._limit = seconds_per_call, limit
+        self._steps = 1
+
+    @property
+    def at_most_steps(self) -> int:
+        """The number of steps for the next call."""
+        limit = self._limit()
+        return self._steps if limit is None else max(1, min(self._steps, limit))
+
+    def add(self, *, steps: int, seconds: float) -> None:
+        """Learns from a call that ran `steps` in `seconds`."""
+        if steps == 0:
+            return
+        fitting = int(self._seconds_per_call * steps / max(seconds, 1e-9))
+        # A call cut short by the end of an epoch says little about longer ones.
+        grown = self._MOST_GROWTH * max(steps, self._steps // self._MOST_GROWTH)
+        self._steps = max(1, min(fitting, grown))

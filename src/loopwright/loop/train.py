@@ -14,7 +14,7 @@ from loopwright.events import (
     Trained,
     Validated,
 )
-from loopwright.loop.meter import Pace
+from loopwright.loop.clock import Pace
 from loopwright.loop.schedule import (
     Place,
     Schedule,

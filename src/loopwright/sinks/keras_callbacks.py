@@ -1,12 +1,12 @@
 """The one bridge to Keras callbacks: a sink that calls them when Keras' own `fit` would."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import keras
 
 from loopwright.compat import keras_internals
-from loopwright.engine.stepper import StepNumbers, Training
+from loopwright.engine.stepper import StepNumbers, Stepper
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import (
     EpochEnded,
@@ -35,9 +35,30 @@ from loopwright.sinks.callback_state import (
     objection,
     restore_callbacks,
 )
-from loopwright.sinks.timed_callbacks import TimedCallbacks
 from loopwright.step_warnings import warn_at_call
 from loopwright.task.task import Task
+
+
+@final
+class TimedCallbacks:
+    """The callbacks of a `keras.callbacks.CallbackList`, timed while it goes through them.
+
+    >>> watch = Stopwatch(clock=iter([0.0, 2.0]).__next__)
+    >>> callbacks = TimedCallbacks(["a callback"], watch)
+    >>> callbacks.hook = "on_epoch_end"
+    >>> [callback for callback in callbacks], watch.largest("callbacks")
+    (['a callback'], 'str.on_epoch_end')
+    """
+
+    def __init__(self, callbacks: Iterable[Any], watch: Stopwatch) -> None:
+        self._callbacks, self._watch = list(callbacks), watch
+        self.hook = ""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Give each callback; the time until the next one is asked for is the time of its hook."""
+        for callback in self._callbacks:
+            with self._watch.timing("callbacks", f"{type(callback).__name__}.{self.hook}"):
+                yield callback
 
 
 @final
@@ -146,7 +167,7 @@ class CallbackBridge:
         """What callbacks wrote into the logs of the last epoch, `learning_rate` for instance."""
         return {k: v for k, v in self._written.logs.items() if k not in self._logs}
 
-    def before_steps(self, training: Training) -> Callable[[int], int]:
+    def before_steps(self, training: Stepper) -> Callable[[int], int]:
         """`run_steps` of a training, with the hooks that come before a batch."""
         if self._model is None:
             return training.run_steps

@@ -6,20 +6,51 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, final
 
+import keras
 from rich.console import Console
 
 from loopwright import disk
+from loopwright.compat import environment
 from loopwright.events import EpochEnded, Event, Finished, Saved, Sink, Started, Trained
-from loopwright.sinks.facts import Facts
 from loopwright.sinks.log import Lines
 from loopwright.sinks.notify import attempted, tolerated
 from loopwright.sinks.report import write_report
 from loopwright.sinks.tensorboard import HOME, Pictures, TensorBoardFiles, event_files
 from loopwright.step_warnings import warn_at_call
+from loopwright.task import variables
+from loopwright.task.optimizers import Plain, hyperparameters
+from loopwright.task.task import Task
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Written down when a run begins."""
+
+    environment: Mapping[str, Any]
+    models: str
+    hyperparameters: Mapping[str, Plain]
+    graph: Any
+    """The operations of the step, as a `GraphDef`."""
+
+
+def facts(task: Task, asked: Mapping[str, Any], graph: Any, run_dir: Path) -> Facts:
+    """The facts of a task whose models are built; `asked` is what `fit` was asked for."""
+    about = environment.about(run_dir)
+    return Facts(about, models(task), {**hyperparameters(task), **asked}, graph)
+
+
+def models(task: Task) -> str:
+    """Every model that a task names, as Keras sums it up."""
+    lines = list[str]()
+    for part in variables.parts(task):
+        if isinstance(part.value, keras.Model) and not part.path.startswith("_"):
+            # Keras cuts lines that are longer than a terminal of 80 columns.
+            part.value.summary(line_length=78, print_fn=lambda text, **_: lines.append(text))
+    return "\n".join(lines)
 
 
 def cut(run_dir: Path, name: str, length: int) -> None:

@@ -10,14 +10,19 @@ import keras
 import tensorflow as tf
 
 from loopwright.compat import keras_optimizers, tensorflow_internals
+from loopwright.compat.error_messages import (
+    variable_name,
+)
 from loopwright.errors import ConfigurationError, StepError, message
-from loopwright.task import guards, watching
+from loopwright.step_warnings import warn
+from loopwright.task import watching
 
 Transform = Callable[[list[Any], list[Any]], Sequence[Any]]
 """(gradients, variables) -> gradients, after the reduction over replicas.
 
 None in place of a gradient leaves its variable as it is.
 """
+
 
 Transforms = Transform | Sequence[Transform] | None
 """One, several in the order they are applied, or none."""
@@ -80,6 +85,8 @@ class StepScope:
 
 # AutoGraph has nothing to convert here, and reading all of it takes a second of the first step.
 _as_written = tf.autograph.experimental.do_not_convert
+
+
 _current = threading.local()  # replicas are traced in threads of their own
 
 
@@ -105,7 +112,7 @@ def minimize(
     transform: Transforms = None,
 ) -> Any:
     """One optimizer update that lowers `loss`; returns the norm of its gradient."""
-    variables = guards.trainable(model_or_variables)
+    variables = trainable(model_or_variables)
     if _is_dry_run(optimizer, variables):
         return tf.zeros(())
     _build(optimizer, variables)
@@ -114,7 +121,7 @@ def minimize(
     # Scaling the loss after the tape was left would give no gradient at all.
     outer = None if scale is None else tf.cast(scale, loss.dtype)
     gradients = tape.gradient(loss, variables, output_gradients=outer)
-    gradients, variables = guards.present(gradients, variables)
+    gradients, variables = present(gradients, variables)
     return _update(gradients, variables, optimizer, scale, when, transform)
 
 
@@ -141,7 +148,7 @@ def apply(
     if _is_dry_run(optimizer, variables):
         return tf.zeros(())
     _build(optimizer, variables)
-    gradients, variables = guards.present(gradients, variables)
+    gradients, variables = present(gradients, variables)
     scale = _loss_scale(optimizer)
     if scale is not None:
         # A LossScaleOptimizer divides by its scale; these gradients are not scaled yet.
@@ -347,3 +354,53 @@ def _times(gradient: Any, factor: Any) -> Any:
 
 def _nothing(_: Any) -> Any:
     return tf.constant(0)
+
+
+def trainable(model_or_variables: Any) -> list[Any]:
+    """The variables that an update is to change: of a layer, of several, or given as they are."""
+    if isinstance(model_or_variables, keras.Layer):
+        variables = list(model_or_variables.trainable_variables)
+        name = f"The model {model_or_variables.name!r}"
+    else:
+        given = list(model_or_variables)
+        layers = all(isinstance(item, keras.Layer) for item in given)
+        variables = [v for m in given for v in m.trainable_variables] if layers else given
+        name = "The list of variables given to minimize"
+    if not variables:
+        raise StepError(
+            message(
+                f"{name} has nothing to train.",
+                expected="at least one trainable variable",
+                received="none: no weights, not built, or trainable=False everywhere",
+                do="call the model inside the tape before minimize, or set .trainable = True",
+            )
+        )
+    return variables
+
+
+def present(gradients: Sequence[Any], variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The pairs that have a gradient; names the variables that have none."""
+    missing = [v for g, v in zip(gradients, variables, strict=True) if g is None]
+    names = ", ".join(variable_name(v) for v in missing)
+    if len(missing) == len(gradients):
+        raise StepError(
+            message(
+                "No variable has a gradient: the loss does not depend on any of them.",
+                expected="a loss computed from these variables, inside the GradientTape",
+                received=f"None for every one of: {names}",
+                do="compute predictions and loss inside `with tf.GradientTape() as tape:`, with "
+                "TensorFlow functions (no .numpy(), argmax or rounding in between)",
+            )
+        )
+    if missing:
+        warn(
+            "no-gradient",
+            message(
+                f"{len(missing)} of {len(gradients)} variables have no gradient, and stay as they "
+                f"are: {names}.",
+                do="leave them out of minimize if that is meant; else check that the loss uses "
+                "what they compute",
+            ),
+        )
+    pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
+    return [g for g, _ in pairs], [v for _, v in pairs]

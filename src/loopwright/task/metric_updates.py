@@ -11,7 +11,7 @@ import numpy as np
 from loopwright import step_warnings
 from loopwright.compat import keras_internals, tensorflow_internals
 from loopwright.errors import StepError, message
-from loopwright.task import guards, variables
+from loopwright.task import dataflow, variables
 from loopwright.task.task import Task, class_name, owner
 
 
@@ -87,7 +87,7 @@ def traced(task: Task, graph: Any, outputs: Mapping[str, Any]) -> Updated:
             updated.add(metric)
         elif metric.name in outputs:
             read = tensorflow_internals.captures_of(graph, handles)
-            reached = guards.flow_in_sight(graph, read)
+            reached = dataflow.flow_in_sight(graph, read)
             if any(tensor.name in reached for tensor in outputs[metric.name]):
                 unfounded.add(metric.name)
     return Updated(frozenset(updated), frozenset(unfounded))
@@ -117,7 +117,7 @@ def check_compiled(step: str, task: Task, graph: Any, outputs: Any) -> None:
             continue
         if keras_internals.is_loss_tracker(metric, owner(task)):
             continue
-        reached = guards.flow_in_sight(graph, tensorflow_internals.captures_of(graph, handles))
+        reached = dataflow.flow_in_sight(graph, tensorflow_internals.captures_of(graph, handles))
         if returned.name in reached:
             step_warnings.warn(
                 "idle-metric",

@@ -1,13 +1,18 @@
 """Supervised: inputs, labels, a loss. The whole case, written once."""
 
+import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import keras
 import tensorflow as tf
 
+from loopwright.compat.error_messages import (
+    shape_text,
+)
 from loopwright.errors import StepError, message
-from loopwright.task import guards
+from loopwright.task.dataflow import ELEMENTWISE, flow
 from loopwright.task.gradients import Transform
 from loopwright.task.task import Scalars, Task
 
@@ -101,7 +106,7 @@ class Supervised(Task):
             return
         names = getattr(self.model, "output_names", None) or []
         if not isinstance(predictions, Mapping | list | tuple):
-            guards.check_labels(_only(self._loss), y, predictions)
+            check_labels(_only(self._loss), y, predictions)
             return
         for key, label, prediction in _pairs(y, predictions, names):
             loss = self._loss
@@ -110,7 +115,7 @@ class Supervised(Task):
             elif isinstance(loss, list | tuple) and key in names:
                 loss = loss[names.index(key)]
             if loss is not None:
-                guards.check_labels(loss, label, prediction, f" of output {key!r}")
+                check_labels(loss, label, prediction, f" of output {key!r}")
 
 
 @final
@@ -154,3 +159,73 @@ def _pairs(y: Any, predictions: Any, names: list[str]) -> list[tuple[str, Any, A
     if isinstance(y, Mapping):
         return [(k, y[k], p) for k, p in zip(keys, predictions, strict=True) if k in y]
     return list(zip(keys, y, predictions, strict=False))
+
+
+def check_labels(loss: Any, labels: Any, predictions: Any, output: str = "") -> None:
+    """Refuses labels and predictions that a loss passed as `loss=` would only fit by broadcasting.
+
+    Keras' own losses put a missing last axis right by themselves. Before a person's it is refused:
+    Keras adds the axis to the labels of a function too, and one that allows for its absence, with
+    `y - predictions[:, 0]`, would compute n x n differences.
+    """
+    y, p = getattr(labels, "shape", None), getattr(predictions, "shape", None)
+    if y is None or p is None or y.rank is None or p.rank is None or _takes_class_numbers(loss):
+        return
+    longer, shorter = (p, y) if p.rank > y.rank else (y, p)
+    missing_axis = longer.rank == shorter.rank + 1 and longer[-1] == 1
+    if is_of_keras(loss):
+        fits = missing_axis or _same(y, p)
+    else:
+        fits = not missing_axis and (_same(y, p) or not _meet_in(loss, y, p))
+    if not fits:
+        result = "(n, n)" if missing_axis and shorter.rank == 1 else "a larger shape"
+        raise StepError(
+            message(
+                f"Labels and predictions{output} only fit by broadcasting to {result}.",
+                expected="labels and predictions of the same shape",
+                received=f"labels {shape_text(y)}, predictions {shape_text(p)}",
+                do="reshape the labels (for instance y[:, None]) or the model's last layer"
+                + ("" if missing_axis else "; for class numbers as labels use a sparse loss"),
+            )
+        )
+
+
+def _takes_class_numbers(loss: Any) -> bool:
+    """Losses of Keras whose labels have another shape than the predictions, and rightly so."""
+    names = [loss, type(loss).__name__]
+    names += [getattr(loss, attribute, "") for attribute in ("name", "__name__")]
+    names += [getattr(getattr(loss, "fn", None), "__name__", "")]
+    words = " ".join(name.lower() for name in names if isinstance(name, str))
+    return loss in ("ce", "crossentropy") or bool(re.search("sparse|ctc|circle|generalized", words))
+
+
+def is_of_keras(loss: Any) -> bool:
+    """Return whether a loss comes with Keras: a name, an object or a function."""
+    modules = (type(loss).__module__, getattr(loss, "__module__", None) or "")
+    return isinstance(loss, str) or any(module.startswith("keras.") for module in modules)
+
+
+def _same(y: tf.TensorShape, p: tf.TensorShape) -> bool:
+    return y.rank == p.rank and y.is_compatible_with(p)
+
+
+def _meet_in(loss: Any, y: tf.TensorShape, p: tf.TensorShape) -> bool:
+    """Whether a person's loss combines the labels as they are with something of another shape.
+
+    A function may take class numbers and look them up: only what it computes can tell.
+    """
+    if tf.executing_eagerly():
+        return False
+    function = loss.call if isinstance(loss, keras.losses.Loss) else loss
+    specs = [tf.TensorSpec(shape, keras.config.floatx()) for shape in (y, p)]
+    with contextlib.suppress(Exception):  # what is wrong otherwise shows when it is called
+        graph = tf.function(function).get_concrete_function(*specs).graph
+        labels = flow(graph, graph.inputs[:1], through=("Cast", "Identity"))
+        predictions = flow(graph, graph.inputs[1:2])
+        for op in graph.get_operations():
+            if op.type in ELEMENTWISE:
+                a, b = op.inputs
+                for one, other in ((a, b), (b, a)):
+                    if one.name in labels and other.name in predictions:
+                        return not _same(one.shape, other.shape)
+    return False

@@ -1,6 +1,6 @@
 """The parts of a task: every model, optimizer, metric, seed and variable it holds, and its name."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -8,8 +8,75 @@ import keras
 import tensorflow as tf
 
 from loopwright.compat import keras_internals, keras_optimizers, tensorflow_internals
-from loopwright.errors import StepError
-from loopwright.task import repeatable
+from loopwright.errors import StepError, message
+from loopwright.exactness import BEST_EFFORT
+
+Row = Mapping[str, Any]
+"""What a checkpoint knows of a variable beside its bytes: `name`, `dtype`, `shape`."""
+
+
+MOST_NAMED = 10
+"""How many variables of a kind a message names."""
+
+
+SEED_STATE = "seed_generator_state"
+"""What Keras calls the variable of every `SeedGenerator`."""
+
+
+def untracked_message(title: str, variables: Sequence[str]) -> str:
+    """The message about variables that a step uses and its task does not hold."""
+    is_seed = [SEED_STATE in variable for variable in variables]
+    remedies: list[str] = []
+    if not all(is_seed):
+        remedies.append(
+            "make them attributes of the task, or of a model or list that it holds: "
+            "self.temperature = tf.Variable(1.0) in __init__, self.temperature in the step"
+        )
+    if any(is_seed):
+        remedies.append(
+            f"{SEED_STATE}: keras.random without a seed draws from a generator that all of Keras "
+            "shares; write self.seed = keras.random.SeedGenerator(0) in __init__, and pass "
+            "seed=self.seed to keras.random, or seed= to the layer that draws"
+        )
+    if all(is_seed):
+        remedies.append(f"or {BEST_EFFORT}: a resumed run then draws its sequence from the start")
+    return message(
+        f"{title} uses variables that the task does not hold: a resumed run would lose them.",
+        expected="every variable that the step reads or changes, reachable from the task",
+        received=", ".join(shortened(variables)),
+        do="; ".join(remedies),
+    )
+
+
+def unordered(path: str, items: int) -> str:
+    """The message about a set: its order is another one in each process."""
+    return message(
+        f"{path} is a set, which has no order: its variables cannot be told apart.",
+        expected="a list, a tuple or a dict",
+        received=f"a set of {items}",
+        do=f"make {path} a list",
+    )
+
+
+def shape_list(shape: Any) -> list[int | None] | None:
+    """A `tf.TensorShape` as JSON; None where it is open."""
+    return None if shape.rank is None else shape.as_list()
+
+
+def shape_text(shape: Sequence[int | None] | None) -> str:
+    """A shape from a table, as a person would write it down.
+
+    >>> shape_text([None, 3])
+    '(None, 3)'
+    """
+    return "of any shape" if shape is None else str(tuple(shape))
+
+
+def shortened(texts: Sequence[str]) -> list[str]:
+    """The first few, and how many there are beside them."""
+    more = len(texts) - MOST_NAMED
+    return [*texts[:MOST_NAMED], *([f"... and {more} more"] if more > 0 else [])]
+
 
 T = TypeVar("T")
 
@@ -174,15 +241,15 @@ def require_complete(
 ) -> list[str]:
     """Raises if a step uses a variable without a name: no checkpoint would hold it.
 
-    `captured` are the variables that its trace met, as `building.Built` has them. With
+    `captured` are the variables that its trace met, as `engine.trace.Built` has them. With
     `accepts_seeds`, returns the states of seed generators that are not saved.
     """
     known = {id(own.handle) for variable in named.values() for own in replicas(variable)}
     used = [own for variable in captured for own in replicas(variable)]
-    unheld = [own for own in used if id(getattr(own, "handle", own)) not in known]
-    texts = list(dict.fromkeys(map(_described, unheld)))
-    if texts and not (accepts_seeds and all(repeatable.SEED_STATE in text for text in texts)):
-        raise StepError(repeatable.unheld(title, texts))
+    untracked = [own for own in used if id(getattr(own, "handle", own)) not in known]
+    texts = list(dict.fromkeys(map(_described, untracked)))
+    if texts and not (accepts_seeds and all(SEED_STATE in text for text in texts)):
+        raise StepError(untracked_message(title, texts))
     return texts
 
 
@@ -193,7 +260,7 @@ def table(named: Mapping[str, Any]) -> list[dict[str, Any]]:
     [{'name': 'weight', 'dtype': 'float32', 'shape': [1, 2]}]
     """
     return [
-        {"name": name, "dtype": variable.dtype.name, "shape": repeatable.shape_list(variable.shape)}
+        {"name": name, "dtype": variable.dtype.name, "shape": shape_list(variable.shape)}
         for name, variable in named.items()
     ]
 
@@ -227,7 +294,7 @@ def _walk(
     if deep and isinstance(value, set | frozenset):
         found = list(found)
         if found and len(value) > 1:
-            raise StepError(repeatable.unordered(path, len(value)))
+            raise StepError(unordered(path, len(value)))
     yield from found
 
 
@@ -298,7 +365,7 @@ def _may_differ(variable: Any) -> bool:
 def _described(variable: Any) -> str:
     if not isinstance(variable, tf.Variable):
         return "a variable that the step only writes"
-    shape = repeatable.shape_text(repeatable.shape_list(variable.shape))
+    shape = shape_text(shape_list(variable.shape))
     return f"{variable.name.partition(':')[0]} ({variable.dtype.name} {shape})"
 
 

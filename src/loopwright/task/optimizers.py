@@ -1,46 +1,18 @@
-"""What is known of a run before its first step: where, what models, what numbers, the graph."""
+"""The optimizers of a task: their numbers, learning rates and averaged weights."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from loopwright.compat import environment
+from loopwright.compat import keras_optimizers
 from loopwright.task import variables
 from loopwright.task.keras_model import CompiledModel
 from loopwright.task.task import Task
 
 Plain = bool | int | float | str
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Written down when a run begins."""
-
-    environment: Mapping[str, Any]
-    models: str
-    hyperparameters: Mapping[str, Plain]
-    graph: Any
-    """The operations of the step, as a `GraphDef`."""
-
-
-def facts(task: Task, asked: Mapping[str, Any], graph: Any, run_dir: Path) -> Facts:
-    """The facts of a task whose models are built; `asked` is what `fit` was asked for."""
-    about = environment.about(run_dir)
-    return Facts(about, models(task), {**hyperparameters(task), **asked}, graph)
-
-
-def models(task: Task) -> str:
-    """Every model that a task names, as Keras sums it up."""
-    lines = list[str]()
-    for part in variables.parts(task):
-        if isinstance(part.value, keras.Model) and not part.path.startswith("_"):
-            # Keras cuts lines that are longer than a terminal of 80 columns.
-            part.value.summary(line_length=78, print_fn=lambda text, **_: lines.append(text))
-    return "\n".join(lines)
 
 
 def hyperparameters(task: Task) -> dict[str, Plain]:
@@ -82,3 +54,28 @@ def learning_rates(held: Mapping[str, keras.optimizers.Optimizer]) -> dict[str, 
     if len(rates) == 1:
         return {"learning_rate": next(iter(rates.values()))}
     return {f"{path}_learning_rate": rate for path, rate in rates.items()}
+
+
+def finalize_averages(task: Task) -> None:
+    """Puts the averaged weights of an optimizer with `use_ema` in place, as Keras does."""
+    optimizers = variables.of_kind(keras.optimizers.Optimizer, task)
+    if isinstance(task, CompiledModel) and isinstance(
+        task.model.optimizer, keras.optimizers.Optimizer
+    ):
+        optimizers = [task.model.optimizer]
+    for optimizer in optimizers:
+        if optimizer.built:
+            optimizer.finalize_variable_values(keras_optimizers.trained_by(optimizer))
+
+
+@contextlib.contextmanager
+def averages_in_place(task: Task) -> Iterator[None]:
+    """The averaged weights of optimizers with `use_ema`, until it is left."""
+    weights = [w.value for layer in variables.of_kind(keras.Layer, task) for w in layer.weights]
+    before = [weight.read_value() for weight in weights]
+    finalize_averages(task)
+    try:
+        yield
+    finally:
+        for weight, value in zip(weights, before, strict=True):
+            weight.assign(value)

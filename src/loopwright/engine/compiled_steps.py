@@ -19,15 +19,16 @@ from loopwright.engine.trace import (
     changing_values,
     require_unchanging,
 )
+from loopwright.guards import resources
 from loopwright.plans.plan import Plan, Terms
-from loopwright.task import resources, scheduled_value, variables
+from loopwright.task import scheduled_value, variables
 from loopwright.task.metric_updates import Updates
 from loopwright.task.task import Task, class_name
 from loopwright.task.watching import GradientWatch
 
 
 @final
-class Runners:
+class CompiledSteps:
     """Makes and keeps what runs the steps of one task."""
 
     def __init__(

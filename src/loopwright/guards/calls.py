@@ -10,7 +10,7 @@ from loopwright.compat.keras_internals import Called, layers_in
 from loopwright.compat.keras_optimizers import counter_in
 from loopwright.errors import StepError, message
 from loopwright.step_warnings import warn
-from loopwright.task.guards import flow
+from loopwright.task.dataflow import flow
 
 MOST_UPDATES = 10
 """So many updates by one optimizer in a step are no inner loop any more, but epochs."""

@@ -10,10 +10,10 @@ from loopwright.compat import tensorflow_internals
 from loopwright.compat.error_messages import shape_text, variable_name
 from loopwright.compat.keras_optimizers import Applied
 from loopwright.errors import message
+from loopwright.guards.constants import uses_array
 from loopwright.step_warnings import warn
 from loopwright.task import variables as state
-from loopwright.task.constants import uses_array
-from loopwright.task.guards import flow
+from loopwright.task.dataflow import flow
 
 _MOST_NAMED = 3
 

@@ -13,8 +13,8 @@ from loopwright.compat import keras_optimizers
 from loopwright.compat.error_messages import variable_name
 from loopwright.errors import message
 from loopwright.events import EpochEnded, Event, Finished, Started, Trained
-from loopwright.sinks.facts import learning_rates, optimizers
 from loopwright.task import variables
+from loopwright.task.optimizers import learning_rates, optimizers
 from loopwright.task.task import Task
 
 UPDATES = 16

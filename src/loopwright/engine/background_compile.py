@@ -1,0 +1,54 @@
+"""Background compile: a plan is compiled in a thread while training continues."""
+
+import atexit
+import functools
+import threading
+from collections.abc import Callable
+from typing import final
+
+from loopwright.plans.tuner import first_line
+
+_SECONDS_TO_WAIT_AT_EXIT = 60.0
+
+
+@final
+class BackgroundCompile:
+    """Runs a compile in a thread, beside the training."""
+
+    def __init__(self, compile: Callable[[], None]) -> None:
+        self._compile, self._failure = compile, ""
+        self._thread = threading.Thread(target=self._run, name="loopwright-compile", daemon=True)
+        _wait_at_exit()
+        _under_way.add(self._thread)
+        self._thread.start()
+
+    def is_over(self) -> bool:
+        """Whether it has ended, well or badly."""
+        return not self._thread.is_alive()
+
+    def failure(self) -> str | None:
+        """Why it failed, in one line; None if it did not."""
+        return self._failure or None
+
+    def _run(self) -> None:
+        try:
+            self._compile()
+        except Exception as error:
+            self._failure = first_line(error)
+        finally:
+            self._compile = lambda: None  # it holds the data
+            _under_way.discard(self._thread)
+
+
+_under_way: set[threading.Thread] = set()
+
+
+@functools.cache
+def _wait_at_exit() -> None:
+    """Lets a compile end before the process does, which would crash it (XLA cannot be stopped)."""
+
+    def wait() -> None:
+        for thread in list(_under_way):
+            thread.join(_SECONDS_TO_WAIT_AT_EXIT)
+
+    atexit.register(wait)

@@ -1,0 +1,61 @@
+"""Dataflow in a graph: which tensors depend on which."""
+
+from collections.abc import Iterable
+from typing import Any
+
+ELEMENTWISE = frozenset(
+    [
+        "Add",
+        "AddV2",
+        "Sub",
+        "Mul",
+        "RealDiv",
+        "DivNoNan",
+        "SquaredDifference",
+        "Maximum",
+        "Minimum",
+        "Pow",
+        "Equal",
+        "NotEqual",
+        "Greater",
+        "GreaterEqual",
+        "Less",
+        "LessEqual",
+        "LogicalAnd",
+        "LogicalOr",
+    ]
+)
+
+
+_SIZES = frozenset(["Shape", "ShapeN", "Size", "Rank"])
+
+
+# Some of their outputs may depend on what others of them do not.
+_CALLS = frozenset(
+    [
+        "If",
+        "StatelessIf",
+        "Case",
+        "StatelessCase",
+        "While",
+        "StatelessWhile",
+        "PartitionedCall",
+        "StatefulPartitionedCall",
+    ]
+)
+
+
+def flow_in_sight(graph: Any, sources: Iterable[Any]) -> set[str]:
+    """As `flow`, but not through branches, loops and functions, which mix what they are given."""
+    kinds = {op.type for op in graph.get_operations()}
+    return flow(graph, sources, through=kinds - _CALLS - _SIZES)
+
+
+def flow(graph: Any, sources: Iterable[Any], through: Iterable[str] | None = None) -> set[str]:
+    """The names of all tensors whose values, not just their sizes, depend on the sources."""
+    reached = {tensor.name for tensor in sources}
+    for op in graph.get_operations():
+        passes = op.type not in _SIZES if through is None else op.type in through
+        if passes and any(tensor.name in reached for tensor in op.inputs):
+            reached |= {tensor.name for tensor in op.outputs}
+    return reached
