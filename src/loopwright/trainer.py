@@ -329,7 +329,7 @@ class Trainer:
         """Yield the events of a leg, which counts once it is over."""
         abandoned = None if self._open is None else self._open()
         if abandoned is not None:
-            abandoned.abandon()  # it would keep the run's lock
+            abandoned.close()  # it would keep the run's lock
         (self._open,) = own
         self.history, self._end = history, None
         self._parts.state.trains()
