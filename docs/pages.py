@@ -45,7 +45,7 @@ def gather(
     places = {page: place_of(root, page) for page in texts}
     places |= {root / "docs" / name: name for name in files}
     places |= {root / path: place for path, place in _NOTEBOOKS.items()}
-    beside: dict[str, bytes] = dict(files)
+    copied: dict[str, bytes] = dict(files)
     for page, text in texts.items():
         here = places[page]
 
@@ -56,12 +56,12 @@ def gather(
             if not (file.is_file() and file.is_relative_to(root)):
                 raise BrokenLinkError(f"{_path(root, page)} links to {target}: no such file")
             place = place_of(root, file)
-            beside[place] = file.read_bytes() if _is_picture(file) else _shown(root, file)
+            copied[place] = file.read_bytes() if _is_picture(file) else _shown(root, file)
             return _relative(place, here)
 
         links = {name: _relative(place, here) for name, place in references.items()}
         _write(directory / here, "\n".join(_rewritten(text, rewrite, links)).encode() + b"\n")
-    for place, content in beside.items():
+    for place, content in copied.items():
         _write(directory / place, content)
 
 

@@ -105,19 +105,19 @@ def _module(file: Path, prefix: str) -> Iterator[str]:
 
 
 def _components(package: Path) -> Iterator[str]:
-    handed_on = {
+    exported = {
         alias.name
         for node in ast.parse((package / "__init__.py").read_text()).body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
     for file in sorted(package.glob("[a-z]*.py")):
-        is_whole = file.stem in handed_on
-        prefix = f"components.{file.stem}." if is_whole else "components."
+        is_exported = file.stem in exported
+        prefix = f"components.{file.stem}." if is_exported else "components."
         for node, source in _definitions(file):
             if isinstance(node, ast.Assign) or node.name.startswith("_"):
                 continue
-            if is_whole or node.name in handed_on:
+            if is_exported or node.name in exported:
                 yield from _entry(node, source, prefix)
 
 
@@ -137,9 +137,9 @@ def _signature(node: ast.ClassDef | ast.FunctionDef) -> str:
     if isinstance(node, ast.FunctionDef):
         returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
         return _call(node.name, _arguments(node.args), returns)
-    made_by = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
-    if made_by:
-        return _call(node.name, _arguments(made_by[0].args), "")
+    constructors = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+    if constructors:
+        return _call(node.name, _arguments(constructors[0].args), "")
     if _is_value(node):
         return _call(node.name, [ast.unparse(field) for field, _ in _annotated(node)], "")
     return node.name

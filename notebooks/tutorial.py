@@ -14,7 +14,7 @@
 # # Tutorial
 #
 # From a classifier in fifteen lines to a GAN with a custom step. It takes less than a minute on
-# two cores and downloads nothing: the data is scikit-learn's 1,797 handwritten digits of 8x8 pixels.
+# two cores and downloads nothing: the data is scikit-learn's 1,797 handwritten digits.
 #
 # Building this page runs every cell. The page is also a [notebook](tutorial.ipynb) for Jupyter.
 
