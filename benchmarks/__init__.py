@@ -1,1 +1,1 @@
-"""Speed, growth, memory, start-up and tuning, measured on this machine: `make bench`."""
+"""Benchmarks of speed, growth, memory, start-up and tuning: `make bench`."""

@@ -1,4 +1,4 @@
-"""The speed table as a picture; the only module that imports matplotlib."""
+"""Draw the speed table as a bar chart; the only module that imports matplotlib."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from benchmarks.outcomes import HAND, HAND_XLA, KERAS, KERAS_BEST, LOOPWRIGHT, O
 
 _SERIES = {
     "Keras fit, best settings": ((KERAS_BEST,), "#9aa5b1"),
-    "hand loop, the better of two": ((HAND, HAND_XLA), "#5f7d95"),
+    "hand loop, the faster of two": ((HAND, HAND_XLA), "#5f7d95"),
     "Loopwright": ((LOOPWRIGHT,), "#e8590c"),
 }
 _INK, _FAINT = "#24292f", "#8c959f"
@@ -18,8 +18,8 @@ _BAR_HEIGHT = 0.27
 
 
 def draw(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Writes a PNG of bars: how many times Keras `fit` each contender is, on a log scale."""
-    # A paper of its own, since readers have light and dark ones.
+    """Write a PNG with the speed of each contender relative to Keras `fit`, on a log scale."""
+    # A white background, because readers use light and dark themes.
     height_inches = 1.25 + 0.62 * len(outcomes)
     figure = Figure(figsize=(8, height_inches), dpi=_DOTS_PER_INCH, facecolor="white")
     axes = figure.add_axes((0.26, 0.32 / height_inches, 0.72, 1 - 1.12 / height_inches))
@@ -31,7 +31,7 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
                 continue
             highest, lowest = max(highest, times), min(lowest, times)
             y = row + (place - 1) * (_BAR_HEIGHT + 0.02)
-            # On a log scale a bar begins at 1, which is Keras fit.
+            # On a log scale a bar starts at 1, the speed of Keras fit.
             axes.barh(y, times - 1, left=1, height=_BAR_HEIGHT, color=color)
             is_ours = columns == (LOOPWRIGHT,)
             axes.annotate(
@@ -45,7 +45,7 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
                 fontweight="bold" if is_ours else "normal",
             )
     axes.set_xscale("log")
-    # Room for the label of the longest bar: a tenth of the width.
+    # Space for the label of the longest bar: a tenth of the width.
     axes.set_xlim(lowest, highest * (highest / lowest) ** 0.1)
     axes.set_ylim(len(outcomes) - 0.5, -0.5)
     axes.set_yticks(range(len(outcomes)), [outcome.name for outcome in outcomes], fontsize=9)
@@ -63,11 +63,11 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
         fontsize=8,
         color=_FAINT,
     )
-    _add_words(figure, height_inches)
+    _add_title_and_legend(figure, height_inches)
     figure.savefig(path, dpi=_DOTS_PER_INCH, facecolor="white")
 
 
-def _add_words(figure: Figure, height_inches: float) -> None:
+def _add_title_and_legend(figure: Figure, height_inches: float) -> None:
     title = "Steps per second, as multiples of Keras fit with its defaults (log scale)"
     top = 1 - 0.28 / height_inches
     figure.text(0.02, top, title, fontsize=11, color=_INK, fontweight="bold", va="center")

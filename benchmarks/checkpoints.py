@@ -1,4 +1,4 @@
-"""What saving costs: the cnn saved every 500 steps, and how long a model of 100 MB holds up."""
+"""The cost of saving (cnn, every 500 steps; a 100 MB model) and of on_nan="skip"."""
 
 import tempfile
 import time
@@ -13,13 +13,13 @@ _MEGABYTE = 2**20
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=1000, help="of the cnn, in each round")
+    parser.add_argument("--steps", type=int, default=1000, help="steps of the cnn in each round")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--saves", type=int, default=8, help="of the large model")
+    parser.add_argument("--saves", type=int, default=8, help="checkpoints of the large model")
 
 
 def run(arguments: Namespace) -> str:
-    """Each part in a process of its own; returns the report."""
+    """Measure each part in its own process and return the report."""
     found: dict[str, Any] = {
         "cnn": processes.call(
             "benchmarks.checkpoints:interval", steps=arguments.steps, rounds=arguments.rounds
@@ -34,7 +34,7 @@ def run(arguments: Namespace) -> str:
 
 
 def interval(steps: int, rounds: int) -> dict[str, Any]:
-    """Seconds of the cnn with and without `save_every="500 steps"`, taking turns."""
+    """Time the cnn with and without `save_every="500 steps"`, in alternating rounds."""
     import loopwright as lw
     from benchmarks.workloads import WORKLOADS
 
@@ -60,7 +60,7 @@ def interval(steps: int, rounds: int) -> dict[str, Any]:
 
 
 def blocking(saves: int) -> dict[str, Any]:
-    """For how long a checkpoint of 100 MB holds up training; beside it, a copy in memory."""
+    """Time how long a 100 MB checkpoint blocks training, and a copy of it in memory."""
     import keras
     import numpy as np
 
@@ -78,7 +78,7 @@ def blocking(saves: int) -> dict[str, Any]:
         for event in trainer.events(x, x, batch_size=8, save_every="1 step"):
             if isinstance(event, lw.Saved):
                 held.append(event.seconds)
-                time.sleep(0.6)  # until it is written, so that none waits for the one before
+                time.sleep(0.6)  # until it is written, so that no save waits for the previous one
     values = np.asarray(model.get_weights()[0])
     copies: list[float] = []
     for _ in range(saves):
@@ -89,7 +89,7 @@ def blocking(saves: int) -> dict[str, Any]:
 
 
 def policies(rounds: int) -> dict[str, float]:
-    """Steps per second of the mlp with each `on_nan`, best of the rounds, taking turns."""
+    """Measure steps per second of the mlp with each `on_nan`, best of alternating rounds."""
     import loopwright as lw
     from benchmarks.workloads import WORKLOADS
 
@@ -105,26 +105,26 @@ def policies(rounds: int) -> dict[str, float]:
             steps = 20_000 if "fused" in name else 4_000
             began = time.perf_counter()
             trainer.fit(**work.given(), until=f"{steps} steps", verbose=0)
-            if number:  # the first one traces and compiles
+            if number:  # the first round traces and compiles
                 rate = steps / (time.perf_counter() - began)
                 best[name] = max(best.get(name, 0.0), rate)
     return best
 
 
 def render(found: dict[str, Any]) -> str:
-    """Three short tables."""
+    """Return the report: one table."""
     cnn, large, rates = found["cnn"], found["large"], found["policies"]
     saved, plain = (min(cnn["seconds"][kind]) for kind in ("saved", "not saved"))
     held, copied = min(large["held_up_seconds"]), min(large["copy_seconds"])
     rows = [
         [
             'the cnn, save_every="500 steps"',
-            f"{saved / plain - 1:+.1%} ({saved:.1f} s against {plain:.1f} s without a run_dir)",
-            f"{cnn['share_of_time_waiting']:.2%} of the time is spent waiting",
+            f"{saved / plain - 1:+.1%} ({saved:.1f} s; {plain:.1f} s without a run_dir)",
+            f"{cnn['share_of_time_waiting']:.2%} of the time is spent waiting for checkpoints",
         ],
         [
             f"a checkpoint of {large['megabytes']:.0f} MB",
-            f"holds training up for {1000 * held:.1f} ms",
+            f"blocks training for {1000 * held:.1f} ms",
             f"{held / copied:.2f}x the time of a copy in memory ({1000 * copied:.1f} ms)",
         ],
     ]
@@ -133,9 +133,9 @@ def render(found: dict[str, Any]) -> str:
         rows.append(
             [
                 f'the mlp, plan="{plan}", on_nan="skip"',
-                f"{skipping:,.0f} steps/s against {raising:,.0f}",
-                f"{skipping / raising:.2f}x of the speed",
+                f'{skipping:,.0f} steps/s; {raising:,.0f} with on_nan="raise"',
+                f"{skipping / raising:.2f}x the speed",
             ]
         )
-    heading = f"What saving and skipping cost. {reports.measured_on()}"
-    return f"{heading}\n\n{reports.table(['what', 'measured', 'which is'], rows)}\n"
+    heading = f"The cost of saving and of skipping NaN. {reports.measured_on()}"
+    return f"{heading}\n\n{reports.table(['case', 'measured', 'relative'], rows)}\n"

@@ -1,9 +1,9 @@
-"""Who trains a workload: Keras `fit`, the loop people write by hand, Loopwright."""
+"""The contenders of a benchmark: Keras `fit`, a hand-written loop, Loopwright."""
 
 import functools
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,24 +17,24 @@ from loopwright.sinks.terminal import console
 
 
 def contenders(work: Workload, settle_seconds: float) -> list[Contender]:
-    """Everybody who trains this workload."""
+    """Return all contenders for a workload."""
     return [
         keras_default(work),
         *keras_settings(work),
-        Contender(HAND, functools.partial(_hand, work, xla=False)),
-        Contender(HAND_XLA, functools.partial(_hand, work, xla=True)),
+        Contender(HAND, lambda: hand_loop(work.pipeline(), work.hand_step())),
+        Contender(HAND_XLA, lambda: hand_loop(work.pipeline(), work.hand_step(), xla=True)),
         loopwright_default(work, settle_seconds),
         *loopwright_plans(work),
     ]
 
 
 def keras_default(work: Workload) -> Contender:
-    """Keras `fit` as it comes."""
+    """Return Keras `fit` with its defaults."""
     return Contender(KERAS, functools.partial(_keras, work))
 
 
 def keras_settings(work: Workload) -> list[Contender]:
-    """Keras `fit` with the two settings that make it faster."""
+    """Return Keras `fit` with the two settings that make it faster."""
     return [
         Contender(
             KERAS_BEST,
@@ -47,12 +47,14 @@ def keras_settings(work: Workload) -> list[Contender]:
 
 
 def loopwright_default(work: Workload, settle_seconds: float) -> Contender:
-    """Loopwright as it comes, after it has had the time to choose its plan."""
-    return Contender(LOOPWRIGHT, functools.partial(_settled_loopwright, work, settle_seconds))
+    """Return Loopwright with its defaults, after the time to choose its plan."""
+    return Contender(
+        LOOPWRIGHT, lambda: tuned_loopwright(trainer_of(work), work.given(), settle_seconds)
+    )
 
 
 def loopwright_plans(work: Workload) -> list[Contender]:
-    """Loopwright on each fixed plan that can serve."""
+    """Return Loopwright on each fixed plan of the workload."""
     return [
         Contender(LOOPWRIGHT_BEST, functools.partial(_loopwright, work, plan), plan)
         for plan in work.plans
@@ -62,22 +64,22 @@ def loopwright_plans(work: Workload) -> list[Contender]:
 def trainer_of(
     work: Workload, plan: str | None = None, sinks: Sequence[lw.Sink] = ()
 ) -> lw.Trainer:
-    """A trainer on this plan, or as it comes."""
+    """Return a trainer with this plan, or with the default."""
     if plan is None:
         return lw.Trainer(work.task(), sinks=sinks)
     return lw.Trainer(work.task(), plan=plan, sinks=sinks)
 
 
 def short_word(plan: lw.Plan) -> str:
-    """`fused`, or `xla stream` where the batches do not come as they do by themselves."""
+    """Return the short name of a plan: `fused`, or `xla stream` if the feed is not resident."""
     word = plan.loop if plan.loop == "fused" else plan.step
     return word if plan.feed in (None, "resident") else f"{word} {plan.feed}"
 
 
 def progress_share(work: Workload, plan: str, epochs: int) -> float:
-    """The part of the time of a run that goes into its progress bar.
+    """Return the share of a run's time that its progress bar takes.
 
-    Measured inside one run: the difference of two runs would drown in the noise of the machine.
+    Measured inside one run: the difference between two runs is smaller than the noise.
     """
     bar = console(1, output=Console(file=io.StringIO(), force_terminal=True, width=100))
     drawing_seconds = 0.0
@@ -100,10 +102,9 @@ def _keras(work: Workload, **options: Any) -> Ready:
     return Ready(lambda epochs: model.fit(**given, epochs=epochs, verbose=0))
 
 
-def _hand(work: Workload, *, xla: bool) -> Ready:
-    """`for x, y in dataset: loss = train_step(x, y)`, with the step a tf.function."""
-    dataset = work.pipeline()
-    train_step = tf.function(work.hand_step(), reduce_retracing=True, jit_compile=xla)
+def hand_loop(dataset: tf.data.Dataset, step: Callable[..., Any], *, xla: bool = False) -> Ready:
+    """Return `for batch in dataset: loss = train_step(*batch)`, with the step a tf.function."""
+    train_step = tf.function(step, reduce_retracing=True, jit_compile=xla)
 
     def train(epochs: int) -> None:
         for _ in range(epochs):
@@ -119,8 +120,8 @@ def _loopwright(work: Workload, plan: str, sinks: Sequence[lw.Sink] = ()) -> Rea
     return Ready(lambda epochs: trainer.fit(**given, epochs=epochs, verbose=0))
 
 
-def _settled_loopwright(work: Workload, settle_seconds: float) -> Ready:
-    trainer, given = trainer_of(work), work.given()
+def tuned_loopwright(trainer: lw.Trainer, given: dict[str, Any], settle_seconds: float) -> Ready:
+    """Return Loopwright after so many seconds in which it chooses its plan."""
     trainer.fit(**given, until=f"{settle_seconds:.3f} seconds", verbose=0)
     return Ready(
         lambda epochs: trainer.fit(**given, epochs=epochs, verbose=0),

@@ -1,4 +1,4 @@
-"""Workers: the time of a step with one and with two of them, and what they exchange."""
+"""The time of a step with one and two workers, by the amount of data exchanged."""
 
 import json
 import os
@@ -22,11 +22,11 @@ _WIDTHS = (32, 128, 512, 1024, 2048)
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each round")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds per round")
 
 
 def run(arguments: Namespace) -> str:
-    """One worker and two, each with one thread; returns the report."""
+    """Measure one and two workers, one thread each, and return the report."""
     common = {"rounds": arguments.rounds, "seconds": arguments.seconds}
     jobs = [_COMPUTE, *({"width": width, "depth": 1, "batch_size": 2} for width in _WIDTHS)]
     found = {str(count): _measured(count, {"jobs": jobs, **common}) for count in (1, 2)}
@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> str:
 
 
 def _measured(count: int, arguments: Mapping[str, Any]) -> list[float]:
-    """Seconds per step of each job, with so many workers."""
+    """Return seconds per step of each job with `count` workers."""
     say(f"{count} worker(s)")
     function = "benchmarks.distribution:steps"
     command = [sys.executable, "-m", "benchmarks.processes", function, json.dumps(arguments)]
@@ -53,18 +53,18 @@ def _measured(count: int, arguments: Mapping[str, Any]) -> list[float]:
 
 
 def steps(jobs: list[dict[str, int]], rounds: int, seconds: float) -> list[float]:
-    """The best seconds per step of each job, in this worker."""
+    """Return the best seconds per step of each job, in this worker."""
     import keras
     import numpy as np
     import tensorflow as tf
 
     import loopwright as lw
-    from loopwright.distribute import strategy as joining
+    from loopwright.distribute.strategy import strategy_for
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    # Before anything else: workers are connected once.
-    strategy = joining.strategy_for("auto")
+    # First of all: workers connect only once.
+    strategy = strategy_for("auto")
     best: list[float] = []
     for job in jobs:
         width, batch_size = job["width"], job["batch_size"]
@@ -89,12 +89,12 @@ def steps(jobs: list[dict[str, int]], rounds: int, seconds: float) -> list[float
 
 
 def parameters(job: Mapping[str, int]) -> int:
-    """How many numbers are exchanged in a step."""
+    """Return how many numbers are exchanged in a step."""
     return job["depth"] * job["width"] * (job["width"] + 1)
 
 
 def line(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Seconds at no bytes, and seconds per byte, of a line through the first and last point.
+    """Return intercept and slope of the line through the first and last point.
 
     >>> line([(0.0, 1.0), (2.0, 2.0)])
     (1.0, 0.5)
@@ -104,12 +104,12 @@ def line(points: list[tuple[float, float]]) -> tuple[float, float]:
     return max(y0 - slope * x0, 0.0), slope
 
 
-def reckoned(workers: int, fixed: float, per_byte: float, size: float) -> float:
-    """Seconds that a ring of workers takes to sum up so many bytes, from those of two workers.
+def ring_seconds(workers: int, fixed: float, per_byte: float, size: float) -> float:
+    """Estimate the seconds of a ring all-reduce of `size` bytes, from the cost with two workers.
 
-    A ring has 2 (n - 1) rounds, in each of which every worker sends an n-th of the bytes.
+    A ring has 2 (n - 1) rounds; in each, every worker sends an n-th of the bytes.
 
-    >>> reckoned(2, 1.0, 0.5, 4.0)
+    >>> ring_seconds(2, 1.0, 0.5, 4.0)
     3.0
     """
     rounds = 2 * (workers - 1)
@@ -117,13 +117,13 @@ def reckoned(workers: int, fixed: float, per_byte: float, size: float) -> float:
 
 
 def render(jobs: list[dict[str, int]], found: Mapping[str, list[float]]) -> str:
-    """What was measured, what limits it, and what would follow for more workers."""
+    """Return the report: measurements, their limits, an estimate for more workers."""
     one, two = found["1"], found["2"]
     sizes = [parameters(job) * _BYTES for job in jobs]
     costs = [(float(size), b - a) for size, a, b in zip(sizes, one, two, strict=True)][1:]
     fixed, per_byte = line(costs)
     measured = reports.table(
-        ["exchanged", "one worker", "two workers", "more for the exchange"],
+        ["exchanged", "one worker", "two workers", "cost of the exchange"],
         [
             [
                 f"{size / 2**20:.3g} MB",
@@ -135,12 +135,13 @@ def render(jobs: list[dict[str, int]], found: Mapping[str, list[float]]) -> str:
         ],
     )
     compute, whole = sizes[0], one[0]
-    paper = [
-        (count, whole / count + reckoned(count, fixed, per_byte, compute)) for count in (2, 8, 64)
+    estimated = [
+        (count, whole / count + ring_seconds(count, fixed, per_byte, compute))
+        for count in (2, 8, 64)
     ]
     estimate = reports.table(
-        ["workers", "a step on paper", "speed-up on paper"],
-        [[str(n), f"{1000 * t:.1f} ms", reports.times(whole / t)] for n, t in paper],
+        ["workers", "estimated step", "estimated speed-up"],
+        [[str(n), f"{1000 * t:.1f} ms", reports.times(whole / t)] for n, t in estimated],
     )
     heavy = jobs[0]
     cores = os.cpu_count()
@@ -148,22 +149,22 @@ def render(jobs: list[dict[str, int]], found: Mapping[str, list[float]]) -> str:
         [
             f"Workers of one machine, one thread each. {reports.measured_on()}",
             "",
-            f"Where computing dominates ({heavy['depth']} layers of {heavy['width']}, batches of "
+            f"Compute-bound ({heavy['depth']} layers of {heavy['width']}, batches of "
             f"{heavy['batch_size']}, {compute / 2**20:.1f} MB exchanged in each step): "
             f"{1000 * whole:.1f} ms with one worker, {1000 * two[0]:.1f} ms with two, "
-            f"{reports.times(whole / two[0])} as fast.",
+            f"{reports.times(whole / two[0])} the speed.",
             "",
-            "Where nearly nothing is computed, by how much is exchanged:",
+            "Almost no computation, by the amount of data exchanged:",
             "",
             measured,
             "",
-            f"Each step costs {1000 * fixed:.2f} ms, whatever its size, and "
-            f"{1000 * per_byte * 2**20:.2f} ms for each MB: gRPC copies every byte several times, "
+            f"The exchange costs {1000 * fixed:.2f} ms per step plus "
+            f"{1000 * per_byte * 2**20:.2f} ms per MB: gRPC copies every byte several times, "
             f"on the same {cores} cores that compute.",
             "",
-            "For more workers nothing was measured. **An estimate on paper** for the step above, "
-            "with the batch shared out, a ring of 2 (n - 1) rounds, and machines connected as "
-            "fast as two processes of this one:",
+            "More workers were not measured. **An estimate** for the compute-bound step, with the "
+            "batch split over the workers, a ring of 2 (n - 1) rounds, and connections between "
+            "machines as fast as those between two processes here:",
             "",
             estimate,
             "",

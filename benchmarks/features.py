@@ -1,4 +1,4 @@
-"""What everything around the step costs: TensorBoard, journal, report, checkpoints, progress."""
+"""The cost of all features: TensorBoard, metrics.jsonl, report, checkpoints, progress bar."""
 
 import contextlib
 import os
@@ -16,16 +16,18 @@ from benchmarks import processes, reports
 from benchmarks.measuring import say
 
 PLANS = {"cnn": ("graph", 400), "mlp": ("fused", 60_000)}
-"""The plan that serves each best, and steps for some seconds."""
+"""The best plan of each workload, and steps for a few seconds."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--share", type=float, default=1.0, help="of the steps in each round")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="fraction of the default steps per round"
+    )
 
 
 def run(arguments: Namespace) -> str:
-    """Each model in a process of its own; returns the report."""
+    """Measure each model in its own process and return the report."""
     found = {
         key: processes.call(
             "benchmarks.features:measure",
@@ -43,10 +45,10 @@ def run(arguments: Namespace) -> str:
 
 
 def measure(key: str, plan: str, steps: int, rounds: int) -> dict[str, Any]:
-    """Seconds with everything on and with everything off, taking turns.
+    """Time runs with all features on and all off, in alternating rounds.
 
-    What happens once, when a run directory is opened and left, is measured apart: by a run of a
-    single step.
+    The fixed cost of opening and closing a run directory is measured separately, by a run of one
+    step.
     """
     import loopwright as lw
     from benchmarks.workloads import WORKLOADS
@@ -57,7 +59,7 @@ def measure(key: str, plan: str, steps: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory, _terminal():
         for number in range(rounds):
             for kind in ("on", "off"):
-                say(f"{key}, everything {kind}, round {number + 1} of {rounds}")
+                say(f"{key}, all features {kind}, round {number + 1} of {rounds}")
                 run_dir = Path(directory) / f"{kind}-{number}" if kind == "on" else None
                 verbose = 1 if kind == "on" else 0
                 trainer = lw.Trainer(work.task(), plan=plan, run_dir=run_dir)
@@ -72,7 +74,7 @@ def measure(key: str, plan: str, steps: int, rounds: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _terminal() -> Iterator[None]:
-    """A real terminal as standard output, which somebody reads; what was there comes back."""
+    """Make a pseudo-terminal the standard output meanwhile, with a thread that reads it."""
     master, slave = pty.openpty()
 
     def read() -> None:
@@ -93,7 +95,7 @@ def _terminal() -> Iterator[None]:
 
 
 def render(found: dict[str, Any]) -> str:
-    """One row for each model."""
+    """Return the report: one row per model."""
     rows = []
     for key, one in found.items():
         on, off = min(one["seconds"]["on"]), min(one["seconds"]["off"])
@@ -108,6 +110,6 @@ def render(found: dict[str, Any]) -> str:
                 f"{(on - once) / off - 1:+.1%}",
             ]
         )
-    head = ["what", "all off", "all on", "costs", "of that once, at start and end", "per step"]
-    heading = f"What everything around the step costs. {reports.measured_on()}"
+    head = ["workload", "all off", "all on", "cost", "fixed cost (start and end)", "cost per step"]
+    heading = f"The cost of all features around the step. {reports.measured_on()}"
     return f"{heading}\n\n{reports.table(head, rows)}\n"

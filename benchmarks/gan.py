@@ -1,4 +1,4 @@
-"""A small GAN, written three times: as a Keras model, as a task, as a step by hand."""
+"""A small GAN in three forms: a Keras model, a task, a hand-written step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,72 +15,74 @@ _NOISE_WIDTH = 16
 
 
 def keras_model(**options: Any) -> keras.Model:
-    """A Keras model with a `train_step` of its own, compiled."""
+    """Return a compiled Keras model with a custom `train_step`."""
     model = _Gan(_Parts())
     model.compile(**options)
     return model
 
 
 def task() -> lw.Task:
-    """The same as a task."""
+    """Return the GAN as a task."""
     return _GanTask(_Parts())
 
 
 def hand_step() -> Callable[..., Any]:
-    """The same as a function of the batch."""
+    """Return the GAN as a function of the batch."""
     parts = _Parts()
 
     def train_step(real: Any) -> Any:
         with tf.GradientTape() as tape:
-            critic_loss = _critic_loss(parts, real)
-        variables = parts.critic.trainable_variables
-        gradients = tape.gradient(critic_loss, variables)
-        parts.critic_optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            discriminator_loss = _discriminator_loss(parts, real)
+        variables = parts.discriminator.trainable_variables
+        gradients = tape.gradient(discriminator_loss, variables)
+        parts.discriminator_optimizer.apply_gradients(zip(gradients, variables, strict=True))
         with tf.GradientTape() as tape:
-            maker_loss = _maker_loss(parts, real)
-        variables = parts.maker.trainable_variables
-        gradients = tape.gradient(maker_loss, variables)
-        parts.maker_optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return critic_loss + maker_loss
+            generator_loss = _generator_loss(parts, real)
+        variables = parts.generator.trainable_variables
+        gradients = tape.gradient(generator_loss, variables)
+        parts.generator_optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return discriminator_loss + generator_loss
 
     return train_step
 
 
-def _maker() -> keras.Model:
+def _generator() -> keras.Model:
     hidden = layers.Dense(64, activation="relu")
     output = layers.Dense(DATA_WIDTH, activation="sigmoid")
     return keras.Sequential([keras.Input((_NOISE_WIDTH,)), hidden, output])
 
 
-def _critic() -> keras.Model:
+def _discriminator() -> keras.Model:
     hidden = layers.Dense(64, activation="relu")
     return keras.Sequential([keras.Input((DATA_WIDTH,)), hidden, layers.Dense(1)])
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """What all three ways have in common."""
+    """The models, optimizers and seeds that all three forms share."""
 
-    maker: keras.Model = field(default_factory=_maker)
-    critic: keras.Model = field(default_factory=_critic)
-    maker_optimizer: Any = field(default_factory=lambda: keras.optimizers.Adam(2e-4))
-    critic_optimizer: Any = field(default_factory=lambda: keras.optimizers.Adam(2e-4))
+    generator: keras.Model = field(default_factory=_generator)
+    discriminator: keras.Model = field(default_factory=_discriminator)
+    generator_optimizer: Any = field(default_factory=lambda: keras.optimizers.Adam(2e-4))
+    discriminator_optimizer: Any = field(default_factory=lambda: keras.optimizers.Adam(2e-4))
     seeds: Any = field(default_factory=lambda: keras.random.SeedGenerator(0))
 
 
-def _made(parts: _Parts, real: Any) -> Any:
+def _generated(parts: _Parts, real: Any) -> Any:
     noise = keras.random.normal((tf.shape(real)[0], _NOISE_WIDTH), seed=parts.seeds)
-    return parts.maker(noise, training=True)
+    return parts.generator(noise, training=True)
 
 
-def _critic_loss(parts: _Parts, real: Any) -> Any:
-    on_real = parts.critic(real, training=True)
-    on_made = parts.critic(_made(parts, real), training=True)
-    return tf.reduce_mean(tf.nn.softplus(-on_real)) + tf.reduce_mean(tf.nn.softplus(on_made))
+def _discriminator_loss(parts: _Parts, real: Any) -> Any:
+    on_real = parts.discriminator(real, training=True)
+    on_generated = parts.discriminator(_generated(parts, real), training=True)
+    return tf.reduce_mean(tf.nn.softplus(-on_real)) + tf.reduce_mean(tf.nn.softplus(on_generated))
 
 
-def _maker_loss(parts: _Parts, real: Any) -> Any:
-    return tf.reduce_mean(tf.nn.softplus(-parts.critic(_made(parts, real), training=True)))
+def _generator_loss(parts: _Parts, real: Any) -> Any:
+    return tf.reduce_mean(
+        tf.nn.softplus(-parts.discriminator(_generated(parts, real), training=True))
+    )
 
 
 @final
@@ -88,44 +90,52 @@ class _GanTask(lw.Task):
     def __init__(self, parts: _Parts) -> None:
         super().__init__()
         self.parts = parts
-        self.maker, self.critic, self.seeds = parts.maker, parts.critic, parts.seeds
-        self.maker_optimizer = parts.maker_optimizer
-        self.critic_optimizer = parts.critic_optimizer
+        self.generator, self.discriminator, self.seeds = (
+            parts.generator,
+            parts.discriminator,
+            parts.seeds,
+        )
+        self.generator_optimizer = parts.generator_optimizer
+        self.discriminator_optimizer = parts.discriminator_optimizer
 
     def train_step(self, batch: Any) -> Any:
         with tf.GradientTape() as tape:
-            critic_loss = _critic_loss(self.parts, batch)
-        self.minimize(critic_loss, self.critic, self.critic_optimizer, tape)
+            discriminator_loss = _discriminator_loss(self.parts, batch)
+        self.minimize(discriminator_loss, self.discriminator, self.discriminator_optimizer, tape)
         with tf.GradientTape() as tape:
-            maker_loss = _maker_loss(self.parts, batch)
-        self.minimize(maker_loss, self.maker, self.maker_optimizer, tape)
-        return {"critic_loss": critic_loss, "maker_loss": maker_loss}
+            generator_loss = _generator_loss(self.parts, batch)
+        self.minimize(generator_loss, self.generator, self.generator_optimizer, tape)
+        return {"discriminator_loss": discriminator_loss, "generator_loss": generator_loss}
 
 
 @final
 class _Gan(keras.Model):
     def __init__(self, parts: _Parts) -> None:
         super().__init__()
-        self.maker, self.critic, self.seeds = parts.maker, parts.critic, parts.seeds
+        self.generator, self.discriminator, self.seeds = (
+            parts.generator,
+            parts.discriminator,
+            parts.seeds,
+        )
         self.parts = parts
-        self.critic_mean = keras.metrics.Mean(name="critic_loss")
-        self.maker_mean = keras.metrics.Mean(name="maker_loss")
+        self.discriminator_mean = keras.metrics.Mean(name="discriminator_loss")
+        self.generator_mean = keras.metrics.Mean(name="generator_loss")
         self.built = True
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        return [self.critic_mean, self.maker_mean]
+        return [self.discriminator_mean, self.generator_mean]
 
     def train_step(self, data: Any) -> Any:
         parts = self.parts
         with tf.GradientTape() as tape:
-            critic_loss = _critic_loss(parts, data)
-        variables = parts.critic.trainable_variables
-        parts.critic_optimizer.apply(tape.gradient(critic_loss, variables), variables)
+            discriminator_loss = _discriminator_loss(parts, data)
+        variables = parts.discriminator.trainable_variables
+        parts.discriminator_optimizer.apply(tape.gradient(discriminator_loss, variables), variables)
         with tf.GradientTape() as tape:
-            maker_loss = _maker_loss(parts, data)
-        variables = parts.maker.trainable_variables
-        parts.maker_optimizer.apply(tape.gradient(maker_loss, variables), variables)
-        self.critic_mean.update_state(critic_loss)
-        self.maker_mean.update_state(maker_loss)
+            generator_loss = _generator_loss(parts, data)
+        variables = parts.generator.trainable_variables
+        parts.generator_optimizer.apply(tape.gradient(generator_loss, variables), variables)
+        self.discriminator_mean.update_state(discriminator_loss)
+        self.generator_mean.update_state(generator_loss)
         return {metric.name: metric.result() for metric in self.metrics}

@@ -1,4 +1,4 @@
-"""Three recipes trained by hand: the same models, a tape, a `tf.function`, a `for` loop."""
+"""Hand-written steps for three recipes: the same models, with a gradient tape."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from loopwright.recipes import gan, seq2seq, unet
 
 
 def gan_step() -> Callable[..., Any]:
-    """Both networks of the recipe `gan`, updated one after the other."""
+    """Return a step that updates both networks of the recipe `gan`."""
     keras.utils.set_random_seed(0)
     generator, discriminator = gan.make_generator(), gan.make_discriminator()
     generator_optimizer = keras.optimizers.Adam(2e-4, beta_1=0.5)
@@ -26,12 +26,12 @@ def gan_step() -> Callable[..., Any]:
         noise = keras.random.normal((tf.shape(real)[0], gan.NOISE_SIZE), seed=seed)
         with tf.GradientTape() as tape:
             on_real = discriminator(real, training=True)
-            on_made = discriminator(generator(noise, training=True), training=True)
-            d_loss = cross_entropy(0.9, on_real) + cross_entropy(0.0, on_made)
+            on_generated = discriminator(generator(noise, training=True), training=True)
+            d_loss = cross_entropy(0.9, on_real) + cross_entropy(0.0, on_generated)
         _apply(tape, d_loss, discriminator, discriminator_optimizer)
         with tf.GradientTape() as tape:
-            on_made = discriminator(generator(noise, training=True), training=True)
-            g_loss = cross_entropy(1.0, on_made)
+            on_generated = discriminator(generator(noise, training=True), training=True)
+            g_loss = cross_entropy(1.0, on_generated)
         _apply(tape, g_loss, generator, generator_optimizer)
         return d_loss + g_loss
 
@@ -39,7 +39,7 @@ def gan_step() -> Callable[..., Any]:
 
 
 def unet_step() -> Callable[..., Any]:
-    """The model of the recipe `unet`, with its metric."""
+    """Return a step for the model of the recipe `unet`, with its metric."""
     keras.utils.set_random_seed(0)
     model, optimizer = unet.make_model(), keras.optimizers.Adam(2e-3)
     cross_entropy = keras.losses.BinaryCrossentropy(from_logits=True)
@@ -57,7 +57,7 @@ def unet_step() -> Callable[..., Any]:
 
 
 def seq2seq_step() -> Callable[..., Any]:
-    """The model of the recipe `seq2seq`, told less and less as the steps go on."""
+    """Return a step for the model of the recipe `seq2seq`, with scheduled sampling."""
     keras.utils.set_random_seed(0)
     model = seq2seq.Writer()
     rate = Cyclic(5e-4, 4e-3, half_cycle_steps=125)

@@ -1,4 +1,4 @@
-"""The mlp in PyTorch Lightning, in a process without TensorFlow: the two break each other."""
+"""The mlp in PyTorch Lightning, in a process without TensorFlow: the two conflict."""
 
 import dataclasses
 import functools
@@ -18,13 +18,13 @@ _ROWS, _BATCH_SIZE = 8192, 32
 
 
 def is_installed() -> bool:
-    """Whether there is anything to measure."""
+    """Return whether torch and lightning are installed."""
     return all(map(importlib.util.find_spec, ("torch", "lightning")))
 
 
 def measure(rounds: int, round_seconds: float) -> list[dict[str, Any]]:
-    """Steps per second, as JSON can carry them."""
-    # For small layers one thread is much faster than those that torch takes.
+    """Measure steps per second and return them as JSON values."""
+    # For small layers, one thread is much faster than torch's default.
     thread_counts = sorted({1, os.cpu_count() or 1})
     measured = take_turns(
         [
@@ -66,7 +66,7 @@ def _prepare(threads: int) -> Ready:
     def train(epochs: int) -> None:
         torch.set_num_threads(threads)
         with warnings.catch_warnings():
-            # It advises worker processes, which make data in memory slower.
+            # It recommends worker processes, which are slower for data in memory.
             warnings.simplefilter("ignore")
             trainer = lightning.Trainer(
                 max_epochs=epochs,

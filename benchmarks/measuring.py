@@ -1,4 +1,4 @@
-"""Rounds of equal length in which all contenders take turns; no TensorFlow."""
+"""Interleaved rounds of equal length for all contenders; imports no TensorFlow."""
 
 import math
 import sys
@@ -12,21 +12,21 @@ from benchmarks.outcomes import Measured
 _MOST_GROWTH = 16
 
 Train = Callable[[int], object]
-"""Trains that many epochs."""
+"""Trains the given number of epochs."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A contender that is about to train."""
+    """A prepared contender."""
 
     train: Train
     found: Callable[[], dict[str, Any]] = dict
-    """What it chose by itself, once it has trained: fields of `Measured`."""
+    """Returns its own choices after training: fields of `Measured`."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to train a workload; of those that share a column the best is shown."""
+    """One way to train a workload; of several in a column, the fastest is shown."""
 
     column: str
     prepare: Callable[[], Ready]
@@ -36,22 +36,22 @@ class Contender:
 def take_turns(
     chosen: Sequence[Contender], *, steps_per_epoch: int, rounds: int, round_seconds: float
 ) -> list[Measured]:
-    """Steps per second of each contender, all of them taking turns in this process.
+    """Measure steps per second of all contenders, interleaved, in this process.
 
-    A contender that fails is out; why is kept.
+    A contender that fails is excluded from later rounds, and its error is recorded.
     """
     measured: list[Measured] = []
     trainings: list[tuple[Ready, int]] = []
     for contender in chosen:
         say(f"preparing {contender.column} {contender.setting}")
         one = Measured(contender.column, contender.setting)
-        ready, epochs = Ready(_out), 0
+        ready, epochs = Ready(_skip), 0
         try:
             ready = contender.prepare()
             ready.train(1)  # traces, builds, fills caches
             epochs = calibrated_epochs(ready.train, round_seconds)
         except Exception as error:
-            one = replace(one, failure=in_words(error))
+            one = replace(one, failure=describe(error))
         measured.append(replace(one, steps_per_round=epochs * steps_per_epoch))
         trainings.append((ready, epochs))
     for number in range(rounds):
@@ -66,7 +66,7 @@ def take_turns(
 def calibrated_epochs(
     train: Train, round_seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> int:
-    """How many epochs last about `round_seconds`, found by training ever more of them."""
+    """Find how many epochs take about `round_seconds`, by training more and more."""
     epochs = 1
     while True:
         began = clock()
@@ -75,23 +75,23 @@ def calibrated_epochs(
         fitting = fitting_count(epochs, seconds, round_seconds)
         if seconds >= round_seconds / 2:
             return fitting
-        # A call has a fixed cost, so that a short one says little about longer ones.
+        # A call has a fixed cost: short calls do not predict long ones.
         epochs = min(_MOST_GROWTH * epochs, fitting)
 
 
 def fitting_count(count: int, seconds: float, wanted_seconds: float) -> int:
-    """How many last at least `wanted_seconds`, if `count` of them took `seconds`."""
+    """Return how many take at least `wanted_seconds`, if `count` took `seconds`."""
     return max(1, math.ceil(count * wanted_seconds / max(seconds, 1e-9)))
 
 
-def in_words(error: Exception) -> str:
-    """The first line of what went wrong."""
+def describe(error: Exception) -> str:
+    """Return the type and first line of an error."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:300]}"
 
 
 def say(text: str) -> None:
-    """Shows where a long measurement is, apart from its results."""
+    """Print progress to stderr; results go to stdout."""
     print(f"{time.strftime('%H:%M:%S')} {text.strip()}", file=sys.stderr, flush=True)
 
 
@@ -102,8 +102,8 @@ def _with_round(one: Measured, ready: Ready, epochs: int) -> Measured:
         rate = one.steps_per_round / (time.perf_counter() - began)
         return replace(one, rates=(*one.rates, rate), **ready.found())
     except Exception as error:
-        return replace(one, failure=in_words(error))
+        return replace(one, failure=describe(error))
 
 
-def _out(epochs: int) -> None:
-    """Stands in for the training of a contender that could not be prepared."""
+def _skip(epochs: int) -> None:
+    """Replace the training of a contender that could not be prepared."""

@@ -1,4 +1,4 @@
-"""The models that are trained in a benchmark; each call makes a new one."""
+"""The models of the benchmarks; each call returns a new one."""
 
 from typing import Any, final
 
@@ -7,7 +7,7 @@ from keras import layers
 
 
 def mlp(width: int, dropout: float = 0.0) -> keras.Model:
-    """20-width-width-1, with dropout before the last layer if there is any."""
+    """Return 20-width-width-1, optionally with dropout before the last layer."""
     made: list[Any] = [keras.Input((20,))]
     made += [layers.Dense(width, activation="relu") for _ in range(2)]
     made += [layers.Dropout(dropout)] if dropout else []
@@ -15,7 +15,7 @@ def mlp(width: int, dropout: float = 0.0) -> keras.Model:
 
 
 def cnn() -> keras.Model:
-    """28x28 images to ten classes."""
+    """Return a classifier of 28x28 images into ten classes."""
     return keras.Sequential(
         [
             keras.Input((28, 28, 1)),
@@ -30,23 +30,23 @@ def cnn() -> keras.Model:
 
 
 def unet() -> keras.Model:
-    """64x64 images to logits of a mask: three levels of 8, 16 and 32 filters."""
+    """Return a U-Net from 64x64 images to mask logits: levels of 8, 16 and 32 filters."""
     image = keras.Input((64, 64, 1))
     shallow = _two_convolutions(image, 8)
     middle = _two_convolutions(layers.MaxPooling2D()(shallow), 16)
     deep = _two_convolutions(layers.MaxPooling2D()(middle), 32)
-    middle = _joined(deep, middle, 16)
-    shallow = _joined(middle, shallow, 8)
+    middle = _up(deep, middle, 16)
+    shallow = _up(middle, shallow, 8)
     return keras.Model(image, layers.Conv2D(1, 1)(shallow))
 
 
 def lstm() -> keras.Model:
-    """64 timesteps of 64 features to a number."""
+    """Return an LSTM from 64 timesteps of 64 features to a number."""
     return keras.Sequential([keras.Input((64, 64)), layers.LSTM(64), layers.Dense(1)])
 
 
 def transformer() -> keras.Model:
-    """64 tokens of 256 kinds to logits of the next ones."""
+    """Return a transformer that predicts the next of 256 tokens, for 64 positions."""
     tokens = keras.Input((64,), dtype="int32")
     x = _Positions()(layers.Embedding(256, 64)(tokens))
     for _ in range(2):
@@ -60,7 +60,7 @@ def transformer() -> keras.Model:
 
 @final
 class _Positions(layers.Layer):
-    """Adds to each place of a sequence what was learned about the place."""
+    """Learned position embeddings."""
 
     def build(self, input_shape: Any) -> None:
         self.places = self.add_weight(shape=tuple(input_shape[1:]), initializer="random_normal")
@@ -75,6 +75,6 @@ def _two_convolutions(x: Any, filters: int) -> Any:
     return x
 
 
-def _joined(below: Any, beside: Any, filters: int) -> Any:
+def _up(below: Any, skip: Any, filters: int) -> Any:
     above = layers.Conv2DTranspose(filters, 2, strides=2)(below)
-    return _two_convolutions(layers.Concatenate()([above, beside]), filters)
+    return _two_convolutions(layers.Concatenate()([above, skip]), filters)

@@ -1,4 +1,4 @@
-"""What was measured, and how it compares: plain values, no TensorFlow."""
+"""Measured rates and their comparison, as plain values; imports no TensorFlow."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ COLUMNS = (KERAS, KERAS_BEST, HAND, HAND_XLA, LOOPWRIGHT, LOOPWRIGHT_BEST, LIGHT
 
 @dataclass(frozen=True)
 class Measured:
-    """One contender on one workload; several of them may share a column."""
+    """One contender on one workload; several can share a column."""
 
     column: str
     setting: str = ""
     rates: tuple[float, ...] = ()
-    """Steps per second, one of each round."""
+    """Steps per second of each round."""
     steps_per_round: int = 0
     notes: tuple[str, ...] = ()
-    """What the contender said about its own choices."""
+    """Remarks of the contender on its own choices."""
     failure: str | None = None
 
     @property
     def best(self) -> float | None:
-        """Steps per second of the best round; noise only ever slows a round down."""
+        """Steps per second of the best round: noise only slows a round down."""
         return None if self.failure is not None else max(self.rates, default=None)
 
 
@@ -41,31 +41,31 @@ class Outcome:
     name: str
     measured: tuple[Measured, ...] = ()
     progress_share: float | None = None
-    """The part of a run's time that goes into the progress bar."""
+    """The share of a run's time that the progress bar takes."""
     failure: str | None = None
 
     def best(self, *columns: str) -> Measured | None:
-        """The fastest contender of these columns; None if none of them could run."""
+        """Return the fastest contender of these columns; None if all failed."""
         return best_of(one for one in self.measured if one.column in columns)
 
     def rate(self, *columns: str) -> float | None:
-        """Steps per second of the fastest contender of these columns."""
+        """Return the steps per second of the fastest contender of these columns."""
         best = self.best(*columns)
         return None if best is None else best.best
 
 
 def best_of(measured: Iterable[Measured]) -> Measured | None:
-    """The one with the highest rate of all that ran."""
+    """Return the contender with the highest rate."""
     return max((one for one in measured if one.best), key=lambda one: one.best or 0, default=None)
 
 
 def ratio(value: float | None, base: float | None) -> float | None:
-    """How many times `base` a value is, where both are known."""
+    """Return value / base, if both are known."""
     return value / base if value and base else None
 
 
 def outcome_from(data: dict[str, Any]) -> Outcome:
-    """Reads what `dataclasses.asdict` and JSON made of an outcome."""
+    """Recreate an outcome from JSON values."""
     measured = tuple(
         Measured(**one | {name: tuple(one[name]) for name in ("rates", "notes")})
         for one in data["measured"]
@@ -74,6 +74,6 @@ def outcome_from(data: dict[str, Any]) -> Outcome:
 
 
 def present(outcomes: Sequence[Outcome]) -> list[str]:
-    """The columns in which anybody was measured."""
+    """Return the columns with at least one measurement."""
     found = {one.column for outcome in outcomes for one in outcome.measured}
     return [column for column in COLUMNS if column in found]

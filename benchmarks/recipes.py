@@ -1,4 +1,4 @@
-"""Recipes against the same models trained by a loop by hand."""
+"""Speed of recipes, compared with hand-written loops for the same models."""
 
 import dataclasses
 from argparse import ArgumentParser, Namespace
@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import processes, reports
-from benchmarks.measuring import Contender, Ready, say, take_turns
+from benchmarks.measuring import Contender, say, take_turns
 from benchmarks.outcomes import HAND, LOOPWRIGHT, Outcome, outcome_from, ratio
 
 KEYS = ("gan", "unet", "seq2seq")
 _LEGEND = (
-    "By hand: `for batch in dataset: loss = train_step(*batch)`, with the step a `tf.function` and "
-    "the dataset shuffled, batched and prefetched; `unet` reads the recipe's own pipeline both "
-    "times. Loopwright chooses its plan by itself."
+    "The hand loop is `for batch in dataset: loss = train_step(*batch)`, with the step a "
+    "`tf.function` and the dataset shuffled, batched and prefetched; `unet` uses the recipe's "
+    "pipeline in both cases. Loopwright chooses its plan itself."
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--only", choices=KEYS, action="append", help="may be repeated")
+    parser.add_argument("--only", choices=KEYS, action="append", help="repeatable")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--round-seconds", type=float, default=10.0, help="of each contender")
+    parser.add_argument("--round-seconds", type=float, default=10.0, help="seconds per contender")
     parser.add_argument(
-        "--settle-seconds", type=float, default=60.0, help="for Loopwright to choose its plan"
+        "--settle-seconds", type=float, default=60.0, help="time for Loopwright to choose its plan"
     )
 
 
 def run(arguments: Namespace) -> str:
-    """Measures each recipe in a process of its own, and returns the report."""
+    """Measure each recipe in its own process and return the report."""
     settings = {
         "rounds": arguments.rounds,
         "round_seconds": arguments.round_seconds,
@@ -42,15 +42,22 @@ def run(arguments: Namespace) -> str:
 
 
 def measure(key: str, rounds: int, round_seconds: float, settle_seconds: float) -> dict[str, Any]:
-    """The outcome of one recipe, as JSON can carry it."""
+    """Measure one recipe and return its outcome as JSON values."""
     import importlib
+
+    import loopwright as lw
+    from benchmarks.contenders import hand_loop, tuned_loopwright
+    from benchmarks.hand_loops import STEPS
 
     recipe = importlib.import_module(f"loopwright.recipes.{key}")
     fit = {name: recipe.experiment().fit.get(name) for name in ("x", "y", "batch_size")}
     measured = take_turns(
         [
-            Contender(HAND, lambda: _hand(key, fit)),
-            Contender(LOOPWRIGHT, lambda: _loopwright(recipe, fit, settle_seconds)),
+            Contender(HAND, lambda: hand_loop(_dataset(fit), STEPS[key]())),
+            Contender(
+                LOOPWRIGHT,
+                lambda: tuned_loopwright(lw.Trainer(recipe.make_task), fit, settle_seconds),
+            ),
         ],
         steps_per_epoch=sum(1 for _ in _dataset(fit)),
         rounds=rounds,
@@ -60,7 +67,7 @@ def measure(key: str, rounds: int, round_seconds: float, settle_seconds: float) 
 
 
 def render(outcomes: Sequence[Outcome], rounds: int) -> str:
-    """The report: steps per second of both, and how many times the one is the other."""
+    """Return the report: steps per second of both, and their ratio."""
     heading = f"Steps per second, best of {rounds} interleaved rounds. {reports.measured_on()}"
     rows: list[list[str]] = []
     for outcome in outcomes:
@@ -69,7 +76,7 @@ def render(outcomes: Sequence[Outcome], rounds: int) -> str:
         plan = "" if ours is None else ours.setting
         cells = [reports.count(by_hand), f"{reports.count(rate)} {plan}".strip()]
         rows.append([outcome.name, *cells, reports.times(ratio(rate, by_hand))])
-    table = reports.table(["recipe", HAND, LOOPWRIGHT, "Loopwright against hand"], rows)
+    table = reports.table(["recipe", HAND, LOOPWRIGHT, "ratio"], rows)
     return "\n\n".join([heading, table, _LEGEND]) + "\n"
 
 
@@ -82,40 +89,9 @@ def _outcome(key: str, settings: dict[str, Any]) -> Outcome:
 
 
 def _dataset(fit: dict[str, Any]) -> Any:
-    """The data as people put it into `tf.data`; or as the recipe did."""
+    """Return the recipe's own pipeline, or a usual one for its arrays."""
     import tensorflow as tf
 
-    if isinstance(fit["x"], tf.data.Dataset):
-        return fit["x"]
-    arrays = (fit["x"],) if fit["y"] is None else (fit["x"], fit["y"])
-    dataset = tf.data.Dataset.from_tensor_slices(arrays).shuffle(8192, seed=0)
-    return dataset.batch(fit["batch_size"]).prefetch(tf.data.AUTOTUNE)
+    from benchmarks.workloads import pipeline_of
 
-
-def _hand(key: str, fit: dict[str, Any]) -> Ready:
-    import tensorflow as tf
-
-    from benchmarks.hand_loops import STEPS
-
-    dataset = _dataset(fit)
-    train_step = tf.function(STEPS[key](), reduce_retracing=True)
-
-    def train(epochs: int) -> None:
-        for _ in range(epochs):
-            total = 0.0
-            for batch in dataset:
-                total += float(train_step(*batch))
-
-    return Ready(train)
-
-
-def _loopwright(recipe: Any, fit: dict[str, Any], settle_seconds: float) -> Ready:
-    import loopwright as lw
-    from benchmarks.contenders import short_word
-
-    trainer = lw.Trainer(recipe.make_task)
-    trainer.fit(**fit, until=f"{settle_seconds:.3f} seconds", verbose=0)
-    return Ready(
-        lambda epochs: trainer.fit(**fit, epochs=epochs, verbose=0),
-        lambda: {"setting": short_word(trainer.plan), "notes": trainer.plan_history.notes},
-    )
+    return fit["x"] if isinstance(fit["x"], tf.data.Dataset) else pipeline_of(**fit)

@@ -18,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> str:
-    """Starts each process several times, taking turns, and returns the report."""
+    """Start each process several times, interleaved, and return the report."""
     pairs = [(workload, contender) for workload in _WORKLOADS for contender in _CONTENDERS]
     runs: dict[tuple[str, str], list[dict[str, float]]] = {pair: [] for pair in pairs}
     for _ in range(arguments.runs):
@@ -36,12 +36,12 @@ def run(arguments: Namespace) -> str:
 
 
 def earliest(runs: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The run that got to its first step soonest."""
+    """Return the run with the earliest first step."""
     return min(runs, key=lambda reached: reached["first step"])
 
 
 def render(best: dict[tuple[str, str], dict[str, float]], runs: int) -> str:
-    """A row per workload and contender, a column per stage."""
+    """Return the report: a row per workload and contender, a column per stage."""
     rows = [
         [workload, contender, *(_seconds(stages.get(stage)) for stage in _STAGES)]
         for (workload, contender), stages in best.items()
@@ -52,7 +52,7 @@ def render(best: dict[tuple[str, str], dict[str, float]], runs: int) -> str:
 
 def _reached(workload: str, contender: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as empty:
-        # This clock is the same in every process of a machine.
+        # This clock is shared by all processes of a machine.
         command = [sys.executable, "-m", "benchmarks.first_step", str(time.monotonic())]
         environment = processes.environment(empty)
         return processes.run([*command, contender, workload], environment)

@@ -1,4 +1,4 @@
-"""What is trained in a benchmark: models, losses, and data made by seeded NumPy."""
+"""The workloads of the benchmarks: models, losses, and data from seeded NumPy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,46 +14,50 @@ from benchmarks import gan, models
 
 @dataclass(frozen=True)
 class Workload:
-    """One thing to learn, written three times: for Keras `fit`, for Loopwright, by hand."""
+    """One training in three forms: for Keras `fit`, for Loopwright, as a hand-written step."""
 
     key: str
     name: str
     keras_model: Callable[..., keras.Model]
-    """Makes a model that is compiled with the given options."""
+    """Returns a model compiled with the given options."""
     task: Callable[[], lw.Task]
     hand_step: Callable[[], Callable[..., Any]]
-    """Makes a step of the batch's parts that returns the loss; not yet a `tf.function`."""
+    """Returns a step that takes the parts of a batch and returns the loss; no `tf.function` yet."""
     x: Any
     y: Any = None
     batch_size: int = 32
     is_pipeline: bool = False
-    """Whether everybody gets a `tf.data` pipeline instead of arrays."""
+    """Whether all contenders get a `tf.data` pipeline instead of arrays."""
     plans: tuple[str, ...] = ("graph", "xla", "fused")
-    """The plans that can serve here."""
+    """The plans to measure."""
     epoch_steps: int | None = None
-    """Epochs shorter than the data."""
+    """Steps per epoch, if an epoch is shorter than the data."""
 
     @property
     def steps_per_epoch(self) -> int:
         return self.epoch_steps or -(-len(self.x) // self.batch_size)
 
     def given(self) -> dict[str, Any]:
-        """What Keras' and Loopwright's `fit` are given alike."""
+        """Return the arguments of `fit`, the same for Keras and Loopwright."""
         shorter = {} if self.epoch_steps is None else {"steps_per_epoch": self.epoch_steps}
         if self.is_pipeline:
             return {"x": self.pipeline(), **shorter}
         return {"x": self.x, "y": self.y, "batch_size": self.batch_size, **shorter}
 
     def pipeline(self) -> tf.data.Dataset:
-        """The data as people put it into `tf.data`."""
-        arrays = (self.x,) if self.y is None else (self.x, self.y)
-        dataset = tf.data.Dataset.from_tensor_slices(arrays)
-        dataset = dataset.shuffle(min(8192, len(self.x)), seed=0)
-        return dataset.batch(self.batch_size).prefetch(tf.data.AUTOTUNE)
+        """Return the data as a usual `tf.data` pipeline."""
+        return pipeline_of(self.x, self.y, self.batch_size)
+
+
+def pipeline_of(x: Any, y: Any, batch_size: int) -> tf.data.Dataset:
+    """Return arrays as a usual pipeline: shuffled, batched, prefetched."""
+    dataset = tf.data.Dataset.from_tensor_slices((x,) if y is None else (x, y))
+    dataset = dataset.shuffle(min(8192, len(x)), seed=0)
+    return dataset.batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
 
 def mlp(rows: int = 8192, width: int = 64, epoch_steps: int | None = None) -> Workload:
-    """The step costs less than the Python around it."""
+    """An mlp: the step costs less than the Python code around it."""
     return Workload(
         key="mlp",
         name=f"mlp 20-{width}-{width}-1, batch 32",
@@ -64,7 +68,7 @@ def mlp(rows: int = 8192, width: int = 64, epoch_steps: int | None = None) -> Wo
 
 
 def mlp_dropout() -> Workload:
-    """The same, and random numbers in every step."""
+    """The mlp with random numbers in every step."""
     return Workload(
         key="dropout",
         name="the mlp with dropout",
@@ -74,7 +78,7 @@ def mlp_dropout() -> Workload:
 
 
 def pipeline() -> Workload:
-    """The same from a `tf.data` pipeline, which costs more than the step."""
+    """The mlp on a `tf.data` pipeline, which costs more than the step."""
     return Workload(
         key="pipeline",
         name="the mlp from tf.data",
@@ -85,7 +89,7 @@ def pipeline() -> Workload:
 
 
 def cnn() -> Workload:
-    """A small CNN on 28x28 images: the step is the cost."""
+    """A small CNN on 28x28 images: the step dominates the cost."""
     rng = np.random.default_rng(0)
     return Workload(
         key="cnn",
@@ -99,7 +103,7 @@ def cnn() -> Workload:
 
 
 def unet() -> Workload:
-    """Images to masks, through three levels."""
+    """A U-Net from images to masks, with three levels."""
     rng = np.random.default_rng(0)
     images = rng.normal(size=(512, 64, 64, 1)).astype("float32")
     return Workload(
@@ -114,7 +118,7 @@ def unet() -> Workload:
 
 
 def lstm() -> Workload:
-    """A loop within the step."""
+    """An LSTM: a loop within the step."""
     rng = np.random.default_rng(0)
     return Workload(
         key="lstm",
@@ -139,7 +143,7 @@ def transformer() -> Workload:
 
 
 def two_networks() -> Workload:
-    """A GAN: two models, two optimizers, a step of its own."""
+    """A GAN: two models, two optimizers, a custom step."""
     data = np.random.default_rng(0).random(size=(8192, gan.DATA_WIDTH)).astype("float32")
     return Workload(
         key="gan",
@@ -172,7 +176,7 @@ def _table(rows: int) -> dict[str, Any]:
 
 
 def _supervised(make_model: Callable[[], keras.Model], loss: Any) -> dict[str, Any]:
-    """The three ways to train a model on a loss with Adam."""
+    """Return the three forms of training a model on a loss with Adam."""
 
     def keras_model(**options: Any) -> keras.Model:
         model = make_model()
