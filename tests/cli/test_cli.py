@@ -120,7 +120,7 @@ def test_commands_that_only_look_import_no_tensorflow(arguments: list[str], tmp_
         "assert not {'tensorflow', 'keras'} & set(sys.modules)"
     )
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text("recipe: digits\n")
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"event": "started"}\n')
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, cwd=tmp_path)
     assert (tmp_path / "run" / "report.html").exists() == (arguments[0] == "report")
 

@@ -404,7 +404,7 @@ def test_a_symlink_in_place_of_the_file_is_refused_and_not_followed(tmp_path: Pa
     assert outside.read_text() == "untouched"
 
 
-# --- what a run that goes on may change ---
+# --- what a resumed run may change ---
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A training described by a file: its schema, how it is read, which edits a resumed run accepts.
+"""Configs: a training described by a file, and the edits that a resumed run accepts.
 
 This room parses and validates plain values. It never imports TensorFlow, Keras or NumPy, executes
 nothing that a config names, and writes nothing but `config.yaml`. Other rooms use `file` (load,

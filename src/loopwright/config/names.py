@@ -1,4 +1,4 @@
-"""The parts that a config may name: a closed list, and losses and metrics of the user's code.
+"""The parts that a config may name: a closed list, plus the user's losses and metrics.
 
 The names of Keras parts are those of Keras. Excluded are parts that take other parts or functions,
 and callbacks that write to any path or send data: Loopwright saves checkpoints itself.
