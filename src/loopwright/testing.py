@@ -1,4 +1,4 @@
-"""For your own tests: does this training survive whatever happens to it?
+"""Assertions for your own tests: a training that crashes must resume exactly.
 
 def test_my_task_resumes_exactly():
     lw.testing.assert_resumes_exactly(
@@ -28,13 +28,13 @@ def assert_resumes_exactly(
     break_at: Sequence[int] | None = None,
     **fit_options: Any,
 ) -> None:
-    """Fails unless a training that breaks down and is started again ends with the same bits.
+    """Fail unless a training that crashes and resumes ends with the same bits.
 
-    `make_trainer(run_dir)` makes task and trainer anew, as a new process would. `data` and
-    `fit_options` are those of `fit`. The training breaks down once after each step in `break_at`;
-    by default after three steps spread over the whole. Weights, optimizers, seeds and metrics are
-    compared bit by bit, and what `fit` returned. Training with `exact="best_effort"` that cannot be
-    resumed exactly fails with the reasons.
+    `make_trainer(run_dir)` creates a new task and trainer, as a new process would. `data` and
+    `fit_options` are passed to `fit`. One training per step in `break_at` crashes after that step;
+    the default is three steps spread over the whole training. Weights, optimizers, seeds and
+    metrics are compared bit by bit, and the history that `fit` returns. A training with
+    `exact="best_effort"` that cannot be resumed exactly fails with the reasons.
     """
     with tempfile.TemporaryDirectory(prefix="loopwright-") as directory:
         whole = _Attempt(make_trainer, Path(directory) / "whole", data, fit_options)
@@ -46,16 +46,16 @@ def assert_resumes_exactly(
         steps = whole.steps
         options = {"save_every": f"{max(steps // 7, 1)} steps", **fit_options}
         for step in _spread(steps) if break_at is None else break_at:
-            broken = _Attempt(make_trainer, Path(directory) / f"broken-{step}", data, options)
-            broken.train(break_at=step, like=whole)
-            resumed = _Attempt(make_trainer, broken.run_dir, data, options)
+            crashed = _Attempt(make_trainer, Path(directory) / f"crashed-{step}", data, options)
+            crashed.train(break_at=step, like=whole)
+            resumed = _Attempt(make_trainer, crashed.run_dir, data, options)
             resumed.train(like=whole)
             _compare(whole, resumed, step)
 
 
 @final
-class _BreaksDown(keras.callbacks.Callback):
-    """Ends a training as a failing machine would: without a word."""
+class _Crash(keras.callbacks.Callback):
+    """Ends a training after a step, as a crash would."""
 
     needs_every_step = True
 
@@ -66,22 +66,22 @@ class _BreaksDown(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._done += 1
         if self._done == self._at_step:
-            raise _BrokenDownError
+            raise _CrashedError
 
     def get_state(self) -> dict[str, Any]:
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """A machine remembers nothing."""
+        """Restore nothing: a crash is not repeated."""
 
 
-class _BrokenDownError(Exception):
+class _CrashedError(Exception):
     pass
 
 
 @final
 class _Attempt:
-    """One training, up to its end or to where it breaks down."""
+    """One training, until its end or its crash."""
 
     def __init__(
         self,
@@ -100,21 +100,21 @@ class _Attempt:
 
     def train(self, break_at: int | None = None, like: "_Attempt | None" = None) -> None:
         if like is not None:
-            # What is measured differs from time to time; here it is the same plans every time.
+            # Measurements vary: follow the plans of the other training.
             self.trainer.follow(like.trainer.plan_history)
-        callbacks = [*self._options.get("callbacks", ()), _BreaksDown(break_at)]
+        callbacks = [*self._options.get("callbacks", ()), _Crash(break_at)]
         options = {"verbose": 0, **self._options, "callbacks": callbacks}
         try:
             self.history = self.trainer.fit(*self._data, **options).history
-        except _BrokenDownError:
+        except _CrashedError:
             return
         if break_at is not None:
             raise ConfigurationError(
                 message(
-                    "The training ended before it could break down.",
+                    "The training ended before the step in break_at.",
                     expected=f"more than {break_at} steps",
                     received=f"{self.steps} steps",
-                    do="lower break_at, or train for longer",
+                    do="lower break_at, or train longer",
                 )
             )
 
@@ -123,7 +123,7 @@ class _Attempt:
 
 
 def _spread(steps: int) -> list[int]:
-    """Three steps: early, in the middle, before the end.
+    """Return three steps: early, in the middle, before the end.
 
     >>> _spread(30)
     [4, 15, 29]
@@ -143,21 +143,21 @@ def _compare(whole: _Attempt, resumed: _Attempt, step: int) -> None:
     if differing:
         listed = ", ".join(differing[:8]) + (", ..." if len(differing) > 8 else "")
         raise AssertionError(
-            f"The training that broke down after step {step} and went on ended with other bits "
+            f"The training that crashed after step {step} and resumed ended with different bits "
             f"in {len(differing)} of {len(one)} variables: {listed}"
         )
     for name, values in whole.history.items():
         again = resumed.history.get(name)
         if again is None or not _are_close(values, again):
             raise AssertionError(
-                f"The training that broke down after step {step} and went on returned another "
-                f"history of {name!r}: {again}, where {values} was expected"
+                f"The training that crashed after step {step} and resumed returned a different "
+                f"history of {name!r}: {again} instead of {values}"
             )
 
 
 def _are_close(values: Any, others: Any) -> bool:
     one, other = tf.constant(values, tf.float64), tf.constant(others, tf.float64)
-    # Means are summed up call by call, and a stop more or less changes the last bits of a sum.
+    # Means are summed call by call, and an additional stop changes the last bits of a sum.
     return one.shape == other.shape and bool(
         tf.reduce_all(tf.abs(one - other) <= 1e-6 * (1 + tf.abs(one)))
     )

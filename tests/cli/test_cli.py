@@ -80,7 +80,7 @@ def train(*arguments: str) -> tuple[int, str]:
 
 def test_help_lists_the_commands_and_imports_no_tensorflow():
     program = (
-        "import sys; sys.argv = ['loopwright', '--help']\n"
+        "import os, sys; sys.argv = ['loopwright', '--help']; os.environ['COLUMNS'] = '80'\n"
         "from loopwright.cli.main import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
@@ -90,13 +90,12 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    commands = (
-        "recipes train resume evaluate predict export runs report inspect schedule verify board "
-        "schema doctor"
+    listed = re.findall(r"^  ([a-z]+) +[A-Z].*\.$", done.stdout, re.M)
+    assert " ".join(listed) == (
+        "train resume launch schedule verify evaluate predict export runs inspect report board "
+        "recipes schema doctor"
     )
-    # With PY_COLORS set, to whatever, typer takes a pipe for a terminal.
-    said = re.sub(r"\x1b\[[\d;]*m", "", done.stdout)
-    assert all(re.search(rf"\b{command}\b", said) for command in commands.split())
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
@@ -106,6 +105,8 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
         ["schema"],
         ["train", "digits", "--show"],
         ["runs", "."],
+        ["report", "run"],
+        ["launch", "--workers", "1", "--", "runs", "."],
         ["train", "digitz"],
         ["inspect", "nowhere"],
     ],
@@ -118,13 +119,16 @@ def test_commands_that_only_look_import_no_tensorflow(arguments: list[str], tmp_
         "except SystemExit: pass\n"
         "assert not {'tensorflow', 'keras'} & set(sys.modules)"
     )
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"event": "started"}\n')
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, cwd=tmp_path)
+    assert (tmp_path / "run" / "report.html").exists() == (arguments[0] == "report")
 
 
 def test_an_unknown_recipe_is_refused_in_words_without_a_stack():
     done = loopwright("verify", "digitz")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: There is no such recipe.\n  expected: one of ")
+    assert done.stderr.startswith("error: Unknown recipe.\n  expected: one of ")
     assert "digits" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -198,7 +202,7 @@ def test_the_stops_of_a_run_are_known_before_it_starts(project: Path):
     ]
     code, output = invoke("schedule", "mine:experiment", "fit.until=1 hour")
     assert code == 0
-    assert "only while it trains" in output
+    assert "known only while the run trains" in output
     assert not (project / "runs").exists()
 
 
@@ -253,7 +257,7 @@ def test_a_run_is_trained_listed_inspected_scored_asked_and_trained_on(project: 
 
     code, output = invoke("inspect", run)
     assert code == 0
-    assert re.search(r"^8 +2 +[\d,]+ +loss \S+ +whole$", output, re.M)
+    assert re.search(r"^8 +2 +[\d,]+ +loss \S+ +valid$", output, re.M)
     assert re.search(r"^model\S+kernel +float32 +3x2 +24$", output, re.M)
     code, output = invoke("inspect", run, "--json")
     assert [one["step"] for one in json.loads(output)["checkpoints"]] == [4, 8]
@@ -304,7 +308,10 @@ def test_a_training_ends_with_a_summary_a_report_and_an_export(project: Path):
     ):
         assert any(re.fullmatch(words, line) for line in lines), words
     # Nothing new was trained: nothing is exported again.
-    assert "runs/experiment/export/1 is of this step already" in train("export=saved_model")[1]
+    assert (
+        "runs/experiment/export/1 already contains step 8, skipped"
+        in train("export=saved_model")[1]
+    )
 
     report = project / "runs/experiment/report.html"
     report.unlink()
@@ -333,7 +340,7 @@ def test_sinks_of_ones_own_are_named_by_a_person(project: Path):
     resumed = ("resume", "runs/experiment", "fit.epochs=3", "--task", "mine:experiment")
     code, output = invoke(*resumed)
     assert code == 2
-    assert "sinks=[mine:note], if you know them and trust them" in output
+    assert "sinks=[mine:note], if you know and trust this code" in output
     assert invoke(*resumed, "sinks=[mine:note]")[0] == 0
 
 
@@ -392,7 +399,7 @@ def test_a_run_directory_alone_runs_no_loss_or_metric_of_anybody(
     (project / "evil.py").write_text("open('executed', 'w')\n")
     code, output = invoke(command, "run", "--task", "mine:experiment")
     assert code == 2
-    assert "--task mine:experiment --task evil:loss, if you know it and trust it" in output
+    assert "--task mine:experiment --task evil:loss, if you know and trust this code" in output
     assert not (project / "executed").exists()
 
 
@@ -484,7 +491,7 @@ def test_ctrl_c_in_a_terminal_saves_and_tells_how_to_go_on(project: Path):
     text = drawn.decode(errors="replace")
     assert code == 130, text
     assert ESCAPE in text
-    told = re.search(r"saved at step (\d+)\. To go on: loopwright (resume \S+ --task \S+)", text)
+    told = re.search(r"saved at step (\d+)\. To resume: loopwright (resume \S+ --task \S+)", text)
     assert told is not None, text
     more = int(told[1]) + 8
     # What it says works: here until a step that is not far away.
@@ -507,7 +514,7 @@ def test_in_a_pipe_there_are_plain_lines_and_sigterm_saves(project: Path):
     assert output
     assert ESCAPE not in output + errors
     assert "\r" not in output
-    assert re.search(r"saved at step \d+\. To go on: loopwright resume runs/experiment", errors)
+    assert re.search(r"saved at step \d+\. To resume: loopwright resume runs/experiment", errors)
     assert "interrupted" in invoke("runs")[1]
 
 
@@ -524,7 +531,7 @@ def test_a_verdict_that_is_not_exact_is_an_exit_code(monkeypatch: pytest.MonkeyP
     done = CliRunner().invoke(main.app, ["verify", "digits"])
     assert done.exit_code == 1
     assert done.output == (
-        "NOT EXACT: 40 steps, killed 3 times and started again: other bits in state.index\n"
+        "NOT EXACT: 40 steps, killed and resumed 3 times: different bits in state.index\n"
     )
 
 

@@ -11,15 +11,7 @@ from typer.testing import CliRunner
 import loopwright as lw
 from loopwright import recipes
 from loopwright.checkpoints.store import Store
-from loopwright.cli import (
-    job,
-    main,
-    registry,
-    run_overview,
-)
-from loopwright.cli import (
-    registry as projects,
-)
+from loopwright.cli import job, main, registry, run_overview
 from loopwright.config import file, schema
 from loopwright.sinks import record
 
@@ -138,8 +130,8 @@ def test_a_saved_config_runs_again_to_the_same_bits(project: Path):
 def test_the_seed_decides_the_weights_that_training_begins_with():
     def kernel(seed: int) -> Any:
         config = file.load("mine:experiment", [f"seed={seed}"])
-        with job.launched(config) as launch:
-            return launch.trainer.task.model.layers[0].kernel.numpy().tolist()
+        with job.open_job(config) as opened:
+            return opened.trainer.task.model.layers[0].kernel.numpy().tolist()
 
     assert kernel(3) == kernel(3)
     assert kernel(3) != kernel(4)
@@ -294,7 +286,7 @@ def test_a_loss_and_metrics_by_name_are_those_of_keras():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(1)])
         return lw.Supervised(model, keras.losses.Huber(delta=0.5), "sgd", metrics=["mse"])
 
-    data = job.experiment_of(saved).fit
+    data = job.load_experiment(saved).fit
     trainer = lw.Trainer(make, plan="graph")
     trainer.fit(**{**data, "epochs": 1})
     expected = trainer.evaluate(*data["validation_data"])
@@ -353,7 +345,7 @@ def test_a_loss_or_metric_that_cannot_be_made_is_refused(override: str, why: str
 @pytest.mark.parametrize("part", ["optimizer=adam", "loss=mse", "metrics=[mae]"])
 def test_a_task_that_takes_no_part_from_a_config_says_so(part: str):
     config = file.load("mine:without_parts", [part])
-    with pytest.raises(lw.ConfigurationError, match="without_parts takes no `") as caught:
+    with pytest.raises(lw.ConfigurationError, match="without_parts does not accept `") as caught:
         job.train(config)
     assert "add the argument to the function" in str(caught.value)
 
@@ -372,10 +364,10 @@ def test_supervised_recipes_take_the_loss_and_metrics_of_a_config(
     loss = f"{{name: {kind}Crossentropy, from_logits: true}}"
     metric = f"{{name: {kind}Crossentropy, from_logits: true, as: same}}"
     config = file.load(name, ["quick=true", "plan=graph", f"loss={loss}", f"metrics=[{metric}]"])
-    with job.launched(config) as launch:
-        test = launch.experiment.test or ()
+    with job.open_job(config) as opened:
+        test = opened.experiment.test or ()
         few = [part.take(1) if name == "unet" else part[:4] for part in test]
-        scores = launch.trainer.evaluate(*few)
+        scores = opened.trainer.evaluate(*few)
     assert sorted(scores) == reported
     assert scores["loss"] == pytest.approx(scores["same"], rel=1e-4)
 
@@ -389,7 +381,7 @@ def test_a_function_that_gives_no_experiment_is_refused():
 @pytest.mark.parametrize("named", ["os:system", "json:loads", "keras:Model", "nowhere:x", "mine:x"])
 def test_only_modules_of_the_project_are_imported(named: str, project: Path):
     with pytest.raises(lw.ConfigurationError, match="was not found"):
-        projects.function(named, project)
+        registry.load_function(named, project)
 
 
 def test_a_module_from_elsewhere_is_not_even_tried(
@@ -399,14 +391,14 @@ def test_a_module_from_elsewhere_is_not_even_tried(
     (elsewhere / "other.py").write_text("open('executed', 'w').close()\ndef experiment(): ...\n")
     monkeypatch.syspath_prepend(elsewhere)
     with pytest.raises(lw.ConfigurationError, match="has no module 'other'"):
-        projects.function("other:experiment", project)
+        registry.load_function("other:experiment", project)
     assert not (project / "executed").exists()
 
 
 def test_a_module_of_the_project_does_not_hide_behind_one_that_was_imported(project: Path):
     (project / "json.py").write_text("def loads(): ...")
     with pytest.raises(lw.ConfigurationError, match="the name of another module"):
-        projects.function("json:loads", project)
+        registry.load_function("json:loads", project)
 
 
 def test_what_a_module_imports_is_not_its_own(project: Path):
@@ -416,7 +408,7 @@ def test_what_a_module_imports_is_not_its_own(project: Path):
     )
     for name in ("system", "run", "Popen", "get_file", "seed"):
         with pytest.raises(lw.ConfigurationError, match="is imported there from"):
-            projects.function(f"careless:{name}", project)
+            registry.load_function(f"careless:{name}", project)
 
 
 def test_a_module_may_import_from_another_of_the_project(project: Path):
@@ -427,24 +419,24 @@ def test_a_module_may_import_from_another_of_the_project(project: Path):
         "from own_parts.inner import experiment\nsmall = partial(experiment, rows=8)\n"
         "@contextmanager\ndef wrapped(): ...\n"
     )
-    assert projects.function("outer:experiment", project).__module__ == "own_parts.inner"
-    assert callable(projects.function("outer:small", project))
-    assert callable(projects.function("outer:wrapped", project))
+    assert registry.load_function("outer:experiment", project).__module__ == "own_parts.inner"
+    assert callable(registry.load_function("outer:small", project))
+    assert callable(registry.load_function("outer:wrapped", project))
 
 
 def test_importing_leaves_the_path_as_it_was(project: Path):
     before = list(sys.path)
-    projects.function("mine:experiment", project)
+    registry.load_function("mine:experiment", project)
     assert sys.path == before
 
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_takes_the_numbers_of_a_config(name: str):
     config = file.load(name, ["quick=true", "fit.epochs=7", "seed=3", "plan=graph"])
-    with job.launched(config) as launch:
-        assert launch.config.fit.epochs == 7
-        assert launch.config.fit.save_every == "1 epoch"
-        assert launch.trainer.task.step_counter == 0
+    with job.open_job(config) as opened:
+        assert opened.config.fit.epochs == 7
+        assert opened.config.fit.save_every == "1 epoch"
+        assert opened.trainer.task.step_counter == 0
 
 
 def test_a_recipe_with_a_callback_of_its_own_trains_by_a_config():

@@ -19,10 +19,10 @@ def test_a_recipe_that_is_killed_and_started_again_is_exact():
     )
     assert verdict.is_exact
     assert str(verdict) == (
-        f"exact: {verdict.steps} steps, killed 1 times and started again: the same bits in the end"
+        f"exact: {verdict.steps} steps, killed and resumed 1 times: identical bits"
     )
     assert verdict.steps > 30
-    assert told[1].startswith("killed, 1 of 1: saved at step")
+    assert told[1].startswith("kill 1 of 1: saved at step")
 
 
 TRAINS_AT_ONCE = """
@@ -67,15 +67,15 @@ def test_other_bits_are_named(tmp_path: Path):
             (into / "state.index").write_bytes(content)
 
         store.write(5, history, write)
-    verdict = kill_test._compared(tmp_path / "whole", tmp_path / "killed", 1)
+    verdict = kill_test._compare(tmp_path / "whole", tmp_path / "killed", 1)
     assert verdict.differing == ["state.index"]
     assert "NOT EXACT" in str(verdict)
 
 
 def test_another_last_step_is_named(tmp_path: Path):
     Store(tmp_path / "whole" / "checkpoints").write(5, {}, lambda into: None)
-    verdict = kill_test._compared(tmp_path / "whole", tmp_path / "killed", 1)
-    assert verdict.differing == ["the last step: 5 and None"]
+    verdict = kill_test._compare(tmp_path / "whole", tmp_path / "killed", 1)
+    assert verdict.differing == ["the last step (5 and None)"]
 
 
 def command_of(program: str) -> kill_test.Command:

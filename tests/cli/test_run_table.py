@@ -55,7 +55,7 @@ def test_a_row_tells_status_step_best_score_and_duration(tmp_path: Path):
         ("stopped", "complete"),
         ("interrupted", "interrupted"),
         ("failed", "failed"),
-        (None, "broken off"),
+        (None, "crashed"),
     ],
 )
 def test_the_status_is_how_the_last_leg_ended(tmp_path: Path, reason: str | None, status: str):

@@ -45,7 +45,7 @@ def test_an_error_whose_square_overflows_has_a_finite_gradient():
 @pytest.mark.parametrize("make", [components.huber_with, components.HuberLoss])
 @pytest.mark.parametrize("threshold", [0.0, -1.0, float("nan")])
 def test_a_threshold_that_no_error_is_below_is_refused(make: Any, threshold: float):
-    with pytest.raises(lw.ConfigurationError, match="has to be greater than zero"):
+    with pytest.raises(lw.ConfigurationError, match="must be greater than zero"):
         make(threshold)
 
 

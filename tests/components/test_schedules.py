@@ -77,7 +77,7 @@ def test_warmup_leads_to_any_schedule_and_then_is_that_schedule(inner: Any):
     ],
 )
 def test_a_schedule_that_makes_no_sense_is_refused(make: Any, name: str):
-    with pytest.raises(lw.ConfigurationError, match=f"cannot use its {name}"):
+    with pytest.raises(lw.ConfigurationError, match=f"Invalid {name} of a"):
         make()
 
 

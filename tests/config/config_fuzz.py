@@ -126,9 +126,9 @@ def attempt(text: str, words: list[str], environment: dict[str, str]) -> None:
     began = time.process_time()
     watching.add("now")
     try:
-        content = plain_yaml.parsed(text, named="It")
+        content = plain_yaml.parse(text, name="It")
         config = file.from_content(content, words, environment=environment)
-        assert file.from_content(plain_yaml.parsed(file.written(config), named="It")) == config
+        assert file.from_content(plain_yaml.parse(file.to_yaml(config), name="It")) == config
     except ConfigurationError as error:
         told = str(error)
     finally:

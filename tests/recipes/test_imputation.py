@@ -9,7 +9,6 @@ from tests.recipes.quick import Quick, quick_run
 import loopwright as lw
 from loopwright import testing
 from loopwright.recipes import imputation
-from loopwright.recipes import imputation as _gaps
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def test_straight_lines_are_those_of_numpy():
     random = np.random.default_rng(0)
     values = random.normal(size=(20, imputation.HOURS, 5)).astype("float32")
     is_seen = random.random(values.shape) < 0.3
-    lines: Any = _gaps.straight_lines(values, is_seen).numpy()
+    lines: Any = imputation.interpolate(values, is_seen).numpy()
     hours = np.arange(imputation.HOURS)
     for window in range(20):
         for column in range(5):

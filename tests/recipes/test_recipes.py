@@ -35,7 +35,7 @@ def test_every_recipe_is_known_by_its_name():
 
 
 def test_an_unknown_recipe_is_refused_in_words():
-    with pytest.raises(lw.ConfigurationError, match="There is no such recipe") as caught:
+    with pytest.raises(lw.ConfigurationError, match="Unknown recipe") as caught:
         recipes.run("digitz")
     assert "digits" in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""What several commands take: runs, their configs, which checkpoint."""
+"""Arguments and options that several commands share, and the config of a run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,53 +11,61 @@ from loopwright.errors import ConfigurationError, message
 if TYPE_CHECKING:
     from loopwright.config import schema
 
-_SOURCES = "A recipe, a CONFIG.yaml, or MODULE:FUNCTION of this directory."
-
 
 def complete_recipe(incomplete: str) -> list[str]:
-    """For the shell: recipes that begin like this."""
+    """Return the recipes that start with `incomplete`, for shell completion."""
     return [name for name in recipes.names() if name.startswith(incomplete)]
 
 
 Source = Annotated[
-    str, typer.Argument(metavar="RECIPE|CONFIG", help=_SOURCES, autocompletion=complete_recipe)
+    str,
+    typer.Argument(
+        metavar="RECIPE|CONFIG",
+        help="A recipe, a YAML file, or MODULE:FUNCTION in the current directory.",
+        autocompletion=complete_recipe,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Other values: fit.epochs=5 seed=1."),
+    typer.Argument(
+        metavar="KEY=VALUE", help="Override config values, for example fit.epochs=5 seed=1."
+    ),
 ]
-RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
-NamedCode = Annotated[
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Train a small version of the recipe, in seconds.")
+]
+RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="Path of a run directory.")]
+RunsDirectory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Directory that contains the runs.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TrustedCode = Annotated[
     list[str] | None,
     typer.Option(
         "--task",
         metavar="MODULE:FUNCTION",
-        help="The run's own task, loss or metric; may come again. A run's files alone run no code.",
+        help="Custom task, loss or metric of the run; repeatable. A run directory alone executes "
+        "no code.",
     ),
 ]
-WhichCheckpoint = Annotated[str, typer.Option("--checkpoint", help="best, last, or a step.")]
+CheckpointOption = Annotated[
+    str, typer.Option("--checkpoint", metavar="CHECKPOINT", help="best, last, or a step number.")
+]
 
 
-def which(text: str) -> "str | int":
-    """A checkpoint as people name it.
+def parse_checkpoint(text: str) -> Any:
+    """Convert the value of --checkpoint: a step number becomes an int; `restore` checks words.
 
-    >>> which("best"), which("120")
+    >>> parse_checkpoint("best"), parse_checkpoint("120")
     ('best', 120)
     """
     return int(text) if text.isdecimal() and len(text) < 19 else text
 
 
-def launching() -> Any:
-    """What trains: the module, and with it TensorFlow."""
-    from loopwright.cli import job
-
-    return job
-
-
-def config_of(
+def run_config(
     run: Path, code: list[str] | None, overrides: list[str] | None = None, *, trains: bool = False
 ) -> "schema.Config":
-    """The config that a run was started with, to be used in this directory."""
+    """Return the config that a run was started with; custom code must be in `code`."""
     from loopwright.config import file
 
     found = file.saved_in(run, overrides or ())
@@ -67,32 +75,32 @@ def config_of(
                 f"{run} was not started from a config.",
                 expected=f"a run directory with a {file.FILE}",
                 received="none" if run.is_dir() else "no such directory",
-                do="check the path; a run that a script started goes on with the same script",
+                do="check the path; to resume a run of a script, start the same script again",
             )
         )
     if any(name not in (code or ()) for name in found.code):
         raise ConfigurationError(
             message(
-                f"{run} was trained with code of your own, which a run directory may not call.",
-                expected=f"{named_code(found).strip()}, if you know it and trust it",
+                f"{run} was trained with custom code, which a run directory may not call.",
+                expected=f"{code_options(found).strip()}, if you know and trust this code",
                 received=" ".join(f"--task {name}" for name in code or ()) or "no --task",
                 do="name the code yourself, from the directory of your project",
             )
         )
-    named = any(word.startswith("sinks") for word in overrides or ())
-    if trains and found.sinks and not named:
+    is_overridden = any(word.startswith("sinks") for word in overrides or ())
+    if trains and found.sinks and not is_overridden:
         raise ConfigurationError(
             message(
-                f"{run} was heard by code of your own, which a run directory may not call.",
-                expected=f"sinks=[{','.join(found.sinks)}], if you know them and trust them",
+                f"{run} used custom sinks, which a run directory may not call.",
+                expected=f"sinks=[{','.join(found.sinks)}], if you know and trust this code",
                 received="no sinks=",
-                do="name them yourself, or go on without: sinks=[]",
+                do="pass the sinks again, or continue without them: sinks=[]",
             )
         )
     sinks = found.sinks if trains else []
     return found.model_copy(update={"run_dir": str(run), "sinks": sinks})
 
 
-def named_code(config: "schema.Config") -> str:
-    """The options that name the code of a config's own, as a command takes them."""
+def code_options(config: "schema.Config") -> str:
+    """Return the --task options that name a config's custom code, with a leading space each."""
     return "".join(f" --task {name}" for name in config.code)

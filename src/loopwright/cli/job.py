@@ -1,4 +1,4 @@
-"""Launching: a config becomes an experiment and a trainer, and is trained, scored or asked."""
+"""Build an experiment and a trainer from a config, and train it."""
 
 import contextlib
 import importlib
@@ -13,17 +13,10 @@ import keras
 import tensorflow as tf
 
 from loopwright import recipes
-from loopwright.checkpoints.retention import (
-    DEFAULT_KEEP,
-    KeepBest,
-    KeepLatest,
-    Rule,
-)
+from loopwright.checkpoints.retention import DEFAULT_KEEP, KeepBest, KeepLatest, Rule
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.store import Store
 from loopwright.cli import registry
-from loopwright.cli import registry as signatures
-from loopwright.cli.registry import function, importable
 from loopwright.compat.quiet_start import quiet_start
 from loopwright.config import changes, file
 from loopwright.config.schema import Config, Fit
@@ -44,15 +37,15 @@ _PARTS: dict[str, Callable[[Config], Any]] = {
     "loss": lambda config: registry.loss(config.loss, Path.cwd()) if config.loss else None,
     "metrics": lambda config: registry.metrics(config.metrics or [], Path.cwd()),
 }
-"""What a config makes by name and hands to the function that makes the task."""
+"""Parts that a config names and the task function receives as arguments."""
 
 
 @dataclass(frozen=True)
-class Launch:
-    """A config with everything that it stands for."""
+class Job:
+    """A config with its experiment and its trainer."""
 
     config: Config
-    """With the experiment's own numbers where it said nothing."""
+    """Complete: what the config leaves out comes from the experiment."""
     experiment: Experiment
     trainer: Trainer
 
@@ -60,96 +53,95 @@ class Launch:
 def train(
     config: Config, *, fresh: bool = False, say: Callable[[str], None] = print
 ) -> dict[str, float]:
-    """Trains a config in its run directory, or goes on there; its scores."""
-    with launched(config) as launch:
-        trainer = launch.trainer
+    """Train a config in its run directory, or resume there; return the scores."""
+    with open_job(config) as job:
+        trainer = job.trainer
         if trainer.is_chief:
-            enter(launch.config, say, fresh=fresh)
-        trainer.fit(**_fit_arguments(launch))
-        # All conclude, because they score together; one of them writes.
+            write_config(job.config, say, fresh=fresh)
+        trainer.fit(**_fit_arguments(job))
+        # Every worker concludes, because scoring is collective; only the chief writes files.
         directory = config.directory if trainer.is_chief else None
-        with _heard_once(trainer):
-            scores = concluded(launch.experiment, trainer, directory)
+        with _only_chief_prints(trainer):
+            scores = concluded(job.experiment, trainer, directory)
         if directory is None:
             return scores
         _export(config, trainer, say)
     with attempted("The report"):
-        write_report(Path(directory))  # again, for what was concluded
+        write_report(Path(directory))  # again, with the conclusion
     return scores
 
 
-def _heard_once(trainer: Trainer) -> contextlib.AbstractContextManager[object]:
-    """What is printed by all workers alike, the chief alone says."""
+def _only_chief_prints(trainer: Trainer) -> contextlib.AbstractContextManager[object]:
     if trainer.is_chief:
         return contextlib.nullcontext()
     return contextlib.redirect_stdout(io.StringIO())
 
 
 def _export(config: Config, trainer: Trainer, say: Callable[[str], None]) -> None:
-    """Exports as the config says, unless this very step was exported before."""
+    """Export as configured, unless this step has been exported already."""
     wanted = config.export
     if wanted is None:
         return
     step = trainer.restore(wanted.checkpoint)
     before = newest(Path(config.directory), wanted.format)
     if before is not None and before.step == step:
-        say(f"export: {before.path} is of this step already")
+        say(f"export: {before.path} already contains step {step}, skipped")
         return
     done = trainer.export(format=wanted.format, averaged=wanted.averaged)
     say(f"export: {worded(done)}")
 
 
 @contextlib.contextmanager
-def launched(config: Config) -> Iterator[Launch]:
-    """The trainer of a config, while its precision is that of Keras."""
+def open_job(config: Config) -> Iterator[Job]:
+    """Build the trainer of a config; Keras uses the config's precision meanwhile."""
     before = keras.config.dtype_policy()
     if before.name != config.precision:
         keras.config.set_dtype_policy(config.precision)
-    used = contextlib.ExitStack()
+    resources = contextlib.ExitStack()
     if config.task is not None or config.sinks:
-        # A person named code of this directory, and trusts what lies in it.
-        used.enter_context(importable(Path.cwd()))
+        # The user named code of this directory, and so trusts its modules.
+        resources.enter_context(registry.importable(Path.cwd()))
     try:
         with quiet_start():
-            tf.config.list_physical_devices()  # they are looked for once, and loudly
-        # Before any data: workers have to be connected before TensorFlow is used.
+            tf.config.list_physical_devices()  # prints messages at the first call
+        # Before any data: workers must connect before TensorFlow runs anything.
         strategy = strategy_for(config.strategy)
         with quiet_start():
             tf.config.list_logical_devices()
-        experiment = experiment_of(config)
+        experiment = load_experiment(config)
         trainer = _trainer(config, experiment, strategy)
-        yield Launch(settled(config, experiment), experiment, trainer)
+        yield Job(complete(config, experiment), experiment, trainer)
         Team(strategy).barrier()
     finally:
-        used.close()
+        resources.close()
         if before.name != config.precision:
             keras.config.set_dtype_policy(before)
 
 
-def experiment_of(config: Config) -> Experiment:
-    """What a config is about, with its data loaded."""
+def load_experiment(config: Config) -> Experiment:
+    """Return the experiment of a config, with its data loaded."""
     if config.task is not None:
-        make = function(config.task, Path.cwd())
+        make = registry.load_function(config.task, Path.cwd())
     else:
         make = _recipe(config.recipe or "").experiment
     options: dict[str, Any] = dict(config.data)
     if config.quick:
         options["quick"] = True
-    found = _called("data", make, options)
+    found = _call("data", make, options)
     if not isinstance(found, Experiment):
         raise ConfigurationError(
             message(
                 f"{config.title} is not an experiment.",
                 expected="a function that returns lw.Experiment(make_task, fit={...})",
-                received=f"one that returns {type(found).__name__}",
+                received=f"a function that returns {type(found).__name__}",
                 do="return an lw.Experiment",
             )
         )
     return found
 
 
-def settled(config: Config, experiment: Experiment) -> Config:
-    """The config with the experiment's own numbers where it says nothing."""
+def complete(config: Config, experiment: Experiment) -> Config:
+    """Return the config with missing values of `fit` taken from the experiment."""
     own = {}
     for name in Fit.model_fields:
         value = experiment.fit.get(name)
@@ -159,12 +151,12 @@ def settled(config: Config, experiment: Experiment) -> Config:
     for one, other in (("epochs", "until"), ("until", "epochs")):
         if one in given:
             own.pop(other, None)
-    return file.from_content({**file.plain(config), "fit": {**own, **given}})
+    return file.from_content({**file.to_dict(config), "fit": {**own, **given}})
 
 
-def schedule_of(launch: Launch) -> Schedule:
-    """When what will happen, as far as that is known before the start."""
-    arguments = {"x": None, "y": None, "sample_weight": None, **_fit_arguments(launch)}
+def schedule_of(job: Job) -> Schedule:
+    """Return the schedule of a job before it starts."""
+    arguments = {"x": None, "y": None, "sample_weight": None, **_fit_arguments(job)}
     data, held_out = training_data(
         arguments["x"],
         arguments["y"],
@@ -174,11 +166,11 @@ def schedule_of(launch: Launch) -> Schedule:
         arguments.get("validation_split", 0.0),
         arguments.get("validation_data"),
     )
-    fit = launch.config.fit
+    fit = job.config.fit
     length = fit.steps_per_epoch
     if data is not None:
         feed = data.training(
-            seed=launch.config.seed,
+            seed=job.config.seed,
             first_epoch=0,
             shuffle=fit.shuffle is not False,
             steps_per_epoch=fit.steps_per_epoch,
@@ -193,8 +185,8 @@ def schedule_of(launch: Launch) -> Schedule:
     )
 
 
-def enter(config: Config, say: Callable[[str], None], *, fresh: bool = False) -> None:
-    """Writes `config.yaml`; in a run that goes on, says what changed and refuses what may not.
+def write_config(config: Config, say: Callable[[str], None], *, fresh: bool = False) -> None:
+    """Write `config.yaml`; in a resumed run, report changes and refuse those not allowed.
 
     `fresh` moves the previous run aside.
     """
@@ -204,13 +196,13 @@ def enter(config: Config, say: Callable[[str], None], *, fresh: bool = False) ->
         before = file.saved_in(directory) if Store(directory / "checkpoints").all() else None
         if before is not None:
             found = changes.changes(before, config)
-            told = [change for change in found if change.key != "run_dir"]
-            for change in told:
+            found = [change for change in found if change.key != "run_dir"]
+            for change in found:
                 say(f"config: {change}")
-            if config.on_change == "start_over" and not all(change.is_allowed for change in told):
+            if config.on_change == "start_over" and not all(change.is_allowed for change in found):
                 say(f"starting over; previous run moved to {run.start_over(0)}")
             else:
-                changes.refuse_changes(told)
+                changes.refuse_changes(found)
         file.save(config, directory)
 
 
@@ -223,9 +215,9 @@ def _trainer(config: Config, experiment: Experiment, strategy: tf.distribute.Str
             options.setdefault("seed", config.seed)
         for name, make in _PARTS.items():
             if getattr(config, name) is not None:
-                _require_taken(name, config, experiment)
+                _require_parameter(name, config, experiment)
                 options[name] = make(config)
-        return _called("model", experiment.task, options)
+        return _call("model", experiment.task, options)
 
     return Trainer(
         make_task,
@@ -233,7 +225,7 @@ def _trainer(config: Config, experiment: Experiment, strategy: tf.distribute.Str
         plan=config.plan,
         strategy=strategy,
         seed=config.seed,
-        sinks=[function(named, Path.cwd()) for named in config.sinks],
+        sinks=[registry.load_function(name, Path.cwd()) for name in config.sinks],
         keep=_rules(config),
         on_nan=config.on_nan,
         exact=config.exact,
@@ -241,14 +233,14 @@ def _trainer(config: Config, experiment: Experiment, strategy: tf.distribute.Str
     )
 
 
-def _require_taken(name: str, config: Config, experiment: Experiment) -> None:
+def _require_parameter(name: str, config: Config, experiment: Experiment) -> None:
     parameters = inspect.signature(experiment.task).parameters
     if name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return
     raise ConfigurationError(
         message(
-            f"{config.title} takes no `{name}` from a config.",
-            expected=f"a function that makes the task, with an argument `{name}`",
+            f"{config.title} does not accept `{name}` from a config.",
+            expected=f"a task function with an argument `{name}`",
             received=f"arguments: {', '.join(parameters) or 'none'}",
             do=f"remove `{name}` from the config, or add the argument to the function",
         )
@@ -262,12 +254,12 @@ def _rules(config: Config) -> Sequence[Rule]:
         else KeepBest(keep.best or "", keep.count, keep.mode)
         for keep in config.keep
     ]
-    # A config is saved with its default rules, which nobody asked for.
+    # A saved config contains the default rules, although the user did not ask for them.
     return DEFAULT_KEEP if rules == list(DEFAULT_KEEP) else rules
 
 
-def _fit_arguments(launch: Launch) -> dict[str, Any]:
-    config, own = launch.config, dict(launch.experiment.fit)
+def _fit_arguments(job: Job) -> dict[str, Any]:
+    config, own = job.config, dict(job.experiment.fit)
     given = config.fit.model_dump(exclude_none=True)
     if "until" in given:
         own.pop("epochs", None)
@@ -275,17 +267,17 @@ def _fit_arguments(launch: Launch) -> dict[str, Any]:
     return {**own, **given, "callbacks": [*own.get("callbacks", ()), *callbacks]}
 
 
-def _called(part: str, make: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """Calls a person's function with the arguments of the config, if they fit."""
-    problem = signatures.misfit(make, options) or signatures.mistaken_truth(make, options)
+def _call(part: str, make: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Call a user's function with the arguments of the config, if they fit."""
+    problem = registry.argument_error(make, options) or registry.word_error(make, options)
     if problem is not None:
         known = ", ".join(inspect.signature(make).parameters) or "no arguments"
         raise ConfigurationError(
             message(
-                f"The {part} of this config cannot be made with these options.",
+                f"Invalid options in `{part}` of the config.",
                 expected=f"arguments of {getattr(make, '__name__', 'the function')}: {known}",
                 received=problem,
-                do=f"correct `{part}`, or leave it out",
+                do=f"correct `{part}`, or omit it",
             )
         )
     return make(**options)
@@ -298,9 +290,9 @@ def _recipe(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             message(
-                f"The recipe {name} needs more than the library does.",
+                f"The recipe {name} needs packages that are not installed.",
                 expected="pip install 'loopwright[recipes]'",
                 received=str(error),
-                do="install it, or train a task of your own: MODULE:FUNCTION",
+                do="install them, or train your own task: MODULE:FUNCTION",
             )
         ) from error

@@ -1,6 +1,6 @@
-"""Verifying: a training is killed at random moments, started again, and compared with another.
+"""Kill a training at random moments, resume it, and compare it with an undisturbed one.
 
-Everything happens in processes of their own, in a directory that is thrown away.
+Both run in child processes, in a temporary directory.
 """
 
 import json
@@ -36,53 +36,53 @@ recipes.run("{recipe}", sys.argv[1], plan=sys.argv[2], quick=True, save_every="5
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a training that was killed compares with one that was not."""
+    """The comparison of a killed training with an undisturbed one."""
 
     kills: int
     steps: int
     files: int
     differing: list[str]
     inexact: Inexact = EXACT
-    """Why the training cannot be resumed exactly; then it was not killed."""
+    """Why the training cannot be resumed exactly; if so, nothing was killed."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether every byte is the same."""
+        """Whether all bytes are identical."""
         return not self.differing and not self.inexact
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command."""
+        """The exit code of `loopwright verify`."""
         return _EXIT_INEXACT if self.inexact else int(not self.is_exact)
 
     def __str__(self) -> str:
         if self.inexact:
             return str(self.inexact)
-        what = f"{self.steps} steps, killed {self.kills} times and started again"
+        what = f"{self.steps} steps, killed and resumed {self.kills} times"
         if self.is_exact:
-            return f"exact: {what}: the same bits in the end"
-        return f"NOT EXACT: {what}: other bits in {', '.join(self.differing)}"
+            return f"exact: {what}: identical bits"
+        return f"NOT EXACT: {what}: different bits in {', '.join(self.differing)}"
 
 
 Command = Callable[[Path, str | None], list[str]]
-"""What to start, given a run directory and a plan; None: the plan that the training has itself."""
+"""Returns the command to start, given a run directory and a plan; None: its own plan."""
 
 
 def command_for_recipe(recipe: str) -> Command:
-    """Trains a recipe."""
+    """Return the command that trains a recipe."""
     program = _TRAIN.format(recipe=recipe)
     return lambda run_dir, plan: [*python(), "-c", program, str(run_dir), plan or "auto"]
 
 
 def command_for_run(run: Path) -> Command:
-    """Trains the config of a run anew, in another directory."""
+    """Return the command that trains a run's config from scratch, in another directory."""
     train = [*python(), "-m", "loopwright", "train", str(run / FILE)]
 
     def command(run_dir: Path, plan: str | None) -> list[str]:
-        # Nobody has to hear of it, and nothing is to be served.
+        # The test needs neither sinks nor exports.
         values = ["fit.save_every=5 steps", "sinks=[]", "export=null"]
-        own = [] if plan is None else [f"plan={json.dumps(plan)}"]
-        return [*train, *own, *values, "--run-dir", str(run_dir)]
+        plans = [] if plan is None else [f"plan={json.dumps(plan)}"]
+        return [*train, *plans, *values, "--run-dir", str(run_dir)]
 
     return command
 
@@ -90,7 +90,7 @@ def command_for_run(run: Path) -> Command:
 def verify(
     title: str, command: Command, *, kills: int, seed: int, say: Callable[[str], None]
 ) -> Verdict:
-    """Trains twice, once undisturbed and once killed `kills` times."""
+    """Train twice, once undisturbed and once killed `kills` times, and compare."""
     moments = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="loopwright-verify-") as directory:
         whole, killed = Path(directory) / "whole", Path(directory) / "killed"
@@ -100,7 +100,7 @@ def verify(
         inexact = Inexact(tuple([] if found is None else recorded_reasons(found.content)))
         if inexact:
             return Verdict(0, 0 if found is None else found.step, 0, [], inexact)
-        # Measurements and the cache differ from time to time: the second follows the first.
+        # Measurements vary: the second training follows the plans of the first.
         plan = str(whole / "plan.json")
         steps = sorted(moments.uniform(0, _last_step(whole)) for _ in range(kills))
         for number, step in enumerate(steps):
@@ -111,19 +111,19 @@ def verify(
             process.send_signal(signal.SIGKILL)
             process.wait()
             found = Store(killed / "checkpoints").newest()
-            at = "before its first checkpoint" if found is None else f"saved at step {found.step}"
-            say(f"killed, {number + 1} of {kills}: {at}")
-        say("starting it again, to the end")
+            at = "before the first checkpoint" if found is None else f"saved at step {found.step}"
+            say(f"kill {number + 1} of {kills}: {at}")
+        say("resuming until the end")
         _finish(_start(command, killed, plan), killed)
-        return _compared(whole, killed, kills)
+        return _compare(whole, killed, kills)
 
 
 def _start(command: Command, run_dir: Path, plan: str | None) -> "subprocess.Popen[bytes]":
-    # Files, not pipes: nobody reads while the training runs, and a full pipe would block it.
+    # Files, not pipes: a full pipe would block the training, because nothing reads from it.
     with _output(run_dir, "stdout").open("wb") as out, _output(run_dir, "stderr").open("wb") as err:
-        # What a child holds back is lost if TensorFlow aborts while it is imported.
-        loud = {**os.environ, UNQUIET: "1"}
-        return subprocess.Popen(command(run_dir, plan), stdout=out, stderr=err, env=loud)
+        # Output that a child suppresses would be lost if TensorFlow aborts during its import.
+        environment = {**os.environ, UNQUIET: "1"}
+        return subprocess.Popen(command(run_dir, plan), stdout=out, stderr=err, env=environment)
 
 
 def _finish(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
@@ -134,7 +134,7 @@ def _finish(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
                 "The training failed without being killed by verify.",
                 expected="exit code 0",
                 received=failure(code, _tail(run_dir, "stderr"), _tail(run_dir, "stdout")),
-                do="train it without verify first",
+                do="run the training without verify first",
             )
         )
 
@@ -154,11 +154,11 @@ def _last_step(run_dir: Path) -> int:
     return max((int(name[5:]) for name in names if re.fullmatch("step-[0-9]{8}", name)), default=0)
 
 
-def _compared(whole: Path, killed: Path, kills: int) -> Verdict:
+def _compare(whole: Path, killed: Path, kills: int) -> Verdict:
     one, other = (Store(place / "checkpoints").newest() for place in (whole, killed))
     if one is None or other is None or one.step != other.step:
         at = [None if found is None else found.step for found in (one, other)]
-        return Verdict(kills, at[0] or 0, 0, [f"the last step: {at[0]} and {at[1]}"])
+        return Verdict(kills, at[0] or 0, 0, [f"the last step ({at[0]} and {at[1]})"])
     files = [read_manifest(found.path)["files"] for found in (one, other)]
     names = [name for name in sorted({*files[0], *files[1]}) if name.startswith("state.")]
     differing = [name for name in names if files[0].get(name) != files[1].get(name)]

@@ -1,4 +1,4 @@
-"""Commands that only look: recipes, runs, inspect, report, schema, board, doctor."""
+"""Commands that only read: recipes, runs, inspect, report, schema, board, doctor."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loopwright import __version__, recipes
-from loopwright.cli.arguments import RunDirectory
+from loopwright.cli.arguments import AsJson, RunDirectory, RunsDirectory
 from loopwright.errors import ConfigurationError, message, printable
 from loopwright.exactness import Inexact
 
@@ -26,7 +26,7 @@ _OPTIONAL = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
 
 
 def list_recipes() -> None:
-    """Lists the recipes."""
+    """List the recipes that ship with Loopwright."""
     titles = recipes.titles()
     width = max(map(len, titles))
     for name, title in titles.items():
@@ -34,39 +34,47 @@ def list_recipes() -> None:
 
 
 def runs(
-    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where runs lie.")] = Path(
-        "runs"
-    ),
-    sort: Annotated[str, typer.Option(help="when, name, status, step, best or duration.")] = "when",
+    directory: RunsDirectory = Path("runs"),
+    sort: Annotated[
+        str,
+        typer.Option(metavar="KEY", help="Sort by when, name, status, step, best or duration."),
+    ] = "when",
     metric: Annotated[
-        str | None, typer.Option(help="What is best by; the run's own KeepBest if left out.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Metric that decides the best checkpoint.",
+            show_default="KeepBest of the run",
+        ),
     ] = None,
     mode: Annotated[
         str,
-        typer.Option(help="min or max: which values of --metric are better; auto: by its name."),
+        typer.Option(
+            metavar="MODE", help="min or max: which values of --metric are better; auto: by name."
+        ),
     ] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Lists the runs in a directory: status, step, best score, duration, when."""
+    """List runs: status, step, best score, duration, last change."""
     from loopwright.cli import run_overview
 
     _require_directory(directory)
     if sort not in run_overview.SORT_KEYS:
         raise ConfigurationError(
             message(
-                "Runs cannot be sorted by this.",
+                "Unknown sort key.",
                 expected=" or ".join(run_overview.SORT_KEYS),
                 received=repr(sort),
-                do="choose one of these, or leave --sort out",
+                do="choose one of these, or omit --sort",
             )
         )
     if mode not in ("auto", "min", "max") or (mode != "auto" and metric is None):
         raise ConfigurationError(
             message(
-                "This mode cannot be used.",
+                "Invalid --mode.",
                 expected="--metric NAME --mode min, or max",
                 received=f"--mode {mode}" + ("" if metric is None else f" --metric {metric}"),
-                do="name the metric as well, or leave --mode out",
+                do="pass --metric as well, or omit --mode",
             )
         )
     rows = run_overview.rows(directory, metric, mode, sort=sort)
@@ -99,9 +107,12 @@ def _best(row: "Row") -> str:
 
 def inspect(
     run: RunDirectory,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Shows what lies in a run: checkpoints, checksums, sizes, every variable of its state."""
+    """List the checkpoints, files and variables of a run.
+
+    Verifies the checksum of every file.
+    """
     from loopwright.checkpoints.inspection import inspected
 
     _require_directory(run)
@@ -117,7 +128,7 @@ def inspect(
                 str(one["epoch"]),
                 f"{one['bytes']:,}",
                 " ".join(f"{name} {_short(value)}" for name, value in one["scores"].items()),
-                one["damage"] or "whole",
+                one["damage"] or "valid",
             )
             for one in found["checkpoints"]
         ],
@@ -127,12 +138,12 @@ def inspect(
         for one in found["checkpoints"]
         for name, file in one["files"].items()
     ]
-    _print_table(("step", "file", "bytes", "sha256 begins"), files)
+    _print_table(("step", "file", "bytes", "sha256 prefix"), files)
     variables = [
         (
             row["name"],
             row["dtype"],
-            "?" if row["shape"] is None else "x".join(map(str, row["shape"])) or "single",
+            "?" if row["shape"] is None else "x".join(map(str, row["shape"])) or "scalar",
             "?" if row["bytes"] is None else f"{row['bytes']:,}",
         )
         for row in found["variables"]
@@ -145,7 +156,7 @@ def inspect(
 
 
 def report(run: RunDirectory) -> None:
-    """Writes report.html of a run: curves, plan, time, config, environment in one page."""
+    """Write report.html: curves, plan, timing, config, environment."""
     from loopwright.sinks.report import write_report
 
     _require_directory(run)
@@ -153,19 +164,22 @@ def report(run: RunDirectory) -> None:
 
 
 def schema() -> None:
-    """Prints the JSON schema of configs, for editors."""
+    """Print the JSON schema of configs, for editors."""
     from loopwright.config.schema import Config
 
     typer.echo(json.dumps(Config.model_json_schema(), indent=2))
 
 
 def board(
-    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where runs lie.")] = Path(
-        "runs"
-    ),
-    port: Annotated[int, typer.Option(help="On this machine only.", min=1, max=65535)] = 6006,
+    directory: RunsDirectory = Path("runs"),
+    port: Annotated[
+        int, typer.Option(metavar="PORT", help="Port on 127.0.0.1.", min=1, max=65535)
+    ] = 6006,
 ) -> None:
-    """Starts TensorBoard on the runs in a directory, for this machine only."""
+    """Start TensorBoard for the runs in a directory.
+
+    It listens on 127.0.0.1 only.
+    """
     from loopwright.cli import run_overview
     from loopwright.distribute.supervisor import python
 
@@ -173,7 +187,7 @@ def board(
     run_overview.refuse_linked_boards(directory)
     command = [*python(), "-m", "tensorboard.main", "--logdir", str(directory)]
     command += ["--host", "127.0.0.1", "--port", str(port)]
-    typer.echo(f"http://127.0.0.1:{port}/ - Ctrl-C ends it")
+    typer.echo(f"http://127.0.0.1:{port}/ - press Ctrl-C to stop")
     with subprocess.Popen(command) as process:
         try:
             code = process.wait()
@@ -184,7 +198,7 @@ def board(
 
 
 def doctor() -> None:
-    """Tells what is installed, which devices there are, and what is missing."""
+    """Check the installation: versions, devices, missing extras."""
     from importlib import util
 
     typer.echo(
@@ -199,9 +213,9 @@ def doctor() -> None:
             missing.append(part)
     for module, part in _OPTIONAL.items():
         is_there = util.find_spec(module) is not None
-        typer.echo(f"{part:13} {_version(part) if is_there else 'not installed; recipes use it'}")
+        typer.echo(f"{part:13} {_version(part) if is_there else 'not installed; recipes need it'}")
     if missing:
-        typer.echo(f"missing: {', '.join(missing)}; pip install loopwright brings them")
+        typer.echo(f"missing: {', '.join(missing)}; run: pip install loopwright")
         raise typer.Exit(1)
     from loopwright.compat.environment import environment
 
@@ -212,12 +226,12 @@ def doctor() -> None:
         if name in os.environ:
             typer.echo(f"{name:18} {os.environ[name]}")
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-        typer.echo("wrong: Loopwright trains with KERAS_BACKEND=tensorflow")
+        typer.echo("error: Loopwright needs KERAS_BACKEND=tensorflow")
         raise typer.Exit(1)
 
 
 def _version(part: str) -> str | None:
-    from importlib import metadata  # it takes its time, and --help has none
+    from importlib import metadata  # slow to import; --help does not need it
 
     try:
         return metadata.version(part)
@@ -229,7 +243,7 @@ def _require_directory(directory: Path) -> None:
     if not directory.is_dir():
         raise ConfigurationError(
             message(
-                "There is no such directory.",
+                "No such directory.",
                 expected="a directory with runs",
                 received=str(directory),
                 do="check the path, or train something first: loopwright train digits --quick",
@@ -238,7 +252,7 @@ def _require_directory(directory: Path) -> None:
 
 
 def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Plain columns, as wide as they need to be: for eyes and for awk."""
+    """Print plain columns, each as wide as its longest cell."""
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
     for row in [head, *rows]:

@@ -1,7 +1,7 @@
-"""The command line: `loopwright --help`. TensorFlow is imported by what trains, and only there.
+"""The `loopwright` program: its commands, warnings, errors and exit codes.
 
-Exit codes: 0 done, also when stopped early; 1 the training failed; 2 wrongly asked; 3 NaN; 130
-Ctrl-C and 143 SIGTERM, both after the run was saved; 193 another worker is gone, start all again.
+Exit codes: 0 done, also when stopped early; 1 the training failed; 2 usage error; 3 NaN; 130
+Ctrl-C and 143 SIGTERM, both after the run was saved; 193 lost another worker, restart all of them.
 """
 
 import os
@@ -10,14 +10,7 @@ import warnings
 
 import typer
 
-from loopwright.cli import (
-    look_commands,
-    train_commands,
-    use_commands,
-)
-from loopwright.cli import (
-    train_commands as worker_commands,
-)
+from loopwright.cli import look_commands, train_commands, use_commands
 from loopwright.errors import (
     EXIT_WORKER_LOST,
     ConfigurationError,
@@ -27,40 +20,47 @@ from loopwright.errors import (
     printable,
 )
 
-_ABOUT = "You write the training step; Loopwright owns everything around it."
+_ABOUT = "You write the training step; Loopwright runs the loop around it."
+_EPILOG = (
+    "Exit codes: 0 success, 1 training failed, 2 usage error, 3 NaN or infinity, 4 verify: not "
+    "exactly resumable, 130 Ctrl-C, 143 SIGTERM, 193 lost another worker."
+)
 
 app = typer.Typer(
     help=_ABOUT,
+    epilog=_EPILOG,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
-app.command("recipes")(look_commands.list_recipes)
 app.command("train")(train_commands.train)
 app.command("resume")(train_commands.resume)
-app.command("launch")(worker_commands.launch)
+app.command("launch")(train_commands.launch)
+app.command("schedule")(train_commands.schedule)
+app.command("verify")(train_commands.verify)
 app.command("evaluate")(use_commands.evaluate)
 app.command("predict")(use_commands.predict)
 app.command("export")(use_commands.export)
 app.command("runs")(look_commands.runs)
-app.command("report")(look_commands.report)
 app.command("inspect")(look_commands.inspect)
-app.command("schedule")(train_commands.schedule)
-app.command("verify")(train_commands.verify)
+app.command("report")(look_commands.report)
 app.command("board")(look_commands.board)
+app.command("recipes")(look_commands.list_recipes)
 app.command("schema")(look_commands.schema)
 app.command("doctor")(look_commands.doctor)
 
 
 def main() -> None:
-    """Runs the command line; what a person did wrong is told in words, without a stack."""
-    # TensorFlow reads it when it is imported: no notices, but its warnings. Whoever set it wins.
+    """Run the command line; print errors of Loopwright as text, without a traceback."""
+    # Read when TensorFlow is imported: hide its notices, show its warnings. A value the user has
+    # set wins.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    warnings.formatwarning = _worded
+    warnings.formatwarning = _format_warning
     try:
         app()
     except WorkerLostError:
-        # It has been said. TensorFlow's own end would wait for workers that are gone.
+        # Already reported. TensorFlow's own shutdown would wait for the lost workers.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(EXIT_WORKER_LOST)
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def exit_code(error: LoopwrightError) -> int:
-    """What an error means to whoever started the program: whether trying again may help.
+    """Return the exit code of an error: it says whether a retry can help.
 
     >>> exit_code(ConfigurationError("")), exit_code(NotFiniteError("", step=1))
     (2, 3)
@@ -80,5 +80,5 @@ def exit_code(error: LoopwrightError) -> int:
     return 2 if isinstance(error, ConfigurationError) else 1
 
 
-def _worded(text: Warning | str, *_: object, **__: object) -> str:
+def _format_warning(text: Warning | str, *_: object, **__: object) -> str:
     return printable(f"warning: {text}\n")

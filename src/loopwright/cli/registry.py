@@ -1,4 +1,4 @@
-"""Optimizers, schedules, callbacks, losses and metrics from the names in a config."""
+"""Build optimizers, schedules, callbacks, losses and metrics from names in a config."""
 
 import contextlib
 import difflib
@@ -21,43 +21,43 @@ from loopwright.config.schema import Named
 from loopwright.errors import ConfigurationError, message
 
 
-def function(named: str, project: Path) -> Callable[..., Any]:
-    """The function behind `module:function`; the module lies in the project directory.
+def load_function(reference: str, project: Path) -> Callable[..., Any]:
+    """Return the function `MODULE:FUNCTION`; the module must be in the project directory.
 
-    Nothing is imported from anywhere else, whatever the name is.
+    Nothing is imported from any other place.
     """
-    module_name, _, name = named.partition(":")
+    module_name, _, name = reference.partition(":")
     project = project.resolve()
     top = module_name.partition(".")[0]
     spec = importlib.machinery.PathFinder.find_spec(top, [str(project)])
     if spec is None:
-        raise _missing(named, project, f"{project} has no module {top!r}")
+        raise _missing(reference, project, f"{project} has no module {top!r}")
     sys.path.insert(0, str(project))
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise
-        raise _missing(named, project, str(error)) from None
+        raise _missing(reference, project, str(error)) from None
     finally:
         sys.path.remove(str(project))
-    # The name may belong to a module that was imported long before, from elsewhere.
+    # A module of this name may have been imported earlier, from another place.
     if not Path(module.__file__ or "/").resolve().is_relative_to(project):
-        raise _missing(named, project, f"{module_name!r} is the name of another module")
+        raise _missing(reference, project, f"{module_name!r} is the name of another module")
     found = getattr(module, name, None)
     if not callable(found):
-        raise _missing(named, project, f"{module_name} has no function {name!r}")
+        raise _missing(reference, project, f"{module_name} has no function {name!r}")
     home = _imported_from(found)
     if home is not None and not _is_inside(home, project):
-        raise _missing(named, project, f"{name!r} is imported there from {home}")
+        raise _missing(reference, project, f"{name!r} is imported there from {home}")
     return found
 
 
 @contextlib.contextmanager
 def importable(project: Path) -> Iterator[None]:
-    """Lets functions of the project import its other modules when they are called.
+    """Let functions of the project import its other modules when they are called.
 
-    Last on the import path, a module of the project hides no other.
+    The project is last on the import path, so its modules hide no others.
     """
     place = str(project.resolve())
     sys.path.append(place)
@@ -70,47 +70,47 @@ def importable(project: Path) -> Iterator[None]:
 
 
 def _imported_from(found: Any) -> str | None:
-    """The module that defines a function or class; None for what a person has made of them.
+    """Return the module that defines a function or class; None for other objects.
 
     A module of the project may contain `from os import system`: that is not a task, loss or sink.
     """
     if not inspect.isroutine(found) and not isinstance(found, type):
         return None
     home = str(found.__module__)
-    # The inner function of somebody's decorator has another home, and is not found there.
+    # The inner function of a decorator names another module, and is not found there.
     is_there = getattr(sys.modules.get(home), found.__name__, None) is found
     return home if is_there else None
 
 
 def _is_inside(module_name: str, project: Path) -> bool:
     top = module_name.partition(".")[0]
-    # An environment may lie in the project directory, but its packages are not found from there.
+    # A virtual environment may be in the project directory; its packages are not top-level there.
     if importlib.machinery.PathFinder.find_spec(top, [str(project)]) is None:
         return False
     file = getattr(sys.modules.get(module_name), "__file__", None)
     return file is not None and Path(file).resolve().is_relative_to(project)
 
 
-def _missing(named: str, project: Path, received: str) -> ConfigurationError:
+def _missing(reference: str, project: Path, received: str) -> ConfigurationError:
     return ConfigurationError(
         message(
-            f"{named} was not found.",
-            expected=f"MODULE:FUNCTION, the module a file in {project}",
+            f"{reference} was not found.",
+            expected=f"MODULE:FUNCTION, with the module in {project}",
             received=received,
-            do="start from the directory of your project, and check both names",
+            do="run the command from the directory of your project, and check both names",
         )
     )
 
 
-_TRUTHS = {"yes", "no", "on", "off", "y", "n", "true", "false"}
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_BOOLEAN_WORDS = {"yes", "no", "on", "off", "y", "n", "true", "false"}
+_NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def misfit(make: Callable[..., Any], options: Mapping[str, Any]) -> str | None:
-    """Describe the first argument that is unknown or missing; None if all fit.
+def argument_error(make: Callable[..., Any], options: Mapping[str, Any]) -> str | None:
+    """Describe the first unknown or missing argument; None if all fit.
 
     >>> def make(threshold, name="x"): ...
-    >>> misfit(make, {"treshold": 1})
+    >>> argument_error(make, {"treshold": 1})
     'unknown argument treshold; did you mean threshold?'
     """
     parameters, takes_any = _parameters(make)
@@ -127,27 +127,27 @@ def misfit(make: Callable[..., Any], options: Mapping[str, Any]) -> str | None:
     return None
 
 
-def mistaken_truth(make: Callable[..., Any], options: Mapping[str, Any]) -> str | None:
-    """Describe a word such as `no` where the default is true or false: every word counts as true.
+def word_error(make: Callable[..., Any], options: Mapping[str, Any]) -> str | None:
+    """Describe a word such as `no` for a boolean argument: in Python every word is true.
 
     >>> def make(residual=True): ...
-    >>> mistaken_truth(make, {"residual": "no"})
+    >>> word_error(make, {"residual": "no"})
     "residual is true or false, not the word 'no'"
     """
     parameters, _ = _parameters(make)
     for name, value in options.items():
-        is_truth = name in parameters and isinstance(parameters[name].default, bool)
-        if is_truth and isinstance(value, str) and value.lower() in _TRUTHS:
+        is_boolean = name in parameters and isinstance(parameters[name].default, bool)
+        if is_boolean and isinstance(value, str) and value.lower() in _BOOLEAN_WORDS:
             return f"{name} is true or false, not the word {value!r}"
     return None
 
 
-def wrong_kind(
+def type_error(
     make: Callable[..., Any], options: Mapping[str, Any], exempt: Collection[str] = ()
 ) -> str | None:
-    """Describe the first argument of another kind than its default; None if there is none.
+    """Describe the first argument whose type differs from its default; None if all fit.
 
-    >>> wrong_kind(lambda from_logits=False: None, {"from_logits": 3})
+    >>> type_error(lambda from_logits=False: None, {"from_logits": 3})
     'from_logits is true or false, not 3'
     """
     parameters, _ = _parameters(make)
@@ -164,22 +164,22 @@ def wrong_kind(
 
 
 def _parameters(make: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
-    """All named parameters, and whether any other name is taken too.
+    """Return all named parameters, and whether any other name is accepted.
 
-    A class that hands `**options` to its base class takes what the base class takes.
+    A class that passes `**options` to its base class accepts what the base class accepts.
     """
     found = dict[str, inspect.Parameter]()
-    layers: list[Any] = [make]
+    callables: list[Any] = [make]
     if isinstance(make, type):
-        layers = [kind.__init__ for kind in make.__mro__ if "__init__" in vars(kind)]
-        layers = [make, *layers[1:]] if layers else [make]
-    for layer in layers:
+        inits = [kind.__init__ for kind in make.__mro__ if "__init__" in vars(kind)]
+        callables += inits[1:]
+    for each in callables:
         try:
-            parameters = inspect.signature(layer).parameters.values()
-        except ValueError:  # a function in C without a signature
+            parameters = inspect.signature(each).parameters.values()
+        except ValueError:  # a C function without a signature
             return found, True
         for one in parameters:
-            if one.kind in _NAMED and one.name != "self":
+            if one.kind in _NAMED_KINDS and one.name != "self":
                 found.setdefault(one.name, one)
         if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters):
             return found, False
@@ -197,39 +197,39 @@ _HOMES: dict[str, Any] = {
     "loss": keras.losses,
     "metric": keras.metrics,
 }
-# Where a callback writes: by default, and always inside the run directory. The run has files of its
-# own in `tensorboard`, and cuts them when it goes on.
-_WRITES = {
+# The argument that names a callback's output, always inside the run directory, and its default. Not
+# `tensorboard`: a resume truncates the files there.
+_OUTPUTS = {
     "CSVLogger": ("filename", "history.csv"),
     "TensorBoard": ("log_dir", "callbacks/tensorboard"),
 }
 _REFUSED = {"TensorBoard": {"embeddings_freq", "embeddings_metadata"}}
-_NUMBERS_OR_WORDS = ("profile_batch",)
+_ANY_TYPE = ("profile_batch",)
 
 
 def optimizer(part: Named) -> keras.optimizers.Optimizer:
-    """An optimizer, with a number or a schedule as its learning rate.
+    """Build an optimizer; its learning rate is a number or a schedule.
 
     >>> optimizer(Named(name="SGD", learning_rate=0.5)).get_config()["learning_rate"]
     0.5
     """
-    return _made("optimizer", part.name, part.options)
+    return _build("optimizer", part.name, part.options)
 
 
 def callback(part: Named, run_dir: Path) -> keras.callbacks.Callback:
-    """A callback; what it writes is in the run directory."""
+    """Build a callback that writes into the run directory only."""
     options = part.options
     refused = _REFUSED.get(part.name, set()) & options.keys()
     if refused:
-        raise _unusable("callback", part.name, options, f"{', '.join(refused)} is not for configs")
-    if part.name in _WRITES:
-        key, default = _WRITES[part.name]
+        raise _unusable("callback", part.name, options, f"{', '.join(refused)} not supported")
+    if part.name in _OUTPUTS:
+        key, default = _OUTPUTS[part.name]
         options[key] = str(_inside(run_dir, options.get(key, default)))
-    return _made("callback", part.name, options)
+    return _build("callback", part.name, options)
 
 
 def loss(part: Named, project: Path) -> Any:
-    """A loss: a Keras loss, or a function of labels and predictions.
+    """Build a loss: a Keras loss, or a function of labels and predictions.
 
     >>> loss(Named(name="HuberLoss", threshold=2.0), Path()).threshold
     2.0
@@ -241,7 +241,7 @@ def loss(part: Named, project: Path) -> Any:
 
 
 def metrics(parts: Sequence[Named], project: Path) -> list[Any]:
-    """Metrics, each reported under a name of its own.
+    """Build metrics, each with a unique name.
 
     >>> [one.name for one in metrics([Named(name="AUC", **{"as": "area"})], Path())]
     ['area']
@@ -253,9 +253,9 @@ def metrics(parts: Sequence[Named], project: Path) -> list[Any]:
         raise ConfigurationError(
             message(
                 f"Two metrics of the config are reported as {twice[0]!r}.",
-                expected="a name of its own for each metric",
+                expected="a unique name for each metric",
                 received=", ".join(reported),
-                do="give one of them another name: {name: ..., as: other_name}",
+                do="rename one of them: {name: ..., as: other_name}",
             )
         )
     return made
@@ -277,48 +277,47 @@ def _metric(part: Named, project: Path) -> Any:
 
 
 def _without_count(metric: keras.metrics.Metric) -> str:
-    """The name of a metric, without the number that Keras adds from the second object on."""
+    """Return a metric's name without the number that Keras appends to the second object."""
     stem = re.sub(r"_\d+\Z", "", metric.name)
     is_counted = stem.replace("_", "") == type(metric).__name__.lower().replace("_", "")
     return stem if is_counted else metric.name
 
 
 def _objective(kind: str, part: Named, options: Mapping[str, Any], project: Path) -> Any:
-    """Makes a loss or metric of a class or factory; a function of two arguments stays one."""
-    if names.is_own(part.name):
-        make, mistake = function(part.name, project), mistaken_truth
+    """Build a loss or metric from a class or factory; return a plain function as it is."""
+    if names.is_custom(part.name):
+        make, type_check = load_function(part.name, project), word_error
     else:
-        make, mistake = _closed(kind, part.name), wrong_kind
+        make, type_check = _built_in(kind, part.name, options), type_error
     if isinstance(make, keras.losses.Loss | keras.metrics.Metric):
         if options or isinstance(make, keras.metrics.Metric):
             raise _unusable(kind, part.name, options, "it is an object; name its class instead")
         return make
     if not isinstance(make, type) and _takes_labels(make, options):
-        problem = mistake(make, options)
+        problem = type_check(make, options)
         if problem is None and not options:
             return make
         if problem is None:
             return functools.update_wrapper(functools.partial(make, **options), make)
     else:
-        problem = misfit(make, options) or mistake(make, options)
+        problem = argument_error(make, options) or type_check(make, options)
     if problem is not None:
         raise _unusable(kind, part.name, options, problem)
-    if names.is_own(part.name):
+    if names.is_custom(part.name):
         return make(**options)
-    return _called(kind, part.name, make, options)
+    return _call(kind, part.name, make, options)
 
 
-def _closed(kind: str, name: str) -> Callable[..., Any]:
-    known = names.spelled(name, kind)
+def _built_in(kind: str, name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    known = names.canonical(name, kind)
     if known is None:
-        raise _unusable(kind, name, {}, names.unknown(name, kind))
-    inside = known.rpartition(":")[2]
-    home = components if inside in names.MODULES[kind][names.COMPONENTS] else _HOMES[kind]
-    return getattr(home, inside)
+        raise _unusable(kind, name, options, names.unknown(name, kind))
+    attribute = known.rpartition(":")[2]
+    return getattr(components, attribute, None) or getattr(_HOMES[kind], attribute)
 
 
 def _takes_labels(make: Callable[..., Any], options: Mapping[str, Any]) -> bool:
-    """Whether a function is itself the loss: labels and predictions are all that it lacks."""
+    """Return whether a function is itself the loss: only labels and predictions are missing."""
     try:
         signature = inspect.signature(make)
     except ValueError:
@@ -334,24 +333,21 @@ def _takes_labels(make: Callable[..., Any], options: Mapping[str, Any]) -> bool:
     return False
 
 
-def _made(kind: str, name: str, options: Mapping[str, Any]) -> Any:
-    known = names.spelled(name, kind)
-    if known is None:
-        raise _unusable(kind, name, options, names.unknown(name, kind))
-    make = getattr(components, known, None) or getattr(_HOMES[kind], known)
+def _build(kind: str, name: str, options: Mapping[str, Any]) -> Any:
+    make = _built_in(kind, name, options)
     given = {
-        key: _made("schedule", str(value.get("name")), _without_name(value))
+        key: _build("schedule", str(value.get("name")), _without_name(value))
         if isinstance(value, dict)
         else value
         for key, value in options.items()
     }
-    problem = misfit(make, given) or wrong_kind(make, given, exempt=_NUMBERS_OR_WORDS)
+    problem = argument_error(make, given) or type_error(make, given, exempt=_ANY_TYPE)
     if problem is not None:
         raise _unusable(kind, name, options, problem)
-    return _called(kind, name, make, given)
+    return _call(kind, name, make, given)
 
 
-def _called(kind: str, name: str, make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+def _call(kind: str, name: str, make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     try:
         return make(**options)
     except ConfigurationError:
@@ -369,10 +365,10 @@ def _inside(run_dir: Path, name: Any) -> Path:
     if path in (".", "..") or path.startswith("../") or "\0" in path:
         raise ConfigurationError(
             message(
-                "A callback of a config writes into the run directory only.",
+                "A callback of a config may write only inside the run directory.",
                 expected=f"a name inside {run_dir}",
                 received=repr(name),
-                do="leave it out, or give a plain name",
+                do="omit the path, or use a file name",
             )
         )
     disk.refuse_links(run_dir, path)  # Keras would follow a symlink
@@ -382,7 +378,7 @@ def _inside(run_dir: Path, name: Any) -> Path:
 def _unusable(kind: str, name: str, options: Any, reason: str) -> ConfigurationError:
     return ConfigurationError(
         message(
-            f"The {kind} {name} cannot be made from this config.",
+            f"Cannot create the {kind} {name} from the config.",
             expected=f"the arguments of {name}",
             received=f"{dict(options)}: {' '.join(reason.split())[:400]}",
             do=f"correct the arguments of {name} in the config",

@@ -1,4 +1,4 @@
-"""The runs in a directory, as far as their files tell: nothing is loaded, nothing is changed."""
+"""Summarize runs from their files, without loading or changing anything."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from loopwright.sinks.record import Record, rules_of
 from loopwright.sinks.record import number as finite
 from loopwright.step_warnings import warn_at_call
 
-Status = Literal["running", "complete", "interrupted", "failed", "broken off", "empty", "damaged"]
+Status = Literal["running", "complete", "interrupted", "failed", "crashed", "empty", "damaged"]
 
 _ENDINGS: dict[str, Status] = {
     "complete": "complete",
@@ -40,7 +40,7 @@ _LAST_BYTES = 65_536
 
 @dataclass(frozen=True)
 class Row:
-    """A run in a line."""
+    """A run, as one line of `loopwright runs`."""
 
     path: Path
     status: Status
@@ -48,13 +48,13 @@ class Row:
     best: float | None
     best_step: int | None
     metric: str
-    """By which the best checkpoint is the best."""
+    """The metric that decides the best checkpoint."""
     mode: Literal["min", "max"]
     """Whether smaller or larger values of the metric are better."""
     seconds: float | None
-    """For how long it has trained."""
+    """Training time."""
     changed: float
-    """When something was last saved in it, in seconds since 1970."""
+    """Time of the last save, in seconds since 1970."""
 
 
 SORT_KEYS = ("when", "name", "status", "step", "best", "duration")
@@ -63,9 +63,9 @@ SORT_KEYS = ("when", "name", "status", "step", "best", "duration")
 def rows(
     directory: Path, metric: str | None = None, mode: Mode = "auto", *, sort: str = "when"
 ) -> list[Row]:
-    """Every run in a directory and below it, sorted; what is not known comes last.
+    """Return the runs in a directory tree, sorted; unknown values come last.
 
-    Sorted by "best", the best run comes first, and runs with the same metric stand together.
+    Sorted by "best", the best run comes first, and runs with the same metric are grouped.
     """
     found = [_row(path, metric, mode) for path in _runs(directory)]
 
@@ -88,11 +88,11 @@ def _rank(score: float, row: Row) -> tuple[str, str, float]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a directory is that of a run."""
+    """Return whether a directory is a run directory."""
     try:
         checkpoints, config = (disk.status(path, name) for name in ("checkpoints", FILE))
     except disk.UnsafeFileError:
-        return True  # of which the symlink is reported
+        return True  # the symlink is reported later
     return (checkpoints is not None and stat.S_ISDIR(checkpoints.st_mode)) or (
         config is not None and stat.S_ISREG(config.st_mode)
     )
@@ -112,7 +112,7 @@ def _runs(directory: Path) -> list[Path]:
         for name in sorted(names):
             if is_run(Path(path) / name):
                 found.append(Path(path) / name)
-        # A run holds no other runs, and three levels are enough for any order of theirs.
+        # A run contains no other runs; search at most three levels deep.
         is_deep = len(Path(path).relative_to(directory).parts) >= 2
         names[:] = [] if is_deep else [n for n in names if Path(path) / n not in found]
     return sorted(found)
@@ -120,7 +120,7 @@ def _runs(directory: Path) -> list[Path]:
 
 def _row(path: Path, metric: str | None, mode: Mode) -> Row:
     try:
-        return _known(path, metric, mode)
+        return _read_row(path, metric, mode)
     except disk.UnsafeFileError as error:
         warn_at_call(str(error))
         changed = path.stat().st_mtime
@@ -128,7 +128,7 @@ def _row(path: Path, metric: str | None, mode: Mode) -> Row:
         return Row(path, "damaged", None, None, None, metric, "min", None, changed)
 
 
-def _known(path: Path, metric: str | None, mode: Mode) -> Row:
+def _read_row(path: Path, metric: str | None, mode: Mode) -> Row:
     try:
         whole = Store(path / "checkpoints").all()
     except disk.UnsafeFileError:
@@ -157,7 +157,7 @@ def _known(path: Path, metric: str | None, mode: Mode) -> Row:
 
 
 def seconds(found: "list[Checkpoint]") -> float | None:
-    """For how long a run has trained: the sum of its legs."""
+    """Return the training time of a run: the sum of its legs."""
     legs = dict[int, float]()
     for checkpoint in found:
         leg, spent = checkpoint.content["leg"], checkpoint.content["place"].get("seconds", 0.0)
@@ -172,12 +172,12 @@ def _status(path: Path, whole: "list[Checkpoint]", usable: "list[Checkpoint]") -
         return "damaged"
     ending = _last_ending(path)
     if ending is not None:
-        return _ENDINGS.get(ending, "broken off")
-    return "broken off" if usable else "empty"
+        return _ENDINGS.get(ending, "crashed")
+    return "crashed" if usable else "empty"
 
 
 def _last_ending(path: Path) -> str | None:
-    """How the last leg ended, by the last line of its journal."""
+    """Return how the last leg ended, from the last line of metrics.jsonl."""
     try:
         with os.fdopen(disk.opened(path, "metrics.jsonl"), "rb") as file:
             file.seek(0, os.SEEK_END)
@@ -196,14 +196,14 @@ _LEAST_SHARE = 0.01
 
 @final
 class SummaryRow(NamedTuple):
-    """What a line is about, and what it says."""
+    """One line of the summary."""
 
     name: str
     text: str
 
 
 def summary(record: Record, scores: Mapping[str, Any], commands: Sequence[str]) -> list[SummaryRow]:
-    """What a person wants to know when a run is over, from its files and its scores."""
+    """Summarize a finished run from its files and its scores."""
     rows = [
         SummaryRow("run", _ending(record)),
         SummaryRow("scores", _numbers(scores)),
@@ -222,7 +222,7 @@ def summary(record: Record, scores: Mapping[str, Any], commands: Sequence[str]) 
 
 
 def show(rows: Sequence[SummaryRow], output: Console) -> None:
-    """Prints the page: in a frame in a terminal, as plain lines elsewhere."""
+    """Print a summary: in a frame in a terminal, as plain lines elsewhere."""
     width = max(len(row.name) for row in rows)
     if not output.is_terminal:
         for row in rows:
@@ -249,7 +249,7 @@ def _numbers(numbers: Mapping[str, Any]) -> str:
 
 
 def _files(record: Record) -> list[str]:
-    """The files that a person may want to open, each with what it is."""
+    """List the files of a run that a user may want to open."""
     directory = record.directory
     exports = disk.names(directory, "export")
     versions = sorted((name for name in exports if name.isdigit()), key=int)

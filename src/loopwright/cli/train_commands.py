@@ -1,7 +1,8 @@
-"""Commands that train: train, resume, schedule, verify."""
+"""Commands that train: train, resume, launch, schedule, verify."""
 
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,21 +11,18 @@ import typer
 
 from loopwright import recipes
 from loopwright.cli.arguments import (
-    NamedCode,
     Overrides,
+    Quick,
     RunDirectory,
     Source,
-    config_of,
-    launching,
-    named_code,
+    TrustedCode,
+    code_options,
+    run_config,
 )
-from loopwright.distribute import cluster
+from loopwright.distribute import cluster, supervisor
 
 if TYPE_CHECKING:
     from loopwright.config import schema
-import threading
-
-from loopwright.distribute import supervisor
 
 _MOST_STOPS = 40
 _EXIT_INTERRUPTED = 130
@@ -34,42 +32,85 @@ def train(
     source: Source,
     overrides: Overrides = None,
     run_dir: Annotated[
-        Path | None, typer.Option(help="Where the run is kept; runs/NAME if left out.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Run directory.", show_default="runs/NAME"),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes.")] = False,
+    quick: Quick = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over; the run before is moved aside.")
+        bool, typer.Option("--fresh", help="Start over; a previous run is moved, not deleted.")
     ] = False,
     show: Annotated[
-        bool, typer.Option("--show", help="Print the config that would be trained, and leave.")
+        bool, typer.Option("--show", help="Print the resulting config and exit.")
     ] = False,
 ) -> None:
-    """Trains a recipe or a config. Started again, it goes on where it was saved."""
-    config = _loaded(source, overrides, run_dir, quick)
-    if show:
-        from loopwright.config.file import written
+    """Train a recipe, a config or your own function.
 
-        typer.echo(written(config), nl=False)
+    Run the same command again to resume from the last checkpoint.
+    """
+    config = _load(source, overrides, run_dir, quick)
+    if show:
+        from loopwright.config.file import to_yaml
+
+        typer.echo(to_yaml(config), nl=False)
         return
     _train(config, fresh=fresh)
 
 
-def resume(run: RunDirectory, overrides: Overrides = None, task: NamedCode = None) -> None:
-    """Goes on with a run; fit.epochs=30 lets one that is finished train further."""
-    _train(config_of(run, task, overrides, trains=True), fresh=False)
+def resume(run: RunDirectory, overrides: Overrides = None, task: TrustedCode = None) -> None:
+    """Resume a run from its last checkpoint.
+
+    To train a complete run for longer, pass more epochs: fit.epochs=30.
+    """
+    _train(run_config(run, task, overrides, trains=True), fresh=False)
+
+
+def launch(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="COMMAND", help="A loopwright command, for example train digits."),
+    ],
+    workers: Annotated[
+        int, typer.Option(metavar="N", help="Number of worker processes.", min=1)
+    ] = 2,
+    restarts: Annotated[
+        int,
+        typer.Option(metavar="N", help="Restart all workers up to N times if one fails.", min=0),
+    ] = 0,
+) -> None:
+    """Train with several worker processes on this machine.
+
+    Example: loopwright launch --workers 2 -- train digits
+    """
+    writing = threading.Lock()
+
+    def say(line: str) -> None:
+        with writing:
+            typer.echo(line)
+
+    code = supervisor.supervise(
+        [*supervisor.python(), "-m", "loopwright", *command],
+        workers=workers,
+        restarts=restarts,
+        environment=os.environ,
+        say=say,
+    )
+    raise typer.Exit(code)
 
 
 def schedule(
     source: Source,
     overrides: Overrides = None,
-    quick: Annotated[bool, typer.Option("--quick", help="As for train.")] = False,
-    every_stop: Annotated[bool, typer.Option("--all", help="Every stop, however many.")] = False,
+    quick: Quick = False,
+    every_stop: Annotated[
+        bool, typer.Option("--all", help=f"List every stop, not only the first {_MOST_STOPS - 1}.")
+    ] = False,
 ) -> None:
-    """Prints the stops of a run before it starts: when it validates, saves, ends."""
-    config = _loaded(source, overrides, None, quick)
-    found = launching()
-    with found.launched(config) as launch:
-        planned = found.schedule_of(launch)
+    """Show when a run will validate, save and end."""
+    from loopwright.cli import job
+
+    config = _load(source, overrides, None, quick)
+    with job.open_job(config) as opened:
+        planned = job.schedule_of(opened)
     intervals = {"validate": planned.validate_every, "save": planned.save_every}
     length = planned.steps_per_epoch or "an unknown number of"
     typer.echo(f"until {planned.until}, {length} steps per epoch")
@@ -79,9 +120,9 @@ def schedule(
         )
     best = [keep.best for keep in config.keep if keep.best]
     if best and planned.validate_every is not None:
-        typer.echo(f"save also: each validation that is the best so far by {', '.join(best)}")
+        typer.echo(f"save also: after each validation with the best {', '.join(best)} so far")
     if planned.total_steps is None:
-        typer.echo("which steps these are shows only while it trains")
+        typer.echo("the number of steps is known only while the run trains")
         return
     stops = list(planned.stops())
     shown = (
@@ -106,15 +147,21 @@ def verify(
     what: Annotated[
         str, typer.Argument(metavar="RECIPE|RUN", help="A recipe, or a run directory.")
     ],
-    kills: Annotated[int, typer.Option(help="How often it is killed.", min=1)] = 3,
-    seed: Annotated[int, typer.Option(help="Decides the moments.")] = 0,
-    task: NamedCode = None,
+    kills: Annotated[
+        int, typer.Option(metavar="N", help="Kill the second training N times.", min=1)
+    ] = 3,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed for the moments of the kills.")] = 0,
+    task: TrustedCode = None,
 ) -> None:
-    """Trains twice, once killed at random moments and started again, and compares every bit."""
+    """Prove exact resume: train with random kills, compare bits.
+
+    Trains once undisturbed and once with random kills and restarts, and compares the two final
+    checkpoints byte by byte. Exit code 0: identical, 1: different, 4: not exactly resumable.
+    """
     from loopwright.cli import kill_test
 
     if Path(what).is_dir():
-        config_of(Path(what), task)
+        run_config(Path(what), task)
         command = kill_test.command_for_run(Path(what))
     else:
         recipes.require(what)
@@ -125,7 +172,7 @@ def verify(
         raise typer.Exit(verdict.exit_code)
 
 
-def _loaded(
+def _load(
     source: str, overrides: list[str] | None, run_dir: Path | None, quick: bool
 ) -> "schema.Config":
     from loopwright.config import file
@@ -138,23 +185,24 @@ def _loaded(
 
 
 def _train(config: "schema.Config", *, fresh: bool) -> None:
-    """Trains and sums up; whoever asked it to leave is told how to go on."""
+    """Train and print the summary; after an interruption, print the command that resumes."""
+    from loopwright.cli import job
     from loopwright.loop.signals import Preempted
 
     try:
-        scores = launching().train(config, fresh=fresh, say=lambda text: typer.echo(text, err=True))
+        scores = job.train(config, fresh=fresh, say=lambda text: typer.echo(text, err=True))
     except KeyboardInterrupt:
-        typer.echo(_how_to_go_on(config), err=True)
+        typer.echo(_how_to_resume(config), err=True)
         raise typer.Exit(_EXIT_INTERRUPTED) from None
     except Preempted:
-        typer.echo(_how_to_go_on(config), err=True)
+        typer.echo(_how_to_resume(config), err=True)
         raise
     workers = cluster.found(os.environ)
     if config.fit.verbose != 0 and (workers is None or workers.is_chief):
-        _sum_up(config, scores)
+        _print_summary(config, scores)
 
 
-def _sum_up(config: "schema.Config", scores: "Mapping[str, Any]") -> None:
+def _print_summary(config: "schema.Config", scores: "Mapping[str, Any]") -> None:
     from rich.console import Console
 
     from loopwright.cli.run_overview import show, summary
@@ -162,7 +210,7 @@ def _sum_up(config: "schema.Config", scores: "Mapping[str, Any]") -> None:
     from loopwright.sinks.record import read_record
     from loopwright.sinks.terminal import is_terminal
 
-    run, task = config.directory, named_code(config)
+    run, task = config.directory, code_options(config)
     epochs = (saved_in(Path(run)) or config).fit.epochs
     more = f"fit.epochs={2 * epochs}" if epochs else "fit.until=..."
     record = read_record(Path(run))
@@ -177,38 +225,11 @@ def _sum_up(config: "schema.Config", scores: "Mapping[str, Any]") -> None:
     show(summary(record, scores, commands), output)
 
 
-def _how_to_go_on(config: "schema.Config") -> str:
+def _how_to_resume(config: "schema.Config") -> str:
     from loopwright.checkpoints.store import Store
 
     found = Store(Path(config.directory) / "checkpoints").all()
     if not found:
-        return "\ninterrupted before anything was saved"
-    command = f"loopwright resume {config.directory}{named_code(config)}"
-    return f"\ninterrupted; saved at step {found[-1].step}. To go on: {command}"
-
-
-def launch(
-    command: Annotated[
-        list[str],
-        typer.Argument(metavar="-- COMMAND...", help="A command of loopwright: train digits."),
-    ],
-    workers: Annotated[int, typer.Option(help="How many processes train together.", min=1)] = 2,
-    restarts: Annotated[
-        int, typer.Option(help="How often all are started again after a death.", min=0)
-    ] = 0,
-) -> None:
-    """Trains with several processes of this machine: launch --workers 2 -- train digits."""
-    writing = threading.Lock()
-
-    def say(line: str) -> None:
-        with writing:
-            typer.echo(line)
-
-    code = supervisor.supervise(
-        [*supervisor.python(), "-m", "loopwright", *command],
-        workers=workers,
-        restarts=restarts,
-        environment=os.environ,
-        say=say,
-    )
-    raise typer.Exit(code)
+        return "\ninterrupted before the first checkpoint was saved"
+    command = f"loopwright resume {config.directory}{code_options(config)}"
+    return f"\ninterrupted; saved at step {found[-1].step}. To resume: {command}"

@@ -1,103 +1,125 @@
-"""Commands that use what was trained: evaluate, predict, export."""
+"""Commands that use a trained run: evaluate, predict, export."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from loopwright.cli.arguments import (
-    NamedCode,
+    CheckpointOption,
     RunDirectory,
-    WhichCheckpoint,
-    config_of,
-    launching,
-    which,
+    TrustedCode,
+    parse_checkpoint,
+    run_config,
 )
 from loopwright.errors import ConfigurationError, DataError, message
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from loopwright.cli.job import Job
+
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 
 
 def evaluate(
-    run: RunDirectory, checkpoint: WhichCheckpoint = "best", task: NamedCode = None
+    run: RunDirectory, checkpoint: CheckpointOption = "best", task: TrustedCode = None
 ) -> None:
-    """Scores a checkpoint of a run on its test data, or else on its validation data."""
-    config = config_of(run, task)
-    with launching().launched(config) as launch:
-        test, named = launch.experiment.test, "test"
+    """Score a checkpoint on the test data of its run.
+
+    Without test data, the validation data is used.
+    """
+    with _open(run, task) as opened:
+        test, name = opened.experiment.test, "test"
         if test is None:
-            held_out, named = launch.experiment.fit.get("validation_data"), "validation"
+            held_out, name = opened.experiment.fit.get("validation_data"), "validation"
             test = held_out if isinstance(held_out, tuple | list) else (held_out,)
         if test[0] is None:
             raise ConfigurationError(
                 message(
-                    "There is no data to score this run on.",
+                    "The run has no data to evaluate on.",
                     expected="an experiment with test or validation_data",
                     received="neither",
-                    do="give lw.Experiment(..., test=(x, y))",
+                    do="pass test=(x, y) to lw.Experiment",
                 )
             )
-        step = launch.trainer.restore(which(checkpoint))
-        scores = launch.trainer.evaluate(*test)
-    words = ", ".join(f"{name} {_number(value)}" for name, value in scores.items())
-    typer.echo(f"{named} data, step {step}: {words}")
+        step = opened.trainer.restore(parse_checkpoint(checkpoint))
+        scores = opened.trainer.evaluate(*test)
+    words = ", ".join(f"{metric} {_number(value)}" for metric, value in scores.items())
+    typer.echo(f"{name} data, step {step}: {words}")
 
 
 def predict(
     run: RunDirectory,
     given: Annotated[
-        list[Path], typer.Option("--input", help="A .npy or .csv file, or images; may come again.")
+        list[Path],
+        typer.Option(
+            "--input", metavar="FILE", help="A .npy file, a .csv file or an image; repeatable."
+        ),
     ],
-    output: Annotated[Path, typer.Option(help="Where predictions go: .npy or .csv.")],
-    checkpoint: WhichCheckpoint = "best",
-    task: NamedCode = None,
+    output: Annotated[Path, typer.Option(metavar="FILE", help="A .npy or .csv file to write.")],
+    checkpoint: CheckpointOption = "best",
+    task: TrustedCode = None,
 ) -> None:
-    """Predicts for arrays, tables or images with a checkpoint of a run."""
+    """Write predictions for arrays, tables or images to a file."""
     if output.suffix not in (".npy", ".csv"):
         raise _cannot("write", output, ".npy or .csv")
-    config = config_of(run, task)
-    with launching().launched(config) as launch:
-        step = launch.trainer.restore(which(checkpoint))
-        model = getattr(launch.trainer.task, "model", None)
+    with _open(run, task) as opened:
+        step = opened.trainer.restore(parse_checkpoint(checkpoint))
+        model = getattr(opened.trainer.task, "model", None)
         inputs = _read(given, getattr(model, "input_shape", None))
-        predictions = launch.trainer.predict(inputs)
+        predictions = opened.trainer.predict(inputs)
     _write(output, predictions)
-    typer.echo(f"{len(inputs)} predictions of step {step} are in {output}")
+    typer.echo(f"wrote {len(inputs)} predictions of step {step} to {output}")
 
 
 def export(
     run: RunDirectory,
-    kind: Annotated[str, typer.Option("--format", help="saved_model or keras.")] = "saved_model",
-    checkpoint: WhichCheckpoint = "best",
+    kind: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="saved_model or keras.")
+    ] = "saved_model",
+    checkpoint: CheckpointOption = "best",
     output: Annotated[
-        Path | None, typer.Option(help="Where to; export/ in the run directory if left out.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory to export to.", show_default="RUN/export"),
     ] = None,
     averaged: Annotated[
-        bool, typer.Option("--averaged", help="The averages of optimizers with use_ema.")
+        bool,
+        typer.Option("--averaged", help="Export the averaged weights of optimizers with use_ema."),
     ] = False,
-    task: NamedCode = None,
+    task: TrustedCode = None,
 ) -> None:
-    """Exports a checkpoint for serving, loads it in a new process, and compares."""
+    """Export a checkpoint for serving, verified in a new process.
+
+    The export is loaded in a new process, and its outputs are compared with the model's.
+    """
     if kind not in ("saved_model", "keras"):
         raise ConfigurationError(
             message(
-                "There is no such format.",
+                "Unknown export format.",
                 expected="saved_model or keras",
-                received=kind,
-                do="choose one of these, or leave --format out",
+                received=repr(kind),
+                do="choose one of these, or omit --format",
             )
         )
-    config = config_of(run, task)
-    with launching().launched(config) as launch:
-        launch.trainer.restore(which(checkpoint))
-        done = launch.trainer.export(output, format=kind, averaged=averaged)
+    with _open(run, task) as opened:
+        opened.trainer.restore(parse_checkpoint(checkpoint))
+        done = opened.trainer.export(output, format=kind, averaged=averaged)
     from loopwright.export.exporter import worded
 
     typer.echo(worded(done))
+
+
+@contextlib.contextmanager
+def _open(run: Path, task: list[str] | None) -> "Iterator[Job]":
+    config = run_config(run, task)
+    from loopwright.cli import job
+
+    with job.open_job(config) as opened:
+        yield opened
 
 
 def _read(paths: list[Path], input_shape: Any) -> "np.ndarray[Any, Any]":
@@ -116,7 +138,7 @@ def _read(paths: list[Path], input_shape: Any) -> "np.ndarray[Any, Any]":
             else:
                 raise _cannot("read", path, ".npy, .csv, or an image")
         except (OSError, EOFError) as error:
-            raise _cannot("read", path, f"a file that can be read ({error})") from None
+            raise _cannot("read", path, f"a readable file ({error})") from None
         except ValueError as error:
             if isinstance(error, ConfigurationError):
                 raise
@@ -126,10 +148,10 @@ def _read(paths: list[Path], input_shape: Any) -> "np.ndarray[Any, Any]":
     except ValueError as error:
         raise DataError(
             message(
-                "The inputs do not fit together.",
+                "The inputs have different shapes.",
                 expected="examples of one shape",
                 received=f"{error}",
-                do="give files of one kind",
+                do="pass files with examples of the same shape",
             )
         ) from None
 
@@ -147,7 +169,7 @@ def _table(path: Path) -> Any:
 
 
 def _image(path: Path, input_shape: Any) -> Any:
-    """An image as the model takes it: numbers from 0 to 1, its size and channels."""
+    """Read an image as numbers from 0 to 1, in the size and channels of the model's input."""
     import tensorflow as tf
 
     is_known = isinstance(input_shape, tuple) and len(input_shape) == 4
@@ -175,7 +197,7 @@ def _write(path: Path, predictions: Any) -> None:
         else:
             np.savetxt(path, predictions.reshape(len(predictions), -1), "%.9g", delimiter=",")
     except OSError as error:
-        raise _cannot("write", path, f"a place that can be written to ({error.strerror})") from None
+        raise _cannot("write", path, f"a writable path ({error.strerror})") from None
 
 
 def _number(value: Any) -> str:
@@ -185,9 +207,9 @@ def _number(value: Any) -> str:
 def _cannot(verb: str, path: Path, expected: str) -> ConfigurationError:
     return ConfigurationError(
         message(
-            f"{path} cannot be {'read' if verb == 'read' else 'written'}.",
+            f"Cannot {verb} {path}.",
             expected=expected,
             received=path.name,
-            do="check the name and its ending",
+            do="check the path and the file extension",
         )
     )

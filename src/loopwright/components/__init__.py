@@ -1,14 +1,14 @@
-"""Parts to take, or to read before writing one's own: each is registered with Keras and saved.
+"""Losses, layers, schedules and more, to use or as examples; Keras can save and load them.
 
     from loopwright import components
 
     model.compile("nadam", components.HuberLoss(threshold=2.0))
 
-Importing this package registers everything in it: that is all a process needs before it loads a
-`.keras` file which names these parts. Gradient transforms are in `components.gradients`.
+Importing this package registers all of them with Keras: a process needs nothing else before it
+loads a `.keras` file that contains them. Gradient transforms are in `components.gradients`.
 """
 
-# Not on first use as in `loopwright` itself: Keras finds only what is registered by then.
+# Not lazily, as in `loopwright` itself: Keras finds only what is registered.
 from loopwright.components import gradients as gradients
 from loopwright.components.callbacks import KeepPredictions as KeepPredictions
 from loopwright.components.layers import L1 as L1

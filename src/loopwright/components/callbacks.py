@@ -1,4 +1,4 @@
-"""Callbacks whose memory is saved with a run: a run that goes on has what they kept."""
+"""Callbacks whose state is saved with a run and restored when it resumes."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -9,10 +9,11 @@ import numpy as np
 
 @final
 class KeepPredictions(keras.callbacks.Callback):
-    """Keeps what the model says of the same inputs after some epochs, to see how it learned.
+    """Keeps the predictions for fixed inputs after some epochs, to show how the model learned.
 
-    Of a task with several models it asks `task.callback_model`. `kept` is by epoch, counted from 1
-    in each call of `fit`; it goes into every checkpoint, so let it be little.
+    A task with several models names the one to use: `task.callback_model`. `kept` maps epochs,
+    counted from 1 in each call of `fit`, to predictions; every checkpoint contains it, so keep it
+    small.
 
     >>> layer = keras.layers.Dense(1, kernel_initializer="ones")
     >>> model = keras.Sequential([keras.Input((1,)), layer])
@@ -29,14 +30,14 @@ class KeepPredictions(keras.callbacks.Callback):
         self.kept: dict[int, Any] = {}
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Keras counts epochs from 0."""
+        """Predict after the epochs to keep; Keras counts epochs from 0."""
         if epoch + 1 in self._epochs:
             self.kept[epoch + 1] = np.asarray(self.model(self._inputs, training=False))
 
     def get_state(self) -> dict[str, Any]:
-        """What is saved with the run, as JSON knows it."""
+        """Return the state to save, as JSON values."""
         return {str(epoch): predictions.tolist() for epoch, predictions in self.kept.items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """What was saved."""
+        """Restore a saved state."""
         self.kept = {int(epoch): np.array(predictions) for epoch, predictions in state.items()}

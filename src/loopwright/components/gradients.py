@@ -1,11 +1,11 @@
-"""Gradient transforms: each makes a function `(gradients, variables) -> gradients`.
+"""Gradient transforms: functions `(gradients, variables) -> gradients` for `minimize`.
 
     lw.Supervised(model, "mse", "adam", gradients=[clip_by_global_norm(1.0), centralize()])
     self.minimize(loss, model, optimizer, tape, transform=[self.noise])
 
-They see gradients that are averaged over replicas and free of a loss scale, in the order they are
-given; the optimizer's own accumulation and clipping come after them. A limit, a stddev or a factor
-may be an `lw.Scheduled`.
+They receive gradients that are averaged over replicas and unscaled, and run in the given order,
+before the optimizer's own accumulation and clipping. A limit, a stddev or a factor can be an
+`lw.Scheduled`.
 """
 
 import re
@@ -21,7 +21,7 @@ from loopwright.task.gradients import Transform
 
 
 def clip_by_global_norm(limit: Any) -> Transform:
-    """Shortens all gradients together, so that their common norm is at most `limit`.
+    """Scale all gradients down together, so that their global norm is at most `limit`.
 
     >>> [gradient] = clip_by_global_norm(2.5)([tf.constant([3.0, 4.0])], ["w"])
     >>> gradient.numpy().tolist()
@@ -31,10 +31,10 @@ def clip_by_global_norm(limit: Any) -> Transform:
 
 
 def add_noise(stddev: Any, seed: int) -> Transform:
-    """Adds normal noise, after Neelakantan et al., 2015 (arXiv:1511.06807).
+    """Add normal noise, after Neelakantan et al., 2015 (arXiv:1511.06807).
 
-    Its state is saved with a task that holds it: in `Supervised(gradients=[...])`, or as an
-    attribute that is made in `__init__`. The gradient of an embedding becomes a whole table.
+    Its seed is saved with the task that owns it: in `Supervised(gradients=[...])`, or as an
+    attribute set in `__init__`. The sparse gradient of an embedding becomes dense.
 
     >>> noise = add_noise(0.01, seed=0)
     """
@@ -42,7 +42,7 @@ def add_noise(stddev: Any, seed: int) -> Transform:
 
 
 def centralize() -> Transform:
-    """Takes from each output's gradient its mean over the inputs, after Yong et al., 2020.
+    """Subtract from each output's gradient its mean over the inputs, after Yong et al., 2020.
 
     >>> [kernel] = centralize()([tf.constant([[1.0, 4.0], [3.0, 4.0]])], ["kernel"])
     >>> kernel.numpy().tolist()
@@ -52,9 +52,9 @@ def centralize() -> Transform:
 
 
 def freeze(pattern: str) -> Transform:
-    """Leaves the variables whose name matches as they are, weight decay included.
+    """Do not update variables whose name matches, not even by weight decay.
 
-    The pattern is a regular expression, looked for in names such as `encoder/dense/kernel`.
+    The pattern is a regular expression, searched in names such as `encoder/dense/kernel`.
 
     >>> weights = [keras.Variable(1.0, name="encoder"), keras.Variable(1.0, name="head")]
     >>> freeze("encoder")([tf.constant(5.0), tf.constant(6.0)], weights)[0] is None
@@ -72,7 +72,7 @@ def freeze(pattern: str) -> Transform:
 
 
 def scale(factors: Mapping[str, Any]) -> Transform:
-    """Multiplies the gradients of variables by the factor of the first pattern that matches.
+    """Multiply the gradient of each variable by the factor of the first matching pattern.
 
     >>> weights = [keras.Variable(1.0, name="encoder"), keras.Variable(1.0, name="head")]
     >>> scaled = scale({"encoder": 0.5})([tf.constant(4.0), tf.constant(4.0)], weights)
@@ -82,7 +82,7 @@ def scale(factors: Mapping[str, Any]) -> Transform:
     return _Scale(factors)
 
 
-# Those with something to hold are objects: a task is searched for its state, a closure cannot be.
+# Transforms with state are objects: Loopwright finds the state of objects, not of closures.
 
 
 @final
@@ -91,7 +91,7 @@ class _ClipByGlobalNorm:
         self.limit = limit
 
     def __call__(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        # Rows of an embedding may come twice: their sum counts, which is what the whole table has.
+        # Rows of an embedding can occur twice: the norm counts their sum, as in the dense table.
         norm = tf.linalg.global_norm([_dense(gradient) for gradient in gradients])
         limit = tf.cast(tf.convert_to_tensor(self.limit), norm.dtype)
         return [_times(gradient, limit / tf.maximum(norm, limit)) for gradient in gradients]
@@ -145,9 +145,9 @@ def _require_match(patterns: list[str], variables: list[Any]) -> None:
             raise StepError(
                 message(
                     f"No variable matches the pattern {pattern!r}.",
-                    expected="a regular expression that is found in the name of a variable",
+                    expected="a regular expression that matches the name of a variable",
                     received="variables " + ", ".join(names),
-                    do="correct the pattern; give layers names of their own to tell them apart",
+                    do="correct the pattern; name your layers to tell them apart",
                 )
             )
 

@@ -1,4 +1,4 @@
-"""Layers, from one without weights to one made of others."""
+"""Layers, an activation, an initializer, a regularizer and a constraint."""
 
 import math
 import random
@@ -15,25 +15,25 @@ from loopwright.errors import ConfigurationError, message
 @final
 @registered
 class Exponential(keras.layers.Layer):
-    """exp(x): a layer without weights, for targets that are positive and span magnitudes.
+    """exp(x): a layer without weights, for positive targets of very different sizes.
 
     >>> Exponential()(keras.ops.array([0.0])).numpy().tolist()
     [1.0]
     """
 
     def call(self, inputs: Any) -> Any:
-        """exp(x)."""
+        """Return exp(x)."""
         return keras.ops.exp(inputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """As it came."""
+        """Return the input shape unchanged."""
         return input_shape
 
 
 @final
 @registered
 class Dense(keras.layers.Layer):
-    """x @ kernel + bias: a layer with weights, made when the width of its input is known.
+    """x @ kernel + bias: a layer that creates its weights when the input width is known.
 
     >>> Dense(3, activation="relu")(keras.ops.ones((2, 5))).shape
     TensorShape([2, 3])
@@ -54,7 +54,7 @@ class Dense(keras.layers.Layer):
         self.bias: Any = None
 
     def build(self, input_shape: Any) -> None:
-        """Makes kernel and bias."""
+        """Create kernel and bias."""
         shape = (input_shape[-1], self.units)
         self.kernel = self.add_weight(
             shape=shape, initializer=self.kernel_initializer, name="kernel"
@@ -62,15 +62,15 @@ class Dense(keras.layers.Layer):
         self.bias = self.add_weight(shape=(self.units,), initializer="zeros", name="bias")
 
     def call(self, inputs: Any) -> Any:
-        """The affine map, activated."""
+        """Return activation(x @ kernel + bias)."""
         return self.activation(keras.ops.matmul(inputs, self.kernel) + self.bias)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """The last axis becomes `units`."""
+        """Return the input shape with `units` as its last axis."""
         return (*input_shape[:-1], self.units)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "units": self.units,
@@ -82,7 +82,7 @@ class Dense(keras.layers.Layer):
 @final
 @registered
 class SumProductQuotient(keras.layers.Layer):
-    """Two inputs in, three outputs out: a + b, a * b, a / b.
+    """A layer with two inputs and three outputs: a + b, a * b, a / b.
 
     >>> two = keras.ops.array([6.0]), keras.ops.array([2.0])
     >>> [float(output[0]) for output in SumProductQuotient()(two)]
@@ -90,22 +90,22 @@ class SumProductQuotient(keras.layers.Layer):
     """
 
     def call(self, inputs: Sequence[Any]) -> list[Any]:
-        """Sum, product, quotient."""
+        """Return sum, product and quotient."""
         a, b = inputs
         return [a + b, a * b, a / b]
 
     def compute_output_shape(self, input_shape: Any) -> list[Any]:
-        """Three times the shape of the first."""
+        """Return the shape of the first input, three times."""
         return [tuple(input_shape[0])] * 3
 
 
 @final
 @registered
 class TrainingNoise(keras.layers.Layer):
-    """Adds normal noise while training, and nothing otherwise.
+    """Adds normal noise during training only.
 
-    The noise comes from a generator whose state is saved: a training that was interrupted goes on
-    with the noise it would have had. With `tf.random.normal` it would begin from the start.
+    The noise comes from a generator whose state is saved, so a resumed training draws the same
+    noise as an uninterrupted one. With `tf.random.normal` it would draw different noise.
 
     >>> layer = TrainingNoise(0.1, seed=3)
     >>> layer(keras.ops.ones((1, 2))).numpy().tolist()
@@ -118,7 +118,7 @@ class TrainingNoise(keras.layers.Layer):
         self.seed_generator = keras.random.SeedGenerator(seed)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        """With noise or as it is."""
+        """Return the inputs, with noise during training."""
         if not training:
             return inputs
         shape = keras.ops.shape(inputs)
@@ -127,18 +127,18 @@ class TrainingNoise(keras.layers.Layer):
         )
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """As it came."""
+        """Return the input shape unchanged."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "stddev": self.stddev, "seed": self.seed}
 
 
 @final
 @registered
 class ResidualBlock(keras.layers.Layer):
-    """Some dense layers and a way around them: x + layers(x).
+    """Dense layers with a skip connection: x + layers(x).
 
     >>> ResidualBlock(depth=2, units=30)(keras.ops.ones((4, 30))).shape
     TensorShape([4, 30])
@@ -161,12 +161,12 @@ class ResidualBlock(keras.layers.Layer):
         ]
 
     def build(self, input_shape: Any) -> None:
-        """Makes the weights of all layers: a block that is loaded has to have them at once."""
+        """Create the weights of all layers: loading a saved block needs them at once."""
         if input_shape[-1] != self.units:
             raise ConfigurationError(
                 message(
-                    "A residual block adds its input to its output: both need the same width.",
-                    expected=f"inputs of width {self.units}, as units says",
+                    "The input and output of a residual block must have the same width.",
+                    expected=f"inputs of width {self.units}, the value of units",
                     received=f"inputs of width {input_shape[-1]}",
                     do=f"put Dense({self.units}) before it, or set units={input_shape[-1]}",
                 )
@@ -175,18 +175,18 @@ class ResidualBlock(keras.layers.Layer):
             layer.build(input_shape)
 
     def call(self, inputs: Any) -> Any:
-        """What the layers make of it, added to it."""
+        """Return x + layers(x)."""
         z = inputs
         for layer in self.hidden:
             z = layer(z)
         return inputs + z
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """As it came."""
+        """Return the input shape unchanged."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "depth": self.depth,
@@ -197,7 +197,7 @@ class ResidualBlock(keras.layers.Layer):
 
 @registered
 def softplus(z: Any) -> Any:
-    """log(1 + exp(z)) with a gradient of its own; neither overflows, at any size of `z`.
+    """log(1 + exp(z)) with a custom gradient; neither overflows for any `z`.
 
     >>> softplus([-1000.0, 1000.0]).numpy().tolist()
     [0.0, 1000.0]
@@ -216,34 +216,34 @@ def _softplus(z: tf.Tensor) -> Any:
 @final
 @registered
 class GlorotNormal(keras.initializers.Initializer):
-    """Normal numbers whose spread keeps signals the same size on their way in and back.
+    """Normal weights with standard deviation sqrt(2 / (fan_in + fan_out)).
 
-    The standard deviation is sqrt(2 / (fan_in + fan_out)), after Glorot and Bengio, 2010. As with
-    Keras' own, a seed gives the same numbers at every call.
+    After Glorot and Bengio, 2010: it preserves the variance of signals and gradients. As with
+    Keras' own initializers, the same seed gives the same numbers at every call.
 
     >>> layer = keras.layers.Dense(30, kernel_initializer=GlorotNormal(seed=1))
     """
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
-        # From Python's generator, so that keras.utils.set_random_seed decides it.
+        # From Python's generator, which keras.utils.set_random_seed seeds.
         self._drawn = random.randint(1, 10**9) if seed is None else seed
 
     def __call__(self, shape: Sequence[int], dtype: Any = None) -> Any:
-        """New numbers for weights of this shape."""
+        """Return initial weights of this shape."""
         fan_in, fan_out = _fans(shape)
         stddev = math.sqrt(2.0 / max(fan_in + fan_out, 1))
         return keras.random.normal(shape, stddev=stddev, dtype=dtype, seed=self._drawn)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         return {"seed": self.seed}
 
 
 @final
 @registered
 class L1(keras.regularizers.Regularizer):
-    """Costs `factor` times the sum of the weights' sizes, which drives many of them to zero.
+    """L1 penalty: `factor` times the sum of absolute weights, which makes them sparse.
 
     >>> float(L1(0.01)(keras.ops.array([[1.0, -3.0]])))
     0.03999999910593033
@@ -253,30 +253,30 @@ class L1(keras.regularizers.Regularizer):
         self.factor = float(factor)
 
     def __call__(self, x: Any) -> Any:
-        """What these weights cost."""
+        """Return the penalty of these weights."""
         return self.factor * keras.ops.sum(keras.ops.abs(x))
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         return {"factor": self.factor}
 
 
 @final
 @registered
 class NonNegative(keras.constraints.Constraint):
-    """Puts weights below zero back to zero after each update.
+    """Sets negative weights to zero after each update.
 
     >>> NonNegative()(keras.ops.array([1.0, -3.0])).numpy().tolist()
     [1.0, 0.0]
     """
 
     def __call__(self, w: Any) -> Any:
-        """The weights as they may be."""
+        """Return the weights, negative ones set to zero."""
         return keras.ops.maximum(w, 0)
 
 
 def _fans(shape: Sequence[int]) -> tuple[int, int]:
-    """How many numbers flow into one output, and out of one input; kernels of convolutions too.
+    """Return fan-in and fan-out of a kernel, also of a convolution.
 
     >>> _fans((3, 3, 8, 16)), _fans((5,))
     ((72, 144), (5, 5))

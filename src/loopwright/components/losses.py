@@ -1,6 +1,6 @@
-"""The Huber loss three ways: a function, a function with a threshold, a class.
+"""The Huber loss in three forms: a function, a function with a threshold, a class.
 
-Squared for small errors, linear beyond the threshold: an outlier pulls no harder than its sign.
+It is squared for small errors and linear beyond the threshold, which limits the pull of outliers.
 """
 
 from typing import Any, final
@@ -14,7 +14,7 @@ from loopwright.errors import ConfigurationError, message
 
 @registered
 def huber(y_true: Any, y_pred: Any) -> Any:
-    """The Huber loss of each example, with threshold 1: the shortest way to write a loss.
+    """Return the Huber loss of each example, with threshold 1: the shortest form of a loss.
 
     >>> huber([[0.0], [0.0]], [[0.5], [3.0]]).numpy().tolist()
     [0.125, 2.5]
@@ -23,9 +23,9 @@ def huber(y_true: Any, y_pred: Any) -> Any:
 
 
 def huber_with(threshold: float) -> "HuberFunction":
-    """Makes a Huber loss with another threshold, for where a function is wanted.
+    """Return a Huber loss with a threshold, for code that needs a function.
 
-    A function inside a function would be simpler, and would lose its threshold when it is saved.
+    A closure would be simpler, but would lose its threshold when it is saved.
 
     >>> huber_with(2.0)([[0.0], [0.0]], [[0.5], [3.0]]).numpy().tolist()
     [0.125, 4.0]
@@ -36,31 +36,31 @@ def huber_with(threshold: float) -> "HuberFunction":
 @final
 @registered
 class HuberFunction:
-    """What `huber_with` makes: a function that knows its threshold, and says it when saved."""
+    """The result of `huber_with`: a callable that saves its threshold."""
 
-    __name__ = "huber"  # Keras names the loss of an output after it
+    __name__ = "huber"  # the name that Keras reports
 
     def __init__(self, threshold: float) -> None:
         self.threshold = positive(threshold)
 
     def __call__(self, y_true: Any, y_pred: Any) -> Any:
-        """The loss of each example."""
+        """Return the loss of each example."""
         return _huber(y_true, y_pred, self.threshold)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         return {"threshold": self.threshold}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "HuberFunction":
-        """The function again, with its threshold."""
+        """Recreate the function with its threshold."""
         return cls(**config)
 
 
 @final
 @registered
 class HuberLoss(keras.losses.Loss):
-    """The Huber loss as Keras has its own: with a reduction, a name, a config.
+    """The Huber loss as a Keras class, with a reduction, a name and a config.
 
     >>> loss = HuberLoss(threshold=2.0)
     >>> float(loss([[0.0], [0.0]], [[0.5], [3.0]]))
@@ -80,21 +80,21 @@ class HuberLoss(keras.losses.Loss):
         self.threshold = positive(threshold)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """The loss of each example."""
+        """Return the loss of each example."""
         return _huber(y_true, y_pred, self.threshold)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "threshold": self.threshold}
 
 
 def positive(threshold: float) -> float:
-    """The threshold as a number; refuses one that no error is below."""
+    """Return the threshold as a float; raise unless it is positive."""
     if not threshold > 0:
         raise ConfigurationError(
             message(
-                "The threshold of a Huber loss has to be greater than zero.",
-                expected="the size of an error from which on it counts as an outlier",
+                "The threshold of a Huber loss must be greater than zero.",
+                expected="the smallest absolute error that counts as an outlier",
                 received=repr(threshold),
                 do="write HuberLoss(threshold=1.0), or use mean absolute error",
             )
@@ -105,6 +105,6 @@ def positive(threshold: float) -> float:
 def _huber(y_true: Any, y_pred: Any, threshold: float) -> Any:
     predictions = tf.convert_to_tensor(y_pred)
     error = tf.abs(predictions - tf.cast(y_true, predictions.dtype))
-    # Not a tf.where of both branches: a square that overflows would make the gradient NaN.
+    # No tf.where of both branches: if the square overflows, the gradient would be NaN.
     small = tf.minimum(error, threshold)
     return tf.reduce_mean(small * small / 2 + threshold * (error - small), axis=-1)

@@ -1,4 +1,4 @@
-"""Metrics that add up over batches."""
+"""Metrics that accumulate over batches."""
 
 from typing import Any, final
 
@@ -11,7 +11,7 @@ from loopwright.components.losses import HuberFunction
 @final
 @registered
 class HuberMetric(keras.metrics.Metric):
-    """The mean Huber loss over everything seen since the last reset, weighted if weights came.
+    """The mean Huber loss since the last reset, weighted if there are sample weights.
 
     >>> metric = HuberMetric(threshold=2.0)
     >>> metric.update_state([[0.0], [0.0]], [[0.5], [3.0]], sample_weight=[1.0, 3.0])
@@ -27,16 +27,16 @@ class HuberMetric(keras.metrics.Metric):
 
     @property
     def threshold(self) -> float:
-        """From which size on an error counts linearly."""
+        """The absolute error beyond which the loss is linear."""
         return self._huber.threshold
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Adds a batch; `sample_weight` has one number for each example."""
+        """Add a batch; `sample_weight` has one number per example."""
         losses = keras.ops.cast(self._huber(y_true, y_pred), self.dtype)
         weights = keras.ops.ones_like(losses)
         if sample_weight is not None:
             given = keras.ops.cast(sample_weight, self.dtype)
-            # One axis too many is usual, (n, 1) for n examples; (n, 1) * (n,) would be (n, n).
+            # Weights often have shape (n, 1); (n, 1) * (n,) would broadcast to (n, n).
             while len(given.shape) > len(losses.shape):
                 given = keras.ops.squeeze(given, axis=-1)
             while len(given.shape) < len(losses.shape):
@@ -46,20 +46,21 @@ class HuberMetric(keras.metrics.Metric):
         self.weight.assign_add(keras.ops.sum(weights))
 
     def result(self) -> Any:
-        """The mean so far; zero before anything was seen."""
+        """Return the mean so far; zero before the first batch."""
         return keras.ops.divide_no_nan(self.total, self.weight)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "threshold": self.threshold}
 
 
 @final
 @registered
 class Perplexity(keras.metrics.SparseCategoricalCrossentropy):
-    """Between how many classes a model is undecided: the exponential of the mean cross-entropy.
+    """Perplexity: the exponential of the mean cross-entropy.
 
-    The mean comes first: that of exponentials would be another number.
+    It is the number of classes that a model is undecided between. The exponential of the mean is
+    not the mean of exponentials, so a mean over batches would be wrong.
 
     >>> metric = Perplexity(from_logits=True)
     >>> metric.update_state(keras.ops.array([1, 0]), keras.ops.zeros((2, 2)))
@@ -71,5 +72,5 @@ class Perplexity(keras.metrics.SparseCategoricalCrossentropy):
         super().__init__(name=name, **options)
 
     def result(self) -> Any:
-        """1 where the model is sure and right."""
+        """Return the perplexity; 1 for a model that is certain and correct."""
         return keras.ops.exp(super().result())

@@ -1,4 +1,4 @@
-"""Models: one with blocks used more than once, one with a loss and a metric of its own."""
+"""Models: one that reuses a block, one that adds its own loss and metric."""
 
 from typing import Any, final
 
@@ -11,7 +11,7 @@ from loopwright.components.layers import ResidualBlock
 @final
 @registered
 class ResidualRegressor(keras.Model):
-    """A dense layer, one residual block four times over, a second block, an output.
+    """A dense layer, one residual block applied four times, a second block, an output layer.
 
     >>> ResidualRegressor(1)(keras.ops.ones((4, 8))).shape
     TensorShape([4, 1])
@@ -27,31 +27,31 @@ class ResidualRegressor(keras.Model):
         self.out = keras.layers.Dense(output_dim, **own)
 
     def build(self, input_shape: Any) -> None:
-        """Makes the weights of all layers."""
+        """Create the weights of all layers."""
         inner = (*input_shape[:-1], self.units)
         self.hidden.build(input_shape)
         for layer in (self.block1, self.block2, self.out):
             layer.build(inner)
 
     def call(self, inputs: Any) -> Any:
-        """The prediction."""
+        """Return the predictions."""
         z = self.hidden(inputs)
         for _ in range(4):
             z = self.block1(z)
         return self.out(self.block2(z))
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "output_dim": self.output_dim, "units": self.units}
 
 
 @final
 @registered
 class ReconstructionRegressor(keras.Model):
-    """Five dense layers that predict, and have to be able to tell what their input was.
+    """Five dense layers that predict a target and reconstruct their input.
 
-    The mean squared error of the reconstruction counts `reconstruction_weight` times in the loss,
-    and is reported as `reconstruction_loss`. With weight 0 there is neither.
+    The mean squared error of the reconstruction is added to the loss, times
+    `reconstruction_weight`, and reported as `reconstruction_loss`. With weight 0 there is neither.
 
     >>> model = ReconstructionRegressor(1)
     >>> _ = model(keras.ops.ones((4, 3)))
@@ -78,7 +78,7 @@ class ReconstructionRegressor(keras.Model):
             self.reconstruction_loss = keras.metrics.Mean(name="reconstruction_loss")
 
     def build(self, input_shape: Any) -> None:
-        """Makes the weights of all layers; the reconstruction is as wide as the input."""
+        """Create the weights of all layers; the reconstruction is as wide as the input."""
         inner = (*input_shape[:-1], self.units)
         for index, layer in enumerate(self.hidden):
             layer.build(inner if index else input_shape)
@@ -88,12 +88,12 @@ class ReconstructionRegressor(keras.Model):
             self.reconstruct.build(inner)
 
     def call(self, inputs: Any) -> Any:
-        """The prediction; adds the loss and counts it in the metric on the way."""
+        """Return the predictions; add the reconstruction loss and update its metric."""
         z = inputs
         for layer in self.hidden:
             z = layer(z)
         if self.reconstruct is not None:
-            # In float32: squares of half precision overflow at 256.
+            # In float32: in half precision, squares overflow at 256.
             error = keras.ops.cast(self.reconstruct(z), "float32")
             error = error - keras.ops.cast(inputs, "float32")
             each = keras.ops.mean(keras.ops.square(error), axis=-1)
@@ -102,7 +102,7 @@ class ReconstructionRegressor(keras.Model):
         return self.out(z)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "output_dim": self.output_dim,

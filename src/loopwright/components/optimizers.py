@@ -1,4 +1,4 @@
-"""An optimizer of one's own, written the Keras way."""
+"""Tiger: a custom optimizer, written like those of Keras."""
 
 from typing import Any, final
 
@@ -10,11 +10,11 @@ from loopwright.compat.keras_internals import registered
 @final
 @registered
 class Tiger(keras.optimizers.Optimizer):
-    """Momentum, of which only the sign moves the weights: Tiger, a "tight-fisted" optimizer.
+    """Tiger, a memory-saving optimizer: updates by the sign of the momentum.
 
-    By Jianlin Su, 2023 (github.com/bojone/tiger): Lion with one momentum instead of two. Only its
-    rule of update is here, not the rates by kind of weight. Every weight moves by the learning
-    rate at each step, so take a tenth to a third of Adam's, and let it fall.
+    By Jianlin Su, 2023 (github.com/bojone/tiger): Lion with one momentum instead of two. This class
+    has only the update rule, not the learning rates by kind of weight. Every weight moves by the
+    learning rate at each step, so use a tenth to a third of Adam's rate, and let it decay.
 
     >>> weight = keras.Variable([1.0, -1.0])
     >>> Tiger(learning_rate=0.125).apply([keras.ops.array([3.0, -0.001])], [weight])
@@ -35,13 +35,13 @@ class Tiger(keras.optimizers.Optimizer):
         self._momentums: Any = []
 
     def build(self, variables: Any) -> None:
-        """Makes a momentum for each variable."""
+        """Create a momentum for each variable."""
         if not self.built:
             super().build(variables)
             self._momentums = self.add_optimizer_variables(variables, "momentum")
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Moves one variable; weight decay, clipping and averages are those of Keras."""
+        """Update one variable; Keras does weight decay, clipping and averages."""
         momentum = self._momentums[self._get_variable_index(variable)]
         gradient = keras.ops.cast(gradient, variable.dtype)
         rate = keras.ops.cast(learning_rate, variable.dtype)
@@ -50,5 +50,5 @@ class Tiger(keras.optimizers.Optimizer):
         self.assign_sub(variable, rate * keras.ops.sign(mixed))
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "beta": self.beta}

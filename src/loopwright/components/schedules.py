@@ -1,4 +1,4 @@
-"""Schedules, for learning rates and for `lw.Scheduled`: cycles, one cycle, warmup."""
+"""Schedules for learning rates and `lw.Scheduled`: cyclic, one cycle, warmup."""
 
 import math
 from typing import Any, Literal, final, get_args
@@ -15,10 +15,10 @@ _Schedule = keras.optimizers.schedules.LearningRateSchedule
 @final
 @registered
 class Cyclic(_Schedule):
-    """Up and down between two rates in straight lines, after Smith, 2015 (arXiv:1506.01186).
+    """Linear up and down between two rates, after Smith, 2015 (arXiv:1506.01186).
 
-    `kind`: every cycle is as high as the first (`triangular`), half as high as the one before
-    (`halved`), or `decay` times lower with every step (`decayed`).
+    `kind`: the height of the cycles is constant (`triangular`), halves with each cycle (`halved`),
+    or is multiplied by `decay` at each step (`decayed`).
 
     >>> schedule = Cyclic(0.0, 1.0, half_cycle_steps=10)
     >>> [float(schedule(step)) for step in (0, 5, 10, 15, 20, 30)]
@@ -39,8 +39,8 @@ class Cyclic(_Schedule):
         self.half_cycle_steps, self.kind, self.decay = int(half_cycle_steps), kind, float(decay)
 
     def __call__(self, step: Any) -> Any:
-        """The rate after so many steps."""
-        # Whole numbers as far as they go: a float32 cannot count beyond 16,777,216.
+        """Return the rate at a step."""
+        # In integers as long as possible: a float32 cannot count beyond 16,777,216.
         step = keras.ops.cast(step, "int64")
         cycle_steps = 2 * self.half_cycle_steps
         place = keras.ops.cast(step % cycle_steps, "float32") / self.half_cycle_steps
@@ -52,7 +52,7 @@ class Cyclic(_Schedule):
         return self.lowest + (self.highest - self.lowest) * height
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         names = ("lowest", "highest", "half_cycle_steps", "kind", "decay")
         return {name: getattr(self, name) for name in names}
 
@@ -63,7 +63,7 @@ class OneCycle(_Schedule):
     """One rise and one long fall over the whole training, both along a cosine.
 
     After Smith and Topin, 2017 (arXiv:1708.07120): from `highest / start_divisor` up to `highest`,
-    then down to the start divided by `end_divisor`, where it stays.
+    then down to the start divided by `end_divisor`, and constant from there.
 
     >>> schedule = OneCycle(1.0, total_steps=100)
     >>> [round(float(schedule(step)), 4) for step in (0, 15, 30, 65, 100)]
@@ -79,12 +79,12 @@ class OneCycle(_Schedule):
         end_divisor: float = 1e4,
     ) -> None:
         _require(total_steps > 1, "total_steps", "at least 2", total_steps)
-        _require(0 < rise < 1, "rise", "a part of the steps, between 0 and 1", rise)
+        _require(0 < rise < 1, "rise", "a fraction of the steps, between 0 and 1", rise)
         self.highest, self.total_steps, self.rise = float(highest), int(total_steps), float(rise)
         self.start_divisor, self.end_divisor = float(start_divisor), float(end_divisor)
 
     def __call__(self, step: Any) -> Any:
-        """The rate after so many steps."""
+        """Return the rate at a step."""
         step = keras.ops.cast(step, "float32")
         rise_steps = self.rise * self.total_steps
         start = self.highest / self.start_divisor
@@ -97,7 +97,7 @@ class OneCycle(_Schedule):
         return keras.ops.where(step < rise_steps, up, down)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         names = ("highest", "total_steps", "rise", "start_divisor", "end_divisor")
         return {name: getattr(self, name) for name in names}
 
@@ -105,7 +105,7 @@ class OneCycle(_Schedule):
 @final
 @registered
 class Warmup(_Schedule):
-    """A straight line from `start` to where another schedule begins, then that schedule.
+    """A linear rise from `start` to the first rate of another schedule, then that schedule.
 
     >>> schedule = Warmup(keras.optimizers.schedules.CosineDecay(1.0, 100), steps=10)
     >>> [round(float(schedule(step)), 4) for step in (0, 5, 10, 60, 110)]
@@ -117,21 +117,21 @@ class Warmup(_Schedule):
         self.schedule, self.steps, self.start = schedule, int(steps), float(start)
 
     def __call__(self, step: Any) -> Any:
-        """The rate after so many steps."""
+        """Return the rate at a step."""
         step = keras.ops.cast(step, "int64")
-        goal = self.schedule(keras.ops.maximum(step - self.steps, 0))
+        target = self.schedule(keras.ops.maximum(step - self.steps, 0))
         part = keras.ops.cast(keras.ops.minimum(step, self.steps), "float32") / self.steps
-        # While it is warm, the weights are exactly 0 and 1: the rate is that of the schedule.
-        return self.start * (1.0 - part) + goal * part
+        # After the warmup the factors are exactly 0 and 1: the rate is that of the schedule.
+        return self.start * (1.0 - part) + target * part
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Return the arguments of the constructor."""
         inner = keras.optimizers.schedules.serialize(self.schedule)
         return {"schedule": inner, "steps": self.steps, "start": self.start}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Warmup":
-        """The schedule again, with the one it leads to."""
+        """Recreate the schedule with its inner schedule."""
         inner = keras.optimizers.schedules.deserialize(config["schedule"])
         return cls(**{**config, "schedule": inner})
 
@@ -145,7 +145,7 @@ def _require(holds: bool, name: str, expected: str, received: Any) -> None:
     if not holds:
         raise ConfigurationError(
             message(
-                f"This schedule cannot use its {name}.",
+                f"Invalid {name} of a learning rate schedule.",
                 expected=expected,
                 received=f"{name}={received!r}",
                 do=f"change {name}",

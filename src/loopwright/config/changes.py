@@ -1,4 +1,4 @@
-"""What a run that goes on may change, and what would make it another run."""
+"""Changes between two configs, and which of them a resumed run accepts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from loopwright.config.schema import Config
 from loopwright.errors import ConfigurationError, message
 from loopwright.loop.schedule import every
 
-_FREE = {
+_ALWAYS_ALLOWED = {
     "run_dir",
     "plan",
     "keep",
@@ -28,12 +28,12 @@ _ACCEPTED_AS = {
     "precision": ("layers",),
     "fit.shuffle": ("shuffle",),
 }
-"""By which names of `on_change` the trainer accepts what these keys decide."""
+"""The names in `on_change` that accept a change of these keys."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One value of a config that is another one now."""
+    """One value of a config that differs."""
 
     key: str
     before: Any
@@ -41,17 +41,17 @@ class Change:
     is_allowed: bool
 
     def __str__(self) -> str:
-        verdict = "allowed" if self.is_allowed else "NOT ALLOWED in a run that goes on"
+        verdict = "allowed" if self.is_allowed else "NOT ALLOWED in a resumed run"
         return f"{self.key}: {_short(self.before)} -> {_short(self.now)} ({verdict})"
 
 
 def changes(before: Config, now: Config) -> list[Change]:
-    """What is different.
+    """Return the values that differ.
 
     >>> from loopwright.config.file import load
     >>> for change in changes(load("digits", ["fit.epochs=3"]), load("digits", ["fit.epochs=5",
     ...     "seed=1"])): print(change)
-    seed: 0 -> 1 (NOT ALLOWED in a run that goes on)
+    seed: 0 -> 1 (NOT ALLOWED in a resumed run)
     fit.epochs: 3 -> 5 (allowed)
     """
     old, new = _flat(before), _flat(now)
@@ -70,16 +70,16 @@ def changes(before: Config, now: Config) -> list[Change]:
 
 
 def refuse_changes(found: Sequence[Change]) -> None:
-    """Raises in words if a change would make another run of it."""
+    """Raise if a change is not allowed in a resumed run."""
     refused = [change for change in found if not change.is_allowed]
     if refused:
         raise ConfigurationError(
             message(
-                "The run in this directory was started with another config.",
-                expected="changes of how long, how often and what is shown: more epochs, "
-                "intervals, verbosity, keep, plan, sinks, export",
+                "The run in this directory was started with a different config.",
+                expected="the same config; only these values may change: more epochs, intervals, "
+                "verbosity, keep, plan, sinks, export",
                 received="; ".join(map(str, refused)),
-                do="put these values back, pass on_change=start_over (it moves the old run aside, "
+                do="restore these values, pass on_change=start_over (it moves the old run aside, "
                 "only if something differs), or choose another --run-dir",
             )
         )
@@ -92,7 +92,7 @@ def _is_allowed(key: str, before: Any, now: Any) -> bool:
         one, other = every(before), every(now)
         pairs = [(one.steps, other.steps), (one.epochs, other.epochs), (one.seconds, other.seconds)]
         return any(a is not None and b is not None and b > a for a, b in pairs)
-    return key in _FREE
+    return key in _ALWAYS_ALLOWED
 
 
 def _flat(config: Config) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Edits: how a program differs from the one that began a run, and which edits are accepted."""
+"""Edits between the program that started a run and the one that resumes it."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,15 +10,15 @@ from loopwright.errors import ConfigurationError, message
 OnChange = Literal["refuse", "start_over"] | Sequence[str]
 
 STEP = "step"
-"""Code: an edit of it is a warning, since the digest of it cannot tell what the edit means."""
+"""Edited code is a warning only: its digest cannot show what the edit means."""
 
 LENGTH = "steps_per_epoch"
-"""Epochs are counted with it, so it stays the same within a call of `fit`."""
+"""Epochs are counted with it, so it must not change within a call of `fit`."""
 
 _PLAIN = ("seed", "shuffle", LENGTH, "class_weight")
 _PARTS = ("learning_rate", "optimizer", "loss", "schedules", "layers")
 NAMES = (*(name for name in _PLAIN if name != LENGTH), *_PARTS, STEP)
-"""What `on_change=[...]` can accept."""
+"""The names that `on_change=[...]` accepts."""
 
 _MOST_LISTED = 20
 _MOST_CHARACTERS = 120
@@ -34,7 +34,7 @@ class Edit:
     """
 
     name: str
-    """What `on_change` accepts it by."""
+    """The name that accepts it in `on_change`."""
     place: str
     before: Any
     now: Any
@@ -51,12 +51,14 @@ class Edit:
 
 
 def require_on_change(given: Any) -> None:
-    """Raises if `on_change` is not one of its words, nor a list of known names."""
+    """Raise if `on_change` is neither one of its words nor a list of known names."""
     if isinstance(given, str):
         if given in ("refuse", "start_over"):
             return
         unknown, received = [given], f"on_change={given!r}"
-        do = f"write on_change=[{given!r}]" if given in NAMES else 'leave it out: "refuse"'
+        do = (
+            f"write on_change=[{given!r}]" if given in NAMES else 'omit it: the default is "refuse"'
+        )
     else:
         is_list = isinstance(given, list | tuple | set | frozenset)
         unknown = [name for name in given if name not in NAMES] if is_list else [given]
@@ -67,7 +69,7 @@ def require_on_change(given: Any) -> None:
     if unknown:
         raise ConfigurationError(
             message(
-                "Unknown on_change.",
+                "Unknown on_change policy.",
                 expected=f'"refuse", "start_over", or a list of: {", ".join(NAMES)}',
                 received=received,
                 do=do,
@@ -76,7 +78,7 @@ def require_on_change(given: Any) -> None:
 
 
 def edits(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Edit]:
-    """Every setting that differs between two declarations; what one of them lacks is not compared.
+    """Return the settings that differ between two declarations, as far as both contain them.
 
     >>> for edit in edits({"seed": 0, "shuffle": True}, {"seed": 7, "shuffle": True}): print(edit)
     seed: 0 -> 7
@@ -88,7 +90,7 @@ def edits(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Edit]:
         if name in _PLAIN and not _same(before[name], now[name])
     ]
     versions, versions_now = before.get("versions", {}), now.get("versions", {})
-    # Another Keras writes other keys into its configs: a key that one side lacks says nothing then.
+    # Keras versions differ in the keys of their configs: then a missing key is no edit.
     is_strict = versions.get("keras") == versions_now.get("keras")
     for name in shared:
         if name in _PARTS:
@@ -102,7 +104,7 @@ def edits(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Edit]:
 
 
 def refusal(found: Sequence[Edit], *, can_continue: bool) -> str:
-    """The message about edits that were not accepted; `can_continue`: the saved state fits."""
+    """Return the error message for edits; `can_continue`: the saved state still fits."""
     names = list(dict.fromkeys(edit.name for edit in found))
     listed = [f"    {edit}" for edit in found[:_MOST_LISTED]]
     if len(found) > _MOST_LISTED:
@@ -112,7 +114,7 @@ def refusal(found: Sequence[Edit], *, can_continue: bool) -> str:
         accepted = ", ".join(f'"{name}"' for name in names)
         accept = f"accept it and continue with on_change=[{accepted}], "
     return message(
-        "\n".join(["The program differs from the one that began this run.", *listed]),
+        "\n".join(["The program differs from the one that started this run.", *listed]),
         do=f'undo the edit, {accept}pass on_change="start_over" (it moves the old run aside, only '
         "if something differs), or choose another run_dir",
     )
@@ -132,7 +134,7 @@ def _edited_parts(
 def _differences(
     key: str, before: Any, now: Any, *, is_strict: bool
 ) -> Iterator[tuple[str, Any, Any]]:
-    """The smallest differing pieces of two values, and where they are."""
+    """Yield the smallest differing parts of two values, with their paths."""
     if not isinstance(before, Mapping) or not isinstance(now, Mapping):
         if not _same(before, now):
             yield key, before, now
@@ -148,7 +150,7 @@ def _differences(
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are equal; numbers up to the rounding of another machine."""
+    """Return whether two values are equal, numbers up to rounding."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
@@ -161,7 +163,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _printable(text: str) -> str:
-    """Without what would change a terminal: a checkpoint may come from anybody."""
+    """Replace control characters: a checkpoint may come from an untrusted source."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 

@@ -1,4 +1,4 @@
-"""From a file, the environment and the command line to one config; and back to a file."""
+"""Load a config from a file, the environment and the command line; save it to a file."""
 
 import difflib
 import re
@@ -22,7 +22,7 @@ KeyPath = tuple[str, ...]
 
 
 def from_command_line(words: Iterable[str]) -> list[tuple[KeyPath, Any]]:
-    """What `key=value` says, with dots between the keys and a value in YAML.
+    """Parse `key=value` words: dots between the keys, the value in YAML.
 
     >>> from_command_line(["fit.epochs=5", "optimizer.learning_rate=1e-3"])
     [(('fit', 'epochs'), 5), (('optimizer', 'learning_rate'), 0.001)]
@@ -34,7 +34,7 @@ def from_command_line(words: Iterable[str]) -> list[tuple[KeyPath, Any]]:
         if not is_assignment or not all(path):
             raise ConfigurationError(
                 message(
-                    "This does not say what to set.",
+                    "Not a KEY=VALUE override.",
                     expected="KEY=VALUE, with dots between keys: fit.epochs=5",
                     received=repr(word)[:200],
                     do="write the key, an equals sign and the value, without spaces",
@@ -45,20 +45,20 @@ def from_command_line(words: Iterable[str]) -> list[tuple[KeyPath, Any]]:
 
 
 def from_environment(environment: Mapping[str, str]) -> list[tuple[KeyPath, Any]]:
-    """What variables of our prefix say, with two underscores between the keys.
+    """Parse variables with the prefix LOOPWRIGHT__: two underscores between the keys.
 
     >>> from_environment({"LOOPWRIGHT__FIT__EPOCHS": "5", "HOME": "/"})
     [(('fit', 'epochs'), 5)]
     """
-    ours = sorted(name for name in environment if name.startswith(PREFIX))
+    variables = sorted(name for name in environment if name.startswith(PREFIX))
     return [
         (tuple(name.removeprefix(PREFIX).lower().split("__")), _value(environment[name], name))
-        for name in ours
+        for name in variables
     ]
 
 
 def with_values(content: Any, values: Iterable[tuple[KeyPath, Any]]) -> Any:
-    """The content with other values at some places; what was given is not changed.
+    """Return a copy of the content with values replaced or added at the given paths.
 
     >>> with_values({"fit": {"epochs": 1}, "callbacks": [{"name": "a"}]}, [
     ...     (("fit", "epochs"), 5), (("callbacks", "0", "name"), "b"), (("seed",), 3)])
@@ -70,7 +70,7 @@ def with_values(content: Any, values: Iterable[tuple[KeyPath, Any]]) -> Any:
 
 
 def interpolated(content: Any) -> Any:
-    """The content with `${a.b}` replaced by what stands at a.b.
+    """Return a copy of the content with each `${a.b}` replaced by the value at a.b.
 
     >>> interpolated({"seed": 3, "model": {"seed": "${seed}"}, "run_dir": "runs/s${seed}"})
     {'seed': 3, 'model': {'seed': 3}, 'run_dir': 'runs/s3'}
@@ -78,10 +78,10 @@ def interpolated(content: Any) -> Any:
     return _interpolated(content, content, (), (), iter(range(_MOST_REFERENCES)))
 
 
-def _value(text: str, named: str) -> Any:
+def _value(text: str, name: str) -> Any:
     if len(text) > plain_yaml.MOST_BYTES:
         text = "[" * plain_yaml.MOST_DEPTH * 2
-    return plain_yaml.parsed(text, named=named)
+    return plain_yaml.parse(text, name=name)
 
 
 def _with(content: Any, path: KeyPath, value: Any, whole: KeyPath) -> Any:
@@ -90,13 +90,13 @@ def _with(content: Any, path: KeyPath, value: Any, whole: KeyPath) -> Any:
     key, rest = path[0], path[1:]
     if isinstance(content, list):
         if not key.isdecimal() or int(key[:9]) >= len(content):
-            raise _no_place(whole, f"a number below {len(content)}, for this is a list")
+            raise _no_key(whole, f"an index below {len(content)}, because this is a list")
         at = int(key)
         return [*content[:at], _with(content[at], rest, value, whole), *content[at + 1 :]]
     if content is not None and not isinstance(content, dict):
         if isinstance(content, str):  # `optimizer: adam` is short for `optimizer: {name: adam}`
             return _with({"name": content}, path, value, whole)
-        raise _no_place(whole, "keys, but a value stands there")
+        raise _no_key(whole, "a mapping, but this is a single value")
     inside = {} if content is None else content
     return {**inside, key: _with(inside.get(key), rest, value, whole)}
 
@@ -115,25 +115,27 @@ def _interpolated(value: Any, root: Any, place: KeyPath, seen: KeyPath, left: It
     if not isinstance(value, str) or "${" not in value:
         return value
     if "${" in _REFERENCE.sub("", value):
-        raise _unclosed(value, place)
+        raise _unclosed_reference(value, place)
     whole = _REFERENCE.fullmatch(value)
     if whole:
-        return _referred(whole[1], root, seen, left)
+        return _resolve(whole[1], root, seen, left)
     text = ""
     at = 0
     for found in _REFERENCE.finditer(value):
-        text += value[at : found.start()] + str(_referred(found[1], root, seen, left))
+        text += value[at : found.start()] + str(_resolve(found[1], root, seen, left))
         at = found.end()
         if len(text) > _MOST_CHARACTERS:
-            raise _no_reference(found[1], f"a text of more than {_MOST_CHARACTERS:,} characters")
+            raise _invalid_reference(
+                found[1], f"a text of more than {_MOST_CHARACTERS:,} characters"
+            )
     return text + value[at:]
 
 
-def _referred(name: str, root: Any, seen: KeyPath, left: Iterator[int]) -> Any:
+def _resolve(name: str, root: Any, seen: KeyPath, left: Iterator[int]) -> Any:
     if name in seen:
-        raise _no_reference(name, "a circle: " + " -> ".join([*seen, name])[:200])
+        raise _invalid_reference(name, "a circular reference: " + " -> ".join([*seen, name])[:200])
     if next(left, None) is None:
-        raise _no_reference(name, f"more than {_MOST_REFERENCES:,} references")
+        raise _invalid_reference(name, f"more than {_MOST_REFERENCES:,} references")
     found = root
     for key in name.split("."):
         if isinstance(found, list) and key.isdecimal() and int(key[:9]) < len(found):
@@ -141,42 +143,42 @@ def _referred(name: str, root: Any, seen: KeyPath, left: Iterator[int]) -> Any:
         elif isinstance(found, dict) and key in found:
             found = found[key]
         else:
-            raise _no_reference(name, "nothing of this name")
+            raise _invalid_reference(name, "no such key")
     if isinstance(found, dict | list):
-        raise _no_reference(name, "not a single value")
+        raise _invalid_reference(name, "a mapping or list, not a single value")
     return _interpolated(found, root, (name,), (*seen, name), left)
 
 
-def _unclosed(value: str, place: KeyPath) -> ConfigurationError:
+def _unclosed_reference(value: str, place: KeyPath) -> ConfigurationError:
     where = ".".join(place)[:200]
     return ConfigurationError(
         message(
             f"A reference in the value of {where} is not closed.",
             expected="${a.b}, where a.b is a single value in the same config",
-            received=f"{where}: {value[:80]!r}, a ${{ without its }}",
-            do="write ${seed} to use the value of seed; a reference cannot contain another one",
+            received=f"{where}: {value[:80]!r}, a ${{ without a closing }}",
+            do="write ${seed} to use the value of seed; references cannot be nested",
         )
     )
 
 
-def _no_reference(name: str, received: str) -> ConfigurationError:
+def _invalid_reference(name: str, received: str) -> ConfigurationError:
     return ConfigurationError(
         message(
-            f"The reference ${{{name[:80]}}} leads nowhere.",
+            f"The reference ${{{name[:80]}}} cannot be resolved.",
             expected="${a.b}, where a.b is a single value in the same config",
             received=received,
-            do="correct the name; other forms, as for environment variables, are not known",
+            do="correct the name; other forms, such as environment variables, are not supported",
         )
     )
 
 
-def _no_place(path: KeyPath, expected: str) -> ConfigurationError:
+def _no_key(path: KeyPath, expected: str) -> ConfigurationError:
     return ConfigurationError(
         message(
-            "There is no such place in the config.",
+            "No such key in the config.",
             expected=expected,
             received=".".join(path)[:200],
-            do="look at the config as it is: loopwright train ... --show",
+            do="print the config: loopwright train ... --show",
         )
     )
 
@@ -188,16 +190,16 @@ _MOST_SHOWN = 5
 def load(
     source: str, overrides: Iterable[str] = (), *, environment: Mapping[str, str] | None = None
 ) -> Config:
-    """The config of a recipe, a task or a file; the command line wins over the environment.
+    """Load the config of a recipe, a task or a file; overrides win over the environment.
 
     >>> load("digits", ["fit.epochs=5"]).fit.epochs
     5
     """
-    return from_content(start(source), overrides, environment=environment)
+    return from_content(parse_source(source), overrides, environment=environment)
 
 
-def start(source: str) -> Any:
-    """What a word on the command line stands for: a file, `module:function`, or a recipe."""
+def parse_source(source: str) -> Any:
+    """Return the content that a source names: a file, `module:function`, or a recipe."""
     if source.endswith((".yaml", ".yml")):
         return plain_yaml.read(source)
     if ":" in source:
@@ -211,72 +213,72 @@ def from_content(
     *,
     environment: Mapping[str, str] | None = None,
 ) -> Config:
-    """Everything put together, interpolated and checked."""
+    """Merge, interpolate and validate a config."""
     if content is None:
         content = {}
     if not isinstance(content, dict):
-        raise _refused([f"a {type(content).__name__} instead of keys and values"])
+        raise _invalid([f"a {type(content).__name__} instead of a mapping"])
     content = with_values(content, from_environment(environment or {}))
     content = with_values(content, from_command_line(overrides))
     try:
         return Config.model_validate(interpolated(content))
     except ValidationError as error:
-        raise _refused([_explained(one) for one in error.errors()[:_MOST_SHOWN]]) from None
+        raise _invalid([_describe(one) for one in error.errors()[:_MOST_SHOWN]]) from None
     except RecursionError:
-        raise _refused(["values too deep in each other"]) from None
+        raise _invalid(["values nested too deeply"]) from None
 
 
-def written(config: Config) -> str:
-    """The config as a file that says everything, and that `load` reads back as the same.
+def to_yaml(config: Config) -> str:
+    """Return the complete config as YAML, which `load` reads back as an equal config.
 
-    >>> from_content(plain_yaml.parsed(written(load("digits")), named="It")) == load("digits")
+    >>> from_content(plain_yaml.parse(to_yaml(load("digits")), name="It")) == load("digits")
     True
     """
-    return plain_yaml.written(plain(config))
+    return plain_yaml.dump(to_dict(config))
 
 
-def plain(config: Config) -> dict[str, Any]:
-    """The config as plain values, without the keys of the schema that say nothing.
+def to_dict(config: Config) -> dict[str, Any]:
+    """Return the config as plain values, without the keys of the schema that are None.
 
-    >>> plain(load("digits", ["model.rate=null"]))["model"]
+    >>> to_dict(load("digits", ["model.rate=null"]))["model"]
     {'rate': None}
     """
     content = config.model_dump()
-    content["fit"] = _saying(content["fit"])
-    content["keep"] = [_saying(rule) for rule in content["keep"]]
-    return _saying(content)
+    content["fit"] = _without_none(content["fit"])
+    content["keep"] = [_without_none(rule) for rule in content["keep"]]
+    return _without_none(content)
 
 
-def _saying(content: dict[str, Any]) -> dict[str, Any]:
+def _without_none(content: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in content.items() if value is not None}
 
 
 def save(config: Config, run_dir: Path) -> None:
-    """Writes `config.yaml` into a run directory, whole or not at all."""
-    disk.write_whole(run_dir, FILE, written(config).encode(), durable=True)
+    """Write `config.yaml` into a run directory, atomically."""
+    disk.write_whole(run_dir, FILE, to_yaml(config).encode(), durable=True)
 
 
 def saved_in(run_dir: Path, overrides: Iterable[str] = ()) -> Config | None:
-    """The config that a run was started with; None if it was started without one."""
+    """Return the config that a run was started with; None if there is none."""
     if disk.status(run_dir, FILE) is None:
         return None
     return from_content(plain_yaml.read_in(run_dir, FILE), overrides)
 
 
-def _explained(error: Any) -> str:
+def _describe(error: Any) -> str:
     place = ".".join(str(key) for key in error["loc"])[:200]
     text = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         known = _keys_at(error["loc"][:-1])
         near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
-        return f"{place} is unknown; {hint}"
+        hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
+        return f"unknown key {place}; {hint}"
     received = f", not {error['input']!r:.80}" if error["type"] != "value_error" else ""
     return f"{place or 'the config'}: {text[:1].lower()}{text[1:]}{received}"
 
 
 def _keys_at(path: Sequence[Any]) -> list[str]:
-    """The keys that the schema knows at a place."""
+    """Return the keys that the schema defines at a path."""
     model: Any = Config
     for key in path:
         if isinstance(key, int):
@@ -292,12 +294,12 @@ def _model_in(annotation: Any) -> Any:
     return next((model for model in found if model is not None), None)
 
 
-def _refused(problems: list[str]) -> ConfigurationError:
+def _invalid(problems: list[str]) -> ConfigurationError:
     return ConfigurationError(
         message(
-            "The config cannot be used.",
-            expected="what `loopwright schema` describes",
+            "Invalid config.",
+            expected="a config that matches `loopwright schema`",
             received="; ".join(problems),
-            do="correct it, or leave it out: everything but recipe or task has a default",
+            do="correct the value, or omit it: every key except recipe or task has a default",
         )
     )

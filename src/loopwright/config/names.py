@@ -1,7 +1,7 @@
-"""The parts that a config may name: a closed list, and losses and metrics of a person's own code.
+"""The parts that a config may name: a closed list, plus the user's losses and metrics.
 
-Those of Keras are its own names. Left out are parts that take other parts or functions, and
-callbacks that write wherever they are told to or send what they hear: Loopwright saves by itself.
+The names of Keras parts are those of Keras. Excluded are parts that take other parts or functions,
+and callbacks that write to any path or send data: Loopwright saves checkpoints itself.
 """
 
 import difflib
@@ -111,7 +111,7 @@ _KERAS_METRICS = (
     "TruePositives",
 )
 ACCURACY = ("accuracy", "acc")
-"""Keras chooses the kind of accuracy by the shapes of labels and predictions."""
+"""Keras chooses the kind of accuracy from the shapes of labels and predictions."""
 
 COMPONENTS = "loopwright.components"
 MODULES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -123,7 +123,7 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """Losses and metrics that a config may name as `module:object`."""
 
-# `huber` by itself is the one of Keras: case does not matter in a name.
+# `huber` alone is the Keras loss: names are case-insensitive.
 LOSSES = (*_KERAS_LOSSES, "HuberLoss", "huber_with")
 METRICS = (*ACCURACY, *_KERAS_METRICS, "HuberMetric", "Perplexity", "huber_with")
 
@@ -134,7 +134,7 @@ KINDS = {
     "loss": LOSSES,
     "metric": METRICS,
 }
-SHORT = {
+ALIASES = {
     "bce": "BinaryCrossentropy",
     "kld": "KLDivergence",
     "mae": "MeanAbsoluteError",
@@ -142,40 +142,40 @@ SHORT = {
     "mse": "MeanSquaredError",
     "msle": "MeanSquaredLogarithmicError",
 }
-"""Keras' short names of losses and metrics."""
+"""The aliases that Keras has for losses and metrics."""
 
-OWN = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+CUSTOM = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 """`MODULE:OBJECT`, as a regular expression."""
 
 _PACKAGES = ("keras", "loopwright", "tensorflow", "tf")
 
 
-def spelled(name: str, kind: str) -> str | None:
-    """Return the canonical name; case and underscores do not matter. None if it is unknown.
+def canonical(name: str, kind: str) -> str | None:
+    """Return the canonical name, ignoring case and underscores; None if it is unknown.
 
-    >>> spelled("adamw", "optimizer"), spelled("os.system", "callback")
+    >>> canonical("adamw", "optimizer"), canonical("os.system", "callback")
     ('AdamW', None)
-    >>> spelled("mse", "loss"), spelled("keras.metrics:AUC", "metric")
+    >>> canonical("mse", "loss"), canonical("keras.metrics:AUC", "metric")
     ('MeanSquaredError', 'AUC')
     """
     module, colon, inside = name.rpartition(":")
     if colon:
         if inside not in MODULES.get(kind, {}).get(module, ()):
             return None
-        return inside if spelled(inside, kind) == inside else name
+        return inside if canonical(inside, kind) == inside else name
     if kind in MODULES:
-        name = SHORT.get(name.lower(), name)
-    return next((known for known in KINDS[kind] if _bare(known) == _bare(name)), None)
+        name = ALIASES.get(name.lower(), name)
+    return next((known for known in KINDS[kind] if _normalized(known) == _normalized(name)), None)
 
 
-def is_own(name: str) -> bool:
-    """Whether a name is `MODULE:OBJECT` of a person's own code.
+def is_custom(name: str) -> bool:
+    """Return whether a name is `MODULE:OBJECT` of the user's own code.
 
-    >>> is_own("mine:focal"), is_own("keras.losses:Huber"), is_own("Huber")
+    >>> is_custom("mine:focal"), is_custom("keras.losses:Huber"), is_custom("Huber")
     (True, False, False)
     """
     package = re.split("[.:]", name, maxsplit=1)[0]
-    return re.fullmatch(OWN, name, re.ASCII) is not None and package not in _PACKAGES
+    return re.fullmatch(CUSTOM, name, re.ASCII) is not None and package not in _PACKAGES
 
 
 def unknown(name: str, kind: str) -> str:
@@ -184,12 +184,12 @@ def unknown(name: str, kind: str) -> str:
     >>> unknown("adm", "optimizer")
     "unknown optimizer 'adm'; did you mean Adam?"
     """
-    known = {_bare(one): one for one in (*(SHORT if kind in MODULES else ()), *KINDS[kind])}
-    near = difflib.get_close_matches(_bare(name.rpartition(":")[2])[:80], known, n=1)
+    known = {_normalized(one): one for one in (*(ALIASES if kind in MODULES else ()), *KINDS[kind])}
+    near = difflib.get_close_matches(_normalized(name.rpartition(":")[2])[:80], known, n=1)
     hint = f"did you mean {known[near[0]]}?" if near else f"choose one of {', '.join(KINDS[kind])}"
     own = "" if near or kind not in MODULES else ", or MODULE:OBJECT of this project"
     return f"unknown {kind} {name!r:.80}; {hint}{own}"
 
 
-def _bare(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.lower().replace("_", "")

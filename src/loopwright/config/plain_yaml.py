@@ -1,7 +1,7 @@
-"""YAML as a config may use it: plain values, once each, of limited size. Nothing is executed.
+"""Read and write the safe subset of YAML that configs use. Nothing is executed.
 
-Other than PyYAML by itself: `1e-3` is a number, `no` a word, a date a word; a key that comes twice,
-an alias and a tag are refused.
+Unlike plain PyYAML: `1e-3` is a number, `no` and dates are strings; duplicate keys, aliases, tags
+and files beyond a size limit are refused.
 """
 
 import os
@@ -19,13 +19,13 @@ MOST_BYTES = 1_000_000
 MOST_PARTS = 20_000
 MOST_DEPTH = 50
 
-# libyaml is ten times as fast; where it is missing, the same in Python.
+# libyaml is ten times faster; without it, fall back to pure Python.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @final
 class _PlainLoader(_Loader):
-    """Mappings with keys that are words and come once; numbers as people write them."""
+    """Requires unique string keys; reads numbers in all common notations."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
@@ -33,9 +33,9 @@ class _PlainLoader(_Loader):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
             if not isinstance(key, str):
-                raise ValueError(f"the key {key!r:.80} is not a word: put it into quotes")
+                raise ValueError(f"the key {key!r:.80} is not a string: quote it")
             if keys.count(key) > 1:
-                raise ValueError(f"the key {key!r:.80} comes twice")
+                raise ValueError(f"duplicate key {key!r:.80}")
         return super().construct_mapping(node, deep=deep)
 
 
@@ -50,7 +50,7 @@ def _number(loader: Any, node: Any) -> float:
 
 @final
 class _PlainDumper(yaml.SafeDumper):
-    """Puts into quotes what either we or others would take for something else than a word."""
+    """Quotes strings that this loader or another one would not read as strings."""
 
 
 _EXPONENT = r"[eE][-+]?[0-9]+"
@@ -73,43 +73,43 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:int", _integer)
 _PlainLoader.add_constructor("tag:yaml.org,2002:float", _number)
 
 
-def written(content: Any) -> str:
-    """A YAML text that `parsed` reads back as the same.
+def dump(content: Any) -> str:
+    """Return YAML that `parse` reads back as an equal value.
 
-    >>> print(written({"a": "1e-3", "b": 0.001}), end="")
+    >>> print(dump({"a": "1e-3", "b": 0.001}), end="")
     a: '1e-3'
     b: 0.001
     """
     return yaml.dump(content, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True)
 
 
-def parsed(text: str, *, named: str) -> Any:
-    """The value of a YAML text; `named` is what errors call it.
+def parse(text: str, *, name: str) -> Any:
+    """Return the value of a YAML text; errors call the text `name`.
 
-    >>> parsed("{learning_rate: 1e-3, name: no}", named="an example")
+    >>> parse("{learning_rate: 1e-3, name: no}", name="an example")
     {'learning_rate': 0.001, 'name': 'no'}
     """
     try:
-        _require_harmless(text)
+        _require_plain(text)
         return yaml.load(text, _PlainLoader)
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
         raise ConfigurationError(
             message(
-                f"{named} cannot be read as YAML.",
-                expected="plain values: words, numbers, lists, and keys that come once",
+                f"{name} cannot be parsed as YAML.",
+                expected="plain values: strings, numbers, lists, mappings with unique keys",
                 received=_in_one_line(error),
-                do="correct it there",
+                do="correct the YAML",
             )
         ) from None
 
 
 def read(path: "str | os.PathLike[str]") -> Any:
-    """The value of a YAML file that a person named."""
+    """Read a YAML file that the user named."""
     path = Path(path)
     try:
-        # A named pipe would block forever, and a device never end.
+        # A named pipe would block forever, and a device would never end.
         if not path.is_file():
-            raise FileNotFoundError(2, "there is no such file")
+            raise FileNotFoundError(2, "no such file")
         with path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)
     except OSError as error:
@@ -118,7 +118,7 @@ def read(path: "str | os.PathLike[str]") -> Any:
 
 
 def read_in(run_dir: Path, name: str) -> Any:
-    """The value of a YAML file of a run; no symlink is followed."""
+    """Read a YAML file of a run, without following symlinks."""
     try:
         raw = disk.read(run_dir, name, MOST_BYTES + 1)
     except OSError as error:
@@ -141,21 +141,21 @@ def _value(raw: bytes, path: Path) -> Any:
     try:
         text = raw.decode("utf-8")
     except ValueError:
-        raise _unreadable(path, "it is not UTF-8") from None
+        raise _unreadable(path, "not UTF-8") from None
     if len(raw) > MOST_BYTES:
         raise ConfigurationError(
             message(
-                f"{path} is too large for a config.",
+                f"The config {path} is too large.",
                 expected=f"at most {MOST_BYTES:,} bytes",
                 received="more",
-                do="keep data in files of its own and name them in the config",
+                do="move data to separate files and name them in the config",
             )
         )
-    return parsed(text, named=f"The config {path}")
+    return parse(text, name=f"The config {path}")
 
 
-def _require_harmless(text: str) -> None:
-    """Looks at the text part by part, before anything is made of it."""
+def _require_plain(text: str) -> None:
+    """Check the parser events of a text before any object is built from it."""
     depth = 0
     for count, event in enumerate(yaml.parse(text, _Loader)):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):

@@ -1,6 +1,6 @@
-"""What a config can say. A closed schema: what is not here is refused."""
+"""The schema of configs. It is closed: unknown keys are refused."""
 
-# To pyright every model of pydantic is abstract, with variables that only its metaclass sets.
+# Pyright does not see that pydantic's metaclass sets the fields of a model.
 # pyright: reportUninitializedInstanceVariable=false
 
 import re
@@ -33,9 +33,9 @@ def _interval(text: str) -> str:
         raise ValueError("not an interval: write '500 steps', '1 epoch' or '10 minutes'") from None
 
 
-def _no_truth(value: Any) -> Any:
+def _not_boolean(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("a whole number of 1 or more")
+        raise ValueError("not a whole number of 1 or more")
     return value
 
 
@@ -46,7 +46,7 @@ def _known_edit(name: str) -> str:
 
 
 Interval = Annotated[str, Field(max_length=40), AfterValidator(_interval)]
-Count = Annotated[PositiveInt, BeforeValidator(_no_truth)]
+Count = Annotated[PositiveInt, BeforeValidator(_not_boolean)]
 Options = dict[str, Plain]
 Edits = Annotated[list[Annotated[str, AfterValidator(_known_edit)]], Field(max_length=50)]
 
@@ -56,7 +56,7 @@ _CLOSED = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 @final
 class Named(BaseModel):
-    """A part by its name and its options: `{name: Adam, learning_rate: 1e-3}`, or just `adam`."""
+    """A part with its name and options: `{name: Adam, learning_rate: 1e-3}`, or just `adam`."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -64,17 +64,17 @@ class Named(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything beside the name."""
+        """All keys except the name."""
         return dict(self.model_extra or {})
 
 
-def _whole(value: Any) -> Any:
+def _expand(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
 def _known(part: dict[str, Any], kind: str) -> dict[str, Any]:
-    """A part with its canonical name, and those of the schedules inside it."""
-    name = names.spelled(str(part.get("name")), kind)
+    """Return a part with canonical names, also in nested schedules."""
+    name = names.canonical(str(part.get("name")), kind)
     if name is None:
         raise ValueError(names.unknown(str(part.get("name")), kind))
     inside = {
@@ -98,32 +98,34 @@ def _known_loss(part: Named) -> Named:
 
 def _known_metric(part: Named) -> Named:
     content = part.model_dump()
-    if part.name.lower() in names.SHORT:
+    if part.name.lower() in names.ALIASES:
         content.setdefault("as", part.name.lower())  # Keras reports `mae` as `mae`
     reported = content.get("as", "")
     if not isinstance(reported, str) or not re.fullmatch(r"(?!val_|loss\Z)[\w.-]{0,80}", reported):
         raise ValueError(
-            "`as` is the name to report: letters, digits, '_', '.', '-'; no val_ or loss"
+            "`as` is the reported name: letters, digits, '_', '.', '-'; not loss, no prefix val_"
         )
     found = _known_objective(Named(**content), "metric")
     if found.name in names.ACCURACY and found.options:
         raise ValueError(
-            f"{found.name} takes no arguments: Keras chooses its kind; name the kind, "
+            f"{found.name} takes no arguments: Keras chooses the class; name a class instead, "
             "for example SparseCategoricalAccuracy"
         )
     return found
 
 
 def _known_objective(part: Named, kind: str) -> Named:
-    """A loss or metric with its canonical name, or with that of a person's own code."""
-    if names.is_own(part.name):
+    """Return a loss or metric with its canonical name; custom code keeps its name."""
+    if names.is_custom(part.name):
         return part
-    name = names.spelled(part.name, kind)
+    name = names.canonical(part.name, kind)
     if name is None:
         raise ValueError(names.unknown(part.name, kind))
     for key, value in part.options.items():
         if not _is_plain(value):
-            raise ValueError(f"{key} of {name} is a number, a word, true, false or a list of these")
+            raise ValueError(
+                f"{key} of {name} must be a number, string, boolean or a list of these"
+            )
     return Named(**{**part.options, "name": name})
 
 
@@ -133,33 +135,33 @@ def _is_plain(value: Any) -> bool:
     return not isinstance(value, dict)
 
 
-def _described(kind: str) -> Any:
-    short = list(names.SHORT) if kind in names.MODULES else []
+def _json_schema(kind: str) -> Any:
+    short = list(names.ALIASES) if kind in names.MODULES else []
     choice: dict[str, Any] = {"enum": [*names.KINDS[kind], *short]}
     if kind in names.MODULES:
-        own = {"type": "string", "pattern": f"^{names.OWN}$", "description": "MODULE:OBJECT"}
-        choice = {"anyOf": [choice, own]}
-    whole = {"type": "object", "properties": {"name": choice}, "required": ["name"]}
-    return WithJsonSchema({"anyOf": [choice, whole]})
+        custom = {"type": "string", "pattern": f"^{names.CUSTOM}$", "description": "MODULE:OBJECT"}
+        choice = {"anyOf": [choice, custom]}
+    mapping = {"type": "object", "properties": {"name": choice}, "required": ["name"]}
+    return WithJsonSchema({"anyOf": [choice, mapping]})
 
 
 Optimizer = Annotated[
-    Named, BeforeValidator(_whole), AfterValidator(_known_optimizer), _described("optimizer")
+    Named, BeforeValidator(_expand), AfterValidator(_known_optimizer), _json_schema("optimizer")
 ]
 Callback = Annotated[
-    Named, BeforeValidator(_whole), AfterValidator(_known_callback), _described("callback")
+    Named, BeforeValidator(_expand), AfterValidator(_known_callback), _json_schema("callback")
 ]
-Loss = Annotated[Named, BeforeValidator(_whole), AfterValidator(_known_loss), _described("loss")]
+Loss = Annotated[Named, BeforeValidator(_expand), AfterValidator(_known_loss), _json_schema("loss")]
 Metric = Annotated[
-    Named, BeforeValidator(_whole), AfterValidator(_known_metric), _described("metric")
+    Named, BeforeValidator(_expand), AfterValidator(_known_metric), _json_schema("metric")
 ]
 
 
 @final
 class Keep(BaseModel):
-    """Checkpoints that stay: `{latest: 3}` or `{best: val_loss, count: 1, mode: min}`.
+    """A rule for checkpoints to keep: `{latest: 3}` or `{best: val_loss, count: 1, mode: min}`.
 
-    `mode` is min or max; auto goes by the name of the metric, where the name tells the direction.
+    `mode` is min or max; auto chooses by the name of the metric, where the name is known.
     """
 
     model_config = _CLOSED
@@ -172,10 +174,10 @@ class Keep(BaseModel):
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
         if (self.latest is None) == (self.best is None):
-            raise ValueError("one of latest and best")
+            raise ValueError("give exactly one of latest and best")
         if self.best and self.mode == "auto" and larger_is_better(self.best) is None:
             raise ValueError(
-                f"the name {self.best!r} does not tell whether smaller or larger is better: "
+                f"the direction of {self.best!r} is unknown (smaller or larger is better): "
                 f"add mode, as in {{best: {self.best}, mode: max}}"
             )
         return self
@@ -183,7 +185,7 @@ class Keep(BaseModel):
 
 @final
 class Fit(BaseModel):
-    """What `Trainer.fit` is asked for; what is left out is as the recipe or task has it."""
+    """Arguments of `Trainer.fit`; omitted ones come from the recipe or task."""
 
     model_config = _CLOSED
 
@@ -203,7 +205,7 @@ class Fit(BaseModel):
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         if self.epochs is not None and self.until is not None:
-            raise ValueError("epochs and until both say how long to train: leave one out")
+            raise ValueError("epochs and until both set the length of the training: omit one")
         return self
 
 
@@ -213,18 +215,20 @@ def _format(value: Any) -> Any:
 
 @final
 class Export(BaseModel):
-    """What is exported in the end: `saved_model`, or `{format: keras, checkpoint: best}`."""
+    """The export after the training: `saved_model`, or `{format: keras, checkpoint: best}`."""
 
     model_config = _CLOSED
 
     format: Literal["saved_model", "keras"] = "saved_model"
     checkpoint: Literal["best", "last"] = "last"
-    averaged: bool = Field(default=False, description="the averages of optimizers with use_ema")
+    averaged: bool = Field(
+        default=False, description="the averaged weights of optimizers with use_ema"
+    )
 
 
 def _module_and_function(text: str) -> str:
-    if not re.fullmatch(names.OWN, text, re.ASCII):
-        raise ValueError("it is named MODULE:FUNCTION, a file of this project and its function")
+    if not re.fullmatch(names.CUSTOM, text, re.ASCII):
+        raise ValueError("not MODULE:FUNCTION, a module of this project and its function")
     return text
 
 
@@ -233,13 +237,13 @@ Function = Annotated[str, Field(max_length=200), AfterValidator(_module_and_func
 
 def _directory_name(text: str) -> str:
     if not text or "\0" in text:
-        raise ValueError("not the name of a directory")
+        raise ValueError("not a valid directory name")
     return text
 
 
 @final
 class Config(BaseModel):
-    """A training: what, on what, how, for how long."""
+    """A training: task, data, parts, length, and where it is saved."""
 
     model_config = _CLOSED
 
@@ -247,17 +251,17 @@ class Config(BaseModel):
     task: Function | None = None
     run_dir: Annotated[str, Field(max_length=1000), AfterValidator(_directory_name)] | None = None
     quick: bool = Field(
-        default=False, description="seconds instead of minutes, where a recipe offers it"
+        default=False, description="a small version that trains in seconds, if the recipe has one"
     )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    model: Options = Field(default_factory=dict, description="arguments of the function task()")
+    model: Options = Field(default_factory=dict, description="arguments of the task function")
     data: Options = Field(default_factory=dict, description="arguments of experiment()")
     optimizer: Optimizer | None = None
     loss: Loss | None = Field(
-        default=None, description="what is minimised; left out, the loss of the recipe or task"
+        default=None, description="the loss; by default that of the recipe or task"
     )
     metrics: Annotated[list[Metric], Field(max_length=50)] | None = Field(
-        default=None, description="what is reported; left out, the metrics of the recipe or task"
+        default=None, description="the metrics; by default those of the recipe or task"
     )
     fit: Fit = Fit()
     plan: Annotated[str, Field(max_length=1000)] = "auto"
@@ -267,11 +271,11 @@ class Config(BaseModel):
     on_nan: Literal["raise", "skip", "rollback"] = "raise"
     exact: Exact = Field(
         default="warn",
-        description="require refuses to resume in another environment; best_effort accepts "
+        description="require refuses to resume in a different environment; best_effort accepts "
         "training that cannot be resumed exactly",
     )
     on_change: Literal["refuse", "start_over"] | Edits = Field(
-        default="refuse", description="edits to accept in a run that goes on, by their names"
+        default="refuse", description="edits to accept in a resumed run, by name"
     )
     keep: Annotated[list[Keep], Field(max_length=50)] = Field(
         default_factory=lambda: [Keep(latest=3), Keep(best="val_loss")]
@@ -279,29 +283,29 @@ class Config(BaseModel):
 
     sinks: Annotated[list[Function], Field(max_length=50)] = Field(
         default_factory=list,
-        description="functions of this project that hear every event: MODULE:FUNCTION",
+        description="functions of this project that receive every event: MODULE:FUNCTION",
     )
     export: Annotated[Export, BeforeValidator(_format)] | None = None
 
     @model_validator(mode="after")
     def _one_thing_to_train(self) -> Self:
         if (self.recipe is None) == (self.task is None):
-            raise ValueError("one of recipe and task says what is trained")
+            raise ValueError("give exactly one of recipe and task")
         return self
 
     @property
     def title(self) -> str:
-        """What is trained, in a word."""
+        """The name of the recipe or of the task function."""
         return self.recipe or (self.task or "").partition(":")[2]
 
     @property
     def code(self) -> list[str]:
-        """The MODULE:OBJECT names of a person's own code that a task is made with."""
+        """The MODULE:OBJECT names of the custom task, loss and metrics."""
         parts = [*([self.loss] if self.loss else []), *(self.metrics or [])]
-        own = [part.name for part in parts if names.is_own(part.name)]
-        return list(dict.fromkeys([*([self.task] if self.task else []), *own]))
+        custom = [part.name for part in parts if names.is_custom(part.name)]
+        return list(dict.fromkeys([*([self.task] if self.task else []), *custom]))
 
     @property
     def directory(self) -> str:
-        """Where the run lies."""
+        """The run directory."""
         return self.run_dir or f"runs/{self.title}"

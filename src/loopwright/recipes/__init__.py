@@ -1,4 +1,4 @@
-"""Runnable examples that ship with the package.
+"""Recipes: runnable examples that ship with the package.
 
 from loopwright import recipes
 
@@ -15,7 +15,7 @@ from loopwright.errors import ConfigurationError, message
 
 
 def names() -> list[str]:
-    """The names of all recipes, without importing one.
+    """Return the names of all recipes, without importing one.
 
     >>> "digits" in names()
     True
@@ -25,7 +25,7 @@ def names() -> list[str]:
 
 
 def titles() -> dict[str, str]:
-    """The first line of every recipe, without importing one.
+    """Return the first docstring line of every recipe, without importing one.
 
     >>> titles()["digits"].startswith("Handwritten digits")
     True
@@ -38,14 +38,14 @@ def titles() -> dict[str, str]:
 
 
 def require(name: str) -> None:
-    """Raises in words if there is no such recipe."""
+    """Raise if there is no recipe of this name."""
     if name not in names():
         raise ConfigurationError(
             message(
-                "There is no such recipe.",
+                "Unknown recipe.",
                 expected=f"one of {', '.join(names())}",
                 received=repr(name),
-                do="choose one of these",
+                do="choose one of these; `loopwright recipes` describes them",
             )
         )
 
@@ -58,12 +58,12 @@ def run(
     quick: bool = False,
     **fit: Any,
 ) -> dict[str, float]:
-    """Trains a recipe in `runs/NAME`, or goes on there, and returns its scores.
+    """Train a recipe in `runs/NAME`, or resume it there, and return its scores.
 
-    `quick` takes seconds instead of minutes; `fit` wins over the recipe's own numbers.
+    `quick` trains a small version in seconds; `fit` overrides the recipe's settings.
     """
     require(name)
-    from loopwright import experiment  # TensorFlow comes with it
+    from loopwright import experiment  # imports TensorFlow
 
     made = importlib.import_module(f"{__name__}.{name}").experiment(quick=quick)
     return experiment.run(made, run_dir or f"runs/{name}", plan=plan, **fit)

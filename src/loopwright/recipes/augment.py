@@ -1,15 +1,14 @@
-"""Few images, changed at random: handwritten digits learned from ten images of each.
+"""Data augmentation: handwritten digits learned from ten images of each.
 
     python -m loopwright.recipes.augment
 
-The same small model is trained three ways, side by side in one step: on the images as they are; on
-images that layers of Keras shift and turn inside the compiled step; and on images that a function
-shifts and turns with NumPy and SciPy, one by one. Where albumentations is installed, it is the
-fourth.
+The same small model is trained in three ways, in one step: on the original images; on images that
+Keras layers shift and rotate inside the compiled step; and on images that a function shifts and
+rotates one by one with NumPy and SciPy. If albumentations is installed, it is the fourth.
 
-What to look at: how much this helps on images that were never seen. Layers draw from seeds that
-the task holds, functions from one that follows from epoch and example: a run that goes on draws
-what it would have drawn.
+What to look at: how much augmentation helps on unseen images. Layers draw from seeds that the task
+owns, functions from a seed that is derived from epoch and example: a resumed run draws the same
+numbers as an uninterrupted one.
 """
 
 from collections.abc import Callable
@@ -21,24 +20,21 @@ import numpy as np
 import tensorflow as tf
 from matplotlib.figure import Figure
 from scipy import ndimage
-from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import loopwright as lw
-from loopwright.recipes import _figures, run
+from loopwright.recipes import _figures, digits, run
 
 IMAGES_PER_DIGIT = 10
 SHOWN_PER_EPOCH = 10
-"""How many times an epoch shows each image: ten of a digit would make an epoch of two steps."""
+"""Repetitions of each image per epoch: otherwise an epoch would have two steps."""
 DEGREES = 15.0
-"""The most that an image is turned. It is shifted by one pixel at most: digits fill their 8x8."""
+"""The largest rotation. The largest shift is one pixel: digits fill their 8x8 pixels."""
 
 
 def load(seed: int = 0) -> dict[str, Any]:
-    """Ten images of each digit to train on, drawn with this seed; 798 to watch, 899 to test."""
-    digits = load_digits()
-    images = (digits.images[..., None] / 16.0).astype("float32")
-    labels = digits.target.astype("int32")
+    """Return ten images per digit to train on, drawn with a seed; 798 to validate, 899 to test."""
+    images, labels = digits.load_images()
     pool, test, pool_labels, test_labels = train_test_split(
         images, labels, test_size=0.5, stratify=labels, random_state=0
     )
@@ -54,7 +50,7 @@ def load(seed: int = 0) -> dict[str, Any]:
 
 
 def changed(image: Any, seed: int) -> Any:
-    """One image shifted and turned; what is drawn follows from the seed alone.
+    """Return an image shifted and rotated; the result depends on the seed only.
 
     >>> image = np.eye(8, dtype="float32")[..., None]
     >>> one, again, other = (changed(image, seed) for seed in (1, 1, 2))
@@ -66,18 +62,18 @@ def changed(image: Any, seed: int) -> Any:
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     centre = (np.array(image.shape[:2]) - 1) / 2
     offset: Any = centre - turn @ centre + np.round(random.uniform(-1, 1, size=2))
-    # Plain "constant" would cut off the border, where these digits begin.
+    # Plain "constant" would cut off the border, where these digits start.
     plane = ndimage.affine_transform(image[..., 0], turn, offset, order=1, mode="grid-constant")
     return plane[..., None]
 
 
 def changed_by_albumentations(image: Any, seed: int) -> Any:
-    """The same with albumentations: a pipeline is made for each image, from its seed."""
+    """Return the same by albumentations, with a new pipeline for each seed."""
     # Optional, and slow to import.
     import albumentations  # pyright: ignore[reportMissingModuleSource]
 
     limits: dict[str, Any] = {"translate_px": (-1, 1), "rotate": (-DEGREES, DEGREES), "p": 1.0}
-    # Its seeds are at most 32 bits long.
+    # Its seeds have at most 32 bits.
     pipeline = albumentations.Compose([albumentations.Affine(**limits)], seed=seed % 2**32)
     return pipeline(image=image)["image"].reshape(image.shape)
 
@@ -90,15 +86,15 @@ if find_spec("albumentations"):
 
 
 def with_changes(example: Any, seed: int) -> Any:
-    """An image as it is and as each function changes it; the label."""
+    """Return the original image, the image changed by each function, and the label."""
     image, label = example
     return {"plain": image, **{name: f(image, seed) for name, f in FUNCTIONS.items()}}, label
 
 
 def make_layers(seed: int) -> keras.Model:
-    """The same as layers, each with a seed of its own."""
+    """Return the same augmentation as layers, each with its own seed."""
     layers = keras.layers
-    # Shifted by whole pixels: to interpolate twice would blur images as small as these.
+    # Shift by whole pixels: interpolating twice would blur images of this size.
     shift = layers.RandomTranslation(
         1 / 8, 1 / 8, fill_mode="constant", interpolation="nearest", seed=2 * seed
     )
@@ -106,24 +102,9 @@ def make_layers(seed: int) -> keras.Model:
     return keras.Sequential([keras.Input((8, 8, 1)), shift, turn])
 
 
-def make_model() -> keras.Model:
-    """Two convolutions and a dropout, as in the recipe `digits`, half as wide."""
-    return keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            keras.layers.Conv2D(16, 3, padding="same", activation="relu"),
-            keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
-            keras.layers.MaxPooling2D(),
-            keras.layers.Flatten(),
-            keras.layers.Dropout(0.3, seed=1),
-            keras.layers.Dense(10),
-        ]
-    )
-
-
 @final
 class Comparison(lw.Task):
-    """One model for each way of changing the images, on the same images."""
+    """One model per kind of augmentation, trained on the same images."""
 
     def __init__(self, models: dict[str, keras.Model], layers: keras.Model) -> None:
         super().__init__()
@@ -132,7 +113,7 @@ class Comparison(lw.Task):
         self.cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def train_step(self, batch: Any) -> dict[str, Any]:
-        """One loss, one update for each."""
+        """Compute a loss and an update for each model."""
         images, labels = batch
         images = {**images, "layers": self.layers(images["plain"], training=True)}
         losses = {}
@@ -143,43 +124,40 @@ class Comparison(lw.Task):
         return losses
 
     def test_step(self, batch: Any) -> dict[str, Any]:
-        """The accuracy of each on images as they are."""
+        """Return the accuracy of each model on original images."""
         images, labels = batch
         read = {way: tf.argmax(m(images), -1, labels.dtype) for way, m in self.models.items()}
         return {way: tf.reduce_mean(tf.cast(r == labels, tf.float32)) for way, r in read.items()}
 
     def exports(self) -> dict[str, keras.Model]:
-        """All of them, by their ways."""
+        """Return all models by name."""
         return dict(self.models)
 
 
 def make_task(*, seed: int = 0) -> Comparison:
-    """The seed decides on the first weights, equal for all models, and on the layers' changes."""
+    """Return the task; the seed sets the initial weights, equal in all models, and the layers."""
     models = {}
     for way in TITLES:
         keras.utils.set_random_seed(seed)
-        models[way] = make_model()
+        models[way] = digits.make_model(filters=16)
     return Comparison(models, make_layers(seed))
 
 
 def make_data(images: Any, labels: Any) -> lw.Arrays:
-    """The training images with their changes, each shown several times in an epoch."""
+    """Return the training data: each image several times per epoch, with its changes."""
     rows = np.tile(np.arange(len(images)), SHOWN_PER_EPOCH)
     return lw.Arrays(images[rows], labels[rows], map=with_changes)
 
 
 def draw(history: dict[str, list[float]]) -> Figure:
-    """The accuracy of every way; and what the changes look like."""
+    """Draw the accuracy of each model, and examples of changed images."""
     figure = Figure(figsize=(8, 4), layout="constrained")
     parts: Any = figure.subfigures(1, 2, width_ratios=[3, 2])
     left, right = parts
     axes = left.subplots()
-    for way, title in TITLES.items():
-        curve = history[f"val_{way}"]
-        axes.plot(np.arange(1, len(curve) + 1), curve, label=title)
+    _figures.plot_epochs(axes, {title: history[f"val_{way}"] for way, title in TITLES.items()})
     axes.set(title="Ten images of each digit to learn from", ylabel="accuracy, validation images")
     axes.set_ylim(0.8, 1.0)
-    _figures.count_epochs(axes)
     axes.legend(title="images", loc="lower right")
     images, _ = load()["train"]
     right.suptitle("As they are, and changed by a function", fontsize=10)
@@ -192,7 +170,7 @@ def draw(history: dict[str, list[float]]) -> Figure:
 
 
 def experiment(*, seed: int = 0, quick: bool = False) -> lw.Experiment:
-    """Forty epochs, or twelve, on images drawn with this seed; the scores are test accuracies."""
+    """Return the experiment: 40 epochs, quick 12; the scores are test accuracies."""
     data = load(seed)
 
     def conclude(trainer: lw.Trainer, run_dir: str | None) -> dict[str, float]:

@@ -1,10 +1,10 @@
-"""A language model of characters: an LSTM reads Moby-Dick and says what comes next.
+"""Character language model: an LSTM reads Moby-Dick and predicts the next character.
 
     python -m loopwright.recipes.charlm
 
-What to look at: the perplexity on chapters that were never seen, between how many characters the
-model is undecided on average. It is a metric of its own, because the exponential of a mean is not
-the mean of exponentials. Beside it, what counting letters and pairs of letters gives.
+What to look at: the perplexity on unseen chapters, the number of characters that the model is
+undecided between on average. It needs its own metric, because the exponential of a mean is not the
+mean of exponentials. For comparison: the perplexity of letter and letter-pair frequencies.
 """
 
 import functools
@@ -25,7 +25,7 @@ UNKNOWN = "\0"
 
 
 def load() -> dict[str, Any]:
-    """Chapters 1 to 54 to train on, 55 to 60 to test; the alphabet is that of the first."""
+    """Return chapters 1 to 54 to train on, with their alphabet, and 55 to 60 to test."""
     packed = (resources.files("loopwright.recipes") / "data" / "moby_dick.txt.gz").read_bytes()
     text = gzip.decompress(packed).decode()
     at = text.index("CHAPTER 55.")
@@ -49,7 +49,7 @@ def _windows(numbers: Any) -> tuple[Any, Any]:
 
 
 def _counted(train: Any, test: Any, size: int) -> dict[str, float]:
-    """The perplexity of counting letters, and of counting letters after each letter."""
+    """Return the perplexity of letter frequencies and of letter-pair frequencies."""
     pairs = np.ones((size, size))
     np.add.at(pairs, (train[:-1], train[1:]), 1)
     letters, after = pairs.sum(0) / pairs.sum(), pairs / pairs.sum(1, keepdims=True)
@@ -58,7 +58,7 @@ def _counted(train: Any, test: Any, size: int) -> dict[str, float]:
 
 
 def make_model(characters: int) -> keras.Model:
-    """An embedding, an LSTM, the logits of the next character."""
+    """Return an embedding, an LSTM and the logits of the next character."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -78,7 +78,7 @@ def make_task(
     loss: Any = None,
     metrics: Any = (),
 ) -> lw.Task:
-    """Cross-entropy on logits, Adam with short gradients, perplexity and further metrics."""
+    """Return the task: cross-entropy on logits, Adam with clipping, perplexity and `metrics`."""
     keras.utils.set_random_seed(seed)
     return lw.Supervised(
         make_model(characters),
@@ -89,34 +89,35 @@ def make_task(
 
 
 def write(model: keras.Model, alphabet: str, begin: str, *, length: int) -> str:
-    """Goes on from `begin`, a character at a time, drawn from what the model expects."""
+    """Continue the text `begin` by characters sampled from the model."""
     random = np.random.default_rng(0)
     text = begin.rjust(LENGTH)
     for _ in range(length):
         window = np.array([[alphabet.index(character) for character in text[-LENGTH:]]], "int32")
-        # A little colder than what was learned: fewer words that do not exist.
+        # A temperature below 1: fewer invented words.
         chances = np.exp(model.predict_on_batch(window)[0, -1].astype("float64") / 0.7)
         text += alphabet[random.choice(len(alphabet), p=chances / chances.sum())]
     return text.lstrip()
 
 
 def draw(history: dict[str, list[float]], counted: dict[str, float]) -> Figure:
-    """The perplexity of each epoch."""
+    """Draw the perplexity of each epoch."""
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.subplots()
-    epochs = np.arange(1, len(history["perplexity"]) + 1)
-    axes.plot(epochs, history["perplexity"], label="chapters 1 to 54, while training")
-    axes.plot(epochs, history["val_perplexity"], label="chapters 55 to 60, never seen")
+    curves = {
+        "chapters 1 to 54, while training": history["perplexity"],
+        "chapters 55 to 60, never seen": history["val_perplexity"],
+    }
+    _figures.plot_epochs(axes, curves)
     for (name, value), style in zip(counted.items(), ("--", ":"), strict=True):
         axes.axhline(value, color="grey", linestyle=style, label=f"counting {name}: {value:.1f}")
     axes.set(title="The next character of Moby-Dick", ylabel="perplexity", ylim=(1, None))
-    _figures.count_epochs(axes)
     axes.legend()
     return figure
 
 
 def experiment(*, quick: bool = False) -> lw.Experiment:
-    """Eight epochs; or two, of every eighth window."""
+    """Return the experiment: 8 epochs; quick: 2, with every eighth window."""
     data = load()
     x, y = (part[:: 8 if quick else 1] for part in data["train"])
     test = tuple(part[:: 4 if quick else 1] for part in data["test"])

@@ -1,9 +1,9 @@
-"""Handwritten digits: a small convolutional classifier on scikit-learn's 1,797 images of 8x8.
+"""Handwritten digits: a small convolutional classifier for 1,797 images of 8x8 pixels.
 
     python -m loopwright.recipes.digits
 
-What to look at: the validation accuracy climbs above 0.97 within a few epochs; the scores at the
-end come from images that were used neither for training nor for validation.
+What to look at: the validation accuracy rises above 0.97 within a few epochs; the final scores are
+measured on images that were used neither for training nor for validation.
 """
 
 from typing import Any
@@ -18,11 +18,15 @@ import loopwright as lw
 from loopwright.recipes import _figures, run
 
 
-def load() -> dict[str, Any]:
-    """The images scaled to 0..1, split into train, validation and test by class."""
+def load_images() -> tuple[Any, Any]:
+    """Return all images, scaled to 0..1, and their labels."""
     digits = load_digits()
-    images = (digits.images[..., None] / 16.0).astype("float32")
-    labels = digits.target.astype("int32")
+    return (digits.images[..., None] / 16.0).astype("float32"), digits.target.astype("int32")
+
+
+def load() -> dict[str, Any]:
+    """Return the images, split into train, validation and test by class."""
+    images, labels = load_images()
     rest, test, rest_labels, test_labels = train_test_split(
         images, labels, test_size=0.2, stratify=labels, random_state=0
     )
@@ -36,13 +40,13 @@ def load() -> dict[str, Any]:
     }
 
 
-def make_model(dropout: float = 0.3) -> keras.Model:
-    """Two convolutions and a dropout: enough for 8x8."""
+def make_model(dropout: float = 0.3, filters: int = 32) -> keras.Model:
+    """Return two convolutions and a dropout: enough for 8x8 pixels."""
     return keras.Sequential(
         [
             keras.Input((8, 8, 1)),
-            keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
-            keras.layers.Conv2D(64, 3, padding="same", activation="relu"),
+            keras.layers.Conv2D(filters, 3, padding="same", activation="relu"),
+            keras.layers.Conv2D(2 * filters, 3, padding="same", activation="relu"),
             keras.layers.MaxPooling2D(),
             keras.layers.Flatten(),
             keras.layers.Dropout(dropout, seed=1),
@@ -59,7 +63,7 @@ def make_task(
     metrics: Any = None,
     dropout: float = 0.3,
 ) -> lw.Task:
-    """Cross-entropy on logits, Adam and accuracy, unless a config names others."""
+    """Return the task: cross-entropy on logits, Adam, accuracy, unless a config names others."""
     keras.utils.set_random_seed(seed)
     return lw.Supervised(
         make_model(dropout),
@@ -70,7 +74,7 @@ def make_task(
 
 
 def draw_readings(images: Any, labels: Any, read: Any) -> Figure:
-    """Test images and how they were read, the wrong ones first."""
+    """Draw test images and their predicted digits, errors first."""
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     figure.suptitle("Test images and how they were read, the wrong ones first")
     order = np.argsort(read == labels, kind="stable")
@@ -84,7 +88,7 @@ def draw_readings(images: Any, labels: Any, read: Any) -> Figure:
 
 
 def experiment(*, quick: bool = False) -> lw.Experiment:
-    """Fifteen epochs, or three; the scores are those on the test images."""
+    """Return the experiment: 15 epochs, quick 3; scores on the test images."""
     data = load()
     x, y = data["train"]
     images, labels = data["test"]

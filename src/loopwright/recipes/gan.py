@@ -1,11 +1,10 @@
-"""A GAN that writes digits: two networks, two optimizers, one step.
+"""GAN that draws digits: two networks, two optimizers, one step.
 
     python -m loopwright.recipes.gan
 
-What to look at: the grid of samples, one row for each moment of the training, one column for each
-noise. A callback keeps the rows, and what it kept is saved with the run: one that goes on draws all
-of them. A classifier that was trained on real digits then says how many
-samples it takes for a digit, and for which.
+What to look at: the grid of samples, one row per epoch, one column per noise vector. A callback
+keeps the rows; they are saved with the run, so a resumed run draws all of them. A classifier that
+was trained on real digits then counts how many samples it recognises, and as which digit.
 """
 
 from typing import Any, final
@@ -26,12 +25,12 @@ COLUMNS = 12
 
 
 def load() -> Any:
-    """The 1,797 images as rows of 64 numbers between -1 and 1."""
+    """Return the 1,797 images as rows of 64 numbers between -1 and 1."""
     return (load_digits().data / 8.0 - 1.0).astype("float32")
 
 
 def make_generator() -> keras.Model:
-    """From noise to 64 numbers."""
+    """Return the generator, from noise to 64 pixels."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -44,7 +43,7 @@ def make_generator() -> keras.Model:
 
 
 def make_discriminator() -> keras.Model:
-    """From 64 numbers to the logit of "this is a real one"."""
+    """Return the discriminator, from 64 pixels to the logit of "real"."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -60,43 +59,43 @@ def make_discriminator() -> keras.Model:
 
 @final
 class GAN(lw.Task):
-    """The discriminator learns to tell real from made, the generator to be taken for real."""
+    """The discriminator separates real from generated images; the generator deceives it."""
 
     def __init__(self, generator: keras.Model, discriminator: keras.Model) -> None:
         super().__init__()
         self.generator, self.discriminator = generator, discriminator
-        self.callback_model = generator  # of the two, the one that callbacks see
+        self.callback_model = generator  # the model that callbacks use
         self.generator_optimizer = keras.optimizers.Adam(2e-4, beta_1=0.5)
         self.discriminator_optimizer = keras.optimizers.Adam(2e-4, beta_1=0.5)
         self.seed = keras.random.SeedGenerator(0)
 
     def train_step(self, batch: Any) -> dict[str, Any]:
-        """One update of each network."""
+        """Update each network once."""
         noise = keras.random.normal((tf.shape(batch)[0], NOISE_SIZE), seed=self.seed)
         with tf.GradientTape() as tape:
             real = self.discriminator(batch, training=True)
-            made = self.discriminator(self.generator(noise, training=True), training=True)
-            # Real ones count as 0.9: a discriminator that is never quite sure stays useful.
-            d_loss = _cross_entropy(0.9, real) + _cross_entropy(0.0, made)
+            generated = self.discriminator(self.generator(noise, training=True), training=True)
+            # Label smoothing: real images count as 0.9, so that the discriminator is never certain.
+            d_loss = _cross_entropy(0.9, real) + _cross_entropy(0.0, generated)
         self.minimize(d_loss, self.discriminator, self.discriminator_optimizer, tape)
         with tf.GradientTape() as tape:
-            made = self.discriminator(self.generator(noise, training=True), training=True)
-            g_loss = _cross_entropy(1.0, made)
+            generated = self.discriminator(self.generator(noise, training=True), training=True)
+            g_loss = _cross_entropy(1.0, generated)
         self.minimize(g_loss, self.generator, self.generator_optimizer, tape)
         return {"d_loss": d_loss, "g_loss": g_loss}
 
     def predict_step(self, batch: Any) -> Any:
-        """Images for noise."""
+        """Return images for noise."""
         return self.generator(batch, training=False)
 
     def images(self) -> dict[str, Any]:
-        """Samples for TensorBoard, of the same noise every time."""
+        """Return samples for TensorBoard, always from the same noise."""
         noise = keras.random.normal((16, NOISE_SIZE), seed=0)
         samples = self.generator(noise, training=False).numpy()
         return {"samples": samples.reshape(-1, SIDE, SIDE, 1) / 2 + 0.5}
 
     def exports(self) -> dict[str, keras.Model]:
-        """The generator; the discriminator has done its work."""
+        """Return the generator only: the discriminator is needed for training only."""
         return {"serve": self.generator}
 
 
@@ -106,27 +105,27 @@ def _cross_entropy(label: float, logits: Any) -> Any:
 
 
 def make_task(*, seed: int = 0) -> GAN:
-    """The GAN, from a seed."""
+    """Return the task."""
     keras.utils.set_random_seed(seed)
     return GAN(make_generator(), make_discriminator())
 
 
 def make_reader(*, epochs: int) -> lw.Trainer:
-    """A classifier of real digits, to judge the samples by."""
+    """Train a classifier of real digits, to judge the samples."""
     trainer = lw.Trainer(digits.make_task(), plan="graph")
     trainer.fit(*digits.load()["train"], epochs=epochs, batch_size=64, verbose=0)
     return trainer
 
 
 def read(reader: lw.Trainer, samples: Any) -> Any:
-    """How many samples are taken for each digit with a confidence above 0.9."""
+    """Count the samples recognised as each digit with a confidence above 0.9."""
     logits = reader.predict(samples.reshape(-1, SIDE, SIDE, 1) / 2 + 0.5)
     is_sure = keras.ops.softmax(logits).numpy().max(-1) > 0.9
     return np.bincount(logits.argmax(-1)[is_sure], minlength=10)
 
 
 def draw(rows: dict[int, Any]) -> Figure:
-    """A row of samples for each moment, from the same noise."""
+    """Draw a row of samples per epoch, from the same noise."""
     figure = Figure(figsize=(8, 0.6 + 0.75 * len(rows)), layout="constrained")
     figure.suptitle("Samples from the same noise, as the training goes on")
     grid = figure.subplots(len(rows), COLUMNS, squeeze=False)
@@ -139,7 +138,7 @@ def draw(rows: dict[int, Any]) -> Figure:
 
 
 def experiment(*, quick: bool = False) -> lw.Experiment:
-    """A thousand epochs, or twenty; the scores are what a classifier says of 1,000 samples."""
+    """Return the experiment: 1,000 epochs, quick 20; a classifier scores 1,000 samples."""
     noise = np.random.default_rng(0).normal(size=(1000, NOISE_SIZE)).astype("float32")
     samples = KeepPredictions(noise[:COLUMNS], epochs=[5] if quick else [10, 50, 200, 500])
 

@@ -1,16 +1,16 @@
-"""Gaps in time series, filled three ways: by reconstruction, by an adversary, by both mixed.
+"""Gaps in time series, filled by reconstruction loss, adversarial loss, or both.
 
     python -m loopwright.recipes.imputation
 
-Windows of 48 hours of real weather, with gaps cut into them at random. A convolutional-recurrent
-network gets the window with straight lines over the gaps and says by how much to bend them. One is
-trained on the error of what it fills in, one only by a discriminator that has to tell what was
-measured from what was filled in, and one by the sum of both.
+The data are windows of 48 hours of real weather with random gaps. A convolutional-recurrent network
+receives the window with linear interpolation in the gaps and predicts a correction. One network is
+trained on its error, one only by a discriminator that separates measured from imputed values, and
+one on the sum of both.
 
-What to look at: the table of errors on dates that were never seen, beside that of the straight
-lines. The three are trained in the same step, on the same windows with the same gaps. An adversary
-asks for what looks measured, which is not the same as what is near the truth: alone, it swings from
-epoch to epoch around the straight lines or worse. Mixed in, it does no harm.
+What to look at: the table of errors on unseen dates, compared with linear interpolation. The three
+are trained in the same step, on the same windows with the same gaps. A discriminator rewards values
+that look measured, which need not be close to the truth: alone, its error varies from epoch to
+epoch and is no better than linear interpolation. Mixed in, it does no harm.
 """
 
 from typing import Any, final
@@ -22,11 +22,10 @@ from matplotlib.figure import Figure
 
 import loopwright as lw
 from loopwright.recipes import _figures, run
-from loopwright.recipes import _figures as _weather
 
 
 def draw_gaps(windows: Any, seed: Any) -> Any:
-    """Where values of windows are hidden: in half of the columns, 6 to 24 hours long."""
+    """Draw a mask of hidden values: in half of the columns, 6 to 24 hours long."""
     hours, columns = windows.shape[1:]
     shape = (tf.shape(windows)[0], 1, columns)
     begin = keras.random.randint(shape, 1, hours - 12, seed=seed)
@@ -36,8 +35,8 @@ def draw_gaps(windows: Any, seed: Any) -> Any:
     return is_cut & (hour >= begin) & (hour < begin + length)
 
 
-def straight_lines(values: Any, is_seen: Any) -> Any:
-    """The windows with straight lines from one seen value to the next, level at both ends."""
+def interpolate(values: Any, is_seen: Any) -> Any:
+    """Return the windows with linear interpolation between seen values, constant at both ends."""
     values, is_seen = (tf.transpose(part, (0, 2, 1)) for part in (values, is_seen))
     hours = values.shape[-1]
     hour = tf.range(hours)
@@ -53,15 +52,15 @@ def straight_lines(values: Any, is_seen: Any) -> Any:
 
 
 HOURS = 48
-COLUMNS = _weather.COLUMNS[:5]
+COLUMNS = _figures.COLUMNS[:5]
 TITLES = {"temp": "temperature", "humid": "humidity", "pressure": "pressure"}
 WEIGHTS = {"reconstruction": (1.0, 0.0), "adversarial": (0.0, 1.0), "mixed": (1.0, 0.02)}
-"""Of the error and of the adversary, in the loss of each variant."""
+"""Weights of the error and of the adversarial loss in each variant."""
 
 
 def load() -> dict[str, Any]:
-    """Standardised windows, and where they are known; the test is after the 23rd of each month."""
-    hours, values = _weather.read()
+    """Return standardized windows and masks of known values; test days are after the 23rd."""
+    hours, values = _figures.read_weather()
     values = values[..., :5]
     day = (hours.astype("datetime64[D]") - hours.astype("datetime64[M]")).astype(int) + 1
     is_test = day >= 24
@@ -85,7 +84,7 @@ def load() -> dict[str, Any]:
 
 
 def make_imputer() -> keras.Model:
-    """Convolutions see what is near, a recurrent layer what is far; it begins with no bend."""
+    """Return convolutions for short range, a GRU for long range; initially no correction."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -98,7 +97,7 @@ def make_imputer() -> keras.Model:
 
 
 def make_discriminator() -> keras.Model:
-    """For every value of a window the logit of "this was measured"."""
+    """Return the discriminator: for each value of a window the logit of "measured"."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -111,14 +110,14 @@ def make_discriminator() -> keras.Model:
 
 @final
 class Imputation(lw.Task):
-    """Three imputers, and a discriminator for each that has an adversary."""
+    """Three imputers, and a discriminator for each with an adversarial loss."""
 
     def __init__(self) -> None:
         super().__init__()
         adversarial = [name for name, (_, adversary) in WEIGHTS.items() if adversary]
         self.imputers = {name: make_imputer() for name in WEIGHTS}
         self.discriminators = {name: make_discriminator() for name in adversarial}
-        # An adversary's gradient does not get smaller near the truth, as that of an error does.
+        # Unlike the gradient of an error, an adversarial one does not shrink near the truth.
         self.optimizers = {
             name: keras.optimizers.Adam(2e-3 if error else 2e-4, beta_1=0.9 if error else 0.5)
             for name, (error, _) in WEIGHTS.items()
@@ -127,16 +126,16 @@ class Imputation(lw.Task):
         self.seed = keras.random.SeedGenerator(0)
 
     def filled(self, name: str, lines: Any, is_seen: Any) -> Any:
-        """Lines, bent where nothing was seen."""
+        """Return the interpolation, corrected where values are hidden."""
         seen = tf.cast(is_seen, tf.float32)
         return lines + (1 - seen) * self.imputers[name](tf.concat([lines, seen], -1))
 
     def train_step(self, batch: Any) -> dict[str, Any]:
-        """The same gaps for all three; one update of each network."""
+        """Update each network once, with the same gaps for all three variants."""
         values, is_known = batch["values"], batch["is_known"]
         is_hidden = is_known & draw_gaps(values, self.seed)
         is_seen = is_known & ~is_hidden
-        lines = straight_lines(values, is_seen)
+        lines = interpolate(values, is_seen)
         errors = {}
         for name, (error_weight, adversary_weight) in WEIGHTS.items():
             with tf.GradientTape() as tape:
@@ -161,7 +160,7 @@ class Imputation(lw.Task):
         self.minimize(loss, discriminator, self.discriminator_optimizers[name], tape)
 
     def test_step(self, batch: Any) -> dict[str, Any]:
-        """The mean absolute error over hidden hours, in standard deviations."""
+        """Return the mean absolute error over hidden hours, in standard deviations."""
         values, is_hidden = batch["values"], batch["is_known"] & batch["gaps"]
         found = self.predict_step(batch)
         hidden = tf.reduce_sum(tf.cast(is_hidden, tf.float32))
@@ -171,13 +170,13 @@ class Imputation(lw.Task):
         }
 
     def predict_step(self, batch: Any) -> Any:
-        """The windows as each variant fills them, and with straight lines."""
+        """Return the windows filled by each variant and by linear interpolation."""
         is_seen = batch["is_known"] & ~batch["gaps"]
-        lines = straight_lines(batch["values"], is_seen)
+        lines = interpolate(batch["values"], is_seen)
         return {name: self.filled(name, lines, is_seen) for name in WEIGHTS} | {"lines": lines}
 
     def exports(self) -> dict[str, keras.Model]:
-        """The imputers, by their names: from lines and what was seen to how far to bend."""
+        """Return the imputers by name: from interpolation and mask to the correction."""
         return dict(self.imputers)
 
 
@@ -187,13 +186,13 @@ def _mean(values: Any, mask: Any) -> Any:
 
 
 def make_task(*, seed: int = 0) -> Imputation:
-    """The three variants, from a seed."""
+    """Return the task with the three variants."""
     keras.utils.set_random_seed(seed)
     return Imputation()
 
 
 def draw(data: dict[str, Any], found: dict[str, Any]) -> Figure:
-    """Three test windows with a long gap, as they were and as they were filled."""
+    """Draw three test windows with a long gap, measured and filled."""
     is_known, gaps = data["test"]["is_known"], data["test"]["gaps"]
     # Back from standard deviations to units.
     values = data["test"]["values"] * data["deviation"] + data["mean"]
@@ -214,13 +213,13 @@ def draw(data: dict[str, Any], found: dict[str, Any]) -> Figure:
             hours = np.arange(HOURS)[near]
             axes.plot(hours, series[window, near, column], label=title, **style)
         name = COLUMNS[column]
-        axes.set(ylabel=f"{TITLES[name]} ({_weather.UNITS[name]})", xlabel="hour of the window")
+        axes.set(ylabel=f"{TITLES[name]} ({_figures.UNITS[name]})", xlabel="hour of the window")
     figure.axes[0].legend(ncols=2, fontsize=8)
     return figure
 
 
 def experiment(*, quick: bool = False) -> lw.Experiment:
-    """Fifteen epochs; or three, of every eighth window."""
+    """Return the experiment: 15 epochs; quick: 3, with every eighth window."""
     data = load()
     train = {name: part[:: 8 if quick else 1] for name, part in data["train"].items()}
 

@@ -1,18 +1,17 @@
-"""A hand-written step on random batches: five numbers in, one out, a mean absolute error and L2.
+"""Hand-written step on random batches: regression with mean absolute error and L2.
 
     python -m loopwright.recipes.regression
 
 What to look at: the step draws its own batches, with replacement, from a seed that the task owns,
-so `fit` gets no data and the run can still be resumed to the bit. The error on held-out data falls
-below 5 % of what it was. It would stay flat if the labels had the shape (32,) instead of (32, 1):
-their difference to the predictions would be a (32, 32) matrix. Loopwright refuses that where labels
-come with the batch; here the step fetches them itself, and `load` gives them their second axis.
+so `fit` gets no data and the run still resumes bit by bit. The error on held-out data falls below
+5 % of its initial value. It would stay flat if the labels had the shape (32,) instead of (32, 1):
+their difference to the predictions would be a (32, 32) matrix. Loopwright refuses that if labels
+come with the batch; here the step reads them itself, and `load` adds the second axis.
 """
 
 from typing import Any, final
 
 import keras
-import numpy as np
 import tensorflow as tf
 from matplotlib.figure import Figure
 from sklearn.datasets import make_regression
@@ -28,7 +27,7 @@ BATCH_SIZE = 32
 
 
 def load() -> dict[str, Any]:
-    """1,500 examples to train on and 500 to test; the scaler has seen the training data only."""
+    """Return 1,500 examples to train on and 500 to test; the scaler is fit on the former only."""
     x, y = make_regression(
         n_samples=2000, n_features=5, n_informative=5, n_targets=1, noise=0, random_state=0
     )
@@ -42,7 +41,7 @@ def load() -> dict[str, Any]:
 
 
 def make_model() -> keras.Model:
-    """One hidden layer; both layers pay for large weights."""
+    """Return a model with one hidden layer and L2 on both layers."""
     l2 = keras.regularizers.L2(0.05)
     hidden = keras.layers.Dense(
         30, activation="elu", kernel_initializer="he_normal", kernel_regularizer=l2
@@ -54,7 +53,7 @@ def make_model() -> keras.Model:
 
 @final
 class Regression(lw.Task):
-    """The step takes no batch: it draws one."""
+    """A task whose step takes no batch, but draws one."""
 
     def __init__(self, model: keras.Model, x: Any, y: Any, optimizer: Any = None) -> None:
         super().__init__()
@@ -64,7 +63,7 @@ class Regression(lw.Task):
         self._x, self._y = tf.constant(x), tf.constant(y)
 
     def train_step(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Draws, predicts, adds the layers' own losses, updates."""
+        """Draw a batch, predict, add the layers' losses, update."""
         rows = keras.random.randint((BATCH_SIZE,), 0, len(self._x), seed=self.seed)
         x, y = tf.gather(self._x, rows), tf.gather(self._y, rows)
         with tf.GradientTape() as tape:
@@ -77,23 +76,23 @@ class Regression(lw.Task):
         return {"loss": loss, "l2": l2}
 
     def test_step(self, batch: Any) -> dict[str, Any]:
-        """The error is what counts: L2 is a means of training."""
+        """Score the error only: L2 is part of the training loss, not of the result."""
         x, y = batch
         self.mae.update_state(y, self.model(x, training=False))
         return {}
 
 
 def make_task(*, seed: int = 0, optimizer: Any = None) -> Regression:
-    """The task around its training data."""
+    """Return the task with its training data."""
     keras.utils.set_random_seed(seed)
     x, y = load()["train"]
     return Regression(make_model(), x, y, optimizer)
 
 
 def draw_data(x: Any, y: Any) -> Figure:
-    """Five columns on a plane: PCA, then t-SNE, coloured by the label."""
+    """Draw the five columns in a plane, by PCA and t-SNE, coloured by the label."""
     reduced = PCA(n_components=0.95, random_state=0).fit_transform(x)
-    # Few points are faster without the approximation, whose threads wait for each other.
+    # For few points, the exact method is faster than the approximation with its threads.
     method = "exact" if len(x) < 500 else "barnes_hut"
     plane = TSNE(n_components=2, random_state=0, method=method).fit_transform(reduced)
     figure = Figure(figsize=(6.4, 5), layout="constrained")
@@ -105,21 +104,19 @@ def draw_data(x: Any, y: Any) -> Figure:
 
 
 def draw_errors(history: dict[str, list[float]], at_start: float) -> Figure:
-    """The error of each epoch, on training and on held-out data."""
+    """Draw the error of each epoch, on training and on held-out data."""
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.subplots()
-    epochs = np.arange(1, len(history["mae"]) + 1)
-    axes.plot(epochs, history["mae"], label="training batches")
-    axes.plot(epochs, history["val_mae"], label="held-out data")
+    curves = {"training batches": history["mae"], "held-out data": history["val_mae"]}
+    _figures.plot_epochs(axes, curves)
     axes.axhline(0.05 * at_start, color="grey", linestyle=":", label="5 % of the start")
     axes.set(title="The error falls", ylabel="mean absolute error", yscale="log")
-    _figures.count_epochs(axes)
     axes.legend()
     return figure
 
 
 def experiment(*, quick: bool = False) -> lw.Experiment:
-    """Sixty epochs, or ten; the score is the error on held-out data."""
+    """Return the experiment: 60 epochs, quick 10; the score is the error on held-out data."""
     data = load()
     x, y = data["train"]
 

@@ -1,14 +1,14 @@
-"""Written dates to ISO: "March 3rd, 1997" becomes "1997-03-03", character by character.
+"""Sequence to sequence: "March 3rd, 1997" becomes "1997-03-03", character by character.
 
     python -m loopwright.recipes.seq2seq
 
-The decoder is told the true characters so far, or has to go on from its own. Which of the two is
-drawn for each character, and the rate of being told falls from 1 to 0 as the steps go on. The
-learning rate goes up and down in cycles.
+The decoder receives the true previous character (teacher forcing) or its own prediction. Which one
+is drawn at random for each character, and the rate of teacher forcing falls from 1 to 0 during the
+training. The learning rate is cyclic.
 
-What to look at: the share of dates that are right in all ten characters, on days that are in no
-training example. Rate and cycles are functions of the step, inside the compiled loop: a run that
-goes on takes them up where they were.
+What to look at: the share of dates with all ten characters correct, on days that are in no training
+example. The forcing rate and the learning rate are functions of the step, inside the compiled loop:
+a resumed run continues them exactly.
 """
 
 from datetime import date, timedelta
@@ -29,7 +29,7 @@ MOST_CHARACTERS = len("30th of September 1997")
 
 
 def written(day: date, form: int) -> str:
-    """A date as people write it, in one of four forms.
+    """Return a date in one of four common forms.
 
     >>> [written(date(1997, 3, 3), form) for form in range(4)]
     ['March 3rd, 1997', '3 March 1997', 'Mar 3, 1997', '3rd of March 1997']
@@ -47,13 +47,13 @@ def written(day: date, form: int) -> str:
 
 
 def encoded(texts: list[str]) -> Any:
-    """Numbers of characters, 0 behind the end."""
+    """Return texts as character numbers, padded with 0."""
     rows = [[INPUT.index(character) + 1 for character in text] for text in texts]
     return np.array([row + [0] * (MOST_CHARACTERS - len(row)) for row in rows], "int32")
 
 
 def answers(days: list[date]) -> Any:
-    """The ten characters of each date in ISO form, as numbers."""
+    """Return the ten characters of each ISO date as numbers."""
     return np.array([[OUTPUT.index(c) for c in day.isoformat()] for day in days], "int32")
 
 
@@ -63,7 +63,7 @@ BATCH_SIZE = 64
 
 
 def load() -> dict[str, Any]:
-    """8,000 days of 1900 to 2099 to train on, 1,000 for validation, 2,000 others for the test."""
+    """Return 8,000 days of 1900 to 2099 to train on, 1,000 to validate, 2,000 to test."""
     random = np.random.default_rng(0)
     first = date(1900, 1, 1)
     days = [first + timedelta(int(n)) for n in random.permutation(73_049)[:11_000]]
@@ -75,7 +75,7 @@ def load() -> dict[str, Any]:
 
 @final
 class Writer(keras.Model):
-    """Reads all of the text, then writes ten characters, looking back at the text for each."""
+    """An encoder-decoder with attention that writes ten characters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Writer(keras.Model):
         self.score = layers.Dense(len(OUTPUT))
 
     def call(self, texts: Any, answers: Any = None, is_told: Any = None) -> Any:
-        """The logits of ten characters; `is_told` says where the true one before is given."""
+        """Return the logits of ten characters; `is_told` marks where teacher forcing is used."""
         memory = self.read(self.embed_input(texts))
         state = tf.zeros((tf.shape(texts)[0], 128))
         previous = tf.fill((tf.shape(texts)[0],), BEGIN)
@@ -106,7 +106,7 @@ class Writer(keras.Model):
 
 @final
 class Dates(lw.Task):
-    """Teacher forcing at a rate that falls to 0 over `forced_steps`."""
+    """Training with teacher forcing at a rate that falls to 0 over `forced_steps`."""
 
     def __init__(self, model: Writer, *, forced_steps: int, cycle_steps: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Dates(lw.Task):
         self.seed = keras.random.SeedGenerator(0)
 
     def train_step(self, batch: Any) -> dict[str, Any]:
-        """Draws which characters are told, writes, updates."""
+        """Draw where to use teacher forcing, predict, update."""
         texts, answers = batch
         is_told = keras.random.uniform(tf.shape(answers), seed=self.seed) < self.told
         with tf.GradientTape() as tape:
@@ -127,7 +127,7 @@ class Dates(lw.Task):
         return {"loss": loss}
 
     def test_step(self, batch: Any) -> dict[str, Any]:
-        """The share of dates that are right in every character, with nothing told."""
+        """Return the share of dates with all characters correct, without teacher forcing."""
         texts, answers = batch
         logits = self.model(texts)
         is_right = tf.reduce_all(tf.argmax(logits, -1, tf.int32) == answers, -1)
@@ -135,7 +135,7 @@ class Dates(lw.Task):
         return {"loss": _cross_entropy(answers, logits), "exact": exact}
 
     def predict_step(self, batch: Any) -> Any:
-        """The numbers of ten characters."""
+        """Return the numbers of ten characters."""
         return tf.argmax(self.model(batch), -1, tf.int32)
 
 
@@ -144,20 +144,18 @@ def _cross_entropy(answers: Any, logits: Any) -> Any:
 
 
 def make_task(*, seed: int = 0, forced_steps: int = 750, cycle_steps: int = 250) -> Dates:
-    """The task, from a seed."""
+    """Return the task."""
     keras.utils.set_random_seed(seed)
     return Dates(Writer(), forced_steps=forced_steps, cycle_steps=cycle_steps)
 
 
 def draw(history: dict[str, list[float]], task: Dates, steps: int) -> Figure:
-    """What was reached above, what was scheduled below."""
+    """Draw the accuracy and forcing rate above, the learning rate below."""
     figure = Figure(figsize=(6.4, 6), layout="constrained")
     above, below = figure.subplots(2, 1)
-    epochs = np.arange(1, len(history["told"]) + 1)
-    above.plot(epochs, history["val_exact"], label="dates exactly right, on validation days")
-    above.plot(epochs, history["told"], linestyle="--", label="rate of characters told")
+    _figures.plot_epochs(above, {"dates exactly right, on validation days": history["val_exact"]})
+    _figures.plot_epochs(above, {"rate of characters told": history["told"]}, linestyle="--")
     above.set(title='"March 3rd, 1997" to "1997-03-03"', ylabel="share", ylim=(-0.03, 1.03))
-    _figures.count_epochs(above)
     above.legend(loc="center right")
     below.plot(np.arange(steps), task.learning_rate(np.arange(steps)), color="tab:green")
     below.set(title="The learning rate goes in cycles", xlabel="step", ylabel="learning rate")
@@ -165,7 +163,7 @@ def draw(history: dict[str, list[float]], task: Dates, steps: int) -> Figure:
 
 
 def experiment(*, quick: bool = False) -> lw.Experiment:
-    """Eight epochs, or one; the score is the share of test days that are exactly right."""
+    """Return the experiment: 8 epochs, quick 1; the score is the share of correct test dates."""
     data = load()
     scored = slice(300 if quick else None)
     validation, test = (tuple(p[scored] for p in data[name]) for name in ("validation", "test"))

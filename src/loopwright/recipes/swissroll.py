@@ -1,13 +1,13 @@
-"""The swiss roll, with and without a reconstruction loss: a model that adds a loss of its own.
+"""Swiss roll, with and without a reconstruction loss: a model that adds its own loss.
 
     python -m loopwright.recipes.swissroll
 
-Where along the roll does a point in space lie? A deep, narrow regressor learns it from 3,000
-points. The second one has a further layer that has to rebuild the point from the last hidden layer;
-how far off that is, the model adds to the loss by itself, and reports it as a metric.
+A deep, narrow regressor learns from 3,000 points in space where they lie along the roll. The second
+model has an additional layer that reconstructs the point from the last hidden layer; the model adds
+the reconstruction error to its loss and reports it as a metric.
 
 What to look at: the four panels. Both models are trained in the same step on the same batches, so
-the curves differ by nothing but the added loss.
+the curves differ only because of the added loss.
 """
 
 from typing import Any, final
@@ -26,14 +26,14 @@ TITLES = {"plain": "without reconstruction loss", "rebuilding": "with reconstruc
 
 
 def load() -> tuple[Any, Any]:
-    """3,000 points, and where along the roll they lie."""
+    """Return 3,000 points and their positions along the roll."""
     points, along = make_swiss_roll(3000, noise=0.3, random_state=0)
     return points.astype("float32"), along.astype("float32")[:, None]
 
 
 @final
 class Comparison(lw.Task):
-    """Both regressors, on the same batches."""
+    """Both regressors, trained on the same batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,11 +42,11 @@ class Comparison(lw.Task):
             "rebuilding": ReconstructionRegressor(reconstruction_weight=0.05),
         }
         self.optimizers = {name: keras.optimizers.Nadam() for name in self.models}
-        # An attribute of the task is reset at each epoch and reported; one of a model is not.
+        # Metrics that are attributes of the task are reset each epoch and reported.
         self.rebuilding_error = self.models["rebuilding"].reconstruction_loss
 
     def train_step(self, batch: Any) -> dict[str, Any]:
-        """One loss, one update for each."""
+        """Compute a loss and an update for each model."""
         x, y = batch
         losses = {}
         for name, model in self.models.items():
@@ -57,44 +57,42 @@ class Comparison(lw.Task):
         return losses
 
     def test_step(self, batch: Any) -> dict[str, Any]:
-        """The same losses, and the squared error alone, which can be compared."""
+        """Return the same losses, and the squared errors alone, which are comparable."""
         x, y = batch
         errors = {name: tf.reduce_mean(tf.square(y - m(x))) for name, m in self.models.items()}
         losses = {name: errors[name] + sum(m.losses) for name, m in self.models.items()}
         return losses | {f"{name}_mse": error for name, error in errors.items()}
 
     def predict_step(self, batch: Any) -> Any:
-        """What each says."""
+        """Return the predictions of both models."""
         return {name: model(batch) for name, model in self.models.items()}
 
     def exports(self) -> dict[str, keras.Model]:
-        """Both, by their names."""
+        """Return both models by name."""
         return dict(self.models)
 
 
 def make_task(*, seed: int = 0) -> Comparison:
-    """Both models, from a seed."""
+    """Return the task."""
     keras.utils.set_random_seed(seed)
     return Comparison()
 
 
 def draw_data(points: Any, along: Any) -> Figure:
-    """The roll, coloured by what is to be learned."""
+    """Draw the roll, coloured by the label."""
     figure = Figure(figsize=(6, 5.2), layout="constrained")
     _roll(figure.add_subplot(projection="3d"), points, along, "The swiss roll")
     return figure
 
 
 def draw_panels(history: dict[str, list[float]], points: Any, predicted: Any) -> Figure:
-    """Learning curves above, predictions below; without and with the reconstruction loss."""
+    """Draw learning curves above and predictions below, without and with reconstruction."""
     figure = Figure(figsize=(9, 8), layout="constrained")
     for number, (name, title) in enumerate(TITLES.items(), 1):
         axes = figure.add_subplot(2, 2, number)
-        epochs = np.arange(1, len(history[name]) + 1)
-        axes.plot(epochs, history[name], "b-", label="training")
-        axes.plot(epochs, history[f"val_{name}"], "r-", label="validation")
+        _figures.plot_epochs(axes, {"training": history[name]}, color="b")
+        _figures.plot_epochs(axes, {"validation": history[f"val_{name}"]}, color="r")
         axes.set(title=title.capitalize(), ylabel="loss", yscale="log", ylim=(0.1, 120))
-        _figures.count_epochs(axes)
         axes.legend()
         below = figure.add_subplot(2, 2, number + 2, projection="3d")
         _roll(below, points, predicted[name], f"Prediction {title}")
@@ -110,7 +108,7 @@ def _roll(axes: Any, points: Any, colours: Any, title: str) -> None:
 
 
 def experiment(*, quick: bool = False) -> lw.Experiment:
-    """Twenty epochs, or six; the last fifth of the points is held out."""
+    """Return the experiment: 20 epochs, quick 6; the last fifth of the points is held out."""
     points, along = load()
     test = points[len(points) * 4 // 5 :], along[len(points) * 4 // 5 :]
 

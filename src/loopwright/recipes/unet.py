@@ -1,10 +1,10 @@
-"""Water from space: a U-Net on a `tf.data` pipeline, on NASA's picture of the whole Earth.
+"""Segmentation: a U-Net finds water in NASA's image of the Earth, from `tf.data`.
 
     python -m loopwright.recipes.unet
 
-What to look at: tiles are split by longitude, so that no coast is in two sets; the score comes from
-two strips of the Earth that were never seen. The pipeline shuffles and mirrors with seeds of its
-own, so a run that goes on reads the tiles that it would have read.
+What to look at: tiles are split by longitude, so that no coast is in two sets; two unseen strips of
+the Earth are the test. The pipeline shuffles and mirrors with its own seeds, so a resumed run reads
+the same tiles as an uninterrupted one.
 """
 
 from importlib import resources
@@ -24,7 +24,7 @@ VALIDATION_COLUMNS = {12, 13, 28, 29}
 
 
 def load() -> dict[str, Any]:
-    """Tiles of 64x64 pixels and their water, as uint8: `(columns, rows, 64, 64, channels)`."""
+    """Return tiles of the Earth and their water as uint8: `(columns, rows, 64, 64, channels)`."""
     data = resources.files("loopwright.recipes") / "data"
     earth = tf.io.decode_jpeg((data / "earth.jpg").read_bytes()).numpy()
     water = tf.io.decode_png((data / "earth_water.png").read_bytes(), channels=1).numpy() // 255
@@ -43,7 +43,7 @@ def _tiles(image: Any) -> Any:
 
 
 def pipeline(tiles: tuple[Any, Any], *, training: bool) -> tf.data.Dataset:
-    """Batches of 16; for training in another order and mirrored at random, from seeds."""
+    """Return batches of 16; for training, shuffled and mirrored at random with seeds."""
     dataset = tf.data.Dataset.from_tensor_slices(
         tuple(part.reshape(-1, *part.shape[2:]) for part in tiles)
     )
@@ -63,7 +63,7 @@ def _mirrored(tile: Any, coins: Any) -> tuple[Any, Any]:
 
 
 def make_model() -> keras.Model:
-    """Down twice, up twice; what was seen on the way down is put beside what comes up."""
+    """Return a U-Net with two levels and skip connections."""
     layers = keras.layers
 
     def convolved(x: Any, filters: int) -> Any:
@@ -73,21 +73,21 @@ def make_model() -> keras.Model:
         return x
 
     inputs = x = keras.Input((TILE, TILE, 3))
-    passed = []
+    skips = []
     for filters in (16, 32):
-        passed.append(convolved(x, filters))
-        x = layers.MaxPooling2D()(passed[-1])
+        skips.append(convolved(x, filters))
+        x = layers.MaxPooling2D()(skips[-1])
     x = convolved(x, 64)
-    for filters, beside in zip((32, 16), reversed(passed), strict=True):
+    for filters, skip in zip((32, 16), reversed(skips), strict=True):
         x = layers.Conv2DTranspose(filters, 2, strides=2)(x)
-        x = convolved(layers.Concatenate()([x, beside]), filters)
+        x = convolved(layers.Concatenate()([x, skip]), filters)
     return keras.Model(inputs, layers.Conv2D(1, 1)(x))
 
 
 def make_task(
     *, seed: int = 0, optimizer: Any = None, loss: Any = None, metrics: Any = None
 ) -> lw.Task:
-    """Cross-entropy of every pixel, Adam and the mean IoU of water and land, unless named."""
+    """Return the task: cross-entropy per pixel, Adam, mean IoU, unless a config names others."""
     keras.utils.set_random_seed(seed)
     if metrics is None:
         metrics = [keras.metrics.BinaryIoU([0, 1], threshold=0.0, name="mean_iou")]
@@ -100,7 +100,7 @@ def make_task(
 
 
 def draw(tiles: tuple[Any, Any], logits: Any) -> Figure:
-    """Each test strip: the picture, and where the model was right and wrong."""
+    """Draw each test strip: the image, and where the model was right and wrong."""
     earth, water = tiles
     found = logits.reshape(water.shape) > 0
     figure = Figure(figsize=(6.4, 7), layout="constrained")
@@ -124,7 +124,7 @@ def _stitched(tiles: Any) -> Any:
 
 
 def experiment(*, quick: bool = False) -> lw.Experiment:
-    """Forty epochs; or six, on a part of the tiles."""
+    """Return the experiment: 40 epochs; quick: 6, on some of the tiles."""
     data = load()
     if quick:
         few = {"train": np.s_[::3, 4:12], "validation": np.s_[::2, 4:8], "test": np.s_[:, 4:8]}

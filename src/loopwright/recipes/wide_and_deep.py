@@ -1,13 +1,13 @@
-"""Wide and deep: one model of two paths, one optimizer for each, on real weather.
+"""Wide and deep: one model with two paths and two optimizers, on real weather.
 
     python -m loopwright.recipes.wide_and_deep
 
-The temperature in twelve hours, at three New York airports. The wide path is one weight for every
-combination of airport, month and hour: it remembers what is usual. The deep path is a small network
-on the weather of this hour: it knows what is unusual about today. Both are added up.
+It predicts the temperature in twelve hours at three New York airports. The wide path has one weight
+per combination of airport, month and hour: it learns the usual temperature. The deep path is a
+small network on the current weather: it learns the deviation. The prediction is their sum.
 
-What to look at: FTRL trains the wide path and Adam the deep one, on one loss. Either path alone is
-trained beside it, in the same step and on the same batches, and does worse.
+What to look at: FTRL trains the wide path and Adam the deep one, on one loss. For comparison, each
+path alone is trained in the same step and on the same batches, and has a larger error.
 """
 
 from typing import Any, final
@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 
 import loopwright as lw
 from loopwright.recipes import _figures, run
-from loopwright.recipes import _figures as _weather
 
 AHEAD_HOURS = 12
 MONTHS, HOURS = 12, 24
@@ -27,17 +26,17 @@ NAMES = {"both": "wide and deep", "wide": "wide alone", "deep": "deep alone"}
 
 
 def load() -> dict[str, Any]:
-    """Inputs and labels, split by date: the days from the 24th of each month are the test."""
-    hours, values = _weather.read()
+    """Return inputs and labels, split by date: test days are from the 24th of each month."""
+    hours, values = _figures.read_weather()
     now, later = values[:, :-AHEAD_HOURS, :4], values[:, AHEAD_HOURS:, :1]
     times = hours[:-AHEAD_HOURS]
     month = times.astype("datetime64[M]").astype(int) % MONTHS
     hour = times.astype(int) % HOURS
-    airport = np.arange(len(_weather.AIRPORTS))[:, None]
+    airport = np.arange(len(_figures.AIRPORTS))[:, None]
     combination = ((airport * MONTHS + month) * HOURS + hour).astype("int32")
     day = (times.astype("datetime64[D]") - times.astype("datetime64[M]")).astype(int) + 1
     is_whole = ~np.isnan(now).any(-1) & ~np.isnan(later).any(-1)
-    # Nothing is trained on that looks into a test day, nor the other way round.
+    # No training example overlaps a test day in time, and vice versa.
     train, test = is_whole & (day >= 2) & (day < 23), is_whole & (day >= 24)
     mean, deviation = now[train].mean(0), now[train].std(0)
     standard = (now - mean) / deviation
@@ -50,24 +49,24 @@ def load() -> dict[str, Any]:
 
 @final
 class WideAndDeep(keras.Model):
-    """Two paths to one number, added up; either may be left out."""
+    """The sum of two paths; either can be disabled."""
 
     def __init__(self, *, wide: bool = True, deep: bool = True) -> None:
         super().__init__()
-        combinations = len(_weather.AIRPORTS) * MONTHS * HOURS
+        combinations = len(_figures.AIRPORTS) * MONTHS * HOURS
         self.wide = keras.layers.Embedding(combinations, 1, "zeros") if wide else None
         hidden = [keras.layers.Dense(64, "relu"), keras.layers.Dense(64, "relu")]
         self.deep = keras.Sequential([*hidden, keras.layers.Dense(1)]) if deep else None
 
     def call(self, x: Any) -> Any:
-        """The temperature in °C."""
+        """Return the temperature in °C."""
         paths = [path(x[name]) for name in ("wide", "deep") if (path := getattr(self, name))]
         return tf.add_n(paths)
 
 
 @final
 class Comparison(lw.Task):
-    """The whole model and either path alone, on the same batches."""
+    """The whole model and each path alone, trained on the same batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +79,7 @@ class Comparison(lw.Task):
         self.deep_optimizers = {name: keras.optimizers.Adam(1e-3) for name in ("both", "deep")}
 
     def train_step(self, batch: Any) -> dict[str, Any]:
-        """One loss per model; one update per path."""
+        """Compute one loss per model and one update per path."""
         x, y = batch
         losses = {}
         for name, model in self.models.items():
@@ -93,38 +92,35 @@ class Comparison(lw.Task):
         return losses
 
     def test_step(self, batch: Any) -> dict[str, Any]:
-        """The mean absolute error of each model in °C."""
+        """Return the mean absolute error of each model in °C."""
         x, y = batch
         return {name: tf.reduce_mean(tf.abs(y - m(x))) for name, m in self.models.items()}
 
     def exports(self) -> dict[str, keras.Model]:
-        """All three, by their names."""
+        """Return all three models by name."""
         return dict(self.models)
 
 
 def make_task(*, seed: int = 0) -> Comparison:
-    """The comparison, from a seed."""
+    """Return the task."""
     keras.utils.set_random_seed(seed)
     return Comparison()
 
 
 def draw(history: dict[str, list[float]], persistence: float) -> Figure:
-    """The error of the three models on the test days, epoch by epoch."""
+    """Draw the error of the three models on the test days, by epoch."""
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.subplots()
-    for name, title in NAMES.items():
-        errors = history[f"val_{name}"]
-        axes.plot(np.arange(1, len(errors) + 1), errors, label=title)
+    _figures.plot_epochs(axes, {title: history[f"val_{name}"] for name, title in NAMES.items()})
     axes.axhline(persistence, color="grey", linestyle=":", label="as warm as now")
     axes.set(title=f"The temperature in {AHEAD_HOURS} hours, on test days")
     axes.set(ylabel="mean absolute error (°C)", ylim=(0, None))
-    _figures.count_epochs(axes)
     axes.legend()
     return figure
 
 
 def experiment(*, quick: bool = False) -> lw.Experiment:
-    """Twenty epochs, or three; the scores are errors on the test days."""
+    """Return the experiment: 20 epochs, quick 3; the scores are errors on the test days."""
     data = load()
     x, y = data["train"]
 
