@@ -341,10 +341,10 @@ class Run:
         """Until everything is on disk; raises what went wrong."""
         self._writer.wait()
 
-    def write_plans(self, plans: PlanHistory) -> None:
-        """Keeps `plan.json` up to date, on disk before the plan is used."""
+    def write_plans(self, history: PlanHistory) -> None:
+        """Write `plan.json` durably, before the plan that it ends with is used."""
         with self._explaining("written to"):
-            disk.write_whole(self.directory, "plan.json", plans.text().encode(), durable=True)
+            disk.write_whole(self.directory, "plan.json", history.text().encode(), durable=True)
 
     def _make(self) -> None:
         with self._explaining("made"):

@@ -151,6 +151,14 @@ class PlanHistory:
         Path(path).write_text(self.text(), encoding="utf-8")
 
 
+class PlanRecorder(Protocol):
+    """Writes a plan history where a resumed run finds it; a run directory is one."""
+
+    def write_plans(self, history: PlanHistory) -> None:
+        """Write the history durably, before the plan that it ends with is used."""
+        ...
+
+
 @final
 class Recorded:
     """Runs steps by the plans of a history: one plan, where it was fixed."""
