@@ -482,7 +482,7 @@ def test_a_state_that_is_not_finite_is_refused_by_name():
     assert received.startswith("  received: weight0, weight1, ")
     assert received.endswith("weight9, ... and 2 more")
     assert "lower the learning rate" in do
-    assert "earlier checkpoints are untouched" in do
+    assert "earlier checkpoints are unchanged" in do
 
 
 # --- iterators ------------------------------------------------------------------------------------

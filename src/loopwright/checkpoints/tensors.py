@@ -136,7 +136,7 @@ def require_finite(tensors: Mapping[str, Any], step: int) -> None:
                 expected="finite numbers in every variable",
                 received=", ".join(repeatable.shortened(names)),
                 do="lower the learning rate or clip gradients (the optimizer's clipnorm=), and "
-                "look for bad examples in the data; the earlier checkpoints are untouched",
+                "look for bad examples in the data; earlier checkpoints are unchanged",
             ),
             step=step,
         )

@@ -9,12 +9,12 @@ lw.Trainer(task_made_anew, plan="plan.json").fit(x, y, epochs=50)     # the same
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, final
 
+from loopwright import disk
 from loopwright.errors import ConfigurationError, message
 from loopwright.plans.plan import Plan
 
@@ -277,12 +277,9 @@ def remembered(identity: str) -> Choice | None:
 def remember(identity: str, choice: Choice) -> None:
     """Keeps a choice; where nothing can be written, nothing is kept."""
     content = json.dumps(asdict(choice), indent=2) + "\n"
-    with contextlib.suppress(OSError, RuntimeError):  # a person may have no home directory
+    with contextlib.suppress(OSError, RuntimeError, disk.UnsafeFileError):  # also: no home
         place = directory()
         if place is None:
             return
-        place.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=place, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-        Path(name).replace(place / f"{identity}.json")
+        disk.make_run_directory(place)
+        disk.write_whole(place, f"{identity}.json", content.encode(), shared=True)
