@@ -3,58 +3,43 @@
 import contextlib
 import functools
 import os
-import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, final
 
 import keras
 import tensorflow as tf
 
-from loopwright.checkpoints.retention import (
-    DEFAULT_KEEP,
-    KeepBest,
-    Rule,
-    best_rules,
-)
+from loopwright.checkpoints.retention import DEFAULT_KEEP, KeepBest, Rule, best_rules
 from loopwright.checkpoints.run_directory import Run
-from loopwright.compat.tracebacks import shortening, shortens_tracebacks
+from loopwright.compat.tracebacks import shortens_tracebacks
 from loopwright.config.edits import OnChange, require_on_change
-from loopwright.data.adapter import as_data, training_data, validation_sets
 from loopwright.distribute.replicas import require_tensorflow_backend
 from loopwright.distribute.strategy import strategy_for
-from loopwright.distribute.team import Agreement, Team
+from loopwright.distribute.team import Team
 from loopwright.engine.compiled_steps import CompiledSteps
+from loopwright.engine.inference import Inference
 from loopwright.engine.nan import OnNan, require_policy
 from loopwright.engine.plan_selector import PlanSelector, asked_for
 from loopwright.engine.predictor import Predictor
 from loopwright.engine.scorer import Scorer
-from loopwright.events import Event, Sink
+from loopwright.events import Event, Finished, Sink
 from loopwright.exactness import Exact, require_exact
 from loopwright.export.exporter import Exported, Format, export
 from loopwright.fit import declaration
-from loopwright.fit.attempt import LastAttempt, Opened, close_abandoned
-from loopwright.fit.leg import FitRequest, Leg, Lent
-from loopwright.fit.request import (
-    duration,
-    length_without_data,
-    require_positive,
-    require_watchable,
-)
-from loopwright.fit.restore import (
-    Checkpoint,
-    HeldState,
-    Which,
-    require_run,
-)
+from loopwright.fit.attempt import LastAttempt
+from loopwright.fit.event_stream import EventStream
+from loopwright.fit.leg import OVER, Leg
+from loopwright.fit.leg_loop import NoCheckpoints
+from loopwright.fit.options import FitOptions, Verbose, takes
+from loopwright.fit.parts import Parts
+from loopwright.fit.request import fit_request, require_watchable
+from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
-from loopwright.fit.sharing import part, require_shareable
-from loopwright.loop.schedule import Every, Place, every
-from loopwright.loop.signals import Signals
+from loopwright.loop.schedule import Place
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
-from loopwright.sinks.callback_model import Scoring
 from loopwright.sinks.history import History
 from loopwright.sinks.notify import tolerated
 from loopwright.sinks.terminal import console, show_scores
@@ -63,8 +48,6 @@ from loopwright.task.keras_model import as_task, plan_for
 from loopwright.task.optimizers import averages_in_place
 from loopwright.task.task import Task, require_step
 from loopwright.task.watching import GradientWatch
-
-Verbose = Literal["auto", 0, 1, 2]
 
 
 @final
@@ -130,37 +113,33 @@ class Trainer:
         # Whole gradients go to TensorBoard only; on several replicas nobody holds them.
         keeps = run_dir is not None and self._strategy.num_replicas_in_sync == 1
         watched = None if watch is None else GradientWatch(keeps=keeps)
-        self._runners = CompiledSteps(self._task, self._strategy, on_nan, watched, silenced)
-        asked = asked_for(plan_for(self._task, plan))
-        self._piloting = PlanSelector(asked, self._runners, self._task)
-        self._scorer = Scorer(self._task, self._strategy, self._runners, self._piloting)
-        self._predictor = Predictor(self._task, self._strategy)
+        compiled = CompiledSteps(self._task, self._strategy, on_nan, watched, silenced)
+        selector = PlanSelector(asked_for(plan_for(self._task, plan)), compiled, self._task)
+        scorer = Scorer(self._task, self._strategy, compiled, selector)
+        predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
         self._attempt = LastAttempt()
-        self._fitting: Leg | None = None
-        self._open: Opened | None = None
+        self._end: Finished | None = None
+        self._open: weakref.ref[EventStream] | None = None
         self._run = None if run_dir is None else Run(run_dir, keep, fresh=fresh)
         self._shown_rule = next(iter(best_rules(keep)), KeepBest())
         given = None if init_from is None else os.fspath(init_from)
-        self._state = HeldState(
-            self._task, self._runners, self._run, self._team, init_from=given, fresh=fresh
-        )
+        state = HeldState(self._task, compiled, self._run, self._team, init_from=given, fresh=fresh)
         self._exact: Exact = exact
         self._on_change: OnChange = on_change
         self._fresh = fresh
-        self._lent = Lent(
+        self._parts = Parts(
             self._task,
             self._strategy,
             self._team,
-            self._runners,
-            self._piloting,
-            self._scorer,
-            Scoring(self.evaluate, self.predict),
+            compiled,
+            selector,
+            scorer,
+            Inference(self._task, self._team, selector, scorer, predictor),
+            state,
             seed,
             on_nan,
-            self._state.start_from_given_weights,
-            self._state.is_set_by_leg,
         )
         self.history = History()
 
@@ -177,135 +156,76 @@ class Trainer:
     @property
     def plan(self) -> Plan:
         """How steps are run: the plan in use, or the one that training begins with."""
-        return self._piloting.plan
+        return self._parts.selector.plan
 
     @property
     def plan_history(self) -> PlanHistory:
         """Which plan ran which steps; `Trainer(..., plan=that)` runs a task anew like this one."""
-        return self._piloting.history
+        return self._parts.selector.history
 
     def follow(self, plans: PlanHistory) -> None:
         """Runs what comes by these plans, as if they had been given to the trainer."""
-        self._piloting.follow(plans)
+        self._parts.selector.follow(plans)
 
     @shortens_tracebacks
-    def fit(
-        self,
-        x: Any = None,
-        y: Any = None,
-        sample_weight: Any = None,
-        *,
-        batch_size: int | None = None,
-        epochs: int = 1,
-        until: str | Every | None = None,
-        steps_per_epoch: int | None = None,
-        shuffle: bool = True,
-        validation_data: Any = None,
-        validation_split: float = 0.0,
-        validation_steps: int | None = None,
-        validate_every: str | Every = "1 epoch",
-        class_weight: Mapping[int, float] | None = None,
-        callbacks: Sequence[keras.callbacks.Callback] = (),
-        save_every: str | Every = "10 minutes",
-        verbose: Verbose = "auto",
-    ) -> History:
-        """Trains, and returns the history. Called again, it trains on.
+    @takes(FitOptions)
+    def fit(self, options: FitOptions) -> History:
+        """Train, and return the history. Called again, it continues training.
 
         Data: arrays (`fit(x, y)`), a batched `tf.data.Dataset`, a `PyDataset`, a generator, or
         None for a step without a batch. `until="6 hours"` or `"100000 steps"` instead of
         `epochs`, counted from this call. `validation_data` may be a dict of named sets. In a run
-        directory `save_every` says how often it is saved, beside the end and each validation that
-        is the best so far (`Trainer(keep=[KeepBest(...)])`).
+        directory `save_every` is how often checkpoints are saved, besides the end and each
+        validation that is the best so far (`Trainer(keep=[KeepBest(...)])`).
         """
-        events = self.events(
-            x,
-            y,
-            sample_weight,
-            batch_size=batch_size,
-            epochs=epochs,
-            until=until,
-            steps_per_epoch=steps_per_epoch,
-            shuffle=shuffle,
-            validation_data=validation_data,
-            validation_split=validation_split,
-            validation_steps=validation_steps,
-            validate_every=validate_every,
-            class_weight=class_weight,
-            callbacks=callbacks,
-            save_every=save_every,
-            verbose=verbose,
-        )
-        for _ in events:
+        for _ in self._events(options):
             pass
         return self.history
 
     @shortens_tracebacks
-    def events(
-        self,
-        x: Any = None,
-        y: Any = None,
-        sample_weight: Any = None,
-        *,
-        batch_size: int | None = None,
-        epochs: int = 1,
-        until: str | Every | None = None,
-        steps_per_epoch: int | None = None,
-        shuffle: bool = True,
-        validation_data: Any = None,
-        validation_split: float = 0.0,
-        validation_steps: int | None = None,
-        validate_every: str | Every = "1 epoch",
-        class_weight: Mapping[int, float] | None = None,
-        callbacks: Sequence[keras.callbacks.Callback] = (),
-        save_every: str | Every = "10 minutes",
-        verbose: Verbose = 0,
-    ) -> Iterator[Event]:
-        """As `fit`, one event at a time: to stop, stop iterating."""
-        lasts = duration(epochs, until)
-        require_positive(steps_per_epoch=steps_per_epoch, validation_steps=validation_steps)
-        data, held_out = training_data(
-            x, y, sample_weight, batch_size, class_weight, validation_split, validation_data
+    @takes(FitOptions, verbose=0)
+    def events(self, options: FitOptions) -> Iterator[Event]:
+        """Train like `fit`, yielding one event at a time: to stop, stop iterating.
+
+        `break` finishes this call of `fit`; an exception in the loop does not: the next call
+        continues it.
+        """
+        return self._events(options)
+
+    def _events(self, options: FitOptions) -> EventStream:
+        history = History()
+        sinks = [self._console(options.verbose), *map(tolerated, self._sinks)]
+        request = fit_request(
+            options,
+            self._task,
+            self._team,
+            saves=self._run is not None,
+            sinks=[self._note_end, *(sinks if self.is_chief else ())],
+            history=history,
         )
-        require_step(self._task, "train_step", has_batch=data is not None)
-        if held_out is not None:
-            require_step(self._task, "test_step")
-        sets = validation_sets(held_out, batch_size)
-        asked = FitRequest(
-            data=None if data is None else part(data, self._team),
-            sets={name: part(held, self._team) for name, held in sets.items()},
-            until=lasts,
-            validate_every=every(validate_every),
-            save_every=every(save_every) if self._run is not None else None,
-            length=lambda: length_without_data(steps_per_epoch, lasts),
-            steps_per_epoch=steps_per_epoch,
-            validation_steps=validation_steps,
-            shuffle=shuffle,
-            class_weight=class_weight,
-            callbacks=callbacks,
-            sinks=[self._console(verbose), *map(tolerated, self._sinks)] if self.is_chief else [],
-        )
-        require_shareable(asked, self._team)
         if self._run is None:
-            fitting = Leg(self._lent, asked, first_epoch=self._epochs_done)
-            self._state.start_from_given_weights()
-            self._began(fitting)
-            return self._counted(fitting.events(Place(), {}))
-        if self._fresh:
-            self._fresh = False
-            self._state.starts_over()
-        return self._counted(
-            leg_events(
-                self._lent,
-                asked,
+            leg = Leg(self._parts, request, first_epoch=self._epochs_done)
+            self._parts.state.start_from_given_weights()
+            events = leg.told(leg.looped(Place(), {}, NoCheckpoints()))
+        else:
+            if self._fresh:
+                self._fresh = False
+                self._parts.state.starts_over()
+            events = leg_events(
+                self._parts,
+                request,
                 self._run,
                 self._legs,
                 self._attempt,
                 first_epoch=self._epochs_done,
                 exact=self._exact,
                 on_change=self._on_change,
-                begun=self._began,
             )
-        )
+        own: list[weakref.ref[EventStream]] = []
+        stream = EventStream(self._counted(events, history, own))
+        # Held weakly: a loop that is left must be able to close its events.
+        own.append(weakref.ref(stream))
+        return stream
 
     @shortens_tracebacks
     def restore(self, which: Which, *, metric: str | None = None) -> int:
@@ -318,7 +238,7 @@ class Trainer:
         process that has not trained, `task.step` is then the step of the checkpoint. After `fit`
         it stays: what is trained from an earlier state is added to the run.
         """
-        step = self._state.restore(which, metric)
+        step = self._parts.state.restore(which, metric)
         declaration.leave(self._task)
         return step
 
@@ -342,11 +262,10 @@ class Trainer:
         scores.
         """
         require_step(self._task, "test_step")
-        require_positive(steps=steps)
-        with self._state.of(checkpoint, "evaluate"), self._team.losses_explained():
-            data = part(as_data(x, y, sample_weight, batch_size=batch_size), self._team)
-            alone = Agreement(self._team, time.perf_counter, Signals())
-            found = self._scorer.score(data, steps, alone) or {}
+        with self._parts.state.of(checkpoint, "evaluate"):
+            found = self._parts.inference.evaluate(
+                x, y, sample_weight, batch_size=batch_size, steps=steps
+            )
         show_scores(verbose if self.is_chief else 0, found)
         return found
 
@@ -361,10 +280,8 @@ class Trainer:
     ) -> Any:
         """The predictions for a data set, as NumPy arrays; `checkpoint` as for `evaluate`."""
         require_step(self._task, "predict_step")
-        require_positive(steps=steps)
-        with self._state.of(checkpoint, "predict"):
-            data = as_data(x, batch_size=batch_size)
-            return self._predictor.predict(data, steps=steps, plan=self._piloting.plan_in_force)
+        with self._parts.state.of(checkpoint, "predict"):
+            return self._parts.inference.predict(x, batch_size=batch_size, steps=steps)
 
     @shortens_tracebacks
     def export(
@@ -383,7 +300,7 @@ class Trainer:
         optimizers with `use_ema`, `checkpoint` is as for `evaluate`. `Task.exports` says which
         models, and under which names.
         """
-        with self._state.of(checkpoint, "export") as step:
+        with self._parts.state.of(checkpoint, "export") as step:
             run = require_run(self._run) if path is None else None
             if run is not None:
                 path = run.export_directory()
@@ -402,29 +319,27 @@ class Trainer:
             verbose, self._shown_rule, functools.partial(self._run.best, self._shown_rule)
         )
 
-    def _began(self, fitting: Leg) -> None:
-        self._fitting, self.history = fitting, fitting.history
+    def _note_end(self, event: Event) -> None:
+        if isinstance(event, Finished):
+            self._end = event
 
-    def _counted(self, events: Iterator[Event]) -> Iterator[Event]:
-        """The events of a leg, which counts once it is over."""
-
-        def counted() -> Iterator[Event]:
-            close_abandoned(self._open)
-            # Held weakly: a loop that is left must be able to close its events.
-            self._open = own[0]
-            self._state.trains()
-            try:
-                with self._team.losses_explained():
-                    yield from events
-                self._team.barrier()
-            finally:
-                fitting, self._fitting = self._fitting, None
-                # Without a run directory there is nothing to go back to: fit trains on.
-                if self._run is None or (fitting is not None and fitting.is_over):
-                    self._epochs_done += len(self.history.epoch)
-                    self._legs += 1
-
-        own: list[Opened] = []
-        opened: Any = shortening(counted())
-        own.append(weakref.ref(opened))
-        return opened
+    def _counted(
+        self, events: Iterator[Event], history: History, own: list["weakref.ref[EventStream]"]
+    ) -> Generator[Event]:
+        """Yield the events of a leg, which counts once it is over."""
+        abandoned = None if self._open is None else self._open()
+        if abandoned is not None:
+            abandoned.abandon()  # it would keep the run's lock
+        (self._open,) = own
+        self.history, self._end = history, None
+        self._parts.state.trains()
+        try:
+            with self._team.losses_explained():
+                yield from events
+            self._team.barrier()
+        finally:
+            is_over = self._end is not None and self._end.reason in OVER
+            # Without a run directory there is nothing to resume: fit continues training.
+            if self._run is None or is_over:
+                self._epochs_done += len(history.epoch)
+                self._legs += 1

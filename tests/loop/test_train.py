@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import MappingProxyType
 from typing import final
 
@@ -57,6 +58,8 @@ class World:
         self.saved: list[tuple[Place, Metrics]] = []
         self.saved_best: list[tuple[Place, Metrics]] = []
         self.best_steps: set[int] = set()
+        self.place = BEGIN
+        self.scores: Metrics = {}
         self.cut_validation = False
         self.interrupt_when: Callable[[World], bool] = lambda world: False
         self._epoch_lengths = epoch_lengths
@@ -81,15 +84,21 @@ class World:
     def report(self) -> Metrics:
         return {"seen": self.steps_in_epoch}
 
-    def news(self) -> list[Event]:
+    def pending_events(self) -> list[Event]:
         found, self.found = self.found, []
         return found
 
-    def save(self, place: Place, scores: Metrics) -> None:
-        self.saved.append((place, scores))
+    def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
+        (self.saved if is_due else self.saved_best).append((place, scores))
 
-    def save_best(self, place: Place, scores: Metrics) -> None:
-        self.saved_best.append((place, scores))
+    def clock(self) -> float:
+        return self.now
+
+    def stop_requested(self) -> bool:
+        return self._stop_when(self)
+
+    def interrupted(self) -> bool:
+        return self.interrupt_when(self)
 
     def is_best(self, step: int, scores: Metrics) -> bool:
         assert scores == {"after": self.steps}
@@ -113,25 +122,16 @@ class World:
         pace: Pace | None = None,
     ) -> Iterator[Event]:
         """The events; each is kept in `heard` before anything else happens."""
-        events = loop.train(
-            schedule=schedule,
+        happened = loop.train(
+            schedule,
+            self,
+            self,
             place=place,
             scores=scores,
-            run_steps=self.run_steps,
-            start_epoch=self.start_epoch,
-            report=self.report,
-            news=self.news,
-            validate=self.validate,
-            is_best=self.is_best,
-            save=self.save,
-            save_best=self.save_best,
-            stop_requested=lambda: self._stop_when(self),
-            interrupted=lambda: self.interrupt_when(self),
             first_step=first_step,
             pace=pace or unbounded(),
-            clock=lambda: self.now,
         )
-        for event in events:
+        for event, self.place, self.scores in happened:
             self.heard.append(event)
             yield event
 
@@ -733,3 +733,29 @@ def test_a_stop_asked_for_by_a_validation_is_seen_at_once():
     schedule = Schedule(100, until=Every(epochs=1), validate_every=Every(steps=10))
     list(world.train(schedule, pace=calls_of(5)))
     assert (world.steps, world.validated_at) == (10, [10])
+
+
+intervals_of_steps = st.builds(Every, steps=st.integers(1, 9)) | st.builds(
+    Every, epochs=st.integers(1, 2)
+)
+
+
+@given(st.integers(1, 7), st.integers(1, 3), intervals_of_steps, st.integers(1, 5), st.data())
+def test_a_run_left_at_any_event_resumes_from_the_place_that_came_with_it(
+    length: int, epochs: int, interval: Every, pace: int, data: st.DataObject
+):
+    schedule = Schedule(length, until=Every(epochs=epochs), validate_every=interval)
+    whole, left = World(), World()
+    events = list(whole.train(schedule, pace=calls_of(pace)))
+    at = data.draw(st.integers(0, len(events) - 1))
+    for number, _ in enumerate(left.train(schedule, pace=calls_of(pace))):
+        if number == at:
+            break
+    # As a leg does: one with every epoch done has nothing left to train.
+    place = replace(left.place, is_over=left.place.epoch >= epochs)
+    list(left.train(schedule, place=place, scores=left.scores, pace=calls_of(pace)))
+    assert (left.steps, left.validated_at) == (whole.steps, whole.validated_at)
+    ends = [[e for e in world.heard if isinstance(e, EpochEnded)] for world in (whole, left)]
+    assert [(e.epoch, e.step, e.validation) for e in ends[0]] == [
+        (e.epoch, e.step, e.validation) for e in ends[1]
+    ]

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from loopwright.checkpoints import snapshot
 from loopwright.engine.step import Step
 from loopwright.engine.trace import build
 from loopwright.fit import moment
@@ -116,7 +117,7 @@ def test_a_difference_is_listed_by_its_kind():
         row("both", None, "int64"),
         row("new", (None, 3)),
     ]
-    assert moment.difference(saved, now) == (
+    assert snapshot.difference(saved, now) == (
         "The task has other variables than the checkpoint.\n"
         "  added since the checkpoint:\n"
         "    new: float32 (None, 3)\n"
@@ -134,12 +135,12 @@ def test_a_difference_is_listed_by_its_kind():
 
 
 def test_equal_tables_have_no_difference():
-    assert moment.difference([row("a"), row("b")], [row("b"), row("a")]) is None
-    assert moment.difference([], []) is None
+    assert snapshot.difference([row("a"), row("b")], [row("b"), row("a")]) is None
+    assert snapshot.difference([], []) is None
 
 
 def test_a_long_difference_is_cut():
-    text = moment.difference([], [row(f"weight{index}") for index in range(22)])
+    text = snapshot.difference([], [row(f"weight{index}") for index in range(22)])
     assert text is not None
     lines = text.splitlines()
     assert lines[2] == "    weight0: float32 (2,)"

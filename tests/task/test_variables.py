@@ -20,11 +20,11 @@ import tensorflow as tf
 from tests.mirrored import mirrored
 
 import loopwright as lw
+from loopwright.checkpoints import snapshot
 from loopwright.compat import tensorflow_internals
 from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.trace import Built
 from loopwright.errors import StepError
-from loopwright.fit import moment
 from loopwright.task import variables
 from loopwright.task.keras_model import CompiledModel, as_task
 
@@ -648,12 +648,12 @@ def test_a_table_survives_json():
         {"name": "rows", "dtype": "float32", "shape": [None, 1]},
         {"name": "any", "dtype": "float32", "shape": None},
     ]
-    assert moment.difference(json.loads(json.dumps(table)), table) is None
+    assert snapshot.difference(json.loads(json.dumps(table)), table) is None
 
 
 def test_the_order_of_a_table_does_not_matter():
     table = variables.table(variables.named(everything()))
     shuffled = random.Random(0).sample(table, len(table))
     assert shuffled != table
-    assert moment.difference(shuffled, table) is None
-    assert moment.difference(shuffled[1:], table) is not None
+    assert snapshot.difference(shuffled, table) is None
+    assert snapshot.difference(shuffled[1:], table) is not None

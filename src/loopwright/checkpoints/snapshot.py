@@ -1,6 +1,6 @@
 """Snapshot: a moment of a run without its tensors, as JSON; and how far its leg was asked to go."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from loopwright.checkpoints.manifest_fields import require_resumable
 from loopwright.data.source import Read
 from loopwright.errors import CheckpointError, message
 from loopwright.loop.schedule import Every, Place, every
+from loopwright.task.variables import Row, shape_text, shortened
 
 
 @dataclass(frozen=True)
@@ -88,3 +89,46 @@ def parsed(checkpoint: Checkpoint) -> Snapshot:
                 "run_dir",
             )
         ) from None
+
+
+def difference(saved: Sequence[Row], current: Sequence[Row]) -> str | None:
+    """What is different between two tables of variables; None if nothing is.
+
+    >>> row = {"name": "weight", "dtype": "float32", "shape": [2]}
+    >>> text = difference([row], [{**row, "shape": [3]}])
+    >>> print(text.splitlines()[2])
+        weight: (2,) in the checkpoint, (3,) now
+    """
+    then, now = ({row["name"]: row for row in rows} for rows in (saved, current))
+    both = [(name, then[name], now[name]) for name in now if name in then]
+
+    def changed(what: str, text: Callable[[Any], str]) -> list[str]:
+        return [
+            f"{name}: {text(old[what])} in the checkpoint, {text(new[what])} now"
+            for name, old, new in both
+            if old[what] != new[what]
+        ]
+
+    def alone(rows: Mapping[str, Row], others: Mapping[str, Row]) -> list[str]:
+        return [
+            f"{name}: {row['dtype']} {shape_text(row['shape'])}"
+            for name, row in rows.items()
+            if name not in others
+        ]
+
+    differences = {
+        "added since the checkpoint": alone(now, then),
+        "in the checkpoint only": alone(then, now),
+        "reshaped": changed("shape", shape_text),
+        "retyped": changed("dtype", str),
+    }
+    lines = ["The task has other variables than the checkpoint."]
+    for kind, texts in differences.items():
+        lines += [f"  {kind}:", *(f"    {text}" for text in shortened(texts))] if texts else []
+    if len(lines) == 1:
+        return None
+    return message(
+        "\n".join(lines),
+        do='restore the old structure; pass on_change="start_over" to start over; or choose '
+        "another run_dir, with init_from= to take over the weights that match",
+    )

@@ -8,7 +8,7 @@ shows every frame.
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import ParamSpec, TypeVar
@@ -66,15 +66,6 @@ def shortens_tracebacks(method: Callable[_Parameters, _Result]) -> Callable[_Par
             raise  # without this frame, which is not added again
 
     return call
-
-
-def shortening(items: Iterator[_Result]) -> Iterator[_Result]:
-    """Yield what an iterator yields, and shorten the traceback of whatever it raises."""
-    try:
-        yield from items
-    except Exception as error:
-        shortened(error)
-        raise
 
 
 def _is_raised_here(error: BaseException) -> bool:

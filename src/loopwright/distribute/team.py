@@ -7,14 +7,13 @@ until they meet again. A worker that trains alone meets nobody, and nothing cost
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 import re
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar, final
+from typing import Any, final
 
 import numpy as np
 import tensorflow as tf
@@ -23,9 +22,6 @@ from loopwright.compat import tensorflow_internals
 from loopwright.distribute import replicas
 from loopwright.errors import ConfigurationError, WorkerLostError, message
 from loopwright.loop.signals import Signals
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _FAILED = -(2**62)
 _PLACE = "{0}.workers[{1}]"
@@ -216,25 +212,13 @@ class Agreement:
         self._meet()
         return self.clock()
 
-    def after(self, call: Callable[P, T]) -> Callable[P, T]:
-        """A call at whose end the workers meet."""
+    def meet(self) -> None:
+        """Wait for all workers, and take the chief's time."""
+        self._meet()
 
-        @functools.wraps(call)
-        def called(*args: P.args, **kwargs: P.kwargs) -> T:
-            result = call(*args, **kwargs)
-            self._meet()
-            return result
-
-        return call if self._team.is_alone else called
-
-    def any(self, asks: Callable[P, bool]) -> Callable[P, bool]:
-        """Asks every worker; true if it is so for one of them."""
-
-        @functools.wraps(asks)
-        def asked(*args: P.args, **kwargs: P.kwargs) -> bool:
-            return self._meet(asks(*args, **kwargs))
-
-        return asks if self._team.is_alone else asked
+    def any(self, wish: bool) -> bool:
+        """Return whether any worker has this wish; all workers have to ask."""
+        return self._meet(wish)
 
     def _meet(self, wish: bool = False) -> bool:
         if self._team.is_alone:

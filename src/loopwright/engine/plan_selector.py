@@ -1,9 +1,9 @@
-"""Piloting: by which plans a trainer's steps run: fixed, recorded, remembered, or found out."""
+"""Which plan runs the next steps of a trainer: given, recorded, remembered or measured."""
 
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import tensorflow as tf
@@ -12,14 +12,21 @@ from loopwright.compat import tensorflow_internals
 from loopwright.compat.environment import environment
 from loopwright.data.source import Feed
 from loopwright.engine.compiled_steps import CompiledSteps
-from loopwright.engine.stepper import Stepper
 from loopwright.engine.trace import Built
 from loopwright.events import PlanChosen
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans import plan_history
 from loopwright.plans.plan import WORDS, Plan, Terms, objection, plan_of, refuse, settled
-from loopwright.plans.plan_history import Choice, Pilot, PlanHistory, Recorded, Replayed, load
-from loopwright.plans.tuner import Candidate, Tuner
+from loopwright.plans.plan_history import (
+    Choice,
+    Pilot,
+    PlanHistory,
+    PlanRecorder,
+    Recorded,
+    Replayed,
+    load,
+)
+from loopwright.plans.tuner import Budget, Candidate, Compiler, Tuner
 from loopwright.task import variables
 
 
@@ -79,13 +86,13 @@ def asked_for(plan: "Plan | PlanHistory | str | os.PathLike[str]") -> PlanHistor
 class PlanSelector:
     """The plans of one trainer: what was asked for, what is in use, what was found out."""
 
-    def __init__(self, asked: PlanHistory | None, runners: CompiledSteps, task: Any) -> None:
-        self._asked, self._runners, self._task = asked, runners, task
+    def __init__(self, asked: PlanHistory | None, compiled: CompiledSteps, task: Any) -> None:
+        self._asked, self._compiled, self._task = asked, compiled, task
         self._tuners: dict[Any, Tuner] = {}
         self._tuner: Tuner | None = None
         self._untold: Choice | None = None
         self._identity = ""
-        self._record: Callable[[PlanHistory], None] = lambda history: None
+        self._recorder: PlanRecorder | None = None
         self._done_before: PlanHistory | None = None
         self._replayed: PlanHistory | None = None
         """What the steps of this call of `fit` repeat, until its last change."""
@@ -108,19 +115,13 @@ class PlanSelector:
         return self.history.in_force or self.plan
 
     def begin(
-        self,
-        feed: Feed | None,
-        training: Stepper,
-        watch: Stopwatch,
-        *,
-        steps: int | None,
-        seconds: float | None,
+        self, feed: Feed | None, compiler: Compiler, watch: Stopwatch, budget: Budget
     ) -> Pilot:
-        """Who says by which plan the steps of this call of `fit` run."""
-        pilot = self._pilot(feed, training, watch, steps=steps, seconds=seconds)
+        """Return what chooses the plans of one call of `fit`."""
+        pilot = self._pilot(feed, compiler, watch, budget)
         before, self._done_before, self._is_continued = self._done_before, None, False
         self._replayed = self._asked
-        terms = self._runners.terms(feed)
+        terms = self._compiled.terms(feed)
         # On other devices than before, what was recorded may not run any more.
         if before is None or any(objection(c.plan, terms) is not None for c in before.changes):
             return pilot
@@ -128,26 +129,20 @@ class PlanSelector:
         return Replayed(before, pilot)
 
     def _pilot(
-        self,
-        feed: Feed | None,
-        training: Stepper,
-        watch: Stopwatch,
-        *,
-        steps: int | None,
-        seconds: float | None,
+        self, feed: Feed | None, compiler: Compiler, watch: Stopwatch, budget: Budget
     ) -> Pilot:
         self._tuner = self._untold = None
-        terms = self._runners.terms(feed)
+        terms = self._compiled.terms(feed)
         if self._asked is not None:
             for change in self._asked.changes:
                 refuse(change.plan, terms)
             return Recorded(self._asked.with_plans(lambda plan: settled(plan, terms)))
         start = settled(WORDS["graph"], terms)
-        if self._runners.workers > 1:
+        if self._compiled.workers > 1:
             # What each of them measures or remembers is another thing.
             return Recorded(PlanHistory().changed(0, start))
         spec = None if feed is None else feed.batch_spec
-        built = self._runners.built("train_step", spec)
+        built = self._compiled.built("train_step", spec)
         faster = candidates(built, feed, terms)
         self._identity = identity(self._task, built, feed, terms)
         if self._identity not in self._tuners:
@@ -165,7 +160,7 @@ class PlanSelector:
                 start, deque(faster), self._note, remembered=remembered
             )
         self._tuner = self._tuners[self._identity]
-        self._tuner.begin(training.prepare, watch, steps=steps, seconds=seconds)
+        self._tuner.begin(compiler, watch, budget)
         return self._tuner
 
     @property
@@ -209,19 +204,19 @@ class PlanSelector:
         """What was run after `step` steps is run anew."""
         self.history = self.history.until(step)
 
-    def record(self, record: Callable[[PlanHistory], None]) -> None:
-        """Has every change written down before it is used."""
-        self._record = record
+    def record_to(self, recorder: PlanRecorder) -> None:
+        """Write each change to a recorder before it is used."""
+        self._recorder = recorder
 
-    def planned(self, step: int, plan: Plan) -> None:
-        """The steps after `step` run by this plan."""
+    def record_plan(self, step: int, plan: Plan) -> None:
+        """Record that the steps after `step` run by this plan."""
         note = tensorflow_internals.slow_random_numbers() if plan.step == "xla" else None
         if note is not None and note not in self.history.notes:
             self._note(note)
         changed = self.history.changed(step, plan, is_trial=self._is_trial(step, plan))
         if changed is not self.history or self._is_unwritten:
             self.history, self._is_unwritten = changed, False
-            self._record(changed)
+            self._write(changed)
 
     def _is_trial(self, step: int, plan: Plan) -> bool:
         replayed = self._replayed
@@ -230,14 +225,15 @@ class PlanSelector:
             return replayed.is_trial_at(step)
         return self._tuner is not None and self._tuner.is_trying(plan)
 
-    def news(self, step: int) -> Iterable[PlanChosen]:
-        """What has been chosen since this was last asked."""
-        if self._tuner is not None and self._tuner.choice is not None:
-            self._untold, self._tuner.choice = self._tuner.choice, None
+    def pending_events(self, step: int) -> Iterable[PlanChosen]:
+        """Return what has been chosen since the last call."""
+        choice = None if self._tuner is None else self._tuner.take_choice()
+        if self._tuner is not None and choice is not None:
+            self._untold = choice
             if self._tuner.remembered is None:
                 plan_history.remember(self._identity, self._untold)
                 self.history = self.history.chosen(self._identity, self._untold)
-                self._record(self.history)
+                self._write(self.history)
         if self._untold is not None:
             chosen, self._untold = self._untold, None
             yield PlanChosen(step, chosen.plan.in_words, chosen.why, f"plan={chosen.plan!r}")
@@ -246,7 +242,11 @@ class PlanSelector:
         """The call of `fit` is over."""
         if self._tuner is not None:
             self._tuner.end()
-            list(self.news(0))
+            list(self.pending_events(0))
+
+    def _write(self, history: PlanHistory) -> None:
+        if self._recorder is not None:
+            self._recorder.write_plans(history)
 
     def _note(self, text: str) -> None:
         self.history = self.history.noted(text)

@@ -109,13 +109,13 @@ class Scorer:
         self,
         task: Task,
         strategy: tf.distribute.Strategy,
-        runners: CompiledSteps,
-        piloting: PlanSelector,
+        compiled: CompiledSteps,
+        selector: PlanSelector,
     ) -> None:
         self._task = task
         self._strategy = strategy
-        self._runners = runners
-        self._piloting = piloting
+        self._compiled = compiled
+        self._selector = selector
 
     def score(
         self,
@@ -130,7 +130,7 @@ class Scorer:
             self._task,
             self._runner,
             data.one_pass(steps=steps),
-            self._runners.updates,
+            self._compiled.updates,
             strategy=self._strategy,
             clock=agreement.now,
             watch=watch or Stopwatch(time.perf_counter),
@@ -144,7 +144,7 @@ class Scorer:
 
     def _runner(self, feed: Feed) -> StepRunner:
         # Scores are wanted of any data, whatever plan the training runs by.
-        terms = self._runners.terms(feed)
-        plan = self._piloting.plan_in_force  # a trial is no reason to compile a test step
+        terms = self._compiled.terms(feed)
+        plan = self._selector.plan_in_force  # a trial is no reason to compile a test step
         plan = settled(nearest(Plan(plan.step, plan.loop), terms), terms)
-        return self._runners.runner("test_step", feed, plan)
+        return self._compiled.runner("test_step", feed, plan)

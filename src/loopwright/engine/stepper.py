@@ -1,6 +1,6 @@
-"""Training: a step, its data and its numbers, run some steps at a time."""
+"""The stepper: runs a step over its data, some steps at a time, by the plan that is chosen."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -9,15 +9,19 @@ from loopwright.data.reader import Reader, ResidentReader, StreamReader
 from loopwright.data.source import NOTHING_READ, Feed, Read
 from loopwright.distribute import replicas
 from loopwright.engine.background_compile import BackgroundCompile
+from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.engine.nan import MOST_SKIPPED
+from loopwright.engine.plan_selector import PlanSelector
 from loopwright.engine.runner import StepRunner
 from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
 from loopwright.events import BatchSkipped
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Pilot
+from loopwright.plans.tuner import Budget
 from loopwright.step_warnings import warn_at_call
+from loopwright.task.task import Task
 
 
 @final
@@ -33,45 +37,55 @@ class StepNumbers:
 
 @final
 class Stepper:
-    """Goes through a feed with compiled steps; what the loop calls `run_steps`."""
+    """Runs compiled steps over a feed; what the loop calls `run_steps`."""
 
     def __init__(
         self,
-        runner_for: Callable[[Feed | None, Plan], StepRunner],
+        task: Task,
+        compiled: CompiledSteps,
+        selector: PlanSelector,
         feed: Feed | None,
-        tally: EpochMetrics,
-        pilot_for: "Callable[[Feed | None, Stepper], Pilot]",
         *,
         step: int,
-        count_step: Callable[[], object],
+        budget: Budget,
         watch: Stopwatch,
-        planned: Callable[[int, Plan], None],
+        recorded: Sequence[Any] | None = None,
+        ignores_nan: bool = False,
     ) -> None:
-        self._runner_for = runner_for
-        self._feed, self._tally, self._count_step = feed, tally, count_step
-        self.step, self._watch, self._planned = step, watch, planned
+        """`recorded` are variables whose values are kept for each step, with its numbers.
+
+        With `ignores_nan` somebody else looks at the losses: a callback that ends the run.
+        """
+        self._task, self._compiled, self._selector = task, compiled, selector
+        self._feed, self._budget, self._watch = feed, budget, watch
+        self._records, self._ignores_nan = recorded, ignores_nan
+        self.metrics = EpochMetrics(task, "train_step", compiled.updates)
+        """Of the epoch so far."""
+        self.step = step
         self._reader: Reader = None
         self.read = NOTHING_READ
         """Of its data, since the beginning of the leg; each step reads one batch."""
-        self.lets_nan_pass = False
-        """Whether somebody else looks at the losses: a callback that ends the run."""
-        self.records = False
-        """Whether the numbers of each step are recorded."""
-        self.passed_over: set[int] = set()
+        self.passed_over: frozenset[int] = frozenset()
         """Steps whose batch is read and not trained on, because it would spoil the run."""
-        self.skipped: list[BatchSkipped] = []
-        """What has not been told yet of the steps that were skipped."""
+        self._skipped: list[BatchSkipped] = []
         self._skipped_in_a_row = 0
         self.steps_in_epoch = 0
         self.recorded: list[StepNumbers] = []
         """The numbers of each step that the last `run_steps` ran, if they are recorded."""
         self._runners: dict[Plan, StepRunner] = {}
-        self._pilot_for, self._pilot = pilot_for, pilot_for(feed, self)
+        self._pilot = self._begin(feed)
         self._runner(self._pilot.plan_after(step))  # what is wrong with the step shows now
+
+    def _begin(self, feed: Feed | None) -> Pilot:
+        return self._selector.begin(feed, self, self._watch, self._budget)
+
+    def pass_over(self, *steps: int) -> None:
+        """Read the batches of these steps without training on them."""
+        self.passed_over |= {*steps}
 
     def start_epoch(self) -> None:
         """Forgets the numbers of the epoch before."""
-        self._tally.start()
+        self.metrics.start()
         self.steps_in_epoch = 0
         feed = self._feed
         if feed is not None and (self._reader is None or feed.end == "each epoch"):
@@ -88,7 +102,7 @@ class Stepper:
                 continue
             ahead = [step - self.step - 1 for step in self.passed_over if step > self.step]
             plan, asked = self._pilot.next(self.step, min([steps - ran, *ahead]))
-            self._planned(self.step, plan)
+            self._selector.record_plan(self.step, plan)
             done = self._run(plan, asked)
             ran += done
             if done < asked and not self._reopened():
@@ -161,14 +175,14 @@ class Stepper:
         batch = self.batch_in_words(self.read.batches + done - self.step)
         return f"step {done + 1:,} ({batch})" if self._feed is not None else f"step {done + 1:,}"
 
-    def news(self) -> Iterator[BatchSkipped]:
-        """What has been skipped since this was last asked."""
-        while self.skipped:
-            yield self.skipped.pop(0)
+    def pending_events(self) -> list[BatchSkipped]:
+        """Return the steps that were skipped since the last call."""
+        skipped, self._skipped = self._skipped, []
+        return skipped
 
     def report(self) -> dict[str, Any]:
         """The numbers of the epoch so far."""
-        return self._tally.numbers()
+        return self.metrics.numbers()
 
     def prepare(self, plan: Plan) -> BackgroundCompile:
         """Traces a plan at once, for the data as it lies, and compiles it in the background."""
@@ -191,15 +205,15 @@ class Stepper:
         self._pilot.ran(plan, done, seconds, compile_seconds)
         if not ran.not_finite:
             self._skipped_in_a_row = 0
-        elif not self.lets_nan_pass:
+        elif not self._ignores_nan:
             self._not_finite(plan, ran.not_finite, done)
         if ran.columns is not None:
             outputs, metrics, variables = ran.columns
-            logs = self._tally.after_each(outputs, metrics)
+            logs = self.metrics.after_each(outputs, metrics)
             values = zip(*variables, strict=True) if variables else [()] * done
             self.recorded += map(StepNumbers, logs, values)
         if done:
-            self._tally.add(ran.outputs)
+            self.metrics.add(ran.outputs)
         self._count(done)
         return done
 
@@ -210,10 +224,10 @@ class Stepper:
     def _pass_over(self) -> None:
         if self._reader is not None:
             self._reader.pass_over()
-        self._count_step()
+        self._task.step_counter.assign_add(1)
         self._count(1)
-        if self.records:
-            self.recorded.append(StepNumbers(self._tally.numbers()))
+        if self._records is not None:
+            self.recorded.append(StepNumbers(self.metrics.numbers()))
 
     def _not_finite(self, plan: Plan, places: Sequence[int], done: int) -> None:
         """Raises for the first step that was not finite, or notes those that were skipped."""
@@ -226,11 +240,13 @@ class Stepper:
         self._skipped_in_a_row = skipped_in_a_row(self._skipped_in_a_row, places, done)
         if max(len(places), self._skipped_in_a_row) > MOST_SKIPPED:
             raise NotFiniteError(_too_many(steps[-1], batches[-1]), step=steps[-1])
-        self.skipped += map(BatchSkipped, steps, batches)
+        self._skipped += map(BatchSkipped, steps, batches)
 
     def _runner(self, plan: Plan) -> StepRunner:
         if plan not in self._runners:
-            self._runners[plan] = self._runner_for(self._feed, plan)
+            self._runners[plan] = self._compiled.runner(
+                "train_step", self._feed, plan, recorded=self._records
+            )
         return self._runners[plan]
 
     def _open(self, feed: Feed) -> None:
@@ -253,7 +269,7 @@ class Stepper:
             warn_at_call(RetraceWarning(_retraced(change)))
             with self._watch.timing("compile"):
                 self._runners.clear()
-                self._pilot = self._pilot_for(self._feed, self)
+                self._pilot = self._begin(self._feed)
                 self._open(self._feed)
             return True
         if feed.steps_per_epoch is None and self.steps_in_epoch:

@@ -1,17 +1,10 @@
 """The last attempt at a leg in this process, for the call of `fit` that continues it."""
 
-import inspect
-import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any, final
 
 from loopwright.checkpoints import tensors
-from loopwright.errors import ConfigurationError, message
-from loopwright.events import Event
 from loopwright.task import variables
-
-Opened = weakref.ref[Generator[Event]]
-"""The events of a call of `fit` that somebody reads, or holds without reading them any more."""
 
 
 @final
@@ -85,20 +78,3 @@ class LastAttempt:
 
 def _differ(value: Any, before: Any) -> bool:
     return tensors.digest({"": value}) != tensors.digest({"": before})
-
-
-def close_abandoned(opened: Opened | None) -> None:
-    """Ends an attempt whose events are still held somewhere: it would keep the run's lock."""
-    events = None if opened is None else opened()
-    if events is None:
-        return
-    if inspect.getgeneratorstate(events) == inspect.GEN_RUNNING:
-        raise ConfigurationError(
-            message(
-                "This trainer is training.",
-                expected="one call of fit at a time",
-                received="a call of fit from a callback or a sink, or from another thread",
-                do="call fit when the first call has returned, or use another Trainer",
-            )
-        )
-    events.close()

@@ -1,11 +1,11 @@
 """Snapshots: the moment of a run, taken from its parts, and put back into them."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from loopwright.checkpoints import retention, tensors
-from loopwright.checkpoints.snapshot import Snapshot
+from loopwright.checkpoints.snapshot import Snapshot, difference
 from loopwright.compat import environment
 from loopwright.config.edits import (
     STEP,
@@ -27,35 +27,32 @@ from loopwright.loop.schedule import Place, restarted
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
 from loopwright.task.task import class_name
-from loopwright.task.variables import Row, shape_text, shortened
 
 
-def require_resumable(fitting: Leg, exact: Exact) -> tuple[dict[str, Any], list[str]]:
+def require_resumable(leg: Leg, exact: Exact) -> tuple[dict[str, Any], list[str]]:
     """Return every variable of the task by name; raise if the step uses what cannot be saved.
 
     With `exact="best_effort"` random numbers that cannot be repeated are accepted; also returns
     the reasons why the step cannot be resumed exactly.
     """
-    lent, reasons = fitting.lent, list[str]()
-    spec = None if fitting.feed is None else fitting.feed.batch_spec
-    built = lent.runners.built("train_step", spec)
-    if lent.piloting.plan.step == "eager":
-        changing = lent.runners.changing_values(spec)
+    parts, reasons = leg.parts, list[str]()
+    spec = None if leg.feed is None else leg.feed.batch_spec
+    built = parts.compiled.built("train_step", spec)
+    if parts.selector.plan.step == "eager":
+        changing = parts.compiled.changing_values(spec)
         if changing is not None and exact != "best_effort":
             raise StepError(changing)
         reasons += [] if changing is None else [changing.partition(": ")[0]]
-    named = variables.named(lent.task)
-    reasons += _unsaved(fitting, "train_step", named, built, exact)
-    for tested in lent.runners.tests_built() if fitting.asked.sets else ():
-        reasons += _unsaved(fitting, "test_step", named, tested, exact)
+    named = variables.named(parts.task)
+    reasons += _unsaved(leg, "train_step", named, built, exact)
+    for tested in parts.compiled.tests_built() if leg.request.sets else ():
+        reasons += _unsaved(leg, "test_step", named, tested, exact)
     return named, reasons
 
 
-def _unsaved(
-    fitting: Leg, step: str, named: dict[str, Any], built: Built, exact: Exact
-) -> list[str]:
+def _unsaved(leg: Leg, step: str, named: dict[str, Any], built: Built, exact: Exact) -> list[str]:
     """Return what a step draws from and no checkpoint holds; raise if `exact` refuses it."""
-    task, accepts = fitting.lent.task, exact == "best_effort"
+    task, accepts = leg.parts.task, exact == "best_effort"
     title = f"{class_name(task)}.{step}"
     seeds = variables.require_complete(named, built.captured, title, accepts_seeds=accepts)
     resources.require_saved(title, built.resources, task)
@@ -97,8 +94,8 @@ def at_start_of_epoch(snapshot: Snapshot) -> Snapshot:
 
 
 def taken(
-    fitting: Leg,
-    leg: int,
+    leg: Leg,
+    number: int,
     place: Place,
     scores: Metrics,
     read: Read,
@@ -109,88 +106,88 @@ def taken(
     rules: Sequence[retention.Rule],
 ) -> Snapshot:
     """The moment as it is now; the tensors are taken beside it."""
-    asked = fitting.asked
+    request = leg.request
     return Snapshot(
-        leg=leg,
-        until=str(asked.until),
+        leg=number,
+        until=str(request.until),
         place=place,
         scores=dict(scores),
-        first_step=fitting.first_step,
-        first_epoch=fitting.first_epoch,
+        first_step=leg.first_step,
+        first_epoch=leg.first_epoch,
         read=read,
-        data=_fingerprint(fitting),
-        batch=None if fitting.feed is None else specs.encoded(fitting.feed.batch_spec),
-        has_data=asked.data is not None,
+        data=_fingerprint(leg),
+        batch=None if leg.feed is None else specs.encoded(leg.feed.batch_spec),
+        has_data=request.data is not None,
         lengths=lengths,
-        passed_over=sorted(fitting.training.passed_over),
-        tally=fitting.tally.state(),
-        history=fitting.history.state(),
-        callbacks=fitting.bridge.state(),
-        plans=fitting.lent.piloting.history.content(),
-        variables=variables.table(fitting.lent.team.everywhere(named)),
-        environment=_environment(fitting),
+        passed_over=sorted(leg.stepper.passed_over),
+        tally=leg.stepper.metrics.state(),
+        history=leg.history.state(),
+        callbacks=leg.bridge.state(),
+        plans=leg.parts.selector.history.content(),
+        variables=variables.table(leg.parts.team.everywhere(named)),
+        environment=_environment(leg),
         exact_until_step=exact_until,
         measured=dict(measured),
         keep=retention.recorded(rules),
-        declared=fitting.declared,
-        inexact=_recorded(fitting, place),
+        declared=leg.declared,
+        inexact=_recorded(leg, place),
     )
 
 
-def _recorded(fitting: Leg, place: Place) -> dict[str, Any]:
-    if not fitting.reasons:
+def _recorded(leg: Leg, place: Place) -> dict[str, Any]:
+    if not leg.reasons:
         return {}
-    loses = fitting.inexact.loses_position
+    loses = leg.inexact.loses_position
     return {
-        "reasons": list(fitting.reasons),
+        "reasons": list(leg.reasons),
         "loses_position": loses,
-        "restarts_epoch": loses and _is_inside_epoch(fitting, place),
+        "restarts_epoch": loses and _is_inside_epoch(leg, place),
     }
 
 
-def _is_inside_epoch(fitting: Leg, place: Place) -> bool:
+def _is_inside_epoch(leg: Leg, place: Place) -> bool:
     """Return whether the epoch has more steps to come."""
-    length = fitting.schedule.steps_per_epoch
+    length = leg.schedule.steps_per_epoch
     return 0 < place.step_in_epoch != length and not place.epoch_ended
 
 
-def declare(fitting: Leg, leg: int, snapshot: Snapshot | None, kept: Collection[str] = ()) -> None:
+def declare(leg: Leg, number: int, snapshot: Snapshot | None, kept: Collection[str] = ()) -> None:
     """Notes what the program asks of a leg whose step is built; all workers ask for the same.
 
     Variables that are `kept` were set by hand since the leg was interrupted in this process: their
     new values are used, and are no edit of the program.
     """
-    lent, asked = fitting.lent, fitting.asked
+    parts, request = leg.parts, leg.request
     numbers = {
-        "seed": lent.seed,
-        "shuffle": bool(asked.shuffle),
-        "steps_per_epoch": asked.steps_per_epoch,
-        "class_weight": asked.class_weight,
+        "seed": parts.seed,
+        "shuffle": bool(request.shuffle),
+        "steps_per_epoch": request.steps_per_epoch,
+        "class_weight": request.class_weight,
     }
     before = None if snapshot is None else snapshot.declared
-    found = declaration.declared(lent.task, numbers, leg=leg, before=before)
+    found = declaration.declared(parts.task, numbers, leg=number, before=before)
     if before:
         declaration.keep_rates(found, before, kept)
     code = (STEP, "versions")  # what each worker's own Python makes of the program
-    lent.team.require_same("program", {n: v for n, v in found.items() if n not in code})
-    fitting.declared = found
+    parts.team.require_same("program", {n: v for n, v in found.items() if n not in code})
+    leg.declared = found
 
 
 def objection(
-    fitting: Leg, named: dict[str, Any], snapshot: Snapshot, on_change: OnChange
+    leg: Leg, named: dict[str, Any], snapshot: Snapshot, on_change: OnChange
 ) -> str | None:
     """What differs from the program and the data that the snapshot is of, and was not accepted.
 
     An edit of code is a warning only, unless it is to start over.
     """
-    everywhere = fitting.lent.team.everywhere(named)
-    rates = declaration.new_rates(snapshot.declared, fitting.declared)
+    everywhere = leg.parts.team.everywhere(named)
+    rates = declaration.new_rates(snapshot.declared, leg.declared)
     rows = [
         [row for row in replicas.without_numbers(table) if row["name"] not in rates]
         for table in (snapshot.variables, variables.table(everywhere))
     ]
     changed = difference(*rows)
-    found = edits(snapshot.declared, fitting.declared)
+    found = edits(snapshot.declared, leg.declared)
     accepted = () if isinstance(on_change, str) else on_change
     found = [edit for edit in found if edit.name not in accepted]
     if any(edit.name != STEP or on_change == "start_over" for edit in found):
@@ -202,12 +199,12 @@ def objection(
         )
     if changed is not None:
         return changed
-    now = _fingerprint(fitting)
+    now = _fingerprint(leg)
     then, workers = (known.get("workers", 1) for known in (snapshot.data, now))
     if then != workers:
         # Not an edit: on as many machines as before the run continues.
         raise ConfigurationError(_other_shares(then, workers))
-    other = "" if fitting.asked.data is None else changed_data(snapshot.data, now)
+    other = "" if leg.request.data is None else changed_data(snapshot.data, now)
     if other:
         return message(
             "This run was saved with other data.",
@@ -216,11 +213,11 @@ def objection(
             do='pass the same data and batch_size, pass on_change="start_over" to start over, or '
             "choose another run_dir",
         )
-    return fitting.bridge.objection(snapshot.callbacks)
+    return leg.bridge.objection(snapshot.callbacks)
 
 
 def put_back(
-    fitting: Leg,
+    leg: Leg,
     named: dict[str, Any],
     snapshot: Snapshot,
     read: Mapping[str, Any],
@@ -231,30 +228,30 @@ def put_back(
     A learning rate that was accepted stays the new one. Returns since which step the bits may
     differ from those of a run without interruption.
     """
-    everywhere = fitting.lent.team.everywhere(named)
-    exact_until = _still_exact(snapshot, exact, _environment(fitting))
-    rates = declaration.new_rates(snapshot.declared, fitting.declared)
+    everywhere = leg.parts.team.everywhere(named)
+    exact_until = _still_exact(snapshot, exact, _environment(leg))
+    rates = declaration.new_rates(snapshot.declared, leg.declared)
     restored = {name: variable for name, variable in named.items() if name not in rates}
     tensors.assign(restored, replicas.shared_out(read, everywhere))
     declaration.set_rates(named, rates)
-    fitting.tally.restore(snapshot.tally)
-    fitting.history.restore(snapshot.history)
-    fitting.bridge.restore(snapshot.callbacks, read)
-    fitting.training.passed_over |= set(snapshot.passed_over)
+    leg.stepper.metrics.restore(snapshot.tally)
+    leg.history.restore(snapshot.history)
+    leg.bridge.restore(snapshot.callbacks, read)
+    leg.stepper.pass_over(*snapshot.passed_over)
     place = snapshot.place
-    fitting.training.resume(
+    leg.stepper.resume(
         snapshot.step,
         snapshot.read,
         place.step_in_epoch,
-        fitting.lent.team.own_place(read),
-        in_epoch=_is_inside_epoch(fitting, place),
+        leg.parts.team.own_place(read),
+        in_epoch=_is_inside_epoch(leg, place),
         has_position=not snapshot.inexact.get("loses_position"),
     )
     return exact_until
 
 
-def _fingerprint(fitting: Leg) -> dict[str, Any]:
-    return {} if fitting.asked.data is None else fitting.asked.data.fingerprint()
+def _fingerprint(leg: Leg) -> dict[str, Any]:
+    return {} if leg.request.data is None else leg.request.data.fingerprint()
 
 
 def _other_shares(then: int, now: int) -> str:
@@ -267,9 +264,9 @@ def _other_shares(then: int, now: int) -> str:
     )
 
 
-def _environment(fitting: Leg) -> dict[str, Any]:
+def _environment(leg: Leg) -> dict[str, Any]:
     """What the bits depend on; sums over replicas depend on how many there are."""
-    return environment.environment() | {"replicas": fitting.lent.strategy.num_replicas_in_sync}
+    return environment.environment() | {"replicas": leg.parts.strategy.num_replicas_in_sync}
 
 
 def _still_exact(snapshot: Snapshot, exact: Exact, now: Mapping[str, Any]) -> int | None:
@@ -330,6 +327,8 @@ _INSTEAD = {
     "FixedUnigramCandidateSampler": ("a sampled loss of tf.nn", _SAMPLER),
     "AllCandidateSampler": ("a sampled loss of tf.nn", _SAMPLER),
 }
+
+
 _INSTEAD["SampleDistortedBoundingBoxV2"] = _INSTEAD["SampleDistortedBoundingBox"]
 
 
@@ -344,46 +343,3 @@ def unrepeatable(operations: Iterable[str]) -> list[str]:
     """
     found = dict.fromkeys(_INSTEAD[kind] for kind in operations if kind in _INSTEAD)
     return [f"{drawn} (instead: {instead})" for drawn, instead in found]
-
-
-def difference(saved: Sequence[Row], current: Sequence[Row]) -> str | None:
-    """What is different between two tables of variables; None if nothing is.
-
-    >>> row = {"name": "weight", "dtype": "float32", "shape": [2]}
-    >>> text = difference([row], [{**row, "shape": [3]}])
-    >>> print(text.splitlines()[2])
-        weight: (2,) in the checkpoint, (3,) now
-    """
-    then, now = ({row["name"]: row for row in rows} for rows in (saved, current))
-    both = [(name, then[name], now[name]) for name in now if name in then]
-
-    def changed(what: str, text: Callable[[Any], str]) -> list[str]:
-        return [
-            f"{name}: {text(old[what])} in the checkpoint, {text(new[what])} now"
-            for name, old, new in both
-            if old[what] != new[what]
-        ]
-
-    def alone(rows: Mapping[str, Row], others: Mapping[str, Row]) -> list[str]:
-        return [
-            f"{name}: {row['dtype']} {shape_text(row['shape'])}"
-            for name, row in rows.items()
-            if name not in others
-        ]
-
-    differences = {
-        "added since the checkpoint": alone(now, then),
-        "in the checkpoint only": alone(then, now),
-        "reshaped": changed("shape", shape_text),
-        "retyped": changed("dtype", str),
-    }
-    lines = ["The task has other variables than the checkpoint."]
-    for kind, texts in differences.items():
-        lines += [f"  {kind}:", *(f"    {text}" for text in shortened(texts))] if texts else []
-    if len(lines) == 1:
-        return None
-    return message(
-        "\n".join(lines),
-        do='restore the old structure; pass on_change="start_over" to start over; or choose '
-        "another run_dir, with init_from= to take over the weights that match",
-    )

@@ -1,23 +1,99 @@
-"""The arguments of `Trainer` and `fit`, checked before anything is built."""
+"""What one call of `fit` is asked for: its options, checked before anything is built."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import keras
+
+from loopwright.data.adapter import training_data, validation_sets
+from loopwright.data.source import Data, Objection
+from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, message
-from loopwright.loop.schedule import Every, every
-from loopwright.task.task import Task
+from loopwright.events import Sink
+from loopwright.exactness import EXACT, Exact, Inexact
+from loopwright.fit.options import FitOptions
+from loopwright.loop.schedule import Every, every, require_positive
+from loopwright.sinks.history import History
+from loopwright.task.task import Task, require_step
+
+_WRITING = (
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.TensorBoard,
+    keras.callbacks.CSVLogger,
+)
 
 
-def require_watchable(watch: Any, task: Task) -> None:
-    """Raise if this cannot be watched of the task."""
-    if watch not in (None, "gradients") or (watch and task.reported == "last"):
-        raise ConfigurationError(
-            message(
-                "This cannot be watched.",
-                expected='watch="gradients", with a task whose step calls minimize or apply',
-                received=f"watch={watch!r}, {type(task).__name__}",
-                do="leave watch out; of a compiled Keras model, make a task: lw.Supervised(...)",
-            )
-        )
+@dataclass(frozen=True)
+class FitRequest:
+    """What `fit` was asked for, and who is told of it."""
+
+    data: Data | None
+    sets: Mapping[str, Data]
+    """The validation data, by the prefix of its scores."""
+    until: Every
+    validate_every: Every
+    save_every: Every | None
+    steps_per_epoch: int | None
+    steps_without_data: int | None
+    """The steps of an epoch, of a step that takes no data."""
+    validation_steps: int | None
+    shuffle: bool
+    class_weight: Mapping[int, float] | None
+    callbacks: Sequence[keras.callbacks.Callback]
+    sinks: Sequence[Sink]
+    history: History
+
+    @property
+    def objection_to_resume(self) -> Objection | None:
+        """Why a run with this data cannot be resumed exactly; None if it can."""
+        return None if self.data is None else self.data.objection_to_resume()
+
+
+def fit_request(
+    options: FitOptions,
+    task: Task,
+    team: Team,
+    *,
+    saves: bool,
+    sinks: Sequence[Sink],
+    history: History,
+) -> FitRequest:
+    """Return what the options ask for, of this worker's share of the data; raise if they clash."""
+    until = duration(options.epochs, options.until)
+    length = options.steps_per_epoch
+    require_positive(steps_per_epoch=length, validation_steps=options.validation_steps)
+    data, held_out = training_data(
+        options.x,
+        options.y,
+        options.sample_weight,
+        options.batch_size,
+        options.class_weight,
+        options.validation_split,
+        options.validation_data,
+    )
+    require_step(task, "train_step", has_batch=data is not None)
+    if held_out is not None:
+        require_step(task, "test_step")
+    sets = validation_sets(held_out, options.batch_size)
+    request = FitRequest(
+        data=None if data is None else data.of(team.size, team.index),
+        sets={name: held.of(team.size, team.index) for name, held in sets.items()},
+        until=until,
+        validate_every=every(options.validate_every),
+        save_every=every(options.save_every) if saves else None,
+        steps_per_epoch=length,
+        steps_without_data=length_without_data(length, until) if data is None else None,
+        validation_steps=options.validation_steps,
+        shuffle=options.shuffle,
+        class_weight=options.class_weight,
+        callbacks=options.callbacks,
+        sinks=sinks,
+        history=history,
+    )
+    _require_shareable(request, team)
+    return request
 
 
 def duration(epochs: int, until: str | Every | None) -> Every:
@@ -41,24 +117,9 @@ def duration(epochs: int, until: str | Every | None) -> Every:
     return every(until)
 
 
-def require_positive(**counts: Any) -> None:
-    """Raise if one of these is neither None nor a whole number of 1 or more."""
-    for name, count in counts.items():
-        is_count = isinstance(count, int) and not isinstance(count, bool) and count > 0
-        if count is not None and not is_count:
-            raise ConfigurationError(
-                message(
-                    f"{name} is a count.",
-                    expected=f"a whole number of 1 or more as {name}",
-                    received=f"{name}={count!r}",
-                    do="leave it out, or pass such a number",
-                )
-            )
-
-
-def length_without_data(length: int | None, duration: Every) -> int | None:
-    """Return the steps per epoch of a step that needs no data: all of them, unless told."""
-    if length is None and duration.epochs is not None:
+def length_without_data(length: int | None, until: Every) -> int | None:
+    """Return the steps per epoch of a step that takes no data: all of them, unless given."""
+    if length is None and until.epochs is not None:
         raise ConfigurationError(
             message(
                 "A step without data has no epochs of its own.",
@@ -67,4 +128,50 @@ def length_without_data(length: int | None, duration: Every) -> int | None:
                 do='call fit(None, until="10000 steps")',
             )
         )
-    return duration.steps if length is None else length
+    return until.steps if length is None else length
+
+
+def accepted_data(request: FitRequest, exact: Exact) -> Inexact:
+    """Return what `exact` accepts about the training data; raise if it accepts nothing."""
+    objection = request.objection_to_resume
+    if objection is None:
+        return EXACT
+    if exact != "best_effort":
+        raise ConfigurationError(str(objection))
+    return Inexact((objection.reason,), objection.loses_position)
+
+
+def require_watchable(watch: Any, task: Task) -> None:
+    """Raise if this cannot be watched of the task."""
+    if watch not in (None, "gradients") or (watch and task.reported == "last"):
+        raise ConfigurationError(
+            message(
+                "This cannot be watched.",
+                expected='watch="gradients", with a task whose step calls minimize or apply',
+                received=f"watch={watch!r}, {type(task).__name__}",
+                do="leave watch out; of a compiled Keras model, make a task: lw.Supervised(...)",
+            )
+        )
+
+
+def _require_shareable(request: FitRequest, team: Team) -> None:
+    """Raise if several workers would not train on the same batches, or write the same files."""
+    if team.is_alone:
+        return
+    objection = request.objection_to_resume
+    if objection is not None:
+        raise ConfigurationError(objection.among_workers())
+    writing = [c for c in request.callbacks if isinstance(c, _WRITING)]
+    if writing:
+        raise ConfigurationError(
+            message(
+                f"{type(writing[0]).__name__} would write the same files from every worker.",
+                expected="callbacks that write no files",
+                received=f"{team.size} workers",
+                do="leave it out: a run_dir brings checkpoints and TensorBoard files",
+            )
+        )
+    settings = [request.until, request.validate_every, request.save_every, request.steps_per_epoch]
+    sets = {"": request.data, **request.sets}
+    own = {name: data.fingerprint() for name, data in sets.items() if data}
+    team.require_same("data or settings", [own, list(map(str, settings)), request.shuffle])

@@ -8,12 +8,12 @@ from typing import Any, Literal, final
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.initial_weights import start_from
 from loopwright.checkpoints.run_directory import Run
+from loopwright.checkpoints.snapshot import difference
 from loopwright.data import batches
 from loopwright.distribute import replicas
 from loopwright.distribute.team import Team
 from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.errors import ConfigurationError, message
-from loopwright.fit import moment
 from loopwright.task import variables
 from loopwright.task.optimizers import finalize_averages
 
@@ -24,7 +24,7 @@ Checkpoint = Which | Literal["current"]
 
 def restore(
     task: Any,
-    runners: CompiledSteps,
+    compiled: CompiledSteps,
     run: Run,
     which: Which,
     team: Team,
@@ -37,17 +37,17 @@ def restore(
     `counts`: the step counter too. In a process that has trained, the run's own count stays: who
     trains on from an earlier state adds to the run, and does not go back in it.
     """
-    found = _read(task, runners, run, which, team, metric)
+    found = _read(task, compiled, run, which, team, metric)
     found.put_into(task, counts=counts)
     return found.step
 
 
 @contextlib.contextmanager
 def restored(
-    task: Any, runners: CompiledSteps, run: Run, which: Which, team: Team
+    task: Any, compiled: CompiledSteps, run: Run, which: Which, team: Team
 ) -> Iterator[int]:
     """The state of a checkpoint with its step counter, until it is left; gives its step."""
-    found = _read(task, runners, run, which, team)
+    found = _read(task, compiled, run, which, team)
     before = tensors.snapshot(found.named)  # of everything: reading it has built the task
     found.put_into(task, counts=True)
     try:
@@ -74,15 +74,20 @@ class _Found:
 
 
 def _read(
-    task: Any, runners: CompiledSteps, run: Run, which: Which, team: Team, metric: str | None = None
+    task: Any,
+    compiled: CompiledSteps,
+    run: Run,
+    which: Which,
+    team: Team,
+    metric: str | None = None,
 ) -> _Found:
     checkpoint, snapshot = run.chosen(which, metric)
     if snapshot.batch is not None or not snapshot.has_data:
         spec = None if snapshot.batch is None else batches.decoded(snapshot.batch)
-        runners.built("train_step", spec)
+        compiled.built("train_step", spec)
     named = variables.named(task)
     everywhere = team.everywhere(named)
-    changed = moment.difference(
+    changed = difference(
         replicas.without_numbers(snapshot.variables),
         replicas.without_numbers(variables.table(everywhere)),
     )
@@ -114,14 +119,14 @@ class HeldState:
     def __init__(
         self,
         task: Any,
-        runners: CompiledSteps,
+        compiled: CompiledSteps,
         run: Run | None,
         team: Team,
         *,
         init_from: str | None,
         fresh: bool,
     ) -> None:
-        self._task, self._runners, self._run, self._team = task, runners, run, team
+        self._task, self._compiled, self._run, self._team = task, compiled, run, team
         self._init_from = init_from
         self._has_trained = False
         # Whether it is clear whose weights these are. A fresh run has none to choose from.
@@ -132,7 +137,7 @@ class HeldState:
         """Restores a checkpoint until something else is trained or restored; gives its step."""
         run, counts = require_run(self._run), not self._has_trained
         step = restore(
-            self._task, self._runners, run, which, self._team, counts=counts, metric=metric
+            self._task, self._compiled, run, which, self._team, counts=counts, metric=metric
         )
         self._restored_step, self._is_clear = step, True
         return step
@@ -143,7 +148,7 @@ class HeldState:
         _require_known(checkpoint)
         if checkpoint not in (None, "current"):
             run = require_run(self._run)
-            with restored(self._task, self._runners, run, checkpoint, self._team) as step:
+            with restored(self._task, self._compiled, run, checkpoint, self._team) as step:
                 yield step
             return
         if checkpoint is None and not self._is_clear:

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from loopwright.events import Event, Finished
 from loopwright.exactness import Exact, Inexact, require_replayable
 from loopwright.fit import declaration
 from loopwright.fit.attempt import LastAttempt
-from loopwright.fit.leg import FitRequest, Leg, Lent, tell
+from loopwright.fit.leg import Leg
 from loopwright.fit.moment import (
     at_start_of_epoch,
     declare,
@@ -26,11 +26,14 @@ from loopwright.fit.moment import (
     require_resumable,
     restarts_epoch,
 )
+from loopwright.fit.parts import Parts
+from loopwright.fit.request import FitRequest, accepted_data
 from loopwright.fit.saved_leg import SavedLeg, on_disk
-from loopwright.fit.sharing import Found, accepted_data, held, start_over
+from loopwright.fit.sharing import Found, held, start_over
 from loopwright.loop import signals
 from loopwright.loop.schedule import Every, Place
 from loopwright.sinks.log import WorkerLog
+from loopwright.sinks.notify import notify
 from loopwright.sinks.run_files import Facts, Files, RunFiles, facts
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
@@ -94,104 +97,102 @@ def _is_further(until: Every, before: Every) -> bool:
 
 
 def leg_events(
-    lent: Lent,
-    asked: FitRequest,
+    parts: Parts,
+    request: FitRequest,
     run: Run,
-    leg: int,
+    number: int,
     attempt: LastAttempt,
     *,
     first_epoch: int,
     exact: Exact,
     on_change: OnChange,
-    begun: Callable[[Leg], None],
-) -> Iterator[Event]:
-    """The events of one call of `fit`, number `leg` of its run: begun, resumed or skipped."""
-    data, team = accepted_data(asked, exact), lent.team
-    # Heard until the last checkpoint is on disk: another SIGTERM must not cut it off.
-    with signals.watched() as heard, held(run, team) as last:
+) -> Generator[Event]:
+    """Run one call of `fit`, leg `number` of its run: begun, resumed or skipped."""
+    data, team = accepted_data(request, exact), parts.team
+    # Watched until the last checkpoint is on disk: another SIGTERM must not cut it off.
+    with signals.watched() as received, held(run, team) as last:
         found = last
-        what = entry(leg, asked.until, None if found is None else found[1].reached)
+        what = entry(number, request.until, None if found is None else found[1].reached)
         if what == "skip":
-            found = run.end_of(leg)
+            found = run.end_of(number)
         notes = list[str]()
         if what == "go on" and found is not None:
-            notes = _restart_notes(found[1], data, asked)
+            notes = _restart_notes(found[1], data, request)
             if restarts_epoch(found[1], data):
                 found = found[0], at_start_of_epoch(found[1])
-        changed = attempt.continued(leg, lent.task)
+        changed = attempt.continued(number, parts.task)
         # They are opened when everything was compared, and not before.
         files: Files = (
-            run_files(lent, run, lambda: fitting)
+            run_files(parts, run, lambda: leg)
             if team.is_chief
             else WorkerLog(run.directory, team.index, time.time)
         )
 
-        def fitted(snapshot: Snapshot | None) -> tuple[Leg, dict[str, Any]]:
+        def built(snapshot: Snapshot | None) -> tuple[Leg, dict[str, Any]]:
             saved = None if found is None else found[1]
-            _resume_plans(lent, run, saved, is_begun=what != "begin")
-            made = Leg(
-                lent,
-                replace(asked, sinks=[*asked.sinks, files]),
+            _resume_plans(parts, run, saved, is_begun=what != "begin")
+            leg = Leg(
+                parts,
+                replace(request, sinks=[*request.sinks, files]),
                 first_epoch=first_epoch,
                 snapshot=snapshot,
-                heard=heard,
+                signals=received,
             )
-            begun(made)
-            named, reasons = require_resumable(made, exact)
-            made.inexact = data.with_reasons(reasons)
-            require_replayable(made.inexact, lent.on_nan)
+            named, reasons = require_resumable(leg, exact)
+            leg.inexact = data.with_reasons(reasons)
+            require_replayable(leg.inexact, parts.on_nan)
             known = [] if saved is None else saved.inexact.get("reasons", [])
-            made.reasons = [*dict.fromkeys([*known, *made.inexact.reasons])]
-            made.notes = [*([str(made.inexact)] if made.inexact else []), *notes]
-            declare(made, leg, snapshot, changed)
-            return made, named
+            leg.reasons = [*dict.fromkeys([*known, *leg.inexact.reasons])]
+            leg.notes = [*([str(leg.inexact)] if leg.inexact else []), *notes]
+            declare(leg, number, snapshot, changed)
+            return leg, named
 
         snapshot = None if what == "begin" or found is None else found[1]
         if snapshot is None:
-            attempt.rewind(lent.task)
-        fitting, named = fitted(snapshot)
-        differs = None if snapshot is None else objection(fitting, named, snapshot, on_change)
+            attempt.rewind(parts.task)
+        leg, named = built(snapshot)
+        differs = None if snapshot is None else objection(leg, named, snapshot, on_change)
         if differs is not None:
             if on_change != "start_over":
                 raise ConfigurationError(differs)
-            found, what, snapshot = start_over(run, team, leg, differs), "begin", None
+            found, what, snapshot = start_over(run, team, number, differs), "begin", None
             changed, notes = [], []
-            fitting, named = fitted(None)
-            _warn_of_trained(fitting.first_step, 0 if found is None else found[1].step)
+            leg, named = built(None)
+            _warn_of_trained(leg.first_step, 0 if found is None else found[1].step)
         if what != "skip" and found is not None and team.is_chief:
             run.go_on_from(found[0])
         if snapshot is not None:
-            _warn_of_excess(leg, excess(snapshot.place, asked.until))
-        declaration.accept(lent.task, fitting.declared)
+            _warn_of_excess(number, excess(snapshot.place, request.until))
+        declaration.accept(parts.task, leg.declared)
         resumed = None if snapshot is None else found
         if what == "skip":
-            yield _skipped(fitting, named, resumed, exact)
+            yield _skipped(leg, named, resumed, exact)
         else:
-            if team.is_chief and not asked.sets:
+            if team.is_chief and not request.sets:
                 _warn_of_no_validation(run)
             ends = what == "end"
-            trained = SavedLeg(
-                fitting, named, run, leg, files, resumed, exact, heard, attempt, ends=ends
+            saved_leg = SavedLeg(
+                leg, named, run, number, files, resumed, exact, received, attempt, ends=ends
             )
-            _warn_of_changes(leg, fitting.training.step, changed)
+            _warn_of_changes(number, leg.stepper.step, changed)
             files.open({} if found is None else found[1].lengths, is_new_leg=what == "begin")
             # A checkpoint under way still brings these files to disk: it ends before they close.
             with contextlib.closing(files), run.written():
                 try:
-                    yield from trained.events()
+                    yield from leg.told(saved_leg.events())
                 finally:
-                    attempt.ends(named, is_over=fitting.is_over)
-            team.barrier()  # nobody leaves before the chief has written everything
-    heard.raise_received()
+                    attempt.ends(named, is_over=leg.is_over)
+            team.barrier()  # no worker leaves before the chief has written everything
+    received.raise_received()
 
 
-def _restart_notes(snapshot: Snapshot, data: Inexact, asked: FitRequest) -> list[str]:
+def _restart_notes(snapshot: Snapshot, data: Inexact, request: FitRequest) -> list[str]:
     """Return what a resumed run reads again because the position in its data was not saved."""
     epoch = snapshot.place.epoch + 1
     if restarts_epoch(snapshot, data):
         return [f"restarting epoch {epoch}: the data source cannot be saved"]
     is_lost = data.loses_position or snapshot.inexact.get("loses_position")
-    if is_lost and asked.steps_per_epoch is not None:
+    if is_lost and request.steps_per_epoch is not None:
         return [
             f"epoch {epoch} reads the data source from its beginning: its position cannot be saved"
         ]
@@ -206,27 +207,27 @@ def _warn_of_trained(steps: int, expected: int) -> None:
         )
 
 
-def _resume_plans(lent: Lent, run: Run, saved: Snapshot | None, *, is_begun: bool) -> None:
+def _resume_plans(parts: Parts, run: Run, saved: Snapshot | None, *, is_begun: bool) -> None:
     """Goes by the plans that the run has recorded, also where they are newer than `saved`."""
-    step = int(lent.task.step_counter.read_value())
+    step = int(parts.task.step_counter.read_value())
     recorded = run.recorded_plans() if saved is None else run.plans(saved)
     if recorded is None:
-        lent.piloting.go_back(step)
+        parts.selector.go_back(step)
     else:
         step = step if saved is None else saved.step
-        lent.piloting.resume(recorded, step, is_continued=is_begun)
+        parts.selector.resume(recorded, step, is_continued=is_begun)
 
 
-def _skipped(fitting: Leg, named: dict[str, Any], found: Found | None, exact: Exact) -> Finished:
+def _skipped(leg: Leg, named: dict[str, Any], found: Found | None, exact: Exact) -> Finished:
     if found is not None:
-        put_back(fitting, named, *on_disk(found), exact)
-        fitting.lent.state_is_set()
-        fitting.bridge.recall()
-    finalize_averages(fitting.lent.task)
-    declaration.leave(fitting.lent.task)
-    fitting.is_over = True
-    skipped = Finished(fitting.training.step, 0.0, "skipped")
-    tell(fitting.asked.sinks, skipped)
+        put_back(leg, named, *on_disk(found), exact)
+        leg.parts.state.is_set_by_leg()
+        leg.bridge.recall()
+    finalize_averages(leg.parts.task)
+    declaration.leave(leg.parts.task)
+    leg.is_over = True
+    skipped = Finished(leg.stepper.step, 0.0, "skipped")
+    notify(leg.request.sinks, skipped)
     return skipped
 
 
@@ -258,33 +259,33 @@ def _warn_of_no_validation(run: Run) -> None:
         )
 
 
-def run_files(lent: Lent, run: Run, fitting: Callable[[], Leg]) -> RunFiles:
+def run_files(parts: Parts, run: Run, leg: Callable[[], Leg]) -> RunFiles:
     """The files that tell of a run."""
 
     def images() -> Mapping[str, Any]:
-        with undisturbed(lent.task, lent.strategy):
-            return lent.task.images()
+        with undisturbed(parts.task, parts.strategy):
+            return parts.task.images()
 
-    held = functools.cache(lambda: optimizers(lent.task))  # looking for them takes a while
+    held = functools.cache(lambda: optimizers(parts.task))  # looking for them takes a while
     return RunFiles(
         run.directory,
         clock=time.time,
         learning_rates=lambda: learning_rates(held()),
-        gradients=lent.runners.last_gradients,
-        history=lambda: fitting().history.history,
+        gradients=parts.compiled.last_gradients,
+        history=lambda: leg().history.history,
         images=images,
-        facts=lambda: _facts(fitting(), run.directory),
-        inexact=lambda: fitting().reasons,
+        facts=lambda: _facts(leg(), run.directory),
+        inexact=lambda: leg().reasons,
     )
 
 
-def _facts(fitting: Leg, run_dir: Path) -> Facts:
-    lent, asked = fitting.lent, fitting.asked
-    spec = None if fitting.feed is None else fitting.feed.batch_spec
-    batch_size = {} if asked.data is None else asked.data.fingerprint()
+def _facts(leg: Leg, run_dir: Path) -> Facts:
+    parts, request = leg.parts, leg.request
+    spec = None if leg.feed is None else leg.feed.batch_spec
+    batch_size = {} if request.data is None else request.data.fingerprint()
     numbers = {
-        "seed": lent.seed,
-        "until": str(asked.until),
+        "seed": parts.seed,
+        "until": str(request.until),
         **{name: value for name, value in batch_size.items() if name == "batch_size"},
     }
-    return facts(lent.task, numbers, lent.runners.built("train_step", spec).graph, run_dir)
+    return facts(parts.task, numbers, parts.compiled.built("train_step", spec).graph, run_dir)

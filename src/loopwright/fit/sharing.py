@@ -4,27 +4,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import keras
-
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
-from loopwright.data.source import Data, Objection
 from loopwright.distribute.team import Team
-from loopwright.errors import ConfigurationError, message
-from loopwright.exactness import EXACT, Exact, Inexact
-from loopwright.fit.leg import FitRequest
 from loopwright.step_warnings import warn_at_call
 
 Found = tuple[Checkpoint, Snapshot]
-
-_WRITING = (
-    keras.callbacks.ModelCheckpoint,
-    keras.callbacks.BackupAndRestore,
-    keras.callbacks.TensorBoard,
-    keras.callbacks.CSVLogger,
-)
 
 
 @contextlib.contextmanager
@@ -62,50 +49,6 @@ def start_over(run: Run, team: Team, leg: int, why: str) -> Found | None:
 
     team.from_chief(move)
     return run.end_of(leg - 1) if leg else None
-
-
-def part(data: Data, team: Team) -> Data:
-    """What this worker reads of some data."""
-    return data.of(team.size, team.index)
-
-
-def require_shareable(asked: FitRequest, team: Team) -> None:
-    """Raises if several workers would not train on the same batches, or write the same files."""
-    if team.is_alone:
-        return
-    objection = objection_to_resume(asked)
-    if objection is not None:
-        raise ConfigurationError(objection.among_workers())
-    writing = [c for c in asked.callbacks if isinstance(c, _WRITING)]
-    if writing:
-        raise ConfigurationError(
-            message(
-                f"{type(writing[0]).__name__} would write the same files from every worker.",
-                expected="callbacks that write no files",
-                received=f"{team.size} workers",
-                do="leave it out: a run_dir brings checkpoints and TensorBoard files",
-            )
-        )
-    settings = [asked.until, asked.validate_every, asked.save_every, asked.steps_per_epoch]
-    own = {
-        name: data.fingerprint() for name, data in {"": asked.data, **asked.sets}.items() if data
-    }
-    team.require_same("data or settings", [own, list(map(str, settings)), asked.shuffle])
-
-
-def objection_to_resume(asked: FitRequest) -> Objection | None:
-    """Return why a run with the training data cannot be resumed exactly; None if it can."""
-    return None if asked.data is None else asked.data.objection_to_resume()
-
-
-def accepted_data(asked: FitRequest, exact: Exact) -> Inexact:
-    """Return what `exact` accepts about the training data; raise if it accepts nothing."""
-    objection = objection_to_resume(asked)
-    if objection is None:
-        return EXACT
-    if exact != "best_effort":
-        raise ConfigurationError(str(objection))
-    return Inexact((objection.reason,), objection.loses_position)
 
 
 def require_same_state(team: Team, named: Mapping[str, Any]) -> None:

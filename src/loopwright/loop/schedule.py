@@ -75,6 +75,21 @@ def every(text: "str | Every") -> Every:
     )
 
 
+def require_positive(**counts: object) -> None:
+    """Raise if one of these is neither None nor a whole number of 1 or more."""
+    for name, count in counts.items():
+        is_count = isinstance(count, int) and not isinstance(count, bool) and count > 0
+        if count is not None and not is_count:
+            raise ConfigurationError(
+                message(
+                    f"{name} is a count.",
+                    expected=f"a whole number of 1 or more as {name}",
+                    received=f"{name}={count!r}",
+                    do="leave it out, or pass such a number",
+                )
+            )
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a run is, counted from the beginning of this call of `fit`."""
@@ -225,13 +240,23 @@ def validated(place: Place, *, seconds: float) -> Place:
     return replace(place, validated_step=place.step, validated_seconds=seconds)
 
 
+def at_end_of_epoch(place: Place, *, seconds: float) -> Place:
+    """Return the beginning of the next epoch, `seconds` after the run began."""
+    return replace(
+        place,
+        epoch=place.epoch + 1,
+        step_in_epoch=0,
+        epoch_began_seconds=seconds,
+        is_due=False,
+        epoch_ended=False,
+    )
+
+
 def after(stop: Stop, place: Place, *, seconds: float) -> Place:
-    """The place once everything due at `stop` was done there, `seconds` after the run began."""
+    """Return the place where everything due at `stop` is done, `seconds` after the run began."""
     place = replace(place, seconds=seconds, is_due=False, epoch_ended=False, is_over=stop.ends_run)
     if stop.validate:
         place = validated(place, seconds=seconds)
     if stop.save:
         place = replace(place, saved_seconds=seconds)
-    if stop.ends_epoch:
-        place = replace(place, epoch=place.epoch + 1, step_in_epoch=0, epoch_began_seconds=seconds)
-    return place
+    return at_end_of_epoch(place, seconds=seconds) if stop.ends_epoch else place

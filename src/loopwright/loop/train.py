@@ -1,7 +1,8 @@
 """The training loop: everything a run does, in the order it does it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Protocol
 
 from loopwright.events import (
     EpochEnded,
@@ -15,108 +16,152 @@ from loopwright.events import (
     Validated,
 )
 from loopwright.loop.clock import Pace
-from loopwright.loop.schedule import (
-    Place,
-    Schedule,
-    after,
-    moved,
-    validated,
-)
+from loopwright.loop.schedule import Place, Schedule, after, at_end_of_epoch, moved, validated
+
+Happened = tuple[Event, Place, Metrics]
+"""An event, where the run is then, and the scores of the last validation in this epoch."""
+
+
+class Steps(Protocol):
+    """The steps of a run, on its data."""
+
+    def start_epoch(self) -> None:
+        """Reset the metrics of the epoch."""
+        ...
+
+    def run_steps(self, steps: int) -> int:
+        """Run that many steps; fewer mean that the data of the epoch ended."""
+        ...
+
+    def report(self) -> Metrics:
+        """Return the metrics since the epoch began."""
+        ...
+
+    def pending_events(self) -> Iterable[Event]:
+        """Return what else happened in the last steps."""
+        ...
+
+
+class Stops(Protocol):
+    """What is done between steps, and what can end the run there."""
+
+    def clock(self) -> float:
+        """Return the time in seconds."""
+        ...
+
+    def validate(self) -> Metrics | None:
+        """Return the scores on the validation data; None if a signal arrived."""
+        ...
+
+    def is_best(self, step: int, scores: Metrics) -> bool:
+        """Return whether the scores after a step are worth a checkpoint."""
+        ...
+
+    def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
+        """Save a checkpoint; not `is_due`: only because its scores are among the best."""
+        ...
+
+    def stop_requested(self) -> bool:
+        """Return whether a callback asked to stop training."""
+        ...
+
+    def interrupted(self) -> bool:
+        """Return whether a signal arrived."""
+        ...
 
 
 def train(
-    *,
     schedule: Schedule,
-    place: Place,  # where to begin; further on if a run is resumed
+    steps: Steps,
+    stops: Stops,
+    *,
+    place: Place,  # where to start; a resumed run starts further on
     scores: Metrics,  # of the last validation in this epoch
-    run_steps: Callable[[int], int],  # runs that many steps; fewer mean that the epoch's data ended
-    start_epoch: Callable[[], None],  # forgets the metrics of the epoch before
-    report: Callable[[], Metrics],  # running values since the epoch began
-    news: Callable[[], Iterable[Event]],  # what was found out about the run, to be told
-    validate: Callable[[], Metrics | None],  # None: a signal came
-    is_best: Callable[[int, Metrics], bool],  # whether the scores after a step are worth saving
-    save: Callable[[Place, Metrics], None],
-    save_best: Callable[[Place, Metrics], None],  # where no other checkpoint is due
-    stop_requested: Callable[[], bool],
-    interrupted: Callable[[], bool],  # whether a signal came
     first_step: int,  # steps done before this call of fit
     pace: Pace,
-    clock: Callable[[], float],
-) -> Iterator[Event]:
-    """Trains to the end, yielding an event after each thing that happened.
+) -> Iterator[Happened]:
+    """Train to the end, yielding each event with the place that a run left there resumes from.
 
     To stop early, stop iterating: between two events only the caller's code runs.
     """
-    began, leaving = clock() - place.seconds, False
-    yield Started(
+    began, leaving = stops.clock() - place.seconds, False
+    started = Started(
         step=first_step + place.step,
         epochs=schedule.until.epochs,
         steps_per_epoch=schedule.steps_per_epoch,
         total_steps=schedule.total_steps,
         resumed_steps=place.step,
     )
+    yield started, place, scores
     while not place.is_over:
         if not place.is_due:
             if place.step_in_epoch == 0:
-                start_epoch()
+                steps.start_epoch()
                 scores = {}
-                yield EpochStarted(epoch=place.epoch, step=first_step + place.step)
+                yield EpochStarted(epoch=place.epoch, step=first_step + place.step), place, scores
             asked = schedule.next_stop(place, at_most_steps=pace.at_most_steps).step - place.step
-            call_began = clock()
-            ran = run_steps(asked)
-            call_seconds = clock() - call_began
+            call_began = stops.clock()
+            ran = steps.run_steps(asked)
+            call_seconds = stops.clock() - call_began
             pace.add(steps=ran, seconds=call_seconds)
-            place = moved(place, steps=ran, seconds=clock() - began, epoch_ended=ran < asked)
+            place = moved(place, steps=ran, seconds=stops.clock() - began, epoch_ended=ran < asked)
             if ran:
-                yield Trained(
+                trained = Trained(
                     step=first_step + place.step,
                     epoch=place.epoch,
                     step_in_epoch=place.step_in_epoch,
                     steps=ran,
                     seconds=call_seconds,
-                    metrics=report(),
+                    metrics=steps.report(),
                 )
-                yield from news()
+                yield trained, place, scores
+                for event in steps.pending_events():
+                    yield event, place, scores
 
-        leaving = stop_requested()
+        leaving = stops.stop_requested()
         stop, step = schedule.stop_at(place, leaving=leaving), first_step + place.step
         best = False
-        if stop.validate and not interrupted():
-            validation_began = clock()
-            found = validate()
+        if stop.validate and not stops.interrupted():
+            validation_began = stops.clock()
+            found = stops.validate()
             if found is not None:
-                scores, best = found, is_best(step, found)
-                seconds = clock() - validation_began
-                yield Validated(step=step, epoch=place.epoch, seconds=seconds, metrics=scores)
-                place = validated(place, seconds=clock() - began)
-            if stop_requested():  # perhaps because of these scores
+                scores, best = found, stops.is_best(step, found)
+                seconds = stops.clock() - validation_began
+                place = validated(place, seconds=stops.clock() - began)
+                told = Validated(step=step, epoch=place.epoch, seconds=seconds, metrics=scores)
+                yield told, place, scores
+            if stops.stop_requested():  # perhaps because of these scores
                 leaving, stop = True, schedule.stop_at(place, leaving=True)
-        if interrupted():
+        if stops.interrupted():
             break
         if stop.ends_epoch:
-            yield EpochEnded(
+            ended = EpochEnded(
                 epoch=place.epoch,
                 step=step,
                 steps=place.step_in_epoch,
-                seconds=clock() - began - place.epoch_began_seconds,
-                metrics=report(),
+                seconds=stops.clock() - began - place.epoch_began_seconds,
+                metrics=steps.report(),
                 validation=scores,
             )
-            if stop_requested():  # a callback may ask at the end of an epoch
+            yield ended, at_end_of_epoch(place, seconds=stops.clock() - began), scores
+            if stops.stop_requested():  # a callback may ask at the end of an epoch
                 leaving, stop = True, schedule.stop_at(place, leaving=True)
         saves = stop.save or best
-        place = after(replace(stop, save=saves), place, seconds=clock() - began)
+        place = after(replace(stop, save=saves), place, seconds=stops.clock() - began)
         if saves:
-            saving_began = clock()
-            (save if stop.save else save_best)(place, scores)
-            yield Saved(step=step, seconds=clock() - saving_began)
+            saving_began = stops.clock()
+            stops.save(place, scores, is_due=stop.save)
+            yield Saved(step=step, seconds=stops.clock() - saving_began), place, scores
 
-    if interrupted():
-        save(replace(place, seconds=clock() - began), scores)
-    reason = "interrupted" if interrupted() else "stopped" if leaving else "complete"
-    yield Finished(
+    interrupted = stops.interrupted()
+    if interrupted:
+        place = replace(place, seconds=stops.clock() - began)
+        stops.save(place, scores)
+    reason = "interrupted" if interrupted else "stopped" if leaving else "complete"
+    finished = Finished(
         step=first_step + place.step,
-        seconds=clock() - began,
+        seconds=stops.clock() - began,
         reason=reason,
-        saved=interrupted(),
+        saved=interrupted,
     )
+    yield finished, place, scores

@@ -47,6 +47,14 @@ class Pilot(Protocol):
         ...
 
 
+class PlanRecorder(Protocol):
+    """Writes the plans of a run to where a resumed run finds them."""
+
+    def write_plans(self, plans: "PlanHistory") -> None:
+        """Write the plans durably before one of them is used."""
+        ...
+
+
 @final
 @dataclass(frozen=True)
 class Choice:

@@ -109,6 +109,22 @@ class Preparation(Protocol):
         ...
 
 
+class Compiler(Protocol):
+    """Compiles plans while training continues."""
+
+    def prepare(self, plan: Plan) -> Preparation:
+        """Trace a plan at once, and compile it in the background."""
+        ...
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much one call of `fit` will train, as far as that is known."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A plan that may be faster."""
@@ -123,11 +139,10 @@ class Candidate:
 class _Leg:
     """One call of `fit`, and what is known of how long it will go on."""
 
-    prepare: Callable[[Plan], Preparation]
+    compiler: Compiler
     watch: Stopwatch
     began: float
-    steps: int | None
-    seconds: float | None
+    budget: Budget
     done: int = 0
     trained_seconds: float = 0.0
 
@@ -167,19 +182,14 @@ class Tuner:
     def __post_init__(self) -> None:
         self._first_plan = self.plan
 
-    def begin(
-        self,
-        prepare: Callable[[Plan], Preparation],
-        watch: Stopwatch,
-        *,
-        steps: int | None,
-        seconds: float | None,
-    ) -> None:
-        """A call of `fit` begins, of so many steps or seconds, where that is known.
+    def begin(self, compiler: Compiler, watch: Stopwatch, budget: Budget) -> None:
+        """Start measuring in a call of `fit`."""
+        self._leg = _Leg(compiler, watch, watch.clock(), budget)
 
-        `prepare` traces a plan at once, and compiles it in the background.
-        """
-        self._leg = _Leg(prepare, watch, watch.clock(), steps, seconds)
+    def take_choice(self) -> Choice | None:
+        """Return the choice once; None before it is made and afterwards."""
+        choice, self.choice = self.choice, None
+        return choice
 
     def end(self) -> None:
         """The call of `fit` is over; the next one goes on from here."""
@@ -236,7 +246,7 @@ class Tuner:
         elif self._speed.seconds_per_step < float("inf"):
             if self._is_worth_trying(self.candidates[0], leg):
                 self._start_compile(self.candidates[0], leg)
-            elif self._findings and (leg.steps or leg.seconds):
+            elif self._findings and (leg.budget.steps or leg.budget.seconds):
                 self._settle()  # what is left to run only gets less
 
     def _is_worth_trying(self, candidate: Candidate, leg: _Leg) -> bool:
@@ -248,17 +258,17 @@ class Tuner:
     def _expected_seconds(self, leg: _Leg) -> float:
         """How long training will go on: what is known, or as long as it has until now."""
         left = leg.trained_seconds
-        if leg.steps is not None:
-            left = (leg.steps - leg.done) * self._speed.seconds_per_step
-        elif leg.seconds is not None:
-            left = leg.seconds - (leg.watch.clock() - leg.began)
+        if leg.budget.steps is not None:
+            left = (leg.budget.steps - leg.done) * self._speed.seconds_per_step
+        elif leg.budget.seconds is not None:
+            left = leg.budget.seconds - (leg.watch.clock() - leg.began)
         return max(left, self._seconds_before)
 
     def _start_compile(self, candidate: Candidate, leg: _Leg) -> None:
         began = leg.watch.clock()
         with leg.watch.timing("tuning"):
             try:
-                preparation = leg.prepare(candidate.plan)
+                preparation = leg.compiler.prepare(candidate.plan)
             except Exception as error:
                 self._drop(candidate, f"could not be traced ({first_line(error)})")
                 return

@@ -1,29 +1,20 @@
 """The model that callbacks see, with the optimizer, `evaluate` and `predict` of the task."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import keras
 import tensorflow as tf
 
 from loopwright.compat import keras_optimizers
+from loopwright.engine.inference import Inference
 from loopwright.errors import ConfigurationError, message
 from loopwright.task import variables
 from loopwright.task.keras_model import CompiledModel
 from loopwright.task.task import Task, has_step
 
 
-@final
-@dataclass(frozen=True)
-class Scoring:
-    """`evaluate` and `predict` of a trainer, which do not disturb the training."""
-
-    evaluate: Callable[..., dict[str, Any]]
-    predict: Callable[..., Any]
-
-
-def callback_model(task: Task, scoring: Scoring | None = None) -> Any:
+def callback_model(task: Task, inference: Inference | None = None) -> Any:
     """The model that callbacks see: the one the task names or has, else all of them in one."""
     named = getattr(task, "callback_model", None) or getattr(task, "model", None)
     if isinstance(named, keras.Model):
@@ -31,23 +22,23 @@ def callback_model(task: Task, scoring: Scoring | None = None) -> Any:
     models = variables.of_kind(keras.Layer, task)
     if len(models) == 1 and isinstance(models[0], keras.Model):
         return models[0]
-    return _AllModels(models, task, scoring)
+    return _AllModels(models, task, inference)
 
 
 @final
 class _AllModels(keras.Model):
     """Every model of a task in one, for callbacks that save or restore weights."""
 
-    def __init__(self, models: list[keras.Layer], task: Task, scoring: Scoring | None) -> None:
+    def __init__(self, models: list[keras.Layer], task: Task, inference: Inference | None) -> None:
         super().__init__(name="all_models")
         self.models = models
         self.built = True
-        self._predicts = scoring is not None and has_step(task, "predict_step")
-        self._scoring = scoring
+        self._predicts = inference is not None and has_step(task, "predict_step")
+        self._inference = inference
 
     def predict(self, x: Any, batch_size: Any = None, steps: Any = None, **_: Any) -> Any:
         """Predict with the task's own step, where it has one."""
-        if self._scoring is None or not self._predicts:
+        if self._inference is None or not self._predicts:
             raise ConfigurationError(
                 message(
                     "A callback called model.predict, but this task has several models.",
@@ -57,7 +48,7 @@ class _AllModels(keras.Model):
                     "predict_step to the task",
                 )
             )
-        return self._scoring.predict(x, batch_size=batch_size, steps=steps)
+        return self._inference.predict(x, batch_size=batch_size, steps=steps)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Refused: nobody could load it."""
@@ -90,7 +81,7 @@ class _Several:
         self.optimizers, self.iterations, self.built = optimizers, iterations, True
 
 
-def lend(model: Any, task: Task, scoring: Scoring) -> Callable[[], None]:
+def lend(model: Any, task: Task, inference: Inference) -> Callable[[], None]:
     """Gives the model the task's optimizer and `evaluate` while it trains; returns how to undo it.
 
     A compiled model has its own.
@@ -99,7 +90,7 @@ def lend(model: Any, task: Task, scoring: Scoring) -> Callable[[], None]:
         return lambda: None
     had, before = hasattr(model, "optimizer"), getattr(model, "optimizer", None)
     model.optimizer = optimizer_for(model, task)
-    model.evaluate = _as_keras_evaluates(scoring)
+    model.evaluate = _as_keras_evaluates(inference)
 
     def undo() -> None:
         model.optimizer = before
@@ -127,7 +118,7 @@ def optimizer_scalars(optimizer: Any) -> Sequence[Any]:
     return [variable for variable in found if variable.shape.rank == 0]
 
 
-def _as_keras_evaluates(scoring: Scoring) -> Callable[..., Any]:
+def _as_keras_evaluates(inference: Inference) -> Callable[..., Any]:
     """`evaluate` with the arguments and results of Keras, run by the trainer."""
 
     def evaluate(
@@ -150,7 +141,7 @@ def _as_keras_evaluates(scoring: Scoring) -> Callable[..., Any]:
                     "validation_data",
                 )
             )
-        scores = scoring.evaluate(x, y, sample_weight, batch_size=batch_size, steps=steps)
+        scores = inference.evaluate(x, y, sample_weight, batch_size=batch_size, steps=steps)
         values = [scores[name] for name in sorted(scores, key=lambda name: name != "loss")]
         return scores if return_dict else values[0] if len(values) == 1 else values
 

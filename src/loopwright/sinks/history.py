@@ -1,11 +1,19 @@
 """History: what `fit` returns, collected from events."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, final
+from collections.abc import Mapping
+from typing import Any, Protocol, final
 
 import keras
 
 from loopwright.events import EpochEnded, Event, Validated
+
+
+class EpochLogs(Protocol):
+    """The logs of the last epoch, as callbacks have left them."""
+
+    def added(self) -> Mapping[str, Any]:
+        """Return what callbacks wrote into the logs."""
+        ...
 
 
 @final
@@ -19,15 +27,18 @@ class History(keras.callbacks.History):
     steps they were measured, `epoch_steps` at which steps the epochs ended.
     """
 
-    def __init__(self, added: Callable[[], Mapping[str, Any]] = dict) -> None:
+    def __init__(self) -> None:
         keras.callbacks.Callback.__init__(self)  # Keras' own keeps its numbers elsewhere
         self.epoch: list[int] = []
         self.epoch_steps: list[int] = []
         self.validation_steps: list[int] = []
         self._training: dict[str, list[Any]] = {}
         self._validation: dict[str, list[Any]] = {}
-        # Callbacks like ReduceLROnPlateau add numbers of their own when an epoch ends.
-        self._added = added
+        self._logs: EpochLogs | None = None
+
+    def take_from(self, logs: EpochLogs) -> None:
+        """Include the numbers that callbacks like ReduceLROnPlateau add to the logs of an epoch."""
+        self._logs = logs
 
     @property
     def history(self) -> dict[str, list[Any]]:
@@ -39,7 +50,8 @@ class History(keras.callbacks.History):
         if isinstance(event, EpochEnded):
             self.epoch.append(event.epoch)
             self.epoch_steps.append(event.step)
-            for name, value in {**event.metrics, **self._added()}.items():
+            added = {} if self._logs is None else self._logs.added()
+            for name, value in {**event.metrics, **added}.items():
                 self._training.setdefault(name, []).append(value)
         elif isinstance(event, Validated):
             self.validation_steps.append(event.step)

@@ -6,7 +6,8 @@ from typing import Any, final
 import keras
 
 from loopwright.compat import keras_internals
-from loopwright.engine.stepper import StepNumbers, Stepper
+from loopwright.engine.inference import Inference
+from loopwright.engine.stepper import StepNumbers
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import (
     EpochEnded,
@@ -22,7 +23,6 @@ from loopwright.events import (
 from loopwright.loop.clock import Stopwatch
 from loopwright.sinks.batch_hooks import BatchCalls
 from loopwright.sinks.callback_model import (
-    Scoring,
     callback_model,
     lend,
     optimizer_for,
@@ -65,7 +65,7 @@ class TimedCallbacks:
 class CallbackBridge:
     """Runs any `keras.callbacks.Callback`.
 
-    How often batch hooks are called depends on the callback: see `batch_hooks`. `scoring` is what
+    How often batch hooks are called depends on the callback: see `batch_hooks`. `inference` is what
     `model.evaluate` and `model.predict` do while the task is trained.
     """
 
@@ -73,7 +73,7 @@ class CallbackBridge:
         self,
         callbacks: keras.callbacks.Callback | Sequence[Any] | None,
         task: Task,
-        scoring: Scoring,
+        inference: Inference,
         watch: Stopwatch,
     ) -> None:
         self._callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
@@ -88,8 +88,8 @@ class CallbackBridge:
                         "Trainer(..., sinks=[...])",
                     )
                 )
-        self._task, self._scoring = task, scoring
-        self._model: Any = callback_model(task, scoring) if self._callbacks else None
+        self._task, self._inference = task, inference
+        self._model: Any = callback_model(task, inference) if self._callbacks else None
         self._watch = watch
         self._batches = BatchCalls(self._callbacks, watch)
         self._calls: Any = None
@@ -167,38 +167,29 @@ class CallbackBridge:
         """What callbacks wrote into the logs of the last epoch, `learning_rate` for instance."""
         return {k: v for k, v in self._written.logs.items() if k not in self._logs}
 
-    def before_steps(self, training: Stepper) -> Callable[[int], int]:
-        """`run_steps` of a training, with the hooks that come before a batch."""
-        if self._model is None:
-            return training.run_steps
+    def before_steps(self, step_in_epoch: int) -> None:
+        """Call the hooks that come before a batch."""
+        if self._model is not None:
+            self._batches.begin(step_in_epoch)
 
-        def run(steps: int) -> int:
-            self._batches.begin(training.steps_in_epoch)
-            ran = training.run_steps(steps)
-            self._recorded = training.recorded
-            return ran
-
-        return run
+    def after_steps(self, recorded: Sequence[StepNumbers]) -> None:
+        """Take the recorded numbers of the steps that ran; `Trained` calls the hooks with them."""
+        self._recorded = recorded
 
     @property
     def on_test_batch(self) -> Callable[[int, Metrics], None] | None:
         """What is called after every batch of a validation; None: nobody asks for it."""
         return self._batches.test_batch if self._batches.needs_test_batches else None
 
-    def around_validation(
-        self, validate: Callable[[], Metrics | None]
-    ) -> Callable[[], Metrics | None]:
-        """`validate` with the hooks around it; some callbacks swap weights there."""
-        if self._model is None:
-            return validate
-
-        def run() -> Metrics | None:
+    def before_validation(self) -> None:
+        """Call the hooks before a validation; some callbacks swap weights there."""
+        if self._model is not None:
             self._call("on_test_begin")
-            scores = validate()
-            self._call("on_test_end", dict(scores or {}))
-            return scores
 
-        return run
+    def after_validation(self, scores: Metrics | None) -> None:
+        """Call the hooks after a validation."""
+        if self._model is not None:
+            self._call("on_test_end", dict(scores or {}))
 
     def __call__(self, event: Event) -> None:
         """Calls the hooks that belong to the event."""
@@ -232,7 +223,7 @@ class CallbackBridge:
         getattr(self._calls, hook)(*arguments)
 
     def _start(self, event: Started) -> None:
-        self._undo = lend(self._model, self._task, self._scoring)
+        self._undo = lend(self._model, self._task, self._inference)
         for callback in self._callbacks:
             _tell_direction(callback, self._task)
         self._model.stop_training = False

@@ -1,10 +1,17 @@
 """What is told of a run must not cost the run: whatever fails here warns."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from loopwright.events import Event, Sink
 from loopwright.step_warnings import warn_at_call
+
+
+def notify(sinks: Sequence[Sink], event: Event) -> None:
+    """Call every sink with an event, in order, and each of them even if one before it raises."""
+    with contextlib.ExitStack() as every_sink:
+        for sink in reversed(sinks):
+            every_sink.callback(sink, event)
 
 
 def tolerated(sink: Sink) -> Sink:

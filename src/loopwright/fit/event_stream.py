@@ -1,0 +1,99 @@
+"""The events of one call of `fit`, as the caller reads them: a loop can be left at any event."""
+
+import contextlib
+import gc
+import inspect
+import sys
+from collections.abc import Generator
+from types import CodeType, FrameType, TracebackType
+from typing import final
+
+from loopwright.compat.tracebacks import shortened
+from loopwright.errors import ConfigurationError, message
+from loopwright.events import Event
+
+
+class LoopLeft(BaseException):
+    """Thrown into the events of a leg that the caller has left on purpose: the leg is finished."""
+
+
+@final
+class EventStream:
+    """An iterator over events, which knows why it is left.
+
+    `break`, `return` and `close()` finish the leg. An exception in the body of the loop does not,
+    nor does dropping the events outside of a loop: the next call of `fit` continues the leg.
+    """
+
+    def __init__(self, events: Generator[Event]) -> None:
+        self._events = events
+        self._loop: tuple[int, CodeType] | None = None
+        """The frame that asked for the last event, by its id: a reference would keep it alive."""
+        self._handled: BaseException | None = None
+
+    def __iter__(self) -> "EventStream":
+        return self
+
+    def __next__(self) -> Event:
+        # Without a variable for it: a frame that refers to itself would keep the stream alive.
+        self._loop = _identity(sys._getframe(1))
+        self._handled = sys.exc_info()[1]
+        try:
+            return next(self._events)
+        except Exception as error:
+            shortened(error)
+            raise
+
+    def __enter__(self) -> "EventStream":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._leave(on_purpose=error is None)
+
+    def close(self) -> None:
+        """Finish the leg here; in an exception handler, end it without finishing it."""
+        self._leave(on_purpose=sys.exc_info()[1] is self._handled)
+
+    def abandon(self) -> None:
+        """End the leg without finishing it: another call of `fit` continues it."""
+        if inspect.getgeneratorstate(self._events) == inspect.GEN_RUNNING:
+            raise ConfigurationError(
+                message(
+                    "This trainer is training.",
+                    expected="one call of fit at a time",
+                    received="a call of fit from a callback or a sink, or from another thread",
+                    do="call fit when the first call has returned, or use another Trainer",
+                )
+            )
+        self._leave(on_purpose=False)
+
+    def __del__(self) -> None:
+        frame = sys._getframe(1)
+        self._leave(on_purpose=_identity(frame) == self._loop and not _is_raising(frame))
+
+    def _leave(self, *, on_purpose: bool) -> None:
+        if on_purpose and inspect.getgeneratorstate(self._events) == inspect.GEN_SUSPENDED:
+            with contextlib.suppress(LoopLeft, StopIteration):
+                self._events.throw(LoopLeft())
+        self._events.close()
+
+
+def _identity(frame: FrameType) -> tuple[int, CodeType]:
+    return id(frame), frame.f_code
+
+
+def _is_raising(frame: FrameType) -> bool:
+    """Return whether an exception is on its way out of the instruction that a frame is at.
+
+    A loop drops its iterator after `break` as it does after an exception. Only then is there a
+    traceback of this very instruction.
+    """
+    return any(
+        isinstance(found, TracebackType) and found.tb_lasti == frame.f_lasti
+        for found in gc.get_referrers(frame)
+    )

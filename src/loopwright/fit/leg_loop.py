@@ -1,0 +1,223 @@
+"""What the training loop calls in a leg: its steps and its stops, the same on all workers."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, final
+
+from loopwright.data.source import Data
+from loopwright.distribute.team import Agreement
+from loopwright.engine.plan_selector import PlanSelector
+from loopwright.engine.scorer import Scorer
+from loopwright.engine.stepper import Stepper
+from loopwright.errors import NotFiniteError
+from loopwright.events import Event, Metrics
+from loopwright.loop.clock import Stopwatch
+from loopwright.loop.schedule import Place
+from loopwright.loop.train import Happened
+from loopwright.sinks.keras_callbacks import CallbackBridge
+
+
+class Checkpoints(Protocol):
+    """Where a leg saves, and what it goes back to."""
+
+    def is_best(self, step: int, scores: Metrics) -> bool:
+        """Return whether the scores after a step are worth a checkpoint."""
+        ...
+
+    def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
+        """Save a checkpoint; not `is_due`: only because its scores are among the best."""
+        ...
+
+    def rolled_back(self, error: NotFiniteError) -> Happened:
+        """Go back to a good state after a step that was not finite; raise the error if none is."""
+        ...
+
+
+@final
+class NoCheckpoints:
+    """Training in memory: nothing is saved."""
+
+    def is_best(self, step: int, scores: Metrics) -> bool:
+        """Return False: nothing would keep it."""
+        return False
+
+    def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
+        """Do nothing."""
+
+    def rolled_back(self, error: NotFiniteError) -> Happened:
+        """Raise the error."""
+        raise error
+
+
+@final
+@dataclass(frozen=True)
+class LegSteps:
+    """Steps with the hooks of callbacks around them, after which all workers meet."""
+
+    stepper: Stepper
+    bridge: CallbackBridge
+    selector: PlanSelector
+    agreement: Agreement
+
+    def start_epoch(self) -> None:
+        """Reset the metrics of the epoch."""
+        self.stepper.start_epoch()
+
+    def run_steps(self, steps: int) -> int:
+        """Run that many steps; fewer mean that the data of the epoch ended."""
+        self.bridge.before_steps(self.stepper.steps_in_epoch)
+        ran = self.stepper.run_steps(steps)
+        self.bridge.after_steps(self.stepper.recorded)
+        self.agreement.meet()
+        return ran
+
+    def report(self) -> Metrics:
+        """Return the metrics since the epoch began."""
+        return self.stepper.report()
+
+    def pending_events(self) -> Iterable[Event]:
+        """Return the plans that were chosen and the batches that were skipped."""
+        yield from self.selector.pending_events(self.stepper.step)
+        yield from self.stepper.pending_events()
+
+
+@final
+class Validation:
+    """Scores the validation data of a leg."""
+
+    def __init__(
+        self,
+        sets: Mapping[str, Data],
+        steps: int | None,
+        scorer: Scorer,
+        bridge: CallbackBridge,
+        watch: Stopwatch,
+    ) -> None:
+        self._sets, self._steps, self._scorer = sets, steps, scorer
+        self._bridge, self._watch = bridge, watch
+        self.waited_seconds = 0.0
+        """For how long validation waited for its data."""
+
+    def build(self) -> None:
+        """Trace the test step, so that a mistake in it shows before an hour of training."""
+        for data in self._sets.values():
+            if data.can_be_read_again:
+                self._scorer.build(data, self._steps)
+
+    def scores(self, agreement: Agreement) -> dict[str, Any] | None:
+        """Return the scores on all validation data; None if a signal arrived."""
+        found: dict[str, Any] = {}
+        inner = Stopwatch(self._watch.clock)
+        try:
+            with self._watch.timing("validation"):
+                for name, data in self._sets.items():
+                    on_batch = self._bridge.on_test_batch
+                    scores = self._scorer.score(data, self._steps, agreement, on_batch, inner)
+                    if scores is None:
+                        return None
+                    found |= {f"{name}{key}": value for key, value in scores.items()}
+        finally:
+            compiling = inner.seconds["compile"]
+            self._watch.add("validation", -compiling)
+            self._watch.add("compile", compiling)
+            self.waited_seconds += inner.seconds["data wait"]
+        return found
+
+
+@final
+@dataclass(frozen=True)
+class LegStops:
+    """What a leg does between steps; whatever decides anything is agreed by all workers."""
+
+    validation: Validation
+    bridge: CallbackBridge
+    agreement: Agreement
+    checkpoints: Checkpoints
+
+    def clock(self) -> float:
+        """Return the time in seconds."""
+        return self.agreement.clock()
+
+    def validate(self) -> Metrics | None:
+        """Return the scores on the validation data; None if a signal arrived."""
+        self.bridge.before_validation()
+        scores = self.validation.scores(self.agreement)
+        self.bridge.after_validation(scores)
+        self.agreement.meet()
+        return scores
+
+    def is_best(self, step: int, scores: Metrics) -> bool:
+        """Return whether the scores after a step are worth a checkpoint."""
+        return self.agreement.any(self.checkpoints.is_best(step, scores))
+
+    def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
+        """Save a checkpoint."""
+        self.checkpoints.save(place, scores, is_due=is_due)
+        self.agreement.meet()
+
+    def stop_requested(self) -> bool:
+        """Return whether a callback asked to stop training."""
+        return self.agreement.any(self.bridge.stop_requested())
+
+    def interrupted(self) -> bool:
+        """Return whether a signal arrived."""
+        return self.agreement.interrupted()
+
+
+@final
+@dataclass(frozen=True)
+class ReplayedSteps:
+    """Steps that are run again to find the one that went wrong: no callback is called."""
+
+    stepper: Stepper
+    agreement: Agreement
+
+    def start_epoch(self) -> None:
+        """Reset the metrics of the epoch."""
+        self.stepper.start_epoch()
+
+    def run_steps(self, steps: int) -> int:
+        """Run that many steps; fewer mean that the data of the epoch ended."""
+        ran = self.stepper.run_steps(steps)
+        self.agreement.meet()
+        return ran
+
+    def report(self) -> Metrics:
+        """Return the metrics since the epoch began."""
+        return self.stepper.report()
+
+    def pending_events(self) -> Iterable[Event]:
+        """Return nothing: these steps were reported when they first ran."""
+        return ()
+
+
+@final
+@dataclass(frozen=True)
+class ReplayedStops:
+    """Stops of replayed steps: only a signal matters."""
+
+    agreement: Agreement
+
+    def clock(self) -> float:
+        """Return the time in seconds."""
+        return self.agreement.clock()
+
+    def validate(self) -> Metrics | None:
+        """Return no scores."""
+        return {}
+
+    def is_best(self, step: int, scores: Metrics) -> bool:
+        """Return False."""
+        return False
+
+    def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
+        """Save nothing; all workers meet, as after a checkpoint."""
+        self.agreement.meet()
+
+    def stop_requested(self) -> bool:
+        """Return False on all workers."""
+        return self.agreement.any(False)
+
+    def interrupted(self) -> bool:
+        """Return whether a signal arrived."""
+        return self.agreement.interrupted()

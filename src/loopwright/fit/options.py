@@ -1,0 +1,81 @@
+"""The options of `Trainer.fit` and `Trainer.events`, stated once."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+import keras
+
+from loopwright.loop.schedule import Every
+
+Verbose = Literal["auto", 0, 1, 2]
+
+_Options = ParamSpec("_Options")
+_Given = TypeVar("_Given")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """What a call of `fit` was given, as it was given."""
+
+    x: Any = None
+    y: Any = None
+    sample_weight: Any = None
+    _: KW_ONLY
+    batch_size: int | None = None
+    epochs: int = 1
+    until: str | Every | None = None
+    steps_per_epoch: int | None = None
+    shuffle: bool = True
+    validation_data: Any = None
+    validation_split: float = 0.0
+    validation_steps: int | None = None
+    validate_every: str | Every = "1 epoch"
+    class_weight: Mapping[int, float] | None = None
+    callbacks: Sequence[keras.callbacks.Callback] = ()
+    save_every: str | Every = "10 minutes"
+    verbose: Verbose = "auto"
+
+
+def takes(
+    options: Callable[_Options, _Given], **defaults: Any
+) -> Callable[[Callable[[Any, _Given], _Result]], Callable[Concatenate[Any, _Options], _Result]]:
+    """Give a method the parameters of `options`; its body gets the one value made of them.
+
+    >>> class Trains:
+    ...     @takes(FitOptions, verbose=0)
+    ...     def fit(self, options):
+    ...         return options.epochs, options.verbose
+    >>> Trains().fit(epochs=3)
+    (3, 0)
+    >>> Trains().fit(epoch=3)
+    Traceback (most recent call last):
+    TypeError: Trains.fit() got an unexpected keyword argument 'epoch'
+    """
+    own = inspect.signature(options)
+    parameters = [
+        inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        *(p.replace(default=defaults.get(p.name, p.default)) for p in own.parameters.values()),
+    ]
+
+    def decorate(
+        method: Callable[[Any, _Given], _Result],
+    ) -> Callable[Concatenate[Any, _Options], _Result]:
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **given: Any) -> _Result:
+            try:
+                value = options(*args, **{**defaults, **given})  # pyright: ignore[reportCallIssue]
+            except TypeError as error:
+                # Python names the constructor, which nobody has called.
+                text = str(error).rpartition("__init__()")[2]
+                raise TypeError(f"{method.__qualname__}(){text}") from None
+            return method(self, value)
+
+        returns = inspect.signature(method).return_annotation
+        call.__dict__["__signature__"] = inspect.Signature(parameters, return_annotation=returns)
+        return call
+
+    return decorate
