@@ -330,10 +330,10 @@ class Run:
         """Wait until everything is on disk; raise the error of a failed write."""
         self._writer.wait()
 
-    def write_plans(self, history: PlanHistory) -> None:
+    def write_plans(self, plans: PlanHistory) -> None:
         """Write `plan.json` durably, before the plan that it ends with is used."""
         with self._explaining("written to"):
-            disk.write_whole(self.directory, "plan.json", history.text().encode(), durable=True)
+            disk.write_whole(self.directory, "plan.json", plans.text().encode(), durable=True)
 
     def _make(self) -> None:
         with self._explaining("made"):

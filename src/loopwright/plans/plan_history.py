@@ -159,14 +159,6 @@ class PlanHistory:
         Path(path).write_text(self.text(), encoding="utf-8")
 
 
-class PlanRecorder(Protocol):
-    """Writes a plan history where a resumed run finds it; a run directory is one."""
-
-    def write_plans(self, history: PlanHistory) -> None:
-        """Write the history durably, before the plan that it ends with is used."""
-        ...
-
-
 @final
 class Recorded:
     """Runs steps by the plans of a history: one plan, where it was fixed."""
@@ -261,8 +253,39 @@ def parsed(content: Any) -> PlanHistory:
     return PlanHistory(changes, tuple(map(str, content["notes"])), choices, measured)
 
 
-def directory() -> Path | None:
-    """Where choices are kept; None if they are not."""
+# --- the memory of choices: the history of the run first, then the cache of this machine ---
+
+
+def recall(
+    history: PlanHistory, identity: str, start: Plan, *, is_continued: bool
+) -> tuple[Choice | None, PlanHistory]:
+    """Return the choice known for a kind of step, and the history that records this answer.
+
+    A run asks the cache once for each kind of step. Resumed (`is_continued`), it follows its own
+    record and never the cache, which other runs may have changed since. `start` is the plan that
+    training starts with.
+    """
+    if identity in history.choices:
+        return history.choices[identity], history
+    if identity in history.measured:
+        return None, history
+    if is_continued:
+        # Records of earlier versions name a cached choice only as the plan that ran every step.
+        plans = [change.plan for change in history.changes]
+        is_choice = len(plans) == 1 and plans[0] != start
+        return Choice(plans[0], "as recorded") if is_choice else None, history
+    found = cached(identity)
+    return found, history.measuring(identity) if found is None else history.chosen(identity, found)
+
+
+def decide(history: PlanHistory, identity: str, choice: Choice) -> PlanHistory:
+    """Add a choice that was measured to the cache; return the history that records it."""
+    cache(identity, choice)
+    return history.chosen(identity, choice)
+
+
+def cache_directory() -> Path | None:
+    """Return the directory of the cache; None if the cache is disabled."""
     own = os.environ.get("LOOPWRIGHT_CACHE_DIR")
     if own is not None:
         return Path(own) / "plans" if own else None
@@ -270,10 +293,10 @@ def directory() -> Path | None:
     return Path(root) / "loopwright" / "plans"
 
 
-def remembered(identity: str) -> Choice | None:
-    """The plan that was chosen for this, and why; None if there is none, or it is unreadable."""
+def cached(identity: str) -> Choice | None:
+    """Return the choice in the cache; None if it is missing or unreadable."""
     try:
-        place = directory()
+        place = cache_directory()
         if place is None:
             return None
         content = json.loads((place / f"{identity}.json").read_text(encoding="utf-8"))
@@ -282,12 +305,12 @@ def remembered(identity: str) -> Choice | None:
         return None
 
 
-def remember(identity: str, choice: Choice) -> None:
-    """Keeps a choice; where nothing can be written, nothing is kept."""
+def cache(identity: str, choice: Choice) -> None:
+    """Write a choice to the cache; do nothing where the cache cannot be written."""
     content = json.dumps(asdict(choice), indent=2) + "\n"
-    with contextlib.suppress(OSError, RuntimeError, disk.UnsafeFileError):  # also: no home
-        place = directory()
-        if place is None:
-            return
-        disk.make_run_directory(place)
-        disk.write_whole(place, f"{identity}.json", content.encode(), shared=True)
+    # RuntimeError: the user has no home directory.
+    with contextlib.suppress(OSError, RuntimeError, disk.UnsafeFileError):
+        place = cache_directory()
+        if place is not None:
+            disk.make_run_directory(place)
+            disk.write_whole(place, f"{identity}.json", content.encode(), shared=True)

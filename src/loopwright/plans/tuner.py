@@ -200,11 +200,6 @@ class Tuner:
         if self._findings and self.candidates and not is_busy:
             self._settle()
 
-    def take_choice(self) -> Choice | None:
-        """Return the choice if it was made since the last call, else None."""
-        choice, self.choice = self.choice, None
-        return choice
-
     def is_trying(self, plan: Plan) -> bool:
         """Whether a plan is being measured against the fastest so far."""
         return self._trial is not None and plan == self._trial.challenger
