@@ -412,10 +412,10 @@ def test_a_format_of_the_future_is_refused_in_words_and_nothing_older_is_taken(s
     for read in (store.newest, lambda: store.at(2), lambda: save(store, 2)):
         with pytest.raises(CheckpointError) as refused:
             read()
-        assert "made by a newer Loopwright" in str(refused.value)
+        assert "newer version of Loopwright" in str(refused.value)
         assert "format 7" in str(refused.value)
         assert "format 1 or older" in str(refused.value)
-    assert "newer Loopwright" in store.all()[1].damage
+    assert "newer version of Loopwright" in store.all()[1].damage
     assert names(store) == ["step-00000001", STEP_2]
 
 

@@ -282,7 +282,7 @@ def test_a_manifest_that_is_garbage_is_rejected(step: Path, garbage: str):
 
 def test_a_format_of_many_digits_is_refused_in_few_words(step: Path):
     (step / "manifest.json").write_bytes(sign(manifest(format=10**4000)))
-    with pytest.raises(CheckpointError, match="made by a newer Loopwright") as refused:
+    with pytest.raises(CheckpointError, match="newer version of Loopwright") as refused:
         Store(step.parent).newest()
     assert len(str(refused.value)) < 2000
 

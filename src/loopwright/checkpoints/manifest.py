@@ -121,10 +121,10 @@ def _refuse_newer(path: Path, found: Any) -> None:
     if type(found) is int and found > FORMAT:
         raise CheckpointError(
             message(
-                f"The checkpoint {path} was made by a newer Loopwright.",
+                f"The checkpoint {path} was written by a newer version of Loopwright.",
                 expected=f"format {FORMAT} or older",
                 received=f"format {found}"[:100],
-                do="install the Loopwright that made it, or start a run in another run_dir",
+                do="install the version of Loopwright that wrote it, or choose another run_dir",
             )
         )
 
