@@ -1,4 +1,4 @@
-# Everything runs in .venv, which is made once and again when pyproject.toml changes.
+# Everything runs in .venv, which is created again when pyproject.toml changes.
 
 PYTHON ?= python3
 ARGS ?=
@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 train: $(STAMP)  ## train the digits recipe: checkpoints, TensorBoard, report, export
 	$(BIN)/loopwright train digits export=saved_model $(ARGS)
 
-test: $(STAMP)  ## run what a change needs before it is pushed: one path through every promise
+test: $(STAMP)  ## run the tests to pass before a push: one path through every promise
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m "not thorough" $(ARGS)
 
 test-all: $(STAMP)  ## run every test, docstring example and documentation fence
@@ -34,17 +34,17 @@ check: $(STAMP)  ## check format, lint, types and layers
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 
-format: $(STAMP)  ## format, and mend what lint can mend
+format: $(STAMP)  ## format, and fix what lint can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 docs: $(STAMP)  ## build the documentation into site/
 	$(BIN)/python -m docs $(ARGS)
 
-bench: $(STAMP)  ## measure speed against Keras fit, start-up, growth and memory
+bench: $(STAMP)  ## measure speed against Keras fit, start-up, scaling and memory
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-distribution: $(STAMP)  ## measure one and two workers, and what they exchange
+bench-distribution: $(STAMP)  ## measure one and two workers and their communication
 	$(BIN)/python -m benchmarks distribution $(ARGS)
 
 faults: $(STAMP)  ## kill, corrupt and starve real runs, in full (about an hour)

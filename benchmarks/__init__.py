@@ -1,1 +1,1 @@
-"""Speed, growth, memory, start-up and tuning, measured on this machine: `make bench`."""
+"""Measure speed, scaling, memory, start-up and tuning on this machine: `make bench`."""

@@ -1,6 +1,6 @@
-"""Measures on this machine: `make bench`, or `python -m benchmarks speed --only mlp`.
+"""Run benchmarks on this machine: `make bench`, or `python -m benchmarks speed --only mlp`.
 
-Machines are noisy: compare figures of one run with each other only.
+Machines are noisy: compare only figures of the same run.
 """
 
 import argparse
@@ -40,7 +40,9 @@ def parser() -> argparse.ArgumentParser:
         summary = (section.__doc__ or "").splitlines()[0]
         part = sections.add_parser(name, help=summary, description=summary)
         part.add_argument(
-            "--results", type=Path, help="a directory; that of the repository if all is measured"
+            "--results",
+            type=Path,
+            help="output directory; default: benchmarks/results, unless --only",
         )
         section.add_arguments(part)
     return made
@@ -49,15 +51,15 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     read = parser()
     arguments = read.parse_args()
-    asked = [arguments]
+    requested = [arguments]
     if arguments.section is None:
-        asked = [read.parse_args([name]) for name in BY_DEFAULT]
+        requested = [read.parse_args([name]) for name in BY_DEFAULT]
     failed = False
-    for section in asked:
+    for section in requested:
         print(f"# {section.section}\n", flush=True)
         try:
             print(SECTIONS[section.section].run(section), flush=True)
-        except RuntimeError as error:  # a measured process ended badly
+        except RuntimeError as error:  # a measured process failed
             failed = True
             print(f"failed: {error}\n", flush=True)
     sys.exit(failed)

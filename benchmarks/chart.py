@@ -1,4 +1,4 @@
-"""The speed table as a picture; the only module that imports matplotlib."""
+"""Draw the speed table as a chart; the only module that imports matplotlib."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ _BAR_HEIGHT = 0.27
 
 
 def draw(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Writes a PNG of bars: how many times Keras `fit` each contender is, on a log scale."""
+    """Write a PNG of bars: the speed of each contender relative to Keras `fit`, on a log scale."""
     # A paper of its own, since readers have light and dark ones.
     height_inches = 1.25 + 0.62 * len(outcomes)
     figure = Figure(figsize=(8, height_inches), dpi=_DOTS_PER_INCH, facecolor="white")

@@ -1,4 +1,4 @@
-"""What saving costs: the cnn saved every 500 steps, and how long a model of 100 MB holds up."""
+"""Measure the cost of saving: the cnn saved every 500 steps, and a checkpoint of 100 MB."""
 
 import tempfile
 import time
@@ -13,13 +13,13 @@ _MEGABYTE = 2**20
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=1000, help="of the cnn, in each round")
+    parser.add_argument("--steps", type=int, default=1000, help="steps of the cnn in each round")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--saves", type=int, default=8, help="of the large model")
+    parser.add_argument("--saves", type=int, default=8, help="checkpoints of the large model")
 
 
 def run(arguments: Namespace) -> str:
-    """Each part in a process of its own; returns the report."""
+    """Run each part in its own process and return the report."""
     found: dict[str, Any] = {
         "cnn": processes.call(
             "benchmarks.checkpoints:interval", steps=arguments.steps, rounds=arguments.rounds
@@ -34,7 +34,7 @@ def run(arguments: Namespace) -> str:
 
 
 def interval(steps: int, rounds: int) -> dict[str, Any]:
-    """Seconds of the cnn with and without `save_every="500 steps"`, taking turns."""
+    """Return the seconds of the cnn with and without `save_every="500 steps"`, in turns."""
     import loopwright as lw
     from benchmarks.workloads import WORKLOADS
 
@@ -60,7 +60,7 @@ def interval(steps: int, rounds: int) -> dict[str, Any]:
 
 
 def blocking(saves: int) -> dict[str, Any]:
-    """For how long a checkpoint of 100 MB holds up training; beside it, a copy in memory."""
+    """Return how long a checkpoint of 100 MB blocks training, and the time of a copy in memory."""
     import keras
     import numpy as np
 
@@ -89,7 +89,7 @@ def blocking(saves: int) -> dict[str, Any]:
 
 
 def policies(rounds: int) -> dict[str, float]:
-    """Steps per second of the mlp with each `on_nan`, best of the rounds, taking turns."""
+    """Return the best steps per second of the mlp with each `on_nan`, in turns."""
     import loopwright as lw
     from benchmarks.workloads import WORKLOADS
 
@@ -112,7 +112,7 @@ def policies(rounds: int) -> dict[str, float]:
 
 
 def render(found: dict[str, Any]) -> str:
-    """Three short tables."""
+    """Return the report as Markdown."""
     cnn, large, rates = found["cnn"], found["large"], found["policies"]
     saved, plain = (min(cnn["seconds"][kind]) for kind in ("saved", "not saved"))
     held, copied = min(large["held_up_seconds"]), min(large["copy_seconds"])
@@ -120,11 +120,11 @@ def render(found: dict[str, Any]) -> str:
         [
             'the cnn, save_every="500 steps"',
             f"{saved / plain - 1:+.1%} ({saved:.1f} s against {plain:.1f} s without a run_dir)",
-            f"{cnn['share_of_time_waiting']:.2%} of the time is spent waiting",
+            f"{cnn['share_of_time_waiting']:.2%} of the time spent waiting",
         ],
         [
             f"a checkpoint of {large['megabytes']:.0f} MB",
-            f"holds training up for {1000 * held:.1f} ms",
+            f"blocks training for {1000 * held:.1f} ms",
             f"{held / copied:.2f}x the time of a copy in memory ({1000 * copied:.1f} ms)",
         ],
     ]
@@ -134,8 +134,8 @@ def render(found: dict[str, Any]) -> str:
             [
                 f'the mlp, plan="{plan}", on_nan="skip"',
                 f"{skipping:,.0f} steps/s against {raising:,.0f}",
-                f"{skipping / raising:.2f}x of the speed",
+                f"{skipping / raising:.2f}x the speed",
             ]
         )
-    heading = f"What saving and skipping cost. {reports.measured_on()}"
-    return f"{heading}\n\n{reports.table(['what', 'measured', 'which is'], rows)}\n"
+    heading = f"The cost of saving and skipping. {reports.measured_on()}"
+    return f"{heading}\n\n{reports.table(['case', 'measured', 'relative'], rows)}\n"

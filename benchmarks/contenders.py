@@ -1,4 +1,4 @@
-"""Who trains a workload: Keras `fit`, the loop people write by hand, Loopwright."""
+"""The contenders of a workload: Keras `fit`, a hand-written loop, Loopwright."""
 
 import functools
 import io
@@ -17,7 +17,7 @@ from loopwright.sinks.terminal import console
 
 
 def contenders(work: Workload, settle_seconds: float) -> list[Contender]:
-    """Everybody who trains this workload."""
+    """Return every contender for this workload."""
     return [
         keras_default(work),
         *keras_settings(work),
@@ -29,12 +29,12 @@ def contenders(work: Workload, settle_seconds: float) -> list[Contender]:
 
 
 def keras_default(work: Workload) -> Contender:
-    """Keras `fit` as it comes."""
+    """Return Keras `fit` with default settings."""
     return Contender(KERAS, functools.partial(_keras, work))
 
 
 def keras_settings(work: Workload) -> list[Contender]:
-    """Keras `fit` with the two settings that make it faster."""
+    """Return Keras `fit` with the two settings that make it faster."""
     return [
         Contender(
             KERAS_BEST,
@@ -47,12 +47,12 @@ def keras_settings(work: Workload) -> list[Contender]:
 
 
 def loopwright_default(work: Workload, settle_seconds: float) -> Contender:
-    """Loopwright as it comes, after it has had the time to choose its plan."""
+    """Return Loopwright with default settings, after it had time to choose its plan."""
     return Contender(LOOPWRIGHT, functools.partial(_settled_loopwright, work, settle_seconds))
 
 
 def loopwright_plans(work: Workload) -> list[Contender]:
-    """Loopwright on each fixed plan that can serve."""
+    """Return Loopwright with each fixed plan that works."""
     return [
         Contender(LOOPWRIGHT_BEST, functools.partial(_loopwright, work, plan), plan)
         for plan in work.plans
@@ -62,20 +62,20 @@ def loopwright_plans(work: Workload) -> list[Contender]:
 def trainer_of(
     work: Workload, plan: str | None = None, sinks: Sequence[lw.Sink] = ()
 ) -> lw.Trainer:
-    """A trainer on this plan, or as it comes."""
+    """Return a trainer with this plan, or with the default."""
     if plan is None:
         return lw.Trainer(work.task(), sinks=sinks)
     return lw.Trainer(work.task(), plan=plan, sinks=sinks)
 
 
 def short_word(plan: lw.Plan) -> str:
-    """`fused`, or `xla stream` where the batches do not come as they do by themselves."""
+    """Return a short name: `fused`, or `xla stream` if the feed is not the default one."""
     word = plan.loop if plan.loop == "fused" else plan.step
     return word if plan.feed in (None, "resident") else f"{word} {plan.feed}"
 
 
 def progress_share(work: Workload, plan: str, epochs: int) -> float:
-    """The part of the time of a run that goes into its progress bar.
+    """Return the share of a run's time that the progress bar takes.
 
     Measured inside one run: the difference of two runs would drown in the noise of the machine.
     """

@@ -1,4 +1,4 @@
-"""Workers: the time of a step with one and with two of them, and what they exchange."""
+"""Measure the time of a step with one and two workers, and the cost of communication."""
 
 import json
 import os
@@ -22,11 +22,11 @@ _WIDTHS = (32, 128, 512, 1024, 2048)
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each round")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of each round")
 
 
 def run(arguments: Namespace) -> str:
-    """One worker and two, each with one thread; returns the report."""
+    """Measure one and two workers, each with one thread, and return the report."""
     common = {"rounds": arguments.rounds, "seconds": arguments.seconds}
     jobs = [_COMPUTE, *({"width": width, "depth": 1, "batch_size": 2} for width in _WIDTHS)]
     found = {str(count): _measured(count, {"jobs": jobs, **common}) for count in (1, 2)}
@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> str:
 
 
 def _measured(count: int, arguments: Mapping[str, Any]) -> list[float]:
-    """Seconds per step of each job, with so many workers."""
+    """Return the seconds per step of each job with this number of workers."""
     say(f"{count} worker(s)")
     function = "benchmarks.distribution:steps"
     command = [sys.executable, "-m", "benchmarks.processes", function, json.dumps(arguments)]
@@ -53,7 +53,7 @@ def _measured(count: int, arguments: Mapping[str, Any]) -> list[float]:
 
 
 def steps(jobs: list[dict[str, int]], rounds: int, seconds: float) -> list[float]:
-    """The best seconds per step of each job, in this worker."""
+    """Return the best seconds per step of each job in this worker."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -89,12 +89,12 @@ def steps(jobs: list[dict[str, int]], rounds: int, seconds: float) -> list[float
 
 
 def parameters(job: Mapping[str, int]) -> int:
-    """How many numbers are exchanged in a step."""
+    """Return how many values a step exchanges."""
     return job["depth"] * job["width"] * (job["width"] + 1)
 
 
 def line(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Seconds at no bytes, and seconds per byte, of a line through the first and last point.
+    """Return the offset (seconds) and slope (seconds per byte) through the first and last point.
 
     >>> line([(0.0, 1.0), (2.0, 2.0)])
     (1.0, 0.5)
@@ -105,7 +105,7 @@ def line(points: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def reckoned(workers: int, fixed: float, per_byte: float, size: float) -> float:
-    """Seconds that a ring of workers takes to sum up so many bytes, from those of two workers.
+    """Return the estimated seconds of a ring all-reduce, extrapolated from two workers.
 
     A ring has 2 (n - 1) rounds, in each of which every worker sends an n-th of the bytes.
 
@@ -117,13 +117,13 @@ def reckoned(workers: int, fixed: float, per_byte: float, size: float) -> float:
 
 
 def render(jobs: list[dict[str, int]], found: Mapping[str, list[float]]) -> str:
-    """What was measured, what limits it, and what would follow for more workers."""
+    """Return the report: measurements, limits, and an estimate for more workers."""
     one, two = found["1"], found["2"]
     sizes = [parameters(job) * _BYTES for job in jobs]
     costs = [(float(size), b - a) for size, a, b in zip(sizes, one, two, strict=True)][1:]
     fixed, per_byte = line(costs)
     measured = reports.table(
-        ["exchanged", "one worker", "two workers", "more for the exchange"],
+        ["exchanged", "one worker", "two workers", "cost of the exchange"],
         [
             [
                 f"{size / 2**20:.3g} MB",
@@ -139,31 +139,31 @@ def render(jobs: list[dict[str, int]], found: Mapping[str, list[float]]) -> str:
         (count, whole / count + reckoned(count, fixed, per_byte, compute)) for count in (2, 8, 64)
     ]
     estimate = reports.table(
-        ["workers", "a step on paper", "speed-up on paper"],
+        ["workers", "estimated step", "estimated speed-up"],
         [[str(n), f"{1000 * t:.1f} ms", reports.times(whole / t)] for n, t in paper],
     )
     heavy = jobs[0]
     cores = os.cpu_count()
     return "\n".join(
         [
-            f"Workers of one machine, one thread each. {reports.measured_on()}",
+            f"Workers on one machine, one thread each. {reports.measured_on()}",
             "",
-            f"Where computing dominates ({heavy['depth']} layers of {heavy['width']}, batches of "
+            f"Where computation dominates ({heavy['depth']} layers of {heavy['width']}, batches of "
             f"{heavy['batch_size']}, {compute / 2**20:.1f} MB exchanged in each step): "
             f"{1000 * whole:.1f} ms with one worker, {1000 * two[0]:.1f} ms with two, "
             f"{reports.times(whole / two[0])} as fast.",
             "",
-            "Where nearly nothing is computed, by how much is exchanged:",
+            "With almost no computation, by size of the exchange:",
             "",
             measured,
             "",
-            f"Each step costs {1000 * fixed:.2f} ms, whatever its size, and "
+            f"Each step costs {1000 * fixed:.2f} ms, independent of its size, and "
             f"{1000 * per_byte * 2**20:.2f} ms for each MB: gRPC copies every byte several times, "
             f"on the same {cores} cores that compute.",
             "",
-            "For more workers nothing was measured. **An estimate on paper** for the step above, "
-            "with the batch shared out, a ring of 2 (n - 1) rounds, and machines connected as "
-            "fast as two processes of this one:",
+            "More workers were not measured. **Estimate** for the step above, with the batch "
+            "divided, a ring of 2 (n - 1) rounds, and a network as fast as between two processes "
+            "of this machine:",
             "",
             estimate,
             "",

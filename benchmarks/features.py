@@ -1,4 +1,4 @@
-"""What everything around the step costs: TensorBoard, journal, report, checkpoints, progress."""
+"""Measure the cost of TensorBoard, journal, report, checkpoints and progress."""
 
 import contextlib
 import os
@@ -16,16 +16,16 @@ from benchmarks import processes, reports
 from benchmarks.measuring import say
 
 PLANS = {"cnn": ("graph", 400), "mlp": ("fused", 60_000)}
-"""The plan that serves each best, and steps for some seconds."""
+"""The best plan of each model, and steps for some seconds."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--share", type=float, default=1.0, help="of the steps in each round")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the steps in each round")
 
 
 def run(arguments: Namespace) -> str:
-    """Each model in a process of its own; returns the report."""
+    """Measure each model in its own process and return the report."""
     found = {
         key: processes.call(
             "benchmarks.features:measure",
@@ -43,7 +43,7 @@ def run(arguments: Namespace) -> str:
 
 
 def measure(key: str, plan: str, steps: int, rounds: int) -> dict[str, Any]:
-    """Seconds with everything on and with everything off, taking turns.
+    """Return the seconds with everything on and everything off, in turns.
 
     What happens once, when a run directory is opened and left, is measured apart: by a run of a
     single step.
@@ -72,7 +72,7 @@ def measure(key: str, plan: str, steps: int, rounds: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _terminal() -> Iterator[None]:
-    """A real terminal as standard output, which somebody reads; what was there comes back."""
+    """Use a real terminal as standard output, and restore the previous one afterwards."""
     master, slave = pty.openpty()
 
     def read() -> None:
@@ -93,7 +93,7 @@ def _terminal() -> Iterator[None]:
 
 
 def render(found: dict[str, Any]) -> str:
-    """One row for each model."""
+    """Return the report: one row for each model."""
     rows = []
     for key, one in found.items():
         on, off = min(one["seconds"]["on"]), min(one["seconds"]["off"])
@@ -108,6 +108,6 @@ def render(found: dict[str, Any]) -> str:
                 f"{(on - once) / off - 1:+.1%}",
             ]
         )
-    head = ["what", "all off", "all on", "costs", "of that once, at start and end", "per step"]
-    heading = f"What everything around the step costs. {reports.measured_on()}"
+    head = ["case", "all off", "all on", "cost", "fixed cost at start and end", "per step"]
+    heading = f"The cost of everything around the step. {reports.measured_on()}"
     return f"{heading}\n\n{reports.table(head, rows)}\n"

@@ -1,4 +1,4 @@
-"""One process from its start to the end of its first step: `python -m benchmarks.first_step`.
+"""Time a process from its start to its first step: `python -m benchmarks.first_step`.
 
 Imports stand where they happen: their time is what is measured.
 """
@@ -13,7 +13,7 @@ Reach = Callable[[str], None]
 
 
 def main(began: str, contender: str, workload: str) -> None:
-    """Prints the seconds since `began`, by stage."""
+    """Print the seconds since `began`, by stage."""
     reached: dict[str, float] = {}
 
     def reach(stage: str) -> None:

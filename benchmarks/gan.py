@@ -15,19 +15,19 @@ _NOISE_WIDTH = 16
 
 
 def keras_model(**options: Any) -> keras.Model:
-    """A Keras model with a `train_step` of its own, compiled."""
+    """Return a compiled Keras model with its own `train_step`."""
     model = _Gan(_Parts())
     model.compile(**options)
     return model
 
 
 def task() -> lw.Task:
-    """The same as a task."""
+    """Return the same as a task."""
     return _GanTask(_Parts())
 
 
 def hand_step() -> Callable[..., Any]:
-    """The same as a function of the batch."""
+    """Return the same as a function of the batch."""
     parts = _Parts()
 
     def train_step(real: Any) -> Any:
@@ -59,7 +59,7 @@ def _critic() -> keras.Model:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What all three ways have in common."""
+    """The parts that all three versions share."""
 
     maker: keras.Model = field(default_factory=_maker)
     critic: keras.Model = field(default_factory=_critic)

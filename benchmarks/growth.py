@@ -1,4 +1,4 @@
-"""What becomes of the speed as data, model and run grow: Keras `fit` and Loopwright, the mlp."""
+"""Measure speed as data, model and run grow: Keras `fit` and Loopwright, the mlp."""
 
 import time
 from argparse import ArgumentParser, Namespace
@@ -21,15 +21,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--round-seconds", type=float, default=1.0)
     parser.add_argument(
-        "--settle-seconds", type=float, default=15.0, help="for Loopwright to choose its plan"
+        "--settle-seconds", type=float, default=15.0, help="time for Loopwright to choose its plan"
     )
     parser.add_argument(
-        "--most-seconds", type=float, default=60.0, help="runs that would last longer are left out"
+        "--most-seconds", type=float, default=60.0, help="skip runs that would take longer"
     )
 
 
 def run(arguments: Namespace) -> str:
-    """Measures each kind of growth in a process of its own, and returns the report."""
+    """Measure each kind of growth in its own process and return the report."""
     common = {"rounds": arguments.rounds, "settle_seconds": arguments.settle_seconds}
     turns = {**common, "round_seconds": arguments.round_seconds}
     rows = processes.call("benchmarks.growth:by_rows", **turns)
@@ -49,7 +49,7 @@ def run(arguments: Namespace) -> str:
 
 
 def by_rows(rounds: int, round_seconds: float, settle_seconds: float) -> list[dict[str, Any]]:
-    """Steps per second as the data grows. Epochs end early, so that a round can be short."""
+    """Return steps per second as the data grows. Short epochs keep the rounds short."""
     from benchmarks.workloads import mlp
 
     return [
@@ -65,7 +65,7 @@ def by_rows(rounds: int, round_seconds: float, settle_seconds: float) -> list[di
 
 
 def by_width(rounds: int, round_seconds: float, settle_seconds: float) -> list[dict[str, Any]]:
-    """Steps per second as the layers grow."""
+    """Return steps per second as the layers grow."""
     from benchmarks.workloads import mlp
 
     return [
@@ -75,7 +75,7 @@ def by_width(rounds: int, round_seconds: float, settle_seconds: float) -> list[d
 
 
 def by_steps(rounds: int, settle_seconds: float, most_seconds: float) -> list[dict[str, Any]]:
-    """Steps per second of one `fit` as it gets longer, its beginning and end included."""
+    """Return steps per second of one `fit` as it gets longer, including start and end."""
     from benchmarks.contenders import keras_default, loopwright_default
     from benchmarks.workloads import mlp
 
@@ -101,13 +101,13 @@ def by_steps(rounds: int, settle_seconds: float, most_seconds: float) -> list[di
 
 
 def render(data: dict[str, list[dict[str, Any]]], most_seconds: float) -> str:
-    """Three tables; of runs that grow, the time of a step."""
+    """Return the report: three tables; for growing runs, the time of a step."""
     heading = f"Steps per second of the mlp 20-64-64-1, batch 32. {reports.measured_on()}"
     parts = [heading]
     for kind in ("rows", "width"):
         header = [kind, KERAS, LOOPWRIGHT, "ratio"]
         parts.append(reports.table(header, [_row(point, reports.count) for point in data[kind]]))
-    words = "Microseconds per step of one `fit`, as it gets longer"
+    words = "Microseconds per step of one `fit`, by its length"
     parts.append(f"{words} (not run: more than {most_seconds:.0f} s):")
     header = ["steps per fit", KERAS, LOOPWRIGHT, "ratio of speeds"]
     rows = [_row(point, _microseconds) for point in data["steps per fit"]]

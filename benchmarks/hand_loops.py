@@ -1,4 +1,4 @@
-"""Three recipes trained by hand: the same models, a tape, a `tf.function`, a `for` loop."""
+"""Three recipes as hand-written loops: the same models, a tape, a `tf.function`, a `for` loop."""
 
 from collections.abc import Callable
 from typing import Any
@@ -57,7 +57,7 @@ def unet_step() -> Callable[..., Any]:
 
 
 def seq2seq_step() -> Callable[..., Any]:
-    """The model of the recipe `seq2seq`, told less and less as the steps go on."""
+    """The model of the recipe `seq2seq`, with less and less teacher forcing."""
     keras.utils.set_random_seed(0)
     model = seq2seq.Writer()
     rate = Cyclic(5e-4, 4e-3, half_cycle_steps=125)

@@ -18,12 +18,12 @@ _ROWS, _BATCH_SIZE = 8192, 32
 
 
 def is_installed() -> bool:
-    """Whether there is anything to measure."""
+    """Return whether Lightning is installed."""
     return all(map(importlib.util.find_spec, ("torch", "lightning")))
 
 
 def measure(rounds: int, round_seconds: float) -> list[dict[str, Any]]:
-    """Steps per second, as JSON can carry them."""
+    """Return steps per second in a form that JSON can represent."""
     # For small layers one thread is much faster than those that torch takes.
     thread_counts = sorted({1, os.cpu_count() or 1})
     measured = take_turns(

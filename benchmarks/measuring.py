@@ -1,4 +1,4 @@
-"""Rounds of equal length in which all contenders take turns; no TensorFlow."""
+"""Measure contenders in rounds of equal length, in turns; no TensorFlow."""
 
 import math
 import sys
@@ -12,7 +12,7 @@ from benchmarks.outcomes import Measured
 _MOST_GROWTH = 16
 
 Train = Callable[[int], object]
-"""Trains that many epochs."""
+"""Train that many epochs."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Ready:
 
     train: Train
     found: Callable[[], dict[str, Any]] = dict
-    """What it chose by itself, once it has trained: fields of `Measured`."""
+    """Settings that the contender chose itself, after training: fields of `Measured`."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to train a workload; of those that share a column the best is shown."""
+    """One way to train a workload; a column shows its best contender."""
 
     column: str
     prepare: Callable[[], Ready]
@@ -36,7 +36,7 @@ class Contender:
 def take_turns(
     chosen: Sequence[Contender], *, steps_per_epoch: int, rounds: int, round_seconds: float
 ) -> list[Measured]:
-    """Steps per second of each contender, all of them taking turns in this process.
+    """Return the steps per second of each contender; all take turns in this process.
 
     A contender that fails is out; why is kept.
     """
@@ -66,7 +66,7 @@ def take_turns(
 def calibrated_epochs(
     train: Train, round_seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> int:
-    """How many epochs last about `round_seconds`, found by training ever more of them."""
+    """Return how many epochs take about `round_seconds`, by training more and more of them."""
     epochs = 1
     while True:
         began = clock()
@@ -80,18 +80,18 @@ def calibrated_epochs(
 
 
 def fitting_count(count: int, seconds: float, wanted_seconds: float) -> int:
-    """How many last at least `wanted_seconds`, if `count` of them took `seconds`."""
+    """Return how many take at least `wanted_seconds`, if `count` of them took `seconds`."""
     return max(1, math.ceil(count * wanted_seconds / max(seconds, 1e-9)))
 
 
 def in_words(error: Exception) -> str:
-    """The first line of what went wrong."""
+    """Return the first line of an error."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:300]}"
 
 
 def say(text: str) -> None:
-    """Shows where a long measurement is, apart from its results."""
+    """Print progress to stderr, apart from the results."""
     print(f"{time.strftime('%H:%M:%S')} {text.strip()}", file=sys.stderr, flush=True)
 
 
@@ -106,4 +106,4 @@ def _with_round(one: Measured, ready: Ready, epochs: int) -> Measured:
 
 
 def _out(epochs: int) -> None:
-    """Stands in for the training of a contender that could not be prepared."""
+    """Replace the training of a contender that could not be prepared."""

@@ -1,4 +1,4 @@
-"""Resident memory during a long run of the mlp: it has to stay where it is."""
+"""Measure resident memory during a long run of the mlp: it must not grow."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -16,12 +16,12 @@ _RUNS = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=200_000, help="of the run by default")
-    parser.add_argument("--other-steps", type=int, default=50_000, help="of the other runs")
+    parser.add_argument("--steps", type=int, default=200_000, help="steps of the default run")
+    parser.add_argument("--other-steps", type=int, default=50_000, help="steps of the other runs")
 
 
 def run(arguments: Namespace) -> str:
-    """Watches each run in a process of its own, and returns the report."""
+    """Measure each run in its own process and return the report."""
     sampled: dict[str, list[list[float]]] = {}
     for number, (name, how) in enumerate(_RUNS.items()):
         steps = arguments.other_steps if number else arguments.steps
@@ -33,7 +33,7 @@ def run(arguments: Namespace) -> str:
 
 
 def sample(steps: int, plan: str | None, is_pipeline: bool) -> list[list[float]]:
-    """Pairs of steps done and megabytes resident, at equal distances."""
+    """Return pairs of steps and resident megabytes, at equal intervals."""
     import loopwright as lw
     from benchmarks.contenders import trainer_of
     from benchmarks.workloads import mlp
@@ -49,13 +49,13 @@ def sample(steps: int, plan: str | None, is_pipeline: bool) -> list[list[float]]
 
 
 def resident_megabytes() -> float:
-    """What this process holds in memory now, as Linux counts it."""
+    """Return the resident megabytes of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def render(sampled: dict[str, list[list[float]]]) -> str:
-    """A row per run: after a tenth, after a half, at the end, and what was added."""
+    """Return the report: a row per run with the memory after 10%, after 50%, at the end."""
     header = ["run", "steps", "after 10%", "after 50%", "at the end", "10% to end", "50% to end"]
     rows: list[list[str]] = []
     for name, samples in sampled.items():

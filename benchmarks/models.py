@@ -1,4 +1,4 @@
-"""The models that are trained in a benchmark; each call makes a new one."""
+"""The models of the benchmarks; each call creates a new one."""
 
 from typing import Any, final
 
@@ -60,7 +60,7 @@ def transformer() -> keras.Model:
 
 @final
 class _Positions(layers.Layer):
-    """Adds to each place of a sequence what was learned about the place."""
+    """Add a learned embedding to each position of a sequence."""
 
     def build(self, input_shape: Any) -> None:
         self.places = self.add_weight(shape=tuple(input_shape[1:]), initializer="random_normal")

@@ -1,4 +1,4 @@
-"""What was measured, and how it compares: plain values, no TensorFlow."""
+"""Measurements and their ratios: plain values, no TensorFlow."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ class Measured:
     column: str
     setting: str = ""
     rates: tuple[float, ...] = ()
-    """Steps per second, one of each round."""
+    """Steps per second of each round."""
     steps_per_round: int = 0
     notes: tuple[str, ...] = ()
-    """What the contender said about its own choices."""
+    """The settings that the contender chose."""
     failure: str | None = None
 
     @property
@@ -41,31 +41,31 @@ class Outcome:
     name: str
     measured: tuple[Measured, ...] = ()
     progress_share: float | None = None
-    """The part of a run's time that goes into the progress bar."""
+    """The share of a run's time that the progress bar takes."""
     failure: str | None = None
 
     def best(self, *columns: str) -> Measured | None:
-        """The fastest contender of these columns; None if none of them could run."""
+        """Return the fastest contender of these columns; None if none could run."""
         return best_of(one for one in self.measured if one.column in columns)
 
     def rate(self, *columns: str) -> float | None:
-        """Steps per second of the fastest contender of these columns."""
+        """Return the steps per second of the fastest contender of these columns."""
         best = self.best(*columns)
         return None if best is None else best.best
 
 
 def best_of(measured: Iterable[Measured]) -> Measured | None:
-    """The one with the highest rate of all that ran."""
+    """Return the contender with the highest rate."""
     return max((one for one in measured if one.best), key=lambda one: one.best or 0, default=None)
 
 
 def ratio(value: float | None, base: float | None) -> float | None:
-    """How many times `base` a value is, where both are known."""
+    """Return the ratio of a value to `base` if both are known."""
     return value / base if value and base else None
 
 
 def outcome_from(data: dict[str, Any]) -> Outcome:
-    """Reads what `dataclasses.asdict` and JSON made of an outcome."""
+    """Return the outcome that `dataclasses.asdict` and JSON have serialized."""
     measured = tuple(
         Measured(**one | {name: tuple(one[name]) for name in ("rates", "notes")})
         for one in data["measured"]
@@ -74,6 +74,6 @@ def outcome_from(data: dict[str, Any]) -> Outcome:
 
 
 def present(outcomes: Sequence[Outcome]) -> list[str]:
-    """The columns in which anybody was measured."""
+    """Return the columns with measurements."""
     found = {one.column for outcome in outcomes for one in outcome.measured}
     return [column for column in COLUMNS if column in found]

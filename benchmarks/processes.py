@@ -1,4 +1,4 @@
-"""Calls a function of a module in a fresh process: `python -m benchmarks.processes`."""
+"""Call a function of a module in a new process: `python -m benchmarks.processes`."""
 
 import importlib
 import json
@@ -14,20 +14,20 @@ _ROOT = Path(__file__).parents[1]
 
 
 def environment(cache_directory: Path | str) -> dict[str, str]:
-    """The environment of a measured process; plans chosen earlier are not known in it."""
+    """Return the environment of a measured process, with an empty plan cache."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
     return {**quiet, "LOOPWRIGHT_CACHE_DIR": str(cache_directory)}
 
 
 def call(function: str, cache_directory: Path | str | None = None, **arguments: Any) -> Any:
-    """What `module:function` returns in a process of its own, as JSON can carry it."""
+    """Return the result of `module:function` in a new process, as JSON values."""
     command = [sys.executable, "-m", "benchmarks.processes", function, json.dumps(arguments)]
     with tempfile.TemporaryDirectory() as empty:
         return run(command, environment(cache_directory or empty))
 
 
 def run(command: list[str], environment: Mapping[str, str]) -> Any:
-    """The JSON in the last line that a command prints; RuntimeError if it fails."""
+    """Return the JSON in the last line of a command's output; raise RuntimeError if it fails."""
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=environment, check=False
     )

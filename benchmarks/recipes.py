@@ -1,4 +1,4 @@
-"""Recipes against the same models trained by a loop by hand."""
+"""Compare recipes with the same models in hand-written loops."""
 
 import dataclasses
 from argparse import ArgumentParser, Namespace
@@ -13,21 +13,23 @@ KEYS = ("gan", "unet", "seq2seq")
 _LEGEND = (
     "By hand: `for batch in dataset: loss = train_step(*batch)`, with the step a `tf.function` and "
     "the dataset shuffled, batched and prefetched; `unet` reads the recipe's own pipeline both "
-    "times. Loopwright chooses its plan by itself."
+    "times. Loopwright chooses its plan automatically."
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--only", choices=KEYS, action="append", help="may be repeated")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--round-seconds", type=float, default=10.0, help="of each contender")
     parser.add_argument(
-        "--settle-seconds", type=float, default=60.0, help="for Loopwright to choose its plan"
+        "--round-seconds", type=float, default=10.0, help="duration of a round of each contender"
+    )
+    parser.add_argument(
+        "--settle-seconds", type=float, default=60.0, help="time for Loopwright to choose its plan"
     )
 
 
 def run(arguments: Namespace) -> str:
-    """Measures each recipe in a process of its own, and returns the report."""
+    """Measure each recipe in its own process and return the report."""
     settings = {
         "rounds": arguments.rounds,
         "round_seconds": arguments.round_seconds,
@@ -42,7 +44,7 @@ def run(arguments: Namespace) -> str:
 
 
 def measure(key: str, rounds: int, round_seconds: float, settle_seconds: float) -> dict[str, Any]:
-    """The outcome of one recipe, as JSON can carry it."""
+    """Return the outcome of one recipe as JSON values."""
     import importlib
 
     recipe = importlib.import_module(f"loopwright.recipes.{key}")
@@ -60,7 +62,7 @@ def measure(key: str, rounds: int, round_seconds: float, settle_seconds: float) 
 
 
 def render(outcomes: Sequence[Outcome], rounds: int) -> str:
-    """The report: steps per second of both, and how many times the one is the other."""
+    """Return the report: steps per second of both, and their ratio."""
     heading = f"Steps per second, best of {rounds} interleaved rounds. {reports.measured_on()}"
     rows: list[list[str]] = []
     for outcome in outcomes:
@@ -69,7 +71,7 @@ def render(outcomes: Sequence[Outcome], rounds: int) -> str:
         plan = "" if ours is None else ours.setting
         cells = [reports.count(by_hand), f"{reports.count(rate)} {plan}".strip()]
         rows.append([outcome.name, *cells, reports.times(ratio(rate, by_hand))])
-    table = reports.table(["recipe", HAND, LOOPWRIGHT, "Loopwright against hand"], rows)
+    table = reports.table(["recipe", HAND, LOOPWRIGHT, "ratio"], rows)
     return "\n\n".join([heading, table, _LEGEND]) + "\n"
 
 
@@ -82,7 +84,7 @@ def _outcome(key: str, settings: dict[str, Any]) -> Outcome:
 
 
 def _dataset(fit: dict[str, Any]) -> Any:
-    """The data as people put it into `tf.data`; or as the recipe did."""
+    """Return the data in a typical `tf.data` pipeline, or in that of the recipe."""
     import tensorflow as tf
 
     if isinstance(fit["x"], tf.data.Dataset):

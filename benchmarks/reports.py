@@ -1,4 +1,4 @@
-"""Markdown and JSON of a measurement, and where it was made."""
+"""Write measurements as Markdown and JSON, with date, machine and versions."""
 
 import datetime
 import json
@@ -14,14 +14,14 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def measured_on() -> str:
-    """When, on what machine, with which versions."""
+    """Return date, machine and versions."""
     machine = f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}"
     versions = f"TensorFlow {version('tensorflow')}, Keras {version('keras')}"
     return f"{datetime.date.today()}, {machine}, {versions}."
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table.
+    """Return a Markdown table.
 
     >>> print(table(["a", "b"], [["1", "2"]]))
     | a | b |
@@ -34,30 +34,30 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def times(value: float | None) -> str:
-    """A ratio, or a dash where there is none."""
+    """Return a ratio, or a dash if it is unknown."""
     return "-" if value is None else f"{value:.2f}x"
 
 
 def count(value: float | None) -> str:
-    """A rate or a count: three digits at least, and thousands apart."""
+    """Return a rate or a count with at least three digits and a thousands separator."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def listed(parts: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Return `a, b and c`."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
 def directory(arguments: Namespace) -> Path | None:
-    """Where results go: only those of everything replace the ones of the repository."""
+    """Return the output directory; only complete measurements replace committed results."""
     is_part = bool(getattr(arguments, "only", None))
     return arguments.results or (None if is_part else RESULTS)
 
 
 def save(into: Path | None, name: str, report: str, data: Any) -> None:
-    """Writes `name.md` and `name.json`."""
+    """Write `name.md` and `name.json`."""
     if into is None:
         return
     into.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Steps per second of everybody on every workload."""
+"""Measure steps per second of every contender on every workload."""
 
 import dataclasses
 from argparse import ArgumentParser, Namespace
@@ -24,22 +24,24 @@ from benchmarks.outcomes import (
 KEYS = ("cnn", "unet", "lstm", "transformer", "mlp", "dropout", "pipeline", "gan")
 _WITH_PROGRESS = ("mlp", "cnn")
 _LEGEND = (
-    "Keras' best of `steps_per_execution` 1 and 32, as graph and with `jit_compile=True` (xla). "
-    "Loopwright chooses its plan by itself; the last column is the best of those fixed by hand."
+    "Best settings of Keras: `steps_per_execution` 1 or 32, as graph or with `jit_compile=True` "
+    "(xla). Loopwright chooses its plan automatically; the last column is the best fixed plan."
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--only", choices=KEYS, action="append", help="may be repeated")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--round-seconds", type=float, default=0.8, help="of each contender")
     parser.add_argument(
-        "--settle-seconds", type=float, default=25.0, help="for Loopwright to choose its plan"
+        "--round-seconds", type=float, default=0.8, help="duration of a round of each contender"
+    )
+    parser.add_argument(
+        "--settle-seconds", type=float, default=25.0, help="time for Loopwright to choose its plan"
     )
 
 
 def run(arguments: Namespace) -> str:
-    """Measures each workload in a process of its own, and returns the report."""
+    """Measure each workload in its own process and return the report."""
     outcomes = [_outcome(key, arguments) for key in arguments.only or KEYS]
     report = render(outcomes, arguments.rounds)
     into = reports.directory(arguments)
@@ -56,7 +58,7 @@ def run(arguments: Namespace) -> str:
 
 
 def measure(key: str, rounds: int, round_seconds: float, settle_seconds: float) -> dict[str, Any]:
-    """The outcome of one workload, as JSON can carry it."""
+    """Return the outcome of one workload as JSON values."""
     from benchmarks.contenders import contenders, progress_share
     from benchmarks.workloads import WORKLOADS
 
@@ -77,11 +79,11 @@ def measure(key: str, rounds: int, round_seconds: float, settle_seconds: float) 
 
 
 def render(outcomes: Sequence[Outcome], rounds: int) -> str:
-    """The report: what was measured, Loopwright beside the others, the progress bar."""
-    heading = f"Steps per second, best of {rounds} interleaved rounds, in brackets the ratio to "
+    """Return the report: rates, ratios, the share of the progress bar."""
+    heading = f"Steps per second, best of {rounds} interleaved rounds; in brackets: ratio to "
     parts = [f"{heading}Keras fit. {reports.measured_on()}", rates(outcomes), _LEGEND]
     if LIGHTNING in present(outcomes):
-        parts.append(f"{LIGHTNING} took no turns with the others: it ran in its own process.")
+        parts.append(f"{LIGHTNING} ran in its own process, not in turns with the others.")
     parts.append(comparison(outcomes))
     shares = [(outcome.key, outcome.progress_share) for outcome in outcomes]
     said = [f"{share:.1%} ({key})" for key, share in shares if share is not None]
@@ -91,17 +93,17 @@ def render(outcomes: Sequence[Outcome], rounds: int) -> str:
 
 
 def rates(outcomes: Sequence[Outcome]) -> str:
-    """Steps per second, and the ratio to Keras `fit`."""
+    """Return a table of steps per second with ratios to Keras `fit`."""
     columns = present(outcomes) or list(COLUMNS)
     rows = [[outcome.name, *(_cell(outcome, column) for column in columns)] for outcome in outcomes]
     return reports.table(["workload", *columns], rows)
 
 
 def comparison(outcomes: Sequence[Outcome]) -> str:
-    """Loopwright as it comes, beside the others."""
+    """Return a table of Loopwright's speed relative to the others."""
     bases = {
         "Keras fit": KERAS,
-        "Keras fit at its best": KERAS_BEST,
+        "Keras fit, best settings": KERAS_BEST,
         "its own best fixed plan": LOOPWRIGHT_BEST,
     }
     rows = [
@@ -114,7 +116,7 @@ def comparison(outcomes: Sequence[Outcome]) -> str:
         ]
         for outcome in outcomes
     ]
-    return reports.table(["Loopwright against", *bases], rows)
+    return reports.table(["Loopwright compared with", *bases], rows)
 
 
 def _cell(outcome: Outcome, column: str) -> str:

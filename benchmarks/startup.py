@@ -1,4 +1,4 @@
-"""Seconds from the start of a process to its first step."""
+"""Measure the seconds from the start of a process to its first step."""
 
 import sys
 import tempfile
@@ -18,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> str:
-    """Starts each process several times, taking turns, and returns the report."""
+    """Start each process several times, in turns, and return the report."""
     pairs = [(workload, contender) for workload in _WORKLOADS for contender in _CONTENDERS]
     runs: dict[tuple[str, str], list[dict[str, float]]] = {pair: [] for pair in pairs}
     for _ in range(arguments.runs):
@@ -36,18 +36,18 @@ def run(arguments: Namespace) -> str:
 
 
 def earliest(runs: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The run that got to its first step soonest."""
+    """Return the run with the earliest first step."""
     return min(runs, key=lambda reached: reached["first step"])
 
 
 def render(best: dict[tuple[str, str], dict[str, float]], runs: int) -> str:
-    """A row per workload and contender, a column per stage."""
+    """Return the report: a row per workload and contender, a column per stage."""
     rows = [
         [workload, contender, *(_seconds(stages.get(stage)) for stage in _STAGES)]
         for (workload, contender), stages in best.items()
     ]
     heading = f"Seconds since the start of the process, best of {runs}. {reports.measured_on()}"
-    return f"{heading}\n\n{reports.table(['workload', 'trained by', *_STAGES], rows)}\n"
+    return f"{heading}\n\n{reports.table(['workload', 'contender', *_STAGES], rows)}\n"
 
 
 def _reached(workload: str, contender: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Whether choosing the plan while training pays: the default against fixed plans."""
+"""Compare automatic plan selection with fixed plans."""
 
 import tempfile
 import time
@@ -15,13 +15,13 @@ SHORT_SECONDS = 3.0
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--only", choices=KEYS, action="append", help="may be repeated")
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="of a run on the best fixed plan"
+        "--seconds", type=float, default=60.0, help="duration of a run with the best fixed plan"
     )
-    parser.add_argument("--runs", type=int, default=3, help="of the short runs")
+    parser.add_argument("--runs", type=int, default=3, help="repetitions of the short runs")
 
 
 def run(arguments: Namespace) -> str:
-    """Each run in a process of its own; returns the report."""
+    """Measure each run in its own process and return the report."""
     found: list[dict[str, Any]] = []
     for key in arguments.only or KEYS:
         try:
@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> str:
 
 
 def plan_rates(key: str, seconds: float) -> dict[str, float]:
-    """Steps per second of each fixed plan that can serve, once it runs."""
+    """Return the steps per second of each fixed plan that works, after compiling."""
     from benchmarks.contenders import loopwright_plans
     from benchmarks.workloads import WORKLOADS
 
@@ -50,7 +50,7 @@ def plan_rates(key: str, seconds: float) -> dict[str, float]:
 
 
 def fit_once(key: str, steps: int, plan: str | None) -> dict[str, Any]:
-    """Seconds of one `fit`, with all that it traces and compiles, in a process that did nothing."""
+    """Return the seconds of one `fit`, including tracing and compiling, in a new process."""
     from benchmarks.contenders import short_word, trainer_of
     from benchmarks.workloads import WORKLOADS
 
@@ -65,9 +65,9 @@ def fit_once(key: str, steps: int, plan: str | None) -> dict[str, Any]:
 
 
 def render(found: list[dict[str, Any]], seconds: float, runs: int) -> str:
-    """Long runs with and without a known plan, then short ones."""
+    """Return the report: long runs with and without a known plan, then short runs."""
     heading = f"Seconds of one `fit` of as many steps as the best fixed plan does in {seconds:.0f}"
-    heading += f" s, compiling included. {reports.measured_on()}"
+    heading += f" s, including compilation. {reports.measured_on()}"
     header = ["workload", "steps", "best fixed plan", "default, first run", "default, second run"]
     long_rows: list[list[str]] = []
     short_rows: list[list[str]] = []
@@ -84,7 +84,7 @@ def render(found: list[dict[str, Any]], seconds: float, runs: int) -> str:
         graph, first = (min(r["seconds"] for r in short[kind]) for kind in ("graph", "first"))
         cells = [f"{graph:.1f}", _against(first, graph)]
         short_rows.append([one["workload"], f"{short['steps']:,}", *cells])
-    words = f"And of the steps that the plan `graph` does in {SHORT_SECONDS:.0f} s, best of {runs}:"
+    words = f"The same for the steps of plan `graph` in {SHORT_SECONDS:.0f} s, best of {runs}:"
     short_header = ["workload", "steps", "graph", "default, first run"]
     tables = [reports.table(header, long_rows), words, reports.table(short_header, short_rows)]
     return "\n\n".join([heading, *tables]) + "\n"
@@ -114,7 +114,7 @@ def _measure(key: str, seconds: float, runs: int) -> dict[str, Any]:
 def _once(
     key: str, steps: int, plan: str | None = None, cache: str | None = None
 ) -> dict[str, Any]:
-    say(f"tuning: {key}, {steps:,} steps, plan {plan or 'left out'}")
+    say(f"tuning: {key}, {steps:,} steps, plan {plan or 'default'}")
     return processes.call(
         "benchmarks.tuning:fit_once", cache_directory=cache, key=key, steps=steps, plan=plan
     )

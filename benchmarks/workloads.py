@@ -1,4 +1,4 @@
-"""What is trained in a benchmark: models, losses, and data made by seeded NumPy."""
+"""The workloads: models, losses, and data from seeded NumPy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from benchmarks import gan, models
 
 @dataclass(frozen=True)
 class Workload:
-    """One thing to learn, written three times: for Keras `fit`, for Loopwright, by hand."""
+    """One workload, written three times: for Keras `fit`, for Loopwright, by hand."""
 
     key: str
     name: str
     keras_model: Callable[..., keras.Model]
-    """Makes a model that is compiled with the given options."""
+    """Create a model compiled with the given options."""
     task: Callable[[], lw.Task]
     hand_step: Callable[[], Callable[..., Any]]
-    """Makes a step of the batch's parts that returns the loss; not yet a `tf.function`."""
+    """Create a step that takes the batch's parts and returns the loss; not yet a `tf.function`."""
     x: Any
     y: Any = None
     batch_size: int = 32
     is_pipeline: bool = False
-    """Whether everybody gets a `tf.data` pipeline instead of arrays."""
+    """Whether all contenders get a `tf.data` pipeline instead of arrays."""
     plans: tuple[str, ...] = ("graph", "xla", "fused")
-    """The plans that can serve here."""
+    """The plans that work here."""
     epoch_steps: int | None = None
     """Epochs shorter than the data."""
 
@@ -38,14 +38,14 @@ class Workload:
         return self.epoch_steps or -(-len(self.x) // self.batch_size)
 
     def given(self) -> dict[str, Any]:
-        """What Keras' and Loopwright's `fit` are given alike."""
+        """The arguments for both Keras' and Loopwright's `fit`."""
         shorter = {} if self.epoch_steps is None else {"steps_per_epoch": self.epoch_steps}
         if self.is_pipeline:
             return {"x": self.pipeline(), **shorter}
         return {"x": self.x, "y": self.y, "batch_size": self.batch_size, **shorter}
 
     def pipeline(self) -> tf.data.Dataset:
-        """The data as people put it into `tf.data`."""
+        """Return the data in a typical `tf.data` pipeline."""
         arrays = (self.x,) if self.y is None else (self.x, self.y)
         dataset = tf.data.Dataset.from_tensor_slices(arrays)
         dataset = dataset.shuffle(min(8192, len(self.x)), seed=0)
@@ -53,7 +53,7 @@ class Workload:
 
 
 def mlp(rows: int = 8192, width: int = 64, epoch_steps: int | None = None) -> Workload:
-    """The step costs less than the Python around it."""
+    """Return an mlp whose step costs less than the Python around it."""
     return Workload(
         key="mlp",
         name=f"mlp 20-{width}-{width}-1, batch 32",
@@ -64,7 +64,7 @@ def mlp(rows: int = 8192, width: int = 64, epoch_steps: int | None = None) -> Wo
 
 
 def mlp_dropout() -> Workload:
-    """The same, and random numbers in every step."""
+    """Return the mlp with random numbers in every step."""
     return Workload(
         key="dropout",
         name="the mlp with dropout",
@@ -74,7 +74,7 @@ def mlp_dropout() -> Workload:
 
 
 def pipeline() -> Workload:
-    """The same from a `tf.data` pipeline, which costs more than the step."""
+    """Return the mlp with a `tf.data` pipeline, which costs more than the step."""
     return Workload(
         key="pipeline",
         name="the mlp from tf.data",
@@ -85,7 +85,7 @@ def pipeline() -> Workload:
 
 
 def cnn() -> Workload:
-    """A small CNN on 28x28 images: the step is the cost."""
+    """Return a small CNN on 28x28 images, whose step dominates."""
     rng = np.random.default_rng(0)
     return Workload(
         key="cnn",
@@ -99,7 +99,7 @@ def cnn() -> Workload:
 
 
 def unet() -> Workload:
-    """Images to masks, through three levels."""
+    """Return a U-Net of three levels: images to masks."""
     rng = np.random.default_rng(0)
     images = rng.normal(size=(512, 64, 64, 1)).astype("float32")
     return Workload(
@@ -114,7 +114,7 @@ def unet() -> Workload:
 
 
 def lstm() -> Workload:
-    """A loop within the step."""
+    """Return an LSTM: a loop within the step."""
     rng = np.random.default_rng(0)
     return Workload(
         key="lstm",
@@ -126,7 +126,7 @@ def lstm() -> Workload:
 
 
 def transformer() -> Workload:
-    """Two blocks of width 64 that predict the next of 256 tokens."""
+    """Return a transformer of two blocks of width 64 that predicts the next of 256 tokens."""
     tokens = np.random.default_rng(0).integers(0, 256, size=(1024, 65)).astype("int32")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     return Workload(
@@ -139,7 +139,7 @@ def transformer() -> Workload:
 
 
 def two_networks() -> Workload:
-    """A GAN: two models, two optimizers, a step of its own."""
+    """Return a GAN: two models, two optimizers, a custom step."""
     data = np.random.default_rng(0).random(size=(8192, gan.DATA_WIDTH)).astype("float32")
     return Workload(
         key="gan",
@@ -172,7 +172,7 @@ def _table(rows: int) -> dict[str, Any]:
 
 
 def _supervised(make_model: Callable[[], keras.Model], loss: Any) -> dict[str, Any]:
-    """The three ways to train a model on a loss with Adam."""
+    """Return the three ways to train a model on a loss with Adam."""
 
     def keras_model(**options: Any) -> keras.Model:
         model = make_model()

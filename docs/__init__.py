@@ -1,1 +1,1 @@
-"""The documentation: pages in Markdown, and `python -m docs`, which makes a site of them."""
+"""The documentation: pages in Markdown, and `python -m docs`, which builds a site from them."""

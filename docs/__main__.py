@@ -1,4 +1,4 @@
-"""`python -m docs`, or `python -m docs DIRECTORY`: runs the notebook and builds the site."""
+"""Run the notebook and build the site: `python -m docs [DIRECTORY]`."""
 
 import sys
 from pathlib import Path

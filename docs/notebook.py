@@ -1,7 +1,7 @@
-"""Runs a notebook that is kept as a Python file, and shows what its cells printed and drew.
+"""Execute a notebook that is stored as a Python file, and collect the outputs of its cells.
 
-The cells run in this process, one after the other, as they would in Jupyter. That needs no kernel,
-and an error comes out as it is.
+The cells run one after the other in this process. This needs no Jupyter kernel, and errors are
+raised unchanged.
 """
 
 import ast
@@ -23,7 +23,7 @@ class Executed:
 
     @property
     def markdown(self) -> str:
-        """The notebook as a page."""
+        """The notebook as a Markdown page."""
         parts: list[str] = []
         for number, cell in enumerate(self.content.cells):
             if cell.cell_type == "markdown":
@@ -34,14 +34,14 @@ class Executed:
                 if output.output_type == "stream":
                     parts.append(f"```text\n{output.text.rstrip()}\n```")
                 elif "image/png" in output.data:
-                    parts.append(f"![What the cell shows]({self._picture(number)})")
+                    parts.append(f"![Output of the cell]({self._picture(number)})")
                 else:
                     parts.append(f"```text\n{output.data['text/plain']}\n```")
         return "\n\n".join(parts) + "\n"
 
     @property
     def files(self) -> dict[str, bytes]:
-        """What the page refers to, by name: its pictures, and itself for Jupyter."""
+        """The link targets of the page by name: its pictures, and the notebook for Jupyter."""
         import nbformat
 
         found = {f"{self.name}.ipynb": nbformat.writes(self.content).encode()}
@@ -57,8 +57,8 @@ class Executed:
 
 
 def execute(path: Path) -> Executed:
-    """Runs every cell; what a cell raises is raised."""
-    import jupytext  # only to build the site, or to test it
+    """Run every cell; an exception in a cell is raised."""
+    import jupytext  # needed only to build or test the site
 
     content = jupytext.read(path)
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -87,7 +87,7 @@ def _outputs(source: str, name: str, names: dict[str, Any], count: int) -> list[
 
 
 def _run(source: str, name: str, names: dict[str, Any]) -> Any:
-    """Runs a cell; the value of its last line if that is an expression."""
+    """Run a cell; return the value of its last line if that is an expression."""
     # TensorFlow reads the source of the functions it compiles.
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     *body, last = ast.parse(source).body

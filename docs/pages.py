@@ -1,7 +1,7 @@
-"""Gathers the pages of the site, and leads their links to where things are on the site.
+"""Collect the pages of the site and rewrite their links.
 
-In the repository a page links to what lies beside it: other pages, pictures, source files. On the
-site pages have other places, pictures are copied, and a source file becomes a page that shows it.
+In the repository a page links to other pages, pictures and source files by path. On the site pages
+have other paths, pictures are copied, and a source file becomes a page that shows its text.
 """
 
 import os
@@ -24,7 +24,7 @@ _PICTURES = {".gif", ".jpg", ".png", ".svg"}
 
 
 class BrokenLinkError(Exception):
-    """A page links to a file that is not there."""
+    """A page links to a missing file."""
 
 
 def gather(
@@ -33,46 +33,46 @@ def gather(
     made: Mapping[str, str],
     files: Mapping[str, bytes],
     references: Mapping[str, str],
+    sections: Mapping[str, str],
 ) -> None:
-    """Writes every page to `directory`: those of the repository, and those `made` for the site.
+    """Write every page to `directory`: those of the repository, and those `made` for the site.
 
-    `files` are what made pages link to. `references` are places by name: where a page says
-    `lw.Trainer`, it links to `Trainer` there.
+    `files` are the link targets of made pages. `references` maps public names to places: a page
+    that says `lw.Trainer` links there. `sections` are appended to pages of the repository.
     """
-    texts = {page: page.read_text() for page in written(root)}
-    texts[root / "ARCHITECTURE.md"] += _loop(root)
+    texts = {page: page.read_text() + sections.get(_path(root, page), "") for page in written(root)}
     texts |= {root / "docs" / name: text for name, text in made.items()}
     places = {page: place_of(root, page) for page in texts}
     places |= {root / "docs" / name: name for name in files}
     places |= {root / path: place for path, place in _NOTEBOOKS.items()}
-    beside: dict[str, bytes] = dict(files)
+    copied: dict[str, bytes] = dict(files)
     for page, text in texts.items():
         here = places[page]
 
-        def lead(target: str, page: Path = page, here: str = here) -> str:
+        def rewrite(target: str, page: Path = page, here: str = here) -> str:
             file = Path(os.path.normpath(page.parent / target))
             if file in places:
                 return _relative(places[file], here)
             if not (file.is_file() and file.is_relative_to(root)):
-                raise BrokenLinkError(f"{page.relative_to(root)} links to {target}: no such file")
+                raise BrokenLinkError(f"{_path(root, page)} links to {target}: no such file")
             place = place_of(root, file)
-            beside[place] = file.read_bytes() if _is_picture(file) else _shown(root, file)
+            copied[place] = file.read_bytes() if _is_picture(file) else _shown(root, file)
             return _relative(place, here)
 
         links = {name: _relative(place, here) for name, place in references.items()}
-        _write(directory / here, "\n".join(_led(text, lead, links)).encode() + b"\n")
-    for place, content in beside.items():
+        _write(directory / here, "\n".join(_rewritten(text, rewrite, links)).encode() + b"\n")
+    for place, content in copied.items():
         _write(directory / place, content)
 
 
 def written(root: Path) -> list[Path]:
-    """The pages that lie in the repository."""
+    """Return the pages of the repository."""
     return [*(root / name for name in _TOP), *sorted((root / "docs").rglob("*.md"))]
 
 
 def place_of(root: Path, file: Path) -> str:
-    """Where a file of the repository is on the site."""
-    path = file.relative_to(root).as_posix()
+    """Return the path on the site of a file of the repository."""
+    path = _path(root, file)
     if path in _TOP:
         return _TOP[path]
     if _is_picture(file):
@@ -80,6 +80,10 @@ def place_of(root: Path, file: Path) -> str:
     if file.suffix == ".md" and path.startswith("docs/"):
         return re.sub(r"README\.md$", "index.md", path.removeprefix("docs/"))
     return f"source/{path}.md"
+
+
+def _path(root: Path, file: Path) -> str:
+    return file.relative_to(root).as_posix()
 
 
 def _is_picture(file: Path) -> bool:
@@ -90,8 +94,8 @@ def _relative(goal: str, place: str) -> str:
     return os.path.relpath(goal, os.path.dirname(place) or ".")
 
 
-def _led(text: str, lead: Callable[[str], str], links: Mapping[str, str]) -> Iterator[str]:
-    """The lines of a page with its links led elsewhere; code stays as it is."""
+def _rewritten(text: str, rewrite: Callable[[str], str], links: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of a page with rewritten links; code is unchanged."""
     fence = ""
     for line in text.splitlines():
         opened = _FENCE.match(line)
@@ -102,35 +106,29 @@ def _led(text: str, lead: Callable[[str], str], links: Mapping[str, str]) -> Ite
             fence = "" if line.rstrip() == fence else fence
             yield line
         else:
-            yield _line_led(line, lead, {} if line.startswith("#") else links)
+            yield _rewritten_line(line, rewrite, {} if line.startswith("#") else links)
 
 
-def _line_led(line: str, lead: Callable[[str], str], links: Mapping[str, str]) -> str:
-    def led(match: re.Match[str]) -> str:
+def _rewritten_line(line: str, rewrite: Callable[[str], str], links: Mapping[str, str]) -> str:
+    def link(match: re.Match[str]) -> str:
         is_outside = "://" in match["target"] or match["target"].startswith("mailto:")
-        return match["before"] + (match["target"] if is_outside else lead(match["target"]))
+        return match["before"] + (match["target"] if is_outside else rewrite(match["target"]))
 
     done, rest = [], line
     while code := _CODE.search(rest):
-        done.append(_LINK.sub(led, rest[: code.start()]))
+        done.append(_LINK.sub(link, rest[: code.start()]))
         named = _PUBLIC.match(code[0])
         is_link_text = rest[: code.start()].endswith("[")
         goal = links.get(named[1]) if named and not is_link_text else None
         done.append(code[0] if goal is None else f"[{code[0]}]({goal})")
         rest = rest[code.end() :]
-    return "".join([*done, _LINK.sub(led, rest)])
-
-
-def _loop(root: Path) -> str:
-    source = (root / "src" / "loopwright" / "loop" / "train.py").read_text()
-    return f"\n## The loop\n\n`src/loopwright/loop/train.py`, as it is:\n\n```python\n{source}```\n"
+    return "".join([*done, _LINK.sub(link, rest)])
 
 
 def _shown(root: Path, file: Path) -> bytes:
-    """A page with the text of a file."""
+    """Return a page with the text of a file."""
     language = {".py": "python", ".md": "markdown", ".toml": "toml"}.get(file.suffix, "text")
-    title = file.relative_to(root).as_posix()
-    return f"# {title}\n\n````{language}\n{file.read_text()}````\n".encode()
+    return f"# {_path(root, file)}\n\n````{language}\n{file.read_text()}````\n".encode()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,7 +1,7 @@
-"""The reference: every public name with its signature and what its docstring says.
+"""Write the API reference: every public name with its signature and docstring.
 
-Read from the source, not from the imported package: that takes no TensorFlow, and shows signatures
-as they were written.
+The reference is read from the source, not from the imported package: this needs no TensorFlow, and
+shows signatures as written.
 """
 
 import ast
@@ -50,7 +50,7 @@ Definition = ast.ClassDef | ast.FunctionDef | ast.Assign
 
 
 def made(package: Path) -> dict[str, str]:
-    """The pages by their places on the site; refuses a public name that is on none."""
+    """Return the pages by their paths on the site; raise if a public name is on none."""
     listed = [name for names in _SECTIONS.values() for name in names] + lw._MODULES
     if sorted(listed) != sorted(lw.__all__):
         raise ValueError(f"not in the reference: {sorted(set(lw.__all__) ^ set(listed))}")
@@ -64,7 +64,7 @@ def made(package: Path) -> dict[str, str]:
 
 
 def anchors() -> dict[str, str]:
-    """Where on the site each public name is."""
+    """Return the path and anchor of each public name on the site."""
     return {
         name: f"reference/{section}.md#{name.lower()}"
         for section, names in _SECTIONS.items()
@@ -79,7 +79,7 @@ def _named(package: Path, names: list[str]) -> Iterator[str]:
 
 
 def _found(file: Path, name: str) -> tuple[Definition, str]:
-    """A name's definition and its source."""
+    """Return the definition of a name and its source."""
     for node, source in _definitions(file):
         if _name(node) == name:
             return node, source
@@ -98,26 +98,26 @@ def _name(node: Definition) -> str:
 
 
 def _module(file: Path, prefix: str) -> Iterator[str]:
-    """Every public function and class that a module defines and documents."""
+    """Yield the entries of every public function and class of a module."""
     for node, source in _definitions(file):
         if not isinstance(node, ast.Assign) and not node.name.startswith("_"):
             yield from _entry(node, source, prefix)
 
 
 def _components(package: Path) -> Iterator[str]:
-    handed_on = {
+    exported = {
         alias.name
         for node in ast.parse((package / "__init__.py").read_text()).body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
     for file in sorted(package.glob("[a-z]*.py")):
-        is_whole = file.stem in handed_on
-        prefix = f"components.{file.stem}." if is_whole else "components."
+        is_exported = file.stem in exported
+        prefix = f"components.{file.stem}." if is_exported else "components."
         for node, source in _definitions(file):
             if isinstance(node, ast.Assign) or node.name.startswith("_"):
                 continue
-            if is_whole or node.name in handed_on:
+            if is_exported or node.name in exported:
                 yield from _entry(node, source, prefix)
 
 
@@ -137,9 +137,9 @@ def _signature(node: ast.ClassDef | ast.FunctionDef) -> str:
     if isinstance(node, ast.FunctionDef):
         returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
         return _call(node.name, _arguments(node.args), returns)
-    made_by = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
-    if made_by:
-        return _call(node.name, _arguments(made_by[0].args), "")
+    constructors = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+    if constructors:
+        return _call(node.name, _arguments(constructors[0].args), "")
     if _is_value(node):
         return _call(node.name, [ast.unparse(field) for field, _ in _annotated(node)], "")
     return node.name
@@ -153,7 +153,7 @@ def _call(name: str, arguments: list[str], returns: str) -> str:
 
 
 def _arguments(arguments: ast.arguments) -> list[str]:
-    """Each argument as it was written, without `self`."""
+    """Return each argument as written, without `self`."""
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults
     given = [_argument(a, d) for a, d in zip(positional, defaults, strict=True)]
@@ -184,7 +184,7 @@ def _is_value(node: ast.ClassDef) -> bool:
 
 
 def _annotated(node: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, str]]:
-    """The public fields of a class, each with the docstring that follows it."""
+    """Yield the public fields of a class, each with the docstring that follows it."""
     for position, field in enumerate(node.body):
         if isinstance(field, ast.AnnAssign) and not ast.unparse(field.target).startswith("_"):
             yield field, _text_of(node.body[position + 1 : position + 2])
@@ -198,9 +198,9 @@ def _text_of(following: list[ast.stmt]) -> str:
 
 
 def _fields(node: ast.ClassDef) -> Iterator[str]:
-    told = [(ast.unparse(field.target), text) for field, text in _annotated(node) if text]
-    if told:
-        yield "\n".join(f"- **`{name}`**: {text}" for name, text in told)
+    documented = [(ast.unparse(field.target), text) for field, text in _annotated(node) if text]
+    if documented:
+        yield "\n".join(f"- **`{name}`**: {text}" for name, text in documented)
 
 
 def _methods(node: ast.ClassDef) -> Iterator[str]:
@@ -215,7 +215,7 @@ def _methods(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _documented(node: ast.ClassDef | ast.FunctionDef) -> str:
-    """The docstring, with its examples as code."""
+    """Return the docstring with its examples as code blocks."""
     lines: list[str] = []
     is_example = False
     for line in (ast.get_docstring(node) or "").splitlines():

@@ -1,7 +1,7 @@
-"""Takes the pictures of a terminal in README and docs: `python docs/screens.py`, with `pyte`.
+"""Take the pictures in README and docs again: `python docs/screens.py [NAME ...]`.
 
-Everything in them happened: each command runs in a terminal of its own, and what stands there in
-the end, or when it is killed, is drawn as SVG.
+Every picture shows a real run. Commands run in a pseudo-terminal whose screen is saved as SVG;
+headless Chromium photographs the report. Needs `pip install pyte pillow` and `chromium`.
 """
 
 import itertools
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyte
+from PIL import Image
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
@@ -26,7 +27,7 @@ _COLOURS = {"brown": "yellow"}
 
 
 class Terminal:
-    """A screen that commands are run on, one after the other."""
+    """A pseudo-terminal that runs one command after the other."""
 
     def __init__(self, directory: Path, columns: int = 104) -> None:
         self._directory, self._columns = directory, columns
@@ -34,13 +35,13 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
 
     def run(self, command: str, hit: "Callable[[subprocess.Popen[bytes]], object]" = id) -> None:
-        """Runs a command to its end; `hit` may kill it, or somebody of its own, on the way."""
+        """Run a command to its end; `hit` is called after each output and may kill processes."""
         self._stream.feed(f"\x1b[1m$ {command}\x1b[0m\r\n".encode())
         process, master = self._started(command)
         while True:
             try:
                 found = os.read(master, 65_536)
-            except OSError:  # its side of the terminal is closed
+            except OSError:  # the command has closed the terminal
                 break
             self._stream.feed(found)
             if process.poll() is None:
@@ -50,7 +51,7 @@ class Terminal:
         os.close(master)
 
     def save(self, name: str, title: str) -> None:
-        """Draws what stands on the screen."""
+        """Save the screen as SVG."""
         console = Console(record=True, width=self._columns, file=open(os.devnull, "w"))  # noqa: SIM115
         for line in self._lines():
             console.print(line, no_wrap=True, crop=False)
@@ -58,7 +59,6 @@ class Terminal:
 
     def _started(self, command: str) -> tuple["subprocess.Popen[bytes]", int]:
         master, slave = pty.openpty()
-        # Rows and columns as the kernel keeps them.
         size = f"stty rows {ROWS} cols {self._columns}; exec {command}"
         environment = {
             **os.environ,
@@ -102,25 +102,31 @@ def _style(cell: Any) -> Style:
     return Style(color=colour, bold=cell.bold)
 
 
-def killed_and_verified(place: Path) -> None:
-    """A training that is killed and goes on; and the proof that its bits are the same."""
+def killed(place: Path) -> None:
+    """Save a run that is killed and resumed; train it further and save its report."""
     saved = place / "runs" / "digits" / "checkpoints"
 
     def kill(process: "subprocess.Popen[bytes]") -> None:
         if len(list(saved.glob("step-*"))) > 2:
             process.kill()
 
-    terminal = Terminal(place)
-    terminal.run("loopwright train digits", kill)
-    terminal.run("loopwright train digits")
-    terminal.save("killed", "kill -9, and the same command again")
-    terminal = Terminal(place)
+    terminal = Terminal(place, columns=80)
+    terminal.run("loopwright train digits fit.epochs=6", kill)
+    terminal.run("loopwright train digits fit.epochs=6")
+    terminal.save("killed", "kill -9, then the same command")
+    terminal.run("loopwright resume runs/digits fit.epochs=15")
+    photograph(place / "runs" / "digits" / "report.html", HERE / "screens" / "report.png")
+
+
+def verified(place: Path) -> None:
+    """Save `loopwright verify`, which kills a run at random and compares the bits."""
+    terminal = Terminal(place, columns=80)
     terminal.run("loopwright verify digits")
     terminal.save("verified", "loopwright verify")
 
 
 def launched(place: Path) -> None:
-    """Two workers, of which one is killed; all start again, and go on."""
+    """Save a run of two workers; one is killed, all restart and resume."""
     saved, killed = place / "runs" / "digits" / "checkpoints", list[int]()
 
     def kill_a_worker(process: "subprocess.Popen[bytes]") -> None:
@@ -132,12 +138,23 @@ def launched(place: Path) -> None:
     terminal = Terminal(place, columns=128)
     train = "train digits fit.epochs=6 'fit.save_every=1 epoch'"
     terminal.run(f"loopwright launch --workers 2 --restarts 3 -- {train}", kill_a_worker)
-    terminal.save("launched", "two workers; one is killed, all start again and go on")
+    terminal.save("launched", "two workers: one is killed, all restart and resume")
+
+
+def photograph(page: Path, picture: Path) -> None:
+    """Save the top of a page as a PNG of few colours, which is small."""
+    browser = [
+        *("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+        *("--virtual-time-budget=5000", "--window-size=1200,550", f"--screenshot={picture}"),
+    ]
+    subprocess.run([*browser, page.as_uri()], check=True, capture_output=True)
+    with Image.open(picture) as image:
+        image.convert("RGB").quantize(64).save(picture, optimize=True)
 
 
 def main() -> None:
-    """All of them, or those that are named."""
-    for take in (killed_and_verified, launched):
+    """Take all pictures, or the named ones."""
+    for take in (killed, verified, launched):
         if not sys.argv[1:] or take.__name__ in sys.argv[1:]:
             with tempfile.TemporaryDirectory() as directory:
                 take(Path(directory))

@@ -13,10 +13,10 @@
 # %% [markdown]
 # # Tutorial
 #
-# From a classifier in fifteen lines to a GAN whose step is your own. It takes less than a minute
-# on two cores and fetches nothing: the data is scikit-learn's 1,797 handwritten digits of 8x8.
+# From a classifier in fifteen lines to a GAN with a custom step. It takes less than a minute on
+# two cores and downloads nothing: the data is scikit-learn's 1,797 handwritten digits.
 #
-# Every cell is run when this page is built. It is also a [notebook](tutorial.ipynb) for Jupyter.
+# Building this page runs every cell. The page is also a [notebook](tutorial.ipynb) for Jupyter.
 
 # %% [markdown]
 # ## Fifteen lines
@@ -42,8 +42,8 @@ classifier = lw.Trainer(lw.Supervised(model, loss, "adam", metrics=["accuracy"])
 history = classifier.fit(*train, validation_data=test, epochs=8)
 
 # %% [markdown]
-# `fit`, `evaluate` and `predict` are those of Keras: the same arguments, the same names. What
-# `fit` returns has the numbers of each epoch.
+# `fit`, `evaluate` and `predict` have the same names and arguments as in Keras. `fit` returns the
+# history: the metrics of each epoch.
 
 # %%
 [round(value, 3) for value in history.history["val_accuracy"]]
@@ -53,11 +53,11 @@ classifier.evaluate(*test)
 
 
 # %% [markdown]
-# ## The step, written out
+# ## A custom step
 #
-# `Supervised` is one task among others. A task holds models, optimizers and metrics as
-# attributes, and says in plain TensorFlow what happens with a batch. The trainer compiles it,
-# repeats it, averages what it returns, and resets the metrics.
+# `Supervised` is a ready-made task. A task holds models, optimizers and metrics as attributes, and
+# its step processes one batch in plain TensorFlow. The trainer compiles the step, runs it for every
+# batch, averages the returned values, and resets the metrics.
 
 
 # %%
@@ -90,8 +90,8 @@ trainer = lw.Trainer(Classifier())
 history = trainer.fit(*train, validation_data=test, epochs=3)
 
 # %% [markdown]
-# A mistake is told before the first step. Labels of shape `(n,)` against predictions of `(n, 1)`
-# give no error in TensorFlow, only a curve that stays flat:
+# Mistakes are reported before the first step. Labels of shape `(n,)` with predictions of shape
+# `(n, 1)` raise no error in TensorFlow; the model just does not learn:
 
 # %%
 one_number = keras.Sequential([keras.Input((64,)), layers.Dense(1)])
@@ -102,9 +102,9 @@ except lw.StepError as error:
     print(error)
 
 # %% [markdown]
-# ## Owning the loop
+# ## Iterating over events
 #
-# `events` is `fit` one event at a time. To stop, stop iterating.
+# `events` is `fit` one event at a time. `break` stops the training.
 
 # %%
 for event in trainer.events(*train, validation_data=test, epochs=50):
@@ -113,32 +113,32 @@ for event in trainer.events(*train, validation_data=test, epochs=50):
         break
 
 # %% [markdown]
-# ## Stopped, and going on
+# ## Crash and resume
 #
-# With a run directory a training can be killed at any moment. Here it breaks down in its second
-# epoch; a new trainer finds the directory and goes on. It ends with the numbers of a training
-# that nobody disturbed.
+# With a run directory, training can be killed at any moment. Here it crashes in its second epoch; a
+# new trainer with the same directory resumes it. It ends with the same numbers as an uninterrupted
+# training.
 
 # %%
 import tempfile
 
 
-def train_in(run_dir, break_down=False):
+def train_in(run_dir, crash=False):
     keras.utils.set_random_seed(0)
     trainer = lw.Trainer(Classifier(), run_dir=run_dir, plan="graph")
     for event in trainer.events(*train, epochs=3, save_every="10 steps"):
-        if break_down and isinstance(event, lw.EpochEnded) and event.epoch == 1:
-            raise RuntimeError("the power is gone")
+        if crash and isinstance(event, lw.EpochEnded) and event.epoch == 1:
+            raise RuntimeError("power failure")
     return trainer.history.history["loss"]
 
 
 with tempfile.TemporaryDirectory() as directory:
     undisturbed = train_in(f"{directory}/undisturbed")
     try:
-        train_in(f"{directory}/broken", break_down=True)
+        train_in(f"{directory}/crashed", crash=True)
     except RuntimeError as error:
         print(error)
-    resumed = train_in(f"{directory}/broken")
+    resumed = train_in(f"{directory}/crashed")
 
 print("the same numbers:", resumed == undisturbed)
 
@@ -146,9 +146,9 @@ print("the same numbers:", resumed == undisturbed)
 # %% [markdown]
 # ## A GAN
 #
-# Two networks, two optimizers, one step. The discriminator learns to tell real digits from made
-# ones, the generator to be taken for real. The noise comes from a seed that the task owns, so
-# that the training could be resumed like the one above.
+# Two networks, two optimizers, one step. The discriminator learns to distinguish real digits from
+# generated ones, the generator to deceive it. The noise comes from a seed that the task owns, so
+# that this training is resumable too.
 
 
 # %%
@@ -198,7 +198,7 @@ class GAN(lw.Task):
 
 
 noise = np.random.default_rng(0).normal(size=(500, 32)).astype("float32")
-gan = lw.Trainer(GAN(), plan="graph")  # too short to look for a faster plan
+gan = lw.Trainer(GAN(), plan="graph")  # too short to search for a faster plan
 before = gan.predict(noise)
 gan.fit(x * 2 - 1, batch_size=64, epochs=50, verbose=0)
 after = gan.predict(noise)
@@ -218,23 +218,23 @@ def picture(rows):
 picture([before[:12], after[:12], after[12:24]])
 
 # %% [markdown]
-# The classifier from the beginning is the judge. What does it take for a digit, more than half
-# sure? The samples before, those after, and real digits that it was not trained on:
+# The first classifier evaluates the samples: the share that it recognizes as a digit with a
+# probability above 0.5, before training, after training, and for real test digits:
 
 
 # %%
-def taken_for_digits(images):
+def share_of_digits(images):
     logits = classifier.predict(images)
     return float(np.mean(keras.ops.softmax(logits).numpy().max(-1) > 0.5))
 
 
-[round(taken_for_digits(images), 2) for images in ((before + 1) / 2, (after + 1) / 2, test[0])]
+[round(share_of_digits(images), 2) for images in ((before + 1) / 2, (after + 1) / 2, test[0])]
 
 # %% [markdown]
-# Longer training gives better digits: the [recipe](recipes/gan.md) has the numbers.
+# Longer training gives better digits: see the [recipe](recipes/gan.md).
 #
 # ## Where to go next
 #
-# - [A step of your own](own_step.md) and [several optimizers](several_optimizers.md), in detail.
+# - [Custom training steps](own_step.md) and [multiple optimizers](several_optimizers.md) in detail.
 # - [Recipes](recipes/README.md): worked examples on real data.
-# - [Plans](plans.md): how steps are run, and how fast.
+# - [Plans](plans.md): how steps are executed, and how fast.

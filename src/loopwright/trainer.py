@@ -1,4 +1,4 @@
-"""Trainer: the only place that wires parts together."""
+"""Trainer: what users call. It wires the parts together, and does nothing else."""
 
 import contextlib
 import functools
@@ -52,7 +52,7 @@ from loopwright.task.watching import GradientWatch
 
 @final
 class Trainer:
-    """Trains, evaluates and predicts with a task, or with a compiled Keras model.
+    """Train, evaluate and predict with a task, or with a compiled Keras model.
 
     >>> from loopwright import Supervised
     >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -62,16 +62,16 @@ class Trainer:
     ['loss']
 
     `task` may also be a function that makes the task: it is called inside `strategy.scope()`,
-    which several replicas need. `strategy="auto"` takes what is there: the other workers that
-    `TF_CONFIG` or SLURM tell of, several GPUs, or one device. `seed` decides everything that
-    Loopwright draws. `sinks` are functions that hear every event. `plan` says how steps are run:
+    which several replicas need. `strategy="auto"` uses what is there: the workers named by
+    `TF_CONFIG` or SLURM, several GPUs, or one device. `seed` decides everything that
+    Loopwright draws. `sinks` are functions called with every event. `plan` is how steps are run:
     `"auto"` measures while it trains; a `Plan`, a short word, or what was recorded
     (`trainer.plan_history`, or a file of it).
 
-    With a `run_dir` the same program goes on where it was stopped, and ends with the same bits:
+    With a `run_dir` the same program resumes where it was stopped, and ends with the same bits:
     `keep` says which checkpoints stay (default: `[KeepLatest(3), KeepBest("val_loss")]`; a metric
     whose name does not tell its direction needs `mode`: `KeepBest("val_gain", mode="max")`),
-    `exact="require"` refuses to go on in another environment, `exact="best_effort"` accepts
+    `exact="require"` refuses to resume in another environment, `exact="best_effort"` accepts
     training that cannot be resumed exactly, like a shuffle without a seed,
     `fresh=True` starts over and moves the old run aside. A program that was edited since the run
     began is refused: `on_change=["learning_rate"]` accepts edits by name, `on_change="start_over"`
@@ -110,7 +110,7 @@ class Trainer:
         with self._team.losses_explained():
             self._task = as_task(task, self._strategy)
         require_watchable(watch, self._task)
-        # Whole gradients go to TensorBoard only; on several replicas nobody holds them.
+        # Whole gradients go to TensorBoard only; on several replicas no process holds them.
         keeps = run_dir is not None and self._strategy.num_replicas_in_sync == 1
         watched = None if watch is None else GradientWatch(keeps=keeps)
         compiled = CompiledSteps(self._task, self._strategy, on_nan, watched, silenced)
@@ -145,26 +145,26 @@ class Trainer:
 
     @property
     def task(self) -> Any:
-        """What is trained; of a Keras model, the task around it."""
+        """The task that is trained; for a Keras model, the task around it."""
         return self._task
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes and talks: of several workers, only the first one does."""
+        """Whether this process writes files and prints: only the first of several workers does."""
         return self._team.is_chief
 
     @property
     def plan(self) -> Plan:
-        """How steps are run: the plan in use, or the one that training begins with."""
+        """The plan in use, or the one that training begins with."""
         return self._parts.selector.plan
 
     @property
     def plan_history(self) -> PlanHistory:
-        """Which plan ran which steps; `Trainer(..., plan=that)` runs a task anew like this one."""
+        """Which plan ran which steps; to reproduce a run, pass it as `Trainer(..., plan=...)`."""
         return self._parts.selector.history
 
     def follow(self, plans: PlanHistory) -> None:
-        """Runs what comes by these plans, as if they had been given to the trainer."""
+        """Run the next steps by these plans, as if they had been passed to the trainer."""
         self._parts.selector.follow(plans)
 
     @shortens_tracebacks
@@ -229,7 +229,7 @@ class Trainer:
 
     @shortens_tracebacks
     def restore(self, which: Which, *, metric: str | None = None) -> int:
-        """Gives the task the state of a checkpoint: "best", "last" or a step; which step that was.
+        """Restore the state of a checkpoint ("best", "last" or a step) and return its step.
 
         "best" is the best validation by the first `KeepBest` of `keep`, with `metric="val_auc"` by
         another one. A trainer without `keep` takes the rules that the run was trained with.
@@ -254,7 +254,7 @@ class Trainer:
         verbose: Verbose = 0,
         checkpoint: Checkpoint | None = None,
     ) -> dict[str, Any]:
-        """Scores a data set: `{"loss": ..., "accuracy": ...}`. Training is not disturbed.
+        """Return the scores on a data set: `{"loss": ..., "accuracy": ...}`.
 
         `checkpoint` is "best", "last" or a step of the run: its state is used for this call, then
         the task's own is put back. "current" are the weights that the task holds. It may be left
@@ -278,7 +278,7 @@ class Trainer:
         steps: int | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> Any:
-        """The predictions for a data set, as NumPy arrays; `checkpoint` as for `evaluate`."""
+        """Return the predictions for a data set as NumPy arrays; `checkpoint` as for `evaluate`."""
         require_step(self._task, "predict_step")
         with self._parts.state.of(checkpoint, "predict"):
             return self._parts.inference.predict(x, batch_size=batch_size, steps=steps)
@@ -293,7 +293,7 @@ class Trainer:
         averaged: bool = False,
         checkpoint: Checkpoint | None = None,
     ) -> Exported:
-        """Writes the task's models for serving, loads them in a new process, and compares.
+        """Write the task's models for serving, load them in a new process, and compare outputs.
 
         A directory gets versions (`export/1`, `export/2`), a path that ends in `.keras` is one
         file; by default it is in `export` in the run directory. `averaged` takes the averages of
@@ -329,7 +329,7 @@ class Trainer:
         """Yield the events of a leg, which counts once it is over."""
         abandoned = None if self._open is None else self._open()
         if abandoned is not None:
-            abandoned.abandon()  # it would keep the run's lock
+            abandoned.close()  # it would keep the run's lock
         (self._open,) = own
         self.history, self._end = history, None
         self._parts.state.trains()

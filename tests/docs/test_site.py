@@ -43,7 +43,7 @@ def test_the_tutorial_runs_and_shows_what_it_says(tutorial: notebook.Executed):
     printed = "".join(output.get("text", "") for output in shown(tutorial))
     assert "epoch 8/8" in printed
     assert "broadcasting to (n, n)" in printed
-    assert "the power is gone\nthe same numbers: True\n" in printed
+    assert "power failure\nthe same numbers: True\n" in printed
     before, after, real = ast.literal_eval(shown(tutorial)[-1].data["text/plain"])
     assert before < 0.1 < 0.3 < after <= real
 
@@ -85,20 +85,21 @@ def test_every_page_has_a_place_in_the_navigation():
 def test_links_are_led_to_places_on_the_site_or_fail(tmp_path: Path):
     for page in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         (tmp_path / page).write_text("# Page\n")
-    (tmp_path / "src" / "loopwright" / "loop").mkdir(parents=True)
-    (tmp_path / "src" / "loopwright" / "loop" / "train.py").write_text("def train(): ...\n")
+    (tmp_path / "train.py").write_text("def train(): ...\n")
     (tmp_path / "README.md").write_text(
-        "```python notest\n[a](b.md)\n```\n`[in](code.md)`, [loop](src/loopwright/loop/train.py), "
-        "`lw.A(1)`\n"
+        "```python notest\n[a](b.md)\n```\n`[in](code.md)`, [loop](train.py), `lw.A(1)`\n"
     )
-    pages.gather(tmp_path, tmp_path / "pages", {}, {}, {"A": "reference/letters.md#a"})
+    references, sections = {"A": "reference/letters.md#a"}, {"ARCHITECTURE.md": "[end](train.py)"}
+    pages.gather(tmp_path, tmp_path / "pages", {}, {}, references, sections)
     assert (tmp_path / "pages" / "index.md").read_text() == (
         "```python\n[a](b.md)\n```\n`[in](code.md)`, "
-        "[loop](source/src/loopwright/loop/train.py.md), [`lw.A(1)`](reference/letters.md#a)\n"
+        "[loop](source/train.py.md), [`lw.A(1)`](reference/letters.md#a)\n"
     )
+    appended = (tmp_path / "pages" / "architecture.md").read_text()
+    assert appended == "# Page\n[end](source/train.py.md)\n"
     (tmp_path / "README.md").write_text("[gone](docs/gone.md)\n")
     with pytest.raises(pages.BrokenLinkError, match=r"README\.md links to docs/gone\.md: no"):
-        pages.gather(tmp_path, tmp_path / "pages", {}, {}, {})
+        pages.gather(tmp_path, tmp_path / "pages", {}, {}, {}, {})
 
 
 @pytest.mark.parametrize("target", ["other.md#nowhere", "nowhere.md"])
@@ -162,10 +163,16 @@ def text_of(page: Path) -> str:
     return re.sub(r"<[^>]+>", "", page.read_text())
 
 
-def test_the_architecture_page_shows_the_loop_as_it_is(built: Path):
+def test_the_architecture_page_shows_the_import_graph_and_the_loop(built: Path):
     source = (ROOT / "src" / "loopwright" / "loop" / "train.py").read_text()
     line = next(line for line in source.splitlines() if line.startswith("def "))
-    assert line in text_of(built / "architecture.html")
+    text = text_of(built / "architecture.html")
+    assert line in text
+    assert "trainer imports fit in 1 file" in text
+    assert ("svg", "rooms") in [
+        (tag, attributes.get("class"))
+        for tag, attributes in Elements(built / "architecture.html").found
+    ]
 
 
 def test_every_public_name_is_in_the_reference_and_linked_from_pages(built: Path):

@@ -17,7 +17,7 @@ def test_a_run_without_a_checkpoint_begins():
 
 def test_what_was_interrupted_goes_on_and_what_came_before_is_skipped():
     reached = Reached(leg=1, place=INSIDE, until=TWO_EPOCHS)
-    assert [entry(leg, TWO_EPOCHS, reached) for leg in range(3)] == ["skip", "go on", "begin"]
+    assert [entry(leg, TWO_EPOCHS, reached) for leg in range(3)] == ["skip", "resume", "begin"]
 
 
 def test_what_was_finished_is_skipped_and_what_comes_after_begins():
@@ -28,10 +28,10 @@ def test_what_was_finished_is_skipped_and_what_comes_after_begins():
 @pytest.mark.parametrize(
     ("before", "now", "what"),
     [
-        (Every(epochs=2), Every(epochs=3), "go on"),
+        (Every(epochs=2), Every(epochs=3), "resume"),
         (Every(epochs=2), Every(epochs=1), "skip"),
-        (Every(steps=20), Every(steps=30), "go on"),
-        (Every(seconds=60.0), Every(seconds=90.0), "go on"),
+        (Every(steps=20), Every(steps=30), "resume"),
+        (Every(seconds=60.0), Every(seconds=90.0), "resume"),
         (Every(epochs=2), Every(steps=10_000), "skip"),
     ],
 )
@@ -46,15 +46,15 @@ def test_a_finished_leg_goes_on_only_if_it_is_asked_to_go_further(
     [
         (Place(20, epoch=2), Every(epochs=2), "end"),
         (Place(27, epoch=2, step_in_epoch=7), Every(epochs=2), "end"),
-        (Place(27, epoch=2, step_in_epoch=7), Every(epochs=3), "go on"),
-        (Place(20, epoch=1, step_in_epoch=10, is_due=True), Every(epochs=2), "go on"),
+        (Place(27, epoch=2, step_in_epoch=7), Every(epochs=3), "resume"),
+        (Place(20, epoch=1, step_in_epoch=10, is_due=True), Every(epochs=2), "resume"),
         (Place(20, epoch=2), Every(steps=20), "end"),
         (Place(20, epoch=2), Every(steps=15), "end"),
-        (Place(20, epoch=2, is_due=True), Every(steps=20), "go on"),
+        (Place(20, epoch=2, is_due=True), Every(steps=20), "resume"),
         (Place(20, epoch=2, is_due=True), Every(steps=15), "end"),
         (Place(20, epoch=2, seconds=9.0), Every(seconds=8.0), "end"),
-        (Place(20, epoch=2, seconds=9.0, is_due=True), Every(seconds=8.0), "go on"),
-        (Place(20, epoch=2, seconds=9.0), Every(seconds=10.0), "go on"),
+        (Place(20, epoch=2, seconds=9.0, is_due=True), Every(seconds=8.0), "resume"),
+        (Place(20, epoch=2, seconds=9.0), Every(seconds=10.0), "resume"),
     ],
 )
 def test_a_leg_that_was_interrupted_with_nothing_left_to_do_is_ended(

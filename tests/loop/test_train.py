@@ -68,13 +68,13 @@ class World:
         self._validation_seconds = validation_seconds
         self._stop_when = stop_when
 
-    def run_steps(self, asked: int) -> int:
-        ran = min(asked, self._left)
-        self.calls.append((asked, ran))
+    def run_steps(self, steps: int) -> int:
+        ran = min(steps, self._left)
+        self.calls.append((steps, ran))
         assert len(self.calls) < 2000, "the run does not end"
         self.steps += ran
         self.steps_in_epoch += ran
-        self._left = self._left - ran if ran == asked else next(self._epoch_lengths)
+        self._left = self._left - ran if ran == steps else next(self._epoch_lengths)
         self.now += ran * next(self._step_seconds)
         return ran
 

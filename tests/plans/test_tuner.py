@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Choice
-from loopwright.plans.tuner import Candidate, Tuner
+from loopwright.plans.tuner import Budget, Candidate, Tuner
 
 GRAPH, FUSED, XLA = Plan(), Plan("xla", "fused"), Plan("xla", "graph")
 FIRST_CALL_SECONDS = 0.5
@@ -64,7 +64,7 @@ class World:
     ) -> float:
         """Trains in calls that take about a quarter of a second; returns how long it took."""
         began, done = self.now, 0
-        self.tuner.begin(self.prepare, self.watch, steps=steps, seconds=seconds)
+        self.tuner.begin(self, self.watch, Budget(steps, seconds))
         for_seconds = min(for_seconds, seconds or 1e9)
         while done < (steps or 1e12) and self.now - began < for_seconds:
             fitting = int(call_seconds / self.seconds_per_step[self.tuner.plan])
@@ -230,7 +230,7 @@ def test_a_choice_is_made_once():
     run = world(fused=6.0, xla=0.9)
     run.fit(steps=1_000_000)
     assert run.tuner.choice is not None
-    run.tuner.choice = None  # it was told
+    run.tuner.take_choice()
     run.fit(steps=1_000_000)
     assert run.tuner.choice is None
 

@@ -146,7 +146,7 @@ def test_starting_over_moves_the_old_run_aside_only_if_something_differs(run_dir
 
 def test_starting_over_covers_other_data_and_other_variables(run_dir):
     made = lw.Trainer(task(), run_dir=run_dir, plan="graph", on_change="start_over")
-    with pytest.warns(lw.LoopwrightWarning, match="saved with other data"):
+    with pytest.warns(lw.LoopwrightWarning, match="The data differs"):
         made.fit(X[:16], Y[:16], batch_size=8, verbose=0)
     other: Any = task()
     other.added = tf.Variable(1.0)

@@ -54,11 +54,11 @@ def resumed(run_dir: Path, **options: Any) -> list[tuple[int, lw.Plan]]:
 def identity_of(batch_size: int = 8) -> str:
     trainer = lw.Trainer(Noisy())
     fit(trainer, epochs=1, batch_size=batch_size)
-    return trainer._piloting._identity
+    return trainer._parts.selector._identity
 
 
 def test_what_the_cache_learns_after_a_run_began_does_not_change_it(cache: Path, tmp_path: Path):
-    identity = failed(tmp_path / "run")._piloting._identity
+    identity = failed(tmp_path / "run")._parts.selector._identity
     learn(cache, identity, PYTHON)
     assert resumed(tmp_path / "run") == [(0, GRAPH)]
     assert resumed(tmp_path / "new") == [(0, PYTHON)], "a new run asks the cache"

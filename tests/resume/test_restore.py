@@ -204,7 +204,7 @@ def test_a_skipped_leg_restores_and_a_leg_that_was_refused_does_not(trained: Any
     skipping, _ = train(run_dir, "arrays", "graph", epochs=2, keep=KEEP_ALL)
     assert skipping.evaluate(*x) == trainer.evaluate(*x)
     refused = lw.Trainer(Noisy(), run_dir=run_dir, plan="graph")
-    with pytest.raises(lw.ConfigurationError, match="other data"):
+    with pytest.raises(lw.ConfigurationError, match="The data differs"):
         refused.fit(*arrays(50), batch_size=8, epochs=9, verbose=0)
     with pytest.raises(lw.ConfigurationError, match="neither trained nor restored"):
         refused.evaluate(*x)

@@ -277,9 +277,9 @@ def test_another_model_other_data_and_other_callbacks_are_refused_in_words(faile
     more.temperature = tf.Variable(1.0)
     with pytest.raises(lw.ConfigurationError, match="other variables"):
         fit(more, *arrays())
-    with pytest.raises(lw.ConfigurationError, match="other data"):
+    with pytest.raises(lw.ConfigurationError, match="The data differs"):
         fit(Noisy(), *arrays(64))
-    with pytest.raises(lw.ConfigurationError, match="other data"):
+    with pytest.raises(lw.ConfigurationError, match="The data differs"):
         fit(Noisy(), *arrays(), batch_size=16)
     with pytest.raises(lw.ConfigurationError, match="other callbacks"):
         fit(Noisy(), *arrays())

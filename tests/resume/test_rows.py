@@ -10,7 +10,7 @@ PAGE = TESTS.parent / "docs" / "reliability.md"
 def rows() -> list[tuple[str, str, list[str]]]:
     """Number, file and tests of each row."""
     found = list[tuple[str, str, list[str]]]()
-    section = PAGE.read_text().partition("## Which test holds which row")[2].partition("\n## ")[0]
+    section = PAGE.read_text().partition("## Tests by fault")[2].partition("\n## ")[0]
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 4 and ".py" in cells[2]:

@@ -217,7 +217,7 @@ def test_the_second_leg_is_continued_after_ctrl_c_and_a_refused_call_is_not_coun
         if interrupted:
             with pytest.raises(KeyboardInterrupt):
                 fit(trainer, epochs=2, callback=AtStep(5, press_ctrl_c))
-            with pytest.raises(lw.ConfigurationError, match="other data"):
+            with pytest.raises(lw.ConfigurationError, match="The data differs"):
                 fit(trainer, *arrays(64), batch_size=8, epochs=2)
         return [first.history["loss"], fit(trainer, epochs=2).history["loss"]]
 

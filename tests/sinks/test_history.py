@@ -72,8 +72,14 @@ def test_running_values_leave_no_entry():
 
 
 def test_numbers_that_callbacks_add_are_asked_for_when_each_epoch_ends():
-    rates = iter([0.1, 0.01])
-    history = History(lambda: {"learning_rate": next(rates)})
+    class Logs:
+        rates = iter([0.1, 0.01])
+
+        def added(self) -> dict[str, float]:
+            return {"learning_rate": next(self.rates)}
+
+    history = History()
+    history.take_from(Logs())
     history(validation(10, loss=0.7))
     history(epoch(0, 10, loss=0.5))
     history(epoch(1, 20, loss=0.4))

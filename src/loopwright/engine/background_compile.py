@@ -13,7 +13,7 @@ _SECONDS_TO_WAIT_AT_EXIT = 60.0
 
 @final
 class BackgroundCompile:
-    """Runs a compile in a thread, beside the training."""
+    """Compiles in a thread while training continues."""
 
     def __init__(self, compile: Callable[[], None]) -> None:
         self._compile, self._failure = compile, ""
@@ -23,11 +23,11 @@ class BackgroundCompile:
         self._thread.start()
 
     def is_over(self) -> bool:
-        """Whether it has ended, well or badly."""
+        """Return whether it has ended, with or without an error."""
         return not self._thread.is_alive()
 
     def failure(self) -> str | None:
-        """Why it failed, in one line; None if it did not."""
+        """Return why it failed, in one line; None if it did not."""
         return self._failure or None
 
     def _run(self) -> None:
@@ -45,7 +45,7 @@ _under_way: set[threading.Thread] = set()
 
 @functools.cache
 def _wait_at_exit() -> None:
-    """Lets a compile end before the process does, which would crash it (XLA cannot be stopped)."""
+    """Wait for compiles at exit: the process would crash, since XLA cannot be stopped."""
 
     def wait() -> None:
         for thread in list(_under_way):

@@ -1,4 +1,4 @@
-"""Runners: the compiled steps of a task, each made once, and anew when the task has changed."""
+"""The compiled steps of a task, each made once, and again when the task has changed."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -61,7 +61,7 @@ class CompiledSteps:
         *,
         recorded: Sequence[Any] | None = None,
     ) -> StepRunner:
-        """What runs this step over batches like those of this feed, by this plan.
+        """Return what runs this step over batches like those of this feed, by this plan.
 
         With `recorded`, the numbers of each step are recorded, and the values of these variables.
         """
@@ -95,25 +95,25 @@ class CompiledSteps:
         return self._runners[kind]
 
     def built(self, name: StepName, batch_spec: Any) -> Built:
-        """What the trace of this step has told."""
+        """Return the trace of this step."""
         self._forget_if_changed()
         return self._build(self._step(name, batch_spec, converts=True), batch_spec)
 
     def trains_built(self) -> list[Built]:
-        """What the traces of the train step have told, one for each kind of batch."""
+        """Return the traces of the train step, one for each kind of batch."""
         return self._of("train_step")
 
     def tests_built(self) -> list[Built]:
-        """What the traces of the test step have told, one for each kind of batch."""
+        """Return the traces of the test step, one for each kind of batch."""
         return self._of("test_step")
 
     def changing_values(self, batch_spec: Any) -> str | None:
-        """Return the message about a train step run eagerly whose Python computes other values."""
+        """Return the message about an eager train step whose Python computes changing values."""
         step = self._step("train_step", batch_spec, converts=True)
         return changing_values(step, self._build(step, batch_spec), is_eager=True)
 
     def terms(self, feed: Feed | None) -> Terms:
-        """What a plan has to serve."""
+        """Return the conditions that a plan has to meet."""
         replicas = self._strategy.num_replicas_in_sync
         if feed is None:
             return Terms("none", replicas=replicas)
@@ -126,7 +126,7 @@ class CompiledSteps:
         )
 
     def last_gradients(self) -> dict[str, Any]:
-        """Those that were put aside, by the names of their variables; none unless it is asked."""
+        """Return the last gradients by variable name; none unless they are watched."""
         return {} if self._watched is None else self._watched.last(self._task)
 
     def _step(
@@ -156,7 +156,7 @@ class CompiledSteps:
         return self._built[kind]
 
     def _require_separate(self) -> None:
-        """Refuses a test step that would change the training."""
+        """Raise for a test step that would change the training."""
         trained = [r for built in self._of("train_step") for r in built.resources]
         tested = [r for built in self._of("test_step") for r in built.resources]
         title = f"{class_name(self._task)}.test_step"

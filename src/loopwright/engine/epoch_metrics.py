@@ -13,7 +13,7 @@ from loopwright.task.task import Task, reset, results
 
 @final
 class EpochMetrics:
-    """Adds up the outputs of many steps and reads the metrics beside them."""
+    """Adds up the outputs of many steps, and reads the task's metrics."""
 
     def __init__(self, task: Task, step: str, updates: Updates) -> None:
         self._task, self._step, self._updates = task, step, updates
@@ -36,7 +36,7 @@ class EpochMetrics:
             self._meter.add(pairs)
 
     def after_each(self, outputs: Any, metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The numbers after each of some steps that `add` has not been given yet.
+        """Return the numbers after each of some steps that are not added yet.
 
         `outputs` and `metrics` are those of the steps, with one more axis.
         """
@@ -50,13 +50,13 @@ class EpochMetrics:
         return _rows({**means, **metrics})
 
     def _founded(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """What a step returned, without what it read from metrics that it does not update."""
+        """Return the outputs of a step, without results of metrics that it does not update."""
         seen = self._updates.of(self._step)
         unfounded = frozenset[str]() if seen is None else seen.unfounded
         return {name: pair for name, pair in outputs.items() if name not in unfounded}
 
     def state(self) -> dict[str, Any]:
-        """The epoch so far, for a checkpoint; the metrics are variables and not part of it."""
+        """Return the means so far, for a checkpoint; metrics are variables and not part of it."""
         updated = self._updated_metrics()
         places = [place for place, metric in enumerate(self._task.metrics) if metric in updated]
         last = tf.nest.map_structure(_plain, self._last)
@@ -96,7 +96,7 @@ class EpochMetrics:
 
 
 def _running_means(before: tuple[float, float], total: Any, weight: Any) -> list[float | None]:
-    """The mean after each step, added up as the compiled loop does; None as long as it has none."""
+    """Return the mean after each step, summed as the compiled loop does; None while empty."""
     sums, weights = before[0] + np.cumsum(total), before[1] + np.cumsum(weight)
     pairs = zip(sums.tolist(), weights.tolist(), strict=True)
     return [s / w if w else None for s, w in pairs]
@@ -140,19 +140,19 @@ class Meter:
         self._totals: dict[str, tuple[float, float]] = {}
 
     def add(self, totals: Mapping[str, tuple[float, float]]) -> None:
-        """Adds (weighted sum, weight) per name."""
+        """Add (weighted sum, weight) per name."""
         for name, (total, weight) in totals.items():
             old_total, old_weight = self._totals.get(name, (0.0, 0.0))
             self._totals[name] = (old_total + total, old_weight + weight)
 
     def means(self) -> dict[str, float]:
-        """The means so far; a name whose weights are all zero has none."""
+        """Return the means so far; a name whose weights are all zero has none."""
         return {name: total / weight for name, (total, weight) in self._totals.items() if weight}
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Drop all totals."""
         self._totals.clear()
 
     def state(self) -> dict[str, tuple[float, float]]:
-        """What `add` would have to be given to get here; floats survive JSON bit for bit."""
+        """Return the totals, as `add` takes them; floats survive JSON bit for bit."""
         return dict(self._totals)

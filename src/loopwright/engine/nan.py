@@ -25,15 +25,15 @@ _NONE = 2**31 - 1
 @final
 @dataclass(frozen=True)
 class Watch:
-    """What a loop does about steps that are not finite."""
+    """How a loop treats steps that are not finite."""
 
     looks: bool
-    """Whether it looks at all: for training only."""
+    """Whether it checks at all: for training only."""
     kept: Sequence[Any] = ()
     """The variables to put back after a step that is skipped; none: nothing is skipped."""
 
     def around(self, step: Callable[[], Any]) -> tuple[Any, Any]:
-        """The outputs of a step, and whether it was finite; if skipped, it has changed nothing."""
+        """Return the outputs of a step and whether it was finite; a skipped one changes nothing."""
         before = [variable.read_value() for variable in self.kept]
         outputs = step()
         if not self.looks:
@@ -65,7 +65,7 @@ class Watch:
         return tf.where(is_finite, marks, more)
 
     def not_finite(self, marks: Any, steps: int) -> list[int]:
-        """Which of `steps` steps were not finite, from 0: all that were skipped, or the first."""
+        """Return which of `steps` steps were not finite: all that were skipped, or the first."""
         if not self.looks:
             return []
         if not self.kept:
@@ -75,7 +75,7 @@ class Watch:
 
 
 def watched(outputs: Any) -> list[Any]:
-    """The numbers that tell whether a step went well: the losses, or all if none is called so.
+    """Return the numbers that must be finite: the losses, or all if none is named so.
 
     Another number may well be NaN: the accuracy over the positives of a batch without any.
     """
@@ -88,7 +88,7 @@ def watched(outputs: Any) -> list[Any]:
 def first_operation(
     step: Callable[[], Any], variables: Sequence[Any], before: Sequence[Any]
 ) -> str:
-    """Which operation of an eager step gave the first NaN or infinity, as a sentence.
+    """Name the operation of an eager step that gave the first NaN or infinity.
 
     The step runs once more on the values before it; then everything is put back as it is now.
     """

@@ -32,10 +32,10 @@ from loopwright.task import variables
 
 
 def candidates(built: Built, feed: Feed | None, terms: Terms) -> list[Candidate]:
-    """The plans that may be faster than the graph loop, the most promising first."""
+    """Return the plans that may be faster than the graph loop, the most promising first."""
     leaves = [] if feed is None else tf.nest.flatten(feed.batch_spec)
     if any(None in leaf.shape[1:] for leaf in leaves):
-        return []  # XLA would compile anew for each length
+        return []  # XLA would compile again for each length
     savings = {Plan("xla", "fused"): 0.5, Plan("xla", "graph"): 0.1}
     if built.has_convolutions and not tf.config.list_physical_devices("GPU"):
         # Inside XLA's loop they run many times slower, and nothing can interrupt a step.
@@ -48,18 +48,18 @@ def candidates(built: Built, feed: Feed | None, terms: Terms) -> list[Candidate]
 
 
 def read_alike(one: Plan, other: Plan) -> bool:
-    """Whether a training can switch from one plan to the other while its data is open."""
+    """Return whether training can switch between two plans while its data is open."""
     return (one.feed == "resident") == (other.feed == "resident")
 
 
 def as_candidate(plan: Plan, among: Sequence[Candidate]) -> Candidate:
-    """The plan that an earlier run has chosen, worth as much as when it was tried."""
+    """Return the plan that an earlier run chose, with the saving expected of it then."""
     savings = {candidate.plan: candidate.saving for candidate in among}
     return Candidate(plan, savings.get(plan, 0.5))
 
 
 def identity(task: Any, built: Built, feed: Feed | None, terms: Terms) -> str:
-    """The same for the same step, shapes, machine and versions, in any process."""
+    """Return a digest of step, shapes, machine and versions, the same in any process."""
     held = [
         variable for part in variables.parts(task) for variable in variables.variables(part.value)
     ]
@@ -75,7 +75,7 @@ def identity(task: Any, built: Built, feed: Feed | None, terms: Terms) -> str:
 
 
 def asked_for(plan: "Plan | PlanHistory | str | os.PathLike[str]") -> PlanHistory | None:
-    """What a person asked for, as a history to follow; None: find out."""
+    """Return the plan that the user asked for as a history to follow; None: measure."""
     if isinstance(plan, PlanHistory):
         return plan
     if isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".json")):
@@ -85,7 +85,7 @@ def asked_for(plan: "Plan | PlanHistory | str | os.PathLike[str]") -> PlanHistor
 
 @final
 class PlanSelector:
-    """The plans of one trainer: what was asked for, what is in use, what was found out."""
+    """Selects the plans of one trainer: asked for, recorded, remembered or measured."""
 
     def __init__(self, asked: PlanHistory | None, compiled: CompiledSteps, task: Any) -> None:
         self._asked, self._compiled, self._task = asked, compiled, task
@@ -170,24 +170,24 @@ class PlanSelector:
 
     @property
     def _plan_before(self) -> Plan | None:
-        """The plan that the run had switched to, also after the checkpoint it goes on from."""
+        """The plan that the run had switched to, also after the checkpoint it resumes from."""
         return (self._done_before or self.history).in_force
 
     def follow(self, plans: PlanHistory) -> None:
-        """Does from now on what was asked for."""
+        """Follow these plans from now on."""
         self._asked = plans
 
     def resume(self, history: PlanHistory, step: int, *, is_continued: bool) -> None:
-        """A run goes on after `step` steps; `history` may tell of later ones, done and not saved.
+        """Resume a run after `step` steps; `history` may include later ones, not saved.
 
-        A leg that `is_continued` goes by this record and never by what the cache has learned since.
+        A leg that `is_continued` follows this record, not what the cache has learned since.
         """
         self.history, self._is_continued = history.until(step), is_continued
         if self._asked is None:
             self._done_before = history
 
     def go_back(self, step: int) -> None:
-        """What was run after `step` steps is run anew."""
+        """Forget the plans after `step` steps: these steps run again."""
         self.history = self.history.until(step)
 
     def record_to(self, recorder: PlanRecorder) -> None:
@@ -221,7 +221,7 @@ class PlanSelector:
             yield PlanChosen(step, choice.plan.in_words, choice.why, f"plan={choice.plan!r}")
 
     def end(self) -> None:
-        """The call of `fit` is over."""
+        """End a call of `fit`."""
         if self._tuner is not None:
             self._tuner.end()
             list(self.pending_events(0))

@@ -46,7 +46,7 @@ def slow_step(
 
 
 def _computes_in_float64(graph: Any) -> bool:
-    """Whether most of the heavy operations do; without any, most of all that take floats."""
+    """Return whether most heavy operations do; without any, most that take floats."""
     nodes = list(_nodes(graph))
     heavy = [node for node in nodes if node.op.startswith(_HEAVY)]
     types = [node.attr["T"].type for node in heavy or nodes if "T" in node.attr]

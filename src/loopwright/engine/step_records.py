@@ -1,7 +1,7 @@
 """Recording: the numbers of every single step of a compiled loop, for callbacks that log them.
 
 The loop writes one row per step into a table; control does not return to Python between steps.
-Nothing is recorded unless somebody asks for it.
+Nothing is recorded unless a callback asks for it.
 """
 
 import math
@@ -40,20 +40,20 @@ class Recorder:
 
     @property
     def most_steps(self) -> int:
-        """How many steps one call may run: one, if they cannot be recorded in a loop."""
+        """How many steps one call may run: one, if a loop cannot record them."""
         return 1 if self._specs is None else _ROWS
 
     # -- in a loop -----------------------------------------------------------------------------
 
     def no_rows(self, steps: Any) -> Any:
-        """The table before the first step of a call, as a loop variable."""
+        """Return the empty table of a call, as a loop variable."""
         if self._specs is None:
             return ()
         size = _ROWS if self._fused else steps
         return tf.TensorArray(tf.float64, size, element_shape=[sum(self._sizes())])
 
     def written(self, rows: Any, done: Any, outputs: Any) -> Any:
-        """The table after one more step."""
+        """Return the table with one more step."""
         if self._specs is None:
             return rows
         leaves = tf.nest.flatten((outputs, *self._read()))
@@ -61,13 +61,13 @@ class Recorder:
         return rows.write(done, tf.concat(flat, axis=0))
 
     def shapes(self) -> Any:
-        """What `tf.while_loop` has to know about the table."""
+        """Return the shape invariants of the table for `tf.while_loop`."""
         return () if self._specs is None else tf.TensorShape(None)
 
     # -- after a call --------------------------------------------------------------------------
 
     def columns(self, table: Any, outputs: Any, steps: int) -> Any:
-        """The numbers of `steps` steps; `outputs` are those of one step, if there is no table."""
+        """Return the numbers of `steps` steps; `outputs` are those of one, without a table."""
         if self._specs is None:
             return tf.nest.map_structure(_one, (outputs, *self._read()))
         ends = np.cumsum(self._sizes())[:-1]
@@ -86,20 +86,20 @@ class Recorder:
         return [math.prod(spec.shape) for spec in tf.nest.flatten(self._specs)]
 
     def _found_specs(self, outputs: Any) -> Any:
-        """The specs of a row; None if a loop could not record it."""
+        """Return the specs of a row; None if a loop cannot record it."""
         try:
-            # A metric of somebody's own may compute its result outside of any graph.
+            # A user's metric may compute its result outside of any graph.
             read = tensorflow_internals.compiled(self._read, xla=self._fused)()
             specs = (outputs, *tf.nest.map_structure(tf.TensorSpec.from_tensor, read))
             leaves = tf.nest.flatten(specs)
-        except Exception:  # whatever it is: the steps are run one by one
+        except Exception:  # then the steps are run one by one
             return None
         fits = all(s.shape.is_fully_defined() and _is_number(s.dtype) for s in leaves)
         return specs if fits and leaves else None
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """The columns of several calls, one after the other."""
+    """Concatenate the columns of several calls."""
     return tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
 
 

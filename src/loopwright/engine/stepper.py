@@ -27,7 +27,7 @@ from loopwright.task.task import Task
 @final
 @dataclass(frozen=True)
 class StepNumbers:
-    """What was recorded of one step."""
+    """The recorded numbers of one step."""
 
     logs: Mapping[str, Any]
     """The numbers of the epoch after it."""
@@ -54,7 +54,7 @@ class Stepper:
     ) -> None:
         """`recorded` are variables whose values are kept for each step, with its numbers.
 
-        With `ignores_nan` somebody else looks at the losses: a callback that ends the run.
+        With `ignores_nan` a callback looks at the losses, and ends the run.
         """
         self._task, self._compiled, self._selector = task, compiled, selector
         self._feed, self._budget, self._watch = feed, budget, watch
@@ -84,7 +84,7 @@ class Stepper:
         self.passed_over |= {*steps}
 
     def start_epoch(self) -> None:
-        """Forgets the numbers of the epoch before."""
+        """Reset the metrics of the epoch."""
         self.metrics.start()
         self.steps_in_epoch = 0
         feed = self._feed
@@ -92,7 +92,7 @@ class Stepper:
             self._open(feed)
 
     def run_steps(self, steps: int) -> int:
-        """Runs `steps` steps; fewer only if the epoch's data ended."""
+        """Run `steps` steps; fewer only if the epoch's data ended."""
         ran = 0
         self.recorded = []
         while ran < steps:
@@ -123,7 +123,7 @@ class Stepper:
         return read, {}
 
     def close(self) -> None:
-        """Lets go of the data and of whoever makes its batches."""
+        """Release the data."""
         self._feed = self._reader = None
 
     def read_from(self, feed: Feed | None) -> None:
@@ -157,11 +157,11 @@ class Stepper:
             raise DataError(_reads_otherwise(read.batches))
 
     def batch_in_words(self, number: int) -> str:
-        """Names a batch, by how many were read before it."""
+        """Name a batch by how many were read before it."""
         return "a step without data" if self._feed is None else self._feed.batch_in_words(number)
 
     def examples_per_batch(self) -> int | None:
-        """How many examples the largest batch has; None if unknown, or if there is one batch."""
+        """Return the examples in the largest batch; None if unknown, or if there is one batch."""
         feed, reader = self._feed, self._reader
         if feed is None or feed.steps_per_epoch == 1:
             return None
@@ -171,7 +171,7 @@ class Stepper:
         return max(seen, default=replicas.known_example_count(feed.batch_spec))
 
     def _step_in_words(self, done: int) -> str:
-        """Names the step after `done` steps, and its batch."""
+        """Name the step after `done` steps, and its batch."""
         batch = self.batch_in_words(self.read.batches + done - self.step)
         return f"step {done + 1:,} ({batch})" if self._feed is not None else f"step {done + 1:,}"
 
@@ -181,11 +181,11 @@ class Stepper:
         return skipped
 
     def report(self) -> dict[str, Any]:
-        """The numbers of the epoch so far."""
+        """Return the metrics of the epoch so far."""
         return self.metrics.numbers()
 
     def prepare(self, plan: Plan) -> BackgroundCompile:
-        """Traces a plan at once, for the data as it lies, and compiles it in the background."""
+        """Trace a plan now, for this data, and compile it in the background."""
         return BackgroundCompile(self._runner(plan).prepare(self._reader))
 
     def _run(self, plan: Plan, steps: int) -> int:
@@ -230,7 +230,7 @@ class Stepper:
             self.recorded.append(StepNumbers(self.metrics.numbers()))
 
     def _not_finite(self, plan: Plan, places: Sequence[int], done: int) -> None:
-        """Raises for the first step that was not finite, or notes those that were skipped."""
+        """Raise for the first step that was not finite, or note those that were skipped."""
         batches = [self.batch_in_words(self.read.batches + place) for place in places]
         steps = [self.step + place + 1 for place in places]
         runner = self._runner(plan)
@@ -258,7 +258,7 @@ class Stepper:
             raise failure
 
     def _reopened(self) -> bool:
-        """After running out: goes on with a wider spec, or explains, or lets the epoch end."""
+        """After the data ran out: continue with a wider spec, raise, or let the epoch end."""
         feed = self._feed
         if feed is None:
             return False
@@ -291,13 +291,13 @@ def _not_finite(step: int, batch: str) -> str:
         expected="finite losses",
         received=batch,
         do="look at these examples; lower the learning rate or clip gradients (the optimizer's "
-        'clipnorm=); Trainer(..., on_nan="rollback") or "skip" goes on without the batch, '
+        'clipnorm=); Trainer(..., on_nan="rollback") or "skip" continues without the batch, '
         'plan="eager" names the first operation that is not finite',
     )
 
 
 def skipped_in_a_row(before: int, places: Sequence[int], done: int) -> int:
-    """How many steps in a row were skipped in the end, after a call of `done` steps.
+    """Return how many steps in a row were skipped at the end of a call of `done` steps.
 
     >>> skipped_in_a_row(5, places=[0, 1], done=2), skipped_in_a_row(5, places=[0, 2], done=3)
     (7, 1)

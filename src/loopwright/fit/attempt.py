@@ -9,7 +9,7 @@ from loopwright.task import variables
 
 @final
 class LastAttempt:
-    """The state a leg began with, the state it was left with, and what a person set since.
+    """The state a leg began with, the state it was left with, and what the user set since.
 
     Held tensors are copy-on-write views: they take memory only when their variable changes.
     """
@@ -22,7 +22,7 @@ class LastAttempt:
         self._variables: dict[str, Any] = {}
 
     def continued(self, leg: int, task: object) -> list[str]:
-        """The names of what was set since the last attempt at this leg; none at the first one."""
+        """Return the names of what was set since the last attempt at this leg, if there was one."""
         if leg != self._leg:
             self.forget()
             self._leg = leg
@@ -40,38 +40,38 @@ class LastAttempt:
         return list(self._set)
 
     def rewind(self, task: object) -> None:
-        """Puts the task back to where the leg began: no checkpoint of the leg was written."""
+        """Put the task back to where the leg began: no checkpoint of the leg was written."""
         named = {name: v for name, v in self._same(task).items() if name in self._start}
         tensors.assign(named, self._start)
         self.keep_what_was_set(named)
 
     def keep_what_was_set(self, named: Mapping[str, Any]) -> None:
-        """Gives variables that were restored the values that a person had set."""
+        """Give restored variables the values that the user had set."""
         tensors.assign({name: v for name, v in named.items() if name in self._set}, self._set)
 
     def begins(self, named: Mapping[str, Any]) -> None:
-        """A leg begins: its state is held until the leg has a checkpoint."""
+        """Hold the state at the start of a leg until the leg has a checkpoint."""
         self._start = tensors.snapshot(named)
 
     def saves(self, *, is_on_disk: bool) -> None:
-        """A checkpoint that holds what was set is being written; `is_on_disk`: one has been."""
+        """Note a checkpoint that holds what was set; `is_on_disk`: one has been written."""
         self._set = {}
         if is_on_disk:
             self._start = {}
 
     def ends(self, named: Mapping[str, Any], *, is_over: bool) -> None:
-        """The attempt is at its end; a leg that is over leaves nothing to continue."""
+        """End the attempt; a leg that is over leaves nothing to continue."""
         if is_over:
             self.forget()
         else:
             self._variables, self._left = dict(named), tensors.snapshot(named)
 
     def forget(self) -> None:
-        """Nothing is left to continue."""
+        """Drop everything held."""
         self._start, self._left, self._set, self._variables = {}, {}, {}, {}
 
     def _same(self, task: object) -> dict[str, Any]:
-        """The variables that the task still holds."""
+        """Return the variables that the task still holds."""
         named = variables.named(task) if self._variables else {}
         return {name: v for name, v in named.items() if self._variables.get(name) is v}
 

@@ -56,10 +56,10 @@ _asked: "weakref.WeakKeyDictionary[Any, dict[str, Any]]" = weakref.WeakKeyDictio
 def declared(
     task: object, numbers: Mapping[str, Any], *, leg: int, before: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """What the program asks of leg `leg`, whose task is built.
+    """Return what the program asks of leg `leg`, whose task is built.
 
     `numbers` are the arguments of trainer and `fit`; `before` is what the leg was begun with, if it
-    was begun. An optimizer that nobody touched since a training left it asks for what it asked for.
+    was begun. An optimizer that was not changed since a leg ended asks for what it asked for then.
     """
     parts = variables.all_parts(task, keras.losses.Loss)
     optimizers = _optimizers(parts)
@@ -91,7 +91,7 @@ def declared(
 
 
 def accept(task: object, declaration: Mapping[str, Any]) -> None:
-    """Remembers what is asked of the optimizers from now on."""
+    """Remember what is asked of the optimizers from now on."""
     for path, optimizer in _optimizers(variables.all_parts(task)).items():
         known = {name: declaration[name] for name in (_RATE, _OPTIMIZER)}
         _asked[optimizer] = {name: each[path] for name, each in known.items() if path in each}
@@ -115,7 +115,7 @@ def keep_rates(found: dict[str, Any], before: Mapping[str, Any], kept: Collectio
 
 
 def new_rates(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """The learning rates that differ, by the names of their variables."""
+    """Return the learning rates that differ, by the names of their variables."""
     old, new = (each.get(_RATE, {}) for each in (before, now))
     paths = [path for path in new if path in old and old[path] != new[path]]
     return {f"{path}.{_RATE}": new[path] for path in paths}
@@ -129,7 +129,7 @@ def set_rates(named: Mapping[str, Any], rates: Mapping[str, Any]) -> None:
 
 
 def _optimizers(parts: Sequence[variables.Part]) -> dict[str, Any]:
-    """The optimizers of a task by their paths, those inside of others too."""
+    """Return the optimizers of a task by path, inner optimizers included."""
     found = dict[str, Any]()
     for part in parts:
         path, optimizer = part.path, part.value
@@ -140,7 +140,7 @@ def _optimizers(parts: Sequence[variables.Part]) -> dict[str, Any]:
 
 
 def _settings(optimizer: Any) -> dict[str, Any]:
-    """The learning rate of an optimizer, unless an inner one has it, and its other settings."""
+    """Return an optimizer's learning rate, unless an inner one has it, and its other settings."""
     config = _config(optimizer)
     config.pop(_RATE, None)
     if config.pop(_INNER, None) is not None:
@@ -150,7 +150,7 @@ def _settings(optimizer: Any) -> dict[str, Any]:
 
 
 def _rate(optimizer: Any) -> Any:
-    """The learning rate: a number, a schedule or a function."""
+    """Return the learning rate: a number, a schedule or a function."""
     found = keras_optimizers.learning_rate_of(optimizer)
     if isinstance(found, keras.Variable | tf.Variable | tf.Tensor):
         return float(tf.convert_to_tensor(found))
@@ -158,7 +158,7 @@ def _rate(optimizer: Any) -> Any:
 
 
 def _losses(parts: Sequence[variables.Part]) -> dict[str, Any]:
-    """What models were compiled with, and the losses that the task holds."""
+    """Return what models were compiled with, and the losses that the task holds."""
     compiled = {
         part.path: part.value.loss
         for part in parts
@@ -173,7 +173,7 @@ def _loss_weights(parts: Sequence[variables.Part]) -> dict[str, Any]:
     found = dict[str, Any]()
     for part in parts:
         if isinstance(part.value, keras.Model):
-            with contextlib.suppress(Exception):  # somebody's own function may have no config
+            with contextlib.suppress(Exception):  # a user's function may have no config
                 config = part.value.get_compile_config() or {}
                 found[f"{part.path}.loss_weights"] = _plain(config.get("loss_weights"))
     return {path: weights for path, weights in found.items() if weights is not None}
@@ -200,14 +200,14 @@ def _layer(layer: keras.Layer) -> dict[str, Any]:
 
 
 def _connections(model: Any) -> str | None:
-    """Which layers of a graph feed which, as a digest; None if the model cannot say."""
+    """Return a digest of which layers feed which; None if the model has no such graph."""
     try:
         config = model.get_config()
         places = {layer["name"]: place for place, layer in enumerate(config["layers"])}
         ends = [config["input_layers"], config["output_layers"]]
         inner = [[layer["class_name"], layer["inbound_nodes"]] for layer in config["layers"]]
         return _digest(_by_place([ends, inner], places))
-    except Exception:  # anybody's layers: what they cannot tell is not compared
+    except Exception:  # a user's layers: without a config they are not compared
         return None
 
 
@@ -227,10 +227,10 @@ def _by_place(value: Any, places: Mapping[str, int]) -> Any:
 
 
 def _config(part: Any) -> dict[str, Any]:
-    """The class of an object, and its config as far as it has one that stays the same."""
+    """Return the class of an object, and the part of its config that stays the same."""
     try:
         config = part.get_config()
-    except Exception:  # a class of anybody's: then its name has to do
+    except Exception:  # a user's class without a config: its name has to do
         config = _attributes(part) if isinstance(part, _Schedule) else {}
     if isinstance(part, keras.losses.Loss) and isinstance(config, Mapping):
         config = {**config, **keras_internals.loss_arguments(part)}
@@ -290,7 +290,7 @@ def _plain_items(value: Any, depth: int) -> Any:
         items = sorted(items, key=json.dumps)
     if len(items) <= _MOST_ITEMS:
         return items
-    # A vocabulary, or numbers that somebody computed, which another machine rounds otherwise.
+    # A vocabulary, or computed numbers, which another machine rounds differently.
     if any(isinstance(each, float) for each in items):
         return None
     return f"{len(items)} items, {_digest(items)}"
@@ -299,7 +299,7 @@ def _plain_items(value: Any, depth: int) -> Any:
 def _codes(
     task: object, layers: Mapping[str, keras.Layer], functions: Sequence[Any]
 ) -> dict[str, str]:
-    """A digest of the code of each step, layer and function that a person wrote, by its name."""
+    """Return a digest of the code of each step, layer and function of the user, by name."""
     found = dict[str, Any](_methods(task, "train_step"))
     for layer in layers.values():
         found |= _methods(layer, "call")
@@ -334,7 +334,7 @@ def _code(function: Any) -> types.CodeType | None:
 
 
 def _instructions(code: types.CodeType) -> Iterator[Any]:
-    """What the code does: comments, formatting and docstrings are not in it."""
+    """Return the code without comments, formatting and docstrings."""
     for instruction in dis.get_instructions(code):
         value = instruction.argval
         if isinstance(value, types.CodeType):

@@ -12,6 +12,9 @@ from loopwright.compat.tracebacks import shortened
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event
 
+_REFERENCES_OF_A_LOOP = 3
+"""The loop's own, that of the method, and that of the call that counts them."""
+
 
 class LoopLeft(BaseException):
     """Thrown into the events of a leg that the caller has left on purpose: the leg is finished."""
@@ -21,23 +24,23 @@ class LoopLeft(BaseException):
 class EventStream:
     """An iterator over events, which knows why it is left.
 
-    `break`, `return` and `close()` finish the leg. An exception in the body of the loop does not,
-    nor does dropping the events outside of a loop: the next call of `fit` continues the leg.
+    `break` and `return` finish the leg, and so does the end of a `with` block. An exception in the
+    body of the loop does not, nor do `close()` and dropping events that are held in a variable:
+    the next call of `fit` continues the leg.
     """
 
     def __init__(self, events: Generator[Event]) -> None:
         self._events = events
         self._loop: tuple[int, CodeType] | None = None
-        """The frame that asked for the last event, by its id: a reference would keep it alive."""
-        self._handled: BaseException | None = None
+        """The frame of the loop that alone holds the stream, by its id."""
 
     def __iter__(self) -> "EventStream":
         return self
 
     def __next__(self) -> Event:
         # Without a variable for it: a frame that refers to itself would keep the stream alive.
-        self._loop = _identity(sys._getframe(1))
-        self._handled = sys.exc_info()[1]
+        is_held = sys.getrefcount(self) > _REFERENCES_OF_A_LOOP
+        self._loop = None if is_held else _identity(sys._getframe(1))
         try:
             return next(self._events)
         except Exception as error:
@@ -56,11 +59,7 @@ class EventStream:
         self._leave(on_purpose=error is None)
 
     def close(self) -> None:
-        """Finish the leg here; in an exception handler, end it without finishing it."""
-        self._leave(on_purpose=sys.exc_info()[1] is self._handled)
-
-    def abandon(self) -> None:
-        """End the leg without finishing it: another call of `fit` continues it."""
+        """End training without finishing the leg: another call of `fit` continues it."""
         if inspect.getgeneratorstate(self._events) == inspect.GEN_RUNNING:
             raise ConfigurationError(
                 message(

@@ -270,7 +270,7 @@ class Leg:
 
 
 def _restarted_steps(snapshot: Snapshot | None, steps_per_epoch: int | None) -> int:
-    """Return how many steps of restarted epochs a leg has run beside those of its epochs."""
+    """Return how many steps of restarted epochs a leg has run in addition to its epochs."""
     if snapshot is None or steps_per_epoch is None:
         return 0
     place = snapshot.place

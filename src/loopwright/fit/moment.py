@@ -1,4 +1,4 @@
-"""Snapshots: the moment of a run, taken from its parts, and put back into them."""
+"""A moment of a run, taken from its parts as a snapshot, and put back into them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -105,7 +105,7 @@ def taken(
     measured: Metrics,
     rules: Sequence[retention.Rule],
 ) -> Snapshot:
-    """The moment as it is now; the tensors are taken beside it."""
+    """Return the moment as it is now, without its tensors."""
     request = leg.request
     return Snapshot(
         leg=number,
@@ -152,7 +152,7 @@ def _is_inside_epoch(leg: Leg, place: Place) -> bool:
 
 
 def declare(leg: Leg, number: int, snapshot: Snapshot | None, kept: Collection[str] = ()) -> None:
-    """Notes what the program asks of a leg whose step is built; all workers ask for the same.
+    """Declare what the program asks of a leg whose step is built; the same on all workers.
 
     Variables that are `kept` were set by hand since the leg was interrupted in this process: their
     new values are used, and are no edit of the program.
@@ -176,7 +176,7 @@ def declare(leg: Leg, number: int, snapshot: Snapshot | None, kept: Collection[s
 def objection(
     leg: Leg, named: dict[str, Any], snapshot: Snapshot, on_change: OnChange
 ) -> str | None:
-    """What differs from the program and the data that the snapshot is of, and was not accepted.
+    """Return what differs from the snapshot's program and data, and was not accepted.
 
     An edit of code is a warning only, unless it is to start over.
     """
@@ -207,7 +207,7 @@ def objection(
     other = "" if leg.request.data is None else changed_data(snapshot.data, now)
     if other:
         return message(
-            "This run was saved with other data.",
+            "The data differs from the data this run was saved with.",
             expected="the data that the run began with",
             received=other,
             do='pass the same data and batch_size, pass on_change="start_over" to start over, or '
@@ -223,7 +223,7 @@ def put_back(
     read: Mapping[str, Any],
     exact: Exact,
 ) -> int | None:
-    """Puts everything back that `objection` has nothing against, with the tensors that were `read`.
+    """Put back everything that `objection` accepts, with the tensors that were `read`.
 
     A learning rate that was accepted stays the new one. Returns since which step the bits may
     differ from those of a run without interruption.
@@ -256,16 +256,16 @@ def _fingerprint(leg: Leg) -> dict[str, Any]:
 
 def _other_shares(then: int, now: int) -> str:
     return message(
-        "Each worker has saved its own place in the data, and these are other workers.",
+        "The number of workers changed; data positions are saved per worker.",
         expected=f"{then} worker(s), as when this run began",
         received=f"{now} worker(s)",
         do=f"start {then} worker(s), or choose another run_dir; arrays, and a dataset that every "
-        "worker reads as a whole (without lw.Shares), go on with any number",
+        "worker reads as a whole (without lw.Shares), resume with any number",
     )
 
 
 def _environment(leg: Leg) -> dict[str, Any]:
-    """What the bits depend on; sums over replicas depend on how many there are."""
+    """Return what the bits depend on; sums over replicas depend on how many there are."""
     return environment.environment() | {"replicas": leg.parts.strategy.num_replicas_in_sync}
 
 
@@ -279,12 +279,12 @@ def _still_exact(snapshot: Snapshot, exact: Exact, now: Mapping[str, Any]) -> in
                 "This run cannot be resumed bit for bit: its environment has changed.",
                 expected="the environment that the checkpoint was written in",
                 received="; ".join(changes),
-                do='resume there, or pass exact="warn" to go on all the same',
+                do='resume there, or pass exact="warn" to resume anyway',
             )
         )
     until = snapshot.step if snapshot.exact_until_step is None else snapshot.exact_until_step
     warn_at_call(
-        f"The environment has changed ({'; '.join(changes)}): this run goes on, and is bit-exact "
+        f"The environment has changed ({'; '.join(changes)}): this run continues, and is bit-exact "
         f"until step {until}."
     )
     return until
@@ -333,9 +333,9 @@ _INSTEAD["SampleDistortedBoundingBoxV2"] = _INSTEAD["SampleDistortedBoundingBox"
 
 
 def unrepeatable(operations: Iterable[str]) -> list[str]:
-    """The kinds of operations that draw from a state which nobody can save, and what to use.
+    """Return the operations that draw from a state that cannot be saved, and what to use.
 
-    They begin anew in another process, and would repeat the numbers of the first steps. `self.seed`
+    They start over in another process, and would repeat the numbers of the first steps. `self.seed`
     in the advice is a `keras.random.SeedGenerator` that the task holds.
 
     >>> unrepeatable(["MatMul", "RandomStandardNormal", "StatelessRandomUniformV2"])

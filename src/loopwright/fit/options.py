@@ -19,7 +19,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class FitOptions:
-    """What a call of `fit` was given, as it was given."""
+    """The arguments of a call of `fit`, as they were passed."""
 
     x: Any = None
     y: Any = None
@@ -69,7 +69,7 @@ def takes(
             try:
                 value = options(*args, **{**defaults, **given})  # pyright: ignore[reportCallIssue]
             except TypeError as error:
-                # Python names the constructor, which nobody has called.
+                # Python names the constructor, which the user has not called.
                 text = str(error).rpartition("__init__()")[2]
                 raise TypeError(f"{method.__qualname__}(){text}") from None
             return method(self, value)

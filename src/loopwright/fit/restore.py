@@ -1,4 +1,4 @@
-"""Restoring: the state of a checkpoint, put into a task to be scored, exported or trained."""
+"""Restore a checkpoint into a task, to score, export or train it."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ def restore(
     counts: bool,
     metric: str | None = None,
 ) -> int:
-    """Gives a task the state of a checkpoint; the step it belongs to.
+    """Give a task the state of a checkpoint; return the step of the checkpoint.
 
     `counts`: the step counter too. In a process that has trained, the run's own count stays: who
     trains on from an earlier state adds to the run, and does not go back in it.
@@ -46,7 +46,7 @@ def restore(
 def restored(
     task: Any, compiled: CompiledSteps, run: Run, which: Which, team: Team
 ) -> Iterator[int]:
-    """The state of a checkpoint with its step counter, until it is left; gives its step."""
+    """Hold the state of a checkpoint, step counter included, inside a `with` block."""
     found = _read(task, compiled, run, which, team)
     before = tensors.snapshot(found.named)  # of everything: reading it has built the task
     found.put_into(task, counts=True)
@@ -99,7 +99,7 @@ def _read(
 
 
 def require_run(run: Run | None) -> Run:
-    """The run, if there is one."""
+    """Return the run; raise if there is none."""
     if run is None:
         raise ConfigurationError(
             message(
@@ -129,12 +129,12 @@ class HeldState:
         self._task, self._compiled, self._run, self._team = task, compiled, run, team
         self._init_from = init_from
         self._has_trained = False
-        # Whether it is clear whose weights these are. A fresh run has none to choose from.
+        # Whether the source of the weights is known. A fresh run has none to choose from.
         self._is_clear = fresh
         self._restored_step: int | None = None
 
     def restore(self, which: Which, metric: str | None) -> int:
-        """Restores a checkpoint until something else is trained or restored; gives its step."""
+        """Restore a checkpoint until something else is trained or restored; return its step."""
         run, counts = require_run(self._run), not self._has_trained
         step = restore(
             self._task, self._compiled, run, which, self._team, counts=counts, metric=metric
@@ -144,7 +144,7 @@ class HeldState:
 
     @contextlib.contextmanager
     def of(self, checkpoint: Any, called: str) -> Iterator[int]:
-        """The state that a call is to use, until it is left; gives its step."""
+        """Hold the state that a call uses inside a `with` block; yield its step."""
         _require_known(checkpoint)
         if checkpoint not in (None, "current"):
             run = require_run(self._run)
@@ -158,27 +158,27 @@ class HeldState:
         yield int(self._task.step_counter.read_value()) if step is None else step
 
     def start_from_given_weights(self) -> None:
-        """Takes the weights that the trainer was given to begin with, if any, and once."""
+        """Apply the initial weights that the trainer was given, once."""
         if self._init_from is not None:
             source, self._init_from = self._init_from, None
             start_from(self._task, source)
 
     def trains(self) -> None:
-        """Notes that a call of `fit` begins."""
+        """Note that a call of `fit` begins."""
         self._restored_step = None
 
     def is_set_by_leg(self) -> None:
-        """Notes that `fit` has given the task its state, new, resumed or that of a finished leg."""
+        """Note that `fit` has given the task its state: new, resumed or of a finished leg."""
         self._has_trained = self._is_clear = True
 
     def starts_over(self) -> None:
-        """Notes that the run is a new one: its steps count from 0, whatever was restored."""
+        """Count the steps of a new run from 0, even if something was restored."""
         if not self._has_trained:
             self._task.step_counter.assign(0)
 
 
 def _require_no_checkpoints(run: Run | None, called: str) -> None:
-    """Refuses to guess which weights are meant, where a run has checkpoints to choose from."""
+    """Raise where a run has checkpoints to choose from: the weights meant are not clear."""
     if run is not None and run.has_checkpoints:
         raise ConfigurationError(
             message(

@@ -1,4 +1,4 @@
-"""Resuming: a call of `fit` in a run directory goes on where the run was saved."""
+"""A call of `fit` in a run directory: begun, resumed where the run was saved, or skipped."""
 
 import contextlib
 import functools
@@ -42,15 +42,15 @@ from loopwright.task.optimizers import finalize_averages, learning_rates, optimi
 
 def entry(
     leg: int, until: Every, reached: Reached | None
-) -> Literal["begin", "go on", "end", "skip"]:
-    """What a call of `fit` that is number `leg` of its run has to do.
+) -> Literal["begin", "resume", "end", "skip"]:
+    """Return what a call of `fit`, number `leg` of its run, has to do.
 
     "end": nothing is left to train, but the leg has no checkpoint of its end yet.
 
     >>> two_epochs = Every(epochs=2)
     >>> over = Reached(leg=0, place=Place(step=20, epoch=2, is_over=True), until=two_epochs)
     >>> [entry(leg, two_epochs, over) for leg in (0, 1)], entry(0, Every(epochs=3), over)
-    (['skip', 'begin'], 'go on')
+    (['skip', 'begin'], 'resume')
     """
     if reached is None or reached.leg < leg:
         return "begin"
@@ -58,12 +58,12 @@ def entry(
         return "skip"
     if reached.place.is_over:
         # A leg that was left early is over as well, unless it is now asked to go further.
-        return "go on" if _is_further(until, reached.until) else "skip"
-    return "end" if _is_complete(reached.place, until) else "go on"
+        return "resume" if _is_further(until, reached.until) else "skip"
+    return "end" if _is_complete(reached.place, until) else "resume"
 
 
 def excess(place: Place, until: Every) -> str:
-    """How far a leg has gone beyond what is asked, for people; empty if it has not.
+    """Return in words how far a leg is beyond what is asked; empty if it is not.
 
     >>> excess(Place(step=60, epoch=5, step_in_epoch=10), Every(epochs=3))
     'at epoch 6 of the 3 epochs asked for'
@@ -79,7 +79,7 @@ def excess(place: Place, until: Every) -> str:
 
 
 def _is_complete(place: Place, until: Every) -> bool:
-    """Whether everything that is asked was done; not if something is due where the leg is."""
+    """Return whether everything asked was done, and nothing is due at this place."""
     if until.epochs is not None:
         return place.epoch >= until.epochs
     if until.steps is not None:
@@ -116,7 +116,7 @@ def leg_events(
         if what == "skip":
             found = run.end_of(number)
         notes = list[str]()
-        if what == "go on" and found is not None:
+        if what == "resume" and found is not None:
             notes = _restart_notes(found[1], data, request)
             if restarts_epoch(found[1], data):
                 found = found[0], at_start_of_epoch(found[1])
@@ -208,7 +208,7 @@ def _warn_of_trained(steps: int, expected: int) -> None:
 
 
 def _resume_plans(parts: Parts, run: Run, saved: Snapshot | None, *, is_begun: bool) -> None:
-    """Goes by the plans that the run has recorded, also where they are newer than `saved`."""
+    """Follow the plans that the run has recorded, also where they are newer than `saved`."""
     step = int(parts.task.step_counter.read_value())
     recorded = run.recorded_plans() if saved is None else run.plans(saved)
     if recorded is None:
@@ -260,7 +260,7 @@ def _warn_of_no_validation(run: Run) -> None:
 
 
 def run_files(parts: Parts, run: Run, leg: Callable[[], Leg]) -> RunFiles:
-    """The files that tell of a run."""
+    """Return the files that describe a run."""
 
     def images() -> Mapping[str, Any]:
         with undisturbed(parts.task, parts.strategy):

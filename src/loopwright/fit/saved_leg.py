@@ -29,7 +29,7 @@ MOST_ROLLBACKS = 10
 
 
 def first_bad_step(goes_wrong: Callable[[int], bool], seen_step: int) -> int:
-    """The first step that goes wrong, counted from 1, where `seen_step` was seen to.
+    """Return the first step that goes wrong, counted from 1, given one that did: `seen_step`.
 
     `goes_wrong(n)` runs the first n steps again and says whether something is wrong then. Mostly
     it is the step itself, or the one before, whose update spoiled the weights.
@@ -121,7 +121,7 @@ class SavedLeg:
         require_same_state(self._team, self._named)
 
     def events(self) -> Generator[Happened]:
-        """Train, and save whatever a run that is left can resume from."""
+        """Train, and save before the run is left, so that it can be resumed from there."""
         place, scores = replace(self._place, is_over=self._ends), self._scores
         if self._rolls_back and place.step == 0:
             if self._number == 0:
@@ -160,7 +160,7 @@ class SavedLeg:
         self.save(here, self._scores)
 
     def is_best(self, step: int, scores: Metrics) -> bool:
-        """Whether a validation is a checkpoint; refuses rules whose metric it does not give."""
+        """Return whether a validation is a checkpoint; raise for rules whose metric is missing."""
         if not self._has_validated:
             require_measured(self._run.asked_rules, scores)
         self._has_validated, self._measured = True, (step, scores)
@@ -175,7 +175,7 @@ class SavedLeg:
                 snapshot, held = self._moment(place, scores)
             required = {name: held[name] for name in self._required}
             if not self._team.is_alone:
-                tensors.require_finite(required, snapshot.step)  # now, so that all hear of it
+                tensors.require_finite(required, snapshot.step)  # now, so that all workers raise
             if self._team.is_chief:
                 best_steps = None if is_due else self._best.steps
                 self._run.save(snapshot, held, required, self._files.sync, best_steps)

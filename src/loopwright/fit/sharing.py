@@ -1,4 +1,4 @@
-"""Sharing: what several workers have in common, and one of them holds for all."""
+"""The run directory of several workers: the chief holds it, finds and moves for all."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +16,13 @@ Found = tuple[Checkpoint, Snapshot]
 
 @contextlib.contextmanager
 def held(run: Run, team: Team) -> Iterator[Found | None]:
-    """The newest checkpoint, for all workers the same; the chief holds the directory for them."""
+    """Hold the run directory, by the chief; yield the newest checkpoint, the same for all."""
     with contextlib.ExitStack() as opened:
         yield newest(run, team, lambda: opened.enter_context(run.opened()))
 
 
 def newest(run: Run, team: Team, before: Callable[[], object]) -> Found | None:
-    """The newest checkpoint, which the chief finds for all workers; it calls `before` first."""
+    """Return the newest checkpoint, found by the chief for all workers after `before()`."""
     own: list[Found] = []
 
     def find() -> int:
@@ -38,7 +38,7 @@ def newest(run: Run, team: Team, before: Callable[[], object]) -> Found | None:
 
 
 def start_over(run: Run, team: Team, leg: int, why: str) -> Found | None:
-    """Moves a leg and the ones after it aside; the end of the leg before it."""
+    """Move a leg and the later ones aside; return the end of the previous leg."""
 
     def move() -> int:
         aside = run.start_over(leg)
@@ -52,7 +52,7 @@ def start_over(run: Run, team: Team, leg: int, why: str) -> Found | None:
 
 
 def require_same_state(team: Team, named: Mapping[str, Any]) -> None:
-    """Raises if a variable that all workers share is not the same on all of them."""
+    """Raise if a variable that all workers share differs between them."""
     if not team.is_alone:
         shared = {name: v for name, v in named.items() if name not in team.differing(named)}
         team.require_same("state", tensors.digest(tensors.snapshot(shared)))

@@ -1,4 +1,4 @@
-"""Where the time of a run went, in seconds by part."""
+"""Where the time of a run goes, by part; how many steps fit into a call."""
 
 import contextlib
 from collections.abc import Callable, Generator
@@ -57,7 +57,7 @@ class Stopwatch:
                 self._details[part, detail] = self._details.get((part, detail), 0.0) + own
 
     def add(self, part: str, seconds: float) -> None:
-        """Counts seconds that were measured elsewhere."""
+        """Count seconds that were measured elsewhere."""
         self.seconds[part] += seconds
 
     def largest(self, part: str) -> str:
@@ -66,16 +66,16 @@ class Stopwatch:
         return max(named, key=lambda detail: named[detail], default="")
 
     def whole(self, seconds: float) -> dict[str, float]:
-        """The parts of a run that took `seconds`; what nobody counted was Python."""
+        """Return the parts of a run that took `seconds`; the rest was Python."""
         counted = {**self.seconds, "Python": 0.0}
         return {**counted, "Python": max(0.0, seconds - sum(counted.values()))}
 
 
 @final
 class Pace:
-    """How many steps the next call may run so that it takes about `seconds_per_call`.
+    """Decides how many steps the next call runs, so that it takes about `seconds_per_call`.
 
-    Control has to come back often enough to draw progress and to see Ctrl-C, and seldom enough
+    Control has to return often enough to draw progress and to see Ctrl-C, and rarely enough
     to cost nothing. The first call is one step; then the measured rate decides. `limit` returns
     the most steps that the next call may run, or None; it is asked before every call.
 
@@ -106,7 +106,7 @@ class Pace:
         return self._steps if limit is None else max(1, min(self._steps, limit))
 
     def add(self, *, steps: int, seconds: float) -> None:
-        """Learns from a call that ran `steps` in `seconds`."""
+        """Learn from a call that ran `steps` in `seconds`."""
         if steps == 0:
             return
         fitting = int(self._seconds_per_call * steps / max(seconds, 1e-9))

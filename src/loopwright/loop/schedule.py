@@ -50,7 +50,7 @@ class Every:
 
 
 def every(text: "str | Every") -> Every:
-    """Reads an interval as people write it.
+    """Parse an interval.
 
     >>> every("500 steps").steps, every("1 epoch").epochs, every("10 minutes").seconds
     (500, 1, 600.0)
@@ -105,7 +105,7 @@ class Place:
     is_due: bool = False
     """Whether steps were run to get here, and what is due at this stop is still to be done."""
     epoch_ended: bool = False
-    """Whether the data has said that the epoch ends here."""
+    """Whether the data of the epoch ended here."""
     is_over: bool = False
     """Whether this call of `fit` has nothing more to do."""
 
@@ -133,17 +133,17 @@ class Schedule:
     validate_every: Every | None = None
     save_every: Every | None = None
     restarted_steps: int = 0
-    """Steps of interrupted epochs that were restarted: they are run beside those of the epochs."""
+    """Steps of epochs that were interrupted and restarted, in addition to those of the epochs."""
 
     @property
     def total_steps(self) -> int | None:
-        """How many steps the whole run has, where that can be known beforehand."""
+        """How many steps the whole run has, where that is known beforehand."""
         if self.until.epochs is not None and self.steps_per_epoch is not None:
             return self.until.epochs * self.steps_per_epoch + self.restarted_steps
         return self.until.steps
 
     def next_stop(self, place: Place, *, at_most_steps: int | None = None) -> Stop:
-        """The stop after `place`; `at_most_steps` bounds how far away it may be."""
+        """Return the stop after `place`, at most `at_most_steps` away."""
         bounds = [self.total_steps]
         if self.steps_per_epoch is not None:
             bounds.append(place.step - place.step_in_epoch + self.steps_per_epoch)
@@ -156,7 +156,7 @@ class Schedule:
         return self.stop_at(moved(place, steps=step - place.step, seconds=place.seconds))
 
     def stop_at(self, place: Place, *, leaving: bool = False) -> Stop:
-        """What is due at `place`; `leaving`: somebody asked to stop here."""
+        """Return what is due at `place`; `leaving`: a callback asked to stop here."""
         ends_epoch = place.epoch_ended or _reaches(place.step_in_epoch, self.steps_per_epoch)
         ends_run = (
             leaving
@@ -174,7 +174,7 @@ class Schedule:
         )
 
     def stops(self) -> Iterator[Stop]:
-        """All stops of a run whose length is known, without running it."""
+        """Yield all stops of a run whose length is known, without running it."""
         if self.total_steps is None:
             raise ConfigurationError(
                 message(
@@ -200,7 +200,7 @@ def _reaches(value: float, bound: float | None) -> bool:
 def _is_due(
     interval: Every | None, place: Place, last_seconds: float, ends_epoch: bool, ends_run: bool
 ) -> bool:
-    """Whether something done at this interval is due at `place`; always at the end of a run."""
+    """Return whether something done at this interval is due at `place`, or at the end of a run."""
     if interval is None:
         return False
     if ends_run:
@@ -213,7 +213,7 @@ def _is_due(
 
 
 def moved(place: Place, *, steps: int, seconds: float, epoch_ended: bool = False) -> Place:
-    """The place `steps` further on, `seconds` after the run began, with its stop still due."""
+    """Return the place `steps` later, `seconds` after the run began, with its stop still due."""
     return replace(
         place,
         step=place.step + steps,
@@ -236,7 +236,7 @@ def restarted(place: Place) -> Place:
 
 
 def validated(place: Place, *, seconds: float) -> Place:
-    """The same place, validated `seconds` after the run began."""
+    """Return the same place, validated `seconds` after the run began."""
     return replace(place, validated_step=place.step, validated_seconds=seconds)
 
 

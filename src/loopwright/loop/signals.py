@@ -1,9 +1,9 @@
 """Signals while a run can be saved: noted at once, obeyed at the next stop.
 
 SIGTERM and SIGUSR1 mean that the machine is about to go: save, and leave with exit code 143.
-SIGINT (Ctrl-C) means that a person wants to stop: save, and raise `KeyboardInterrupt`; a second one
+SIGINT (Ctrl-C) means that the user wants to stop: save, and raise `KeyboardInterrupt`; a second one
 leaves at once, without saving. Where both came, in whichever order, the run ends with 143: a
-scheduler that preempts a job must be able to tell it from one that a person has stopped.
+scheduler that preempts a job must be able to tell it from one that the user has stopped.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _PREEMPTING = (signal.SIGTERM, signal.SIGUSR1)
 
 @final
 class Preempted(SystemExit):
-    """The machine asked the run to leave; its state is saved, and the same command resumes it."""
+    """The run was preempted; its state is saved, and the same command resumes it."""
 
     def __init__(self) -> None:
         super().__init__(143)
@@ -27,19 +27,19 @@ class Preempted(SystemExit):
 
 @final
 class Signals:
-    """Which signal has come, if any."""
+    """The signal that arrived, if any."""
 
     def __init__(self) -> None:
         self._received: int | None = None
         self._interrupts = 0
 
     def received(self) -> bool:
-        """Whether it is time to save and leave."""
+        """Return whether it is time to save and exit."""
         return self._received is not None
 
     @property
     def number(self) -> int:
-        """Which signal came; 0 if none did."""
+        """The number of the signal that arrived; 0 if none did."""
         return self._received or 0
 
     def adopt(self, number: int) -> None:
@@ -68,8 +68,8 @@ def watched() -> Iterator[Signals]:
     signals = Signals()
     if threading.current_thread() is not threading.main_thread():
         warn_at_call(
-            "Signals cannot be heard outside the main thread: this run is saved at its intervals "
-            "only, and not when it is asked to leave."
+            "Signals cannot be received outside the main thread: this run is saved at its "
+            "intervals only, not on SIGTERM or Ctrl-C."
         )
         yield signals
         return

@@ -41,7 +41,7 @@ def verdict(spent: Mapping[str, float], causes: Mapping[str, Callable[[], str]])
 
 
 def slow_validation(spent: Mapping[str, float], validate_every: Every, *, waits: bool) -> str:
-    """Why validation is slow; `waits`: most of it waits for its data.
+    """Say why validation is slow; `waits`: most of it waits for its data.
 
     >>> spent = {"validation": 7.0, "step": 2.0, "data wait": 1.0}
     >>> slow_validation(spent, Every(epochs=1), waits=False)
@@ -56,7 +56,7 @@ def slow_validation(spent: Mapping[str, float], validate_every: Every, *, waits:
 
 
 def slow_saving(save_every: Every | None, checkpoints: int) -> str:
-    """Why saving is slow.
+    """Say why saving is slow.
 
     >>> slow_saving(Every(steps=5), checkpoints=40)
     ', 40 checkpoints: save less often, save_every="10 minutes"'
@@ -72,7 +72,7 @@ def slow_saving(save_every: Every | None, checkpoints: int) -> str:
 
 
 def slow_compiling(traces: int, *, is_xla: bool) -> str:
-    """Why compiling is slow.
+    """Say why compiling is slow.
 
     >>> slow_compiling(3, is_xla=False)[:62]
     ': the step was traced 3 times, for batches of different shapes'
@@ -87,7 +87,7 @@ def slow_compiling(traces: int, *, is_xla: bool) -> str:
 
 
 def slow_callbacks(hook: str) -> str:
-    """Why callbacks are slow, by the slowest hook.
+    """Say why callbacks are slow, by the slowest hook.
 
     >>> slow_callbacks("Printer.on_epoch_end")
     ', most of it in Printer.on_epoch_end: do less there, or only every few epochs'
@@ -101,7 +101,7 @@ def slow_callbacks(hook: str) -> str:
 
 
 def slow_python(callback: str) -> str:
-    """Why Python between the steps is slow; `callback` has a hook for every step."""
+    """Say why Python between steps is slow; `callback` has a hook for every step."""
     if callback:
         return (
             f": {callback} has a batch hook, so every step returns to Python; set "
@@ -111,17 +111,17 @@ def slow_python(callback: str) -> str:
 
 
 def slow_logging(sink: str) -> str:
-    """Why logging is slow, by the slowest sink."""
+    """Say why logging is slow, by the slowest sink."""
     return f", most of it in the sink {sink}: do less there for each event"
 
 
 def slow_tuning(plan: str) -> str:
-    """Why trying plans took long."""
+    """Say why trying plans took long."""
     return f": the next run starts on the plan found now; plan={plan} tries nothing else"
 
 
 def slow_data(steps: int, spent: Mapping[str, float], cause: str) -> str:
-    """Why the data is slow; without a known cause, how fast it was.
+    """Say why the data is slow; without a known cause, how fast it was.
 
     >>> slow_data(4100, {"data wait": 8.59, "step": 1.41}, "")[:50]
     ': it gave 410 batches/s, the step can take 2,908; '

@@ -187,7 +187,7 @@ def sgd_that_diverges_to_nan(mistake: bool) -> Wrong:
         "  expected: finite losses\n"
         "  received: batch 6 of epoch 1: examples 20, 21, 22, 23\n"
         "  do: look at these examples; lower the learning rate or clip gradients (the optimizer's "
-        'clipnorm=); Trainer(..., on_nan="rollback") or "skip" goes on without the batch, '
+        'clipnorm=); Trainer(..., on_nan="rollback") or "skip" continues without the batch, '
         'plan="eager" names the first operation that is not finite',
         x,
         np.full_like(Y, 2.0),
