@@ -105,7 +105,7 @@ def test_a_model_that_is_not_built_yet_is_built_from_what_the_run_knows(tmp_path
     [
         (11, "choose another step"),
         ("newest", "Unknown checkpoint"),
-        (True, "does not name"),
+        (True, "Unknown checkpoint"),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(trained: Any, which: Any, words: str):

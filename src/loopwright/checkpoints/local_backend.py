@@ -107,7 +107,7 @@ class LocalBackend:
     def set_aside(self, steps: Sequence[int]) -> list[Path]:
         """Rename checkpoints to `.bad-<id>`; return their new paths."""
         found = self._paths()
-        renamed = {found[step]: _beside(found[step], "bad") for step in steps}
+        renamed = {found[step]: _sibling(found[step], "bad") for step in steps}
         with self._explaining(f"The checkpoints in {self.directory} could not be renamed"):
             for path, aside in renamed.items():
                 disk.rename(*self._in_run(path), aside.name)
@@ -192,7 +192,7 @@ class LocalBackend:
 
     def _commit(self, temporary: Path, path: Path) -> Path | None:
         """Give a finished checkpoint its name; return the replaced one if it is to be deleted."""
-        old = _beside(path, "old")
+        old = _sibling(path, "old")
         damaged = False
         if os.path.lexists(path):
             try:
@@ -205,12 +205,12 @@ class LocalBackend:
             disk.rename(*self._in_run(path), old.name)
         disk.rename(*self._in_run(temporary), path.name, durable=True)
         if damaged:
-            disk.rename(*self._in_run(old), _beside(path, "bad").name)
+            disk.rename(*self._in_run(old), _sibling(path, "bad").name)
         return old if os.path.lexists(old) else None
 
     def _delete(self, path: Path) -> None:
         with self._explaining(f"The checkpoint {path} could not be deleted"):
-            doomed = _beside(path, "tmp")
+            doomed = _sibling(path, "tmp")
             disk.rename(*self._in_run(path), doomed.name, durable=True)
             disk.delete(*self._in_run(doomed))
 
@@ -246,7 +246,7 @@ class LocalBackend:
             raise CheckpointError(text) from error
 
 
-def _beside(path: Path, kind: str) -> Path:
+def _sibling(path: Path, kind: str) -> Path:
     return path.with_name(f"{path.name.split('.')[0]}.{kind}-{secrets.token_hex(4)}")
 
 

@@ -33,7 +33,14 @@ _LARGER_IS_BETTER = re.compile(
     r"|(?<![a-z0-9])(acc|f1|f2|fbeta|f_beta|r2|iou|miou|io_u|dice|psnr|ssim|ap|map|ndcg|mrr|mcc"
     r"|kappa|chrf|elbo|hit|hits|hit_rate|top|tpr|tnr)(?![a-z])"
 )
-_OFTEN_MEANT = ("val_loss", "val_accuracy", "val_error", "val_precision", "val_recall", "val_score")
+_COMMON_METRICS = (
+    "val_loss",
+    "val_accuracy",
+    "val_error",
+    "val_precision",
+    "val_recall",
+    "val_score",
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ class KeepBest:
                 )
             )
         # A name that may be misspelled is refused at the first validation, with the known names.
-        if not difflib.get_close_matches(self.metric, _OFTEN_MEANT, 1, cutoff=0.8):
+        if not difflib.get_close_matches(self.metric, _COMMON_METRICS, 1, cutoff=0.8):
             require_direction(self)
 
     @property

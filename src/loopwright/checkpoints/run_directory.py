@@ -241,7 +241,7 @@ class Run:
             )
         )
 
-    def go_on_from(self, checkpoint: Checkpoint) -> None:
+    def set_aside_after(self, checkpoint: Checkpoint) -> None:
         """Set later checkpoints aside: the next start must not find abandoned ones."""
         self._store.set_aside_after(checkpoint.step)
 
