@@ -1,20 +1,23 @@
-"""Files of a run: opened, listed, written and deleted without following a symlink.
+"""Files of a run: opened, written, locked and deleted without following a symlink.
 
     disk.write_whole(run_dir, "status.json", b"{}", durable=True)
     disk.read(run_dir, "tensorboard/train/events.out.tfevents.1")
     disk.names(run_dir, "checkpoints")
 
-A run directory may come from somebody else. It may be a symlink itself; a symlink inside it could
-lead anywhere and is refused, and so are pipes and devices. Every module opens the files of a run
-through this one. New files and directories get the mode of the run directory: 0700 gives 0700 and
-0600, 0750 gives 0750 and 0640.
+A run directory may be untrusted. It may be a symlink itself; a symlink inside it could point
+anywhere and is refused, and so are pipes and devices. No other module opens, renames, locks,
+truncates or flushes the files of a run. New files and directories get the mode of the run
+directory: 0700 gives 0700 and 0600, 0750 gives 0750 and 0640.
+
+A file is written by `write_whole`, a directory is `staged`, flushed and renamed: under its name
+either is complete or missing, at whatever moment the process is killed.
 """
 
 import contextlib
-import datetime
 import errno
-import glob
+import fcntl
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -24,15 +27,15 @@ from pathlib import Path, PurePosixPath
 from loopwright.errors import CheckpointError, ConfigurationError, message
 
 Root = Path | int
-"""A run directory: its path, or the descriptor of a directory in it that is open."""
+"""A run directory: its path, or the descriptor of an open directory in it."""
 
 _FIND = os.O_RDONLY | os.O_DIRECTORY
-# Without O_NONBLOCK, opening a named pipe would wait for a process at its other end.
+# Without O_NONBLOCK, opening a named pipe would block until another process opens it.
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class UnsafeFileError(ConfigurationError, CheckpointError):
-    """A symlink, a pipe or a device where a run has a file or a directory of its own."""
+    """A symlink, a pipe or a device in place of a file or a directory of a run."""
 
     def __init__(self, text: str, reason: str) -> None:
         super().__init__(text)
@@ -71,7 +74,7 @@ def directory(root: Root, name: str = "") -> Iterator[int]:
 
 
 def status(root: Root, name: str) -> os.stat_result | None:
-    """Return what the file system knows about a file or a directory; None if there is none."""
+    """Return the stat of a file or a directory; None if it does not exist."""
     try:
         with _parent(root, name) as (parent, last, _):
             found = os.stat(last, dir_fd=parent, follow_symlinks=False)
@@ -83,7 +86,7 @@ def status(root: Root, name: str) -> os.stat_result | None:
 
 
 def names(root: Root, name: str = "") -> list[str]:
-    """Return the sorted names in a directory of a run; none if there is no such directory."""
+    """Return the sorted names in a directory of a run; none if it does not exist."""
     try:
         with directory(root, name) as handle:
             return sorted(os.listdir(handle))
@@ -92,9 +95,9 @@ def names(root: Root, name: str = "") -> list[str]:
 
 
 def files_below(root: Root, name: str) -> list[str]:
-    """Return every file in a directory of a run and below it, by its path in the run directory.
+    """Return the paths, in the run directory, of every file below a directory of a run.
 
-    A symlink anywhere below is refused. What is no directory has no files.
+    A symlink anywhere below is refused.
     """
     found = status(root, name)
     if found is None:
@@ -108,13 +111,13 @@ def files_below(root: Root, name: str) -> list[str]:
 
 
 def refuse_links(root: Root, *wanted: str) -> None:
-    """Raise if one of these is a symlink, or lies behind one."""
+    """Raise if one of these names, or a directory above it, is a symlink."""
     for name in wanted:
         status(root, name)
 
 
 def bytes_in(path: Path) -> int:
-    """Return how much the files of a directory take."""
+    """Return the size of the files in a directory."""
     try:
         return sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(path))
     except OSError:
@@ -122,81 +125,55 @@ def bytes_in(path: Path) -> int:
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return how much can still be written; None where the disk does not say."""
+    """Return the free space of a disk; None where the file system does not report it."""
     try:
         disk = os.statvfs(path)
     except OSError:
         return None
-    return disk.f_bavail * disk.f_frsize if disk.f_blocks else None  # some disks do not say
+    return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
 
 
 # --- writing ---
 
 
-def make_run_directory(path: Path) -> None:
-    """Make a run directory and those above it, durably; only its owner may enter it."""
+def make_run_directory(path: Path, *, like: Path | None = None) -> None:
+    """Make a run directory and those above it, durably, with mode 0700 or that of another one."""
     if path.is_dir():
         return
     for parent in reversed([each for each in path.parents if not each.is_dir()]):
         parent.mkdir(exist_ok=True)
         sync(parent.parent)
     path.mkdir(0o700, exist_ok=True)
+    if like is not None:
+        path.chmod(stat.S_IMODE(like.stat().st_mode))
     sync(path.parent)
 
 
-def unused_beside(path: Path) -> Path:
-    """Return where a run directory, or a part of it, can be moved to."""
-    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    wanted = (f"{path.name}.old-{now}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 99))))
-    return next(each for each in map(path.with_name, wanted) if not os.path.lexists(each))
-
-
-def names_for_exchange(path: Path) -> tuple[Path, Path]:
-    """Return where a run directory can be moved to, and a new directory to take its place.
-
-    The new one has the mode of the old one. Those that a killed process left are deleted: only
-    the process that holds the run directory makes any.
-    """
-    for left in path.parent.glob(f".{glob.escape(path.name)}.new-*"):
-        delete(path.parent, left.name)
-    aside = unused_beside(path)
-    new = path.with_name(f".{path.name}.new-{secrets.token_hex(4)}")
-    new.mkdir(0o700)
-    with directory(path) as handle:
-        new.chmod(stat.S_IMODE(os.fstat(handle).st_mode))
-    return aside, new
-
-
-def exchange(path: Path, aside: Path, new: Path) -> None:
-    """Move a run directory aside and another one into its place, durably."""
-    path.rename(aside)
-    new.rename(path)
-    sync(path.parent)
-
-
-def make_directory(root: Root, name: str, *, new: bool = False) -> None:
-    """Make a directory of a run and those above it, durably; `new` refuses one that exists."""
+def make_directory(root: Root, name: str) -> None:
+    """Make a directory of a run and those above it, durably, unless they exist."""
     parts = _parts(name)
     for count in range(1, len(parts) + 1):
         inner = "/".join(parts[:count])
-        with _parent(root, inner) as (parent, last, mode):
-            try:
-                os.mkdir(last, mode, dir_fd=parent)
-                _fsync_directory(parent)
-            except FileExistsError:
-                if new and count == len(parts):
-                    raise
+        with (
+            _parent(root, inner) as (parent, last, mode),
+            contextlib.suppress(FileExistsError),
+        ):
+            os.mkdir(last, mode, dir_fd=parent)
+            _fsync_directory(parent)
         with directory(root, inner) as made:
             _give_mode(made, mode)
 
 
-def write_whole(root: Root, name: str, content: bytes, *, durable: bool = False) -> None:
-    """Write a file that others always find whole: as it was, or as it is now.
+def write_whole(
+    root: Root, name: str, content: bytes, *, durable: bool = False, shared: bool = False
+) -> None:
+    """Replace a file atomically: a reader sees the previous content or the new one.
 
-    When it returns with `durable`, file and name outlast a loss of power.
+    `durable`: after the return, file and name survive a power loss. `shared`: other processes may
+    write the same file at the same time, as they do in a cache.
     """
     refuse_links(root, name)
-    temporary = f"{name}.tmp"
+    temporary = f"{name}.{secrets.token_hex(4)}.tmp" if shared else f"{name}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     with os.fdopen(opened(root, temporary, flags), "wb") as file:
         file.write(content)
@@ -207,9 +184,9 @@ def write_whole(root: Root, name: str, content: bytes, *, durable: bool = False)
 
 
 def rename(root: Root, name: str, new: str, *, durable: bool = False) -> None:
-    """Rename a file or a directory of a run; it stays in its directory. A symlink is not followed.
+    """Rename a file or a directory of a run within its directory; follow no symlink.
 
-    `durable` flushes the directory to disk.
+    `durable`: after the return, the new name survives a power loss.
     """
     with _parent(root, name) as (parent, last, _):
         os.rename(last, new, src_dir_fd=parent, dst_dir_fd=parent)
@@ -218,18 +195,37 @@ def rename(root: Root, name: str, new: str, *, durable: bool = False) -> None:
 
 
 def move(root: Root, name: str, into: Root, new: str) -> None:
-    """Move a file or a directory of a run into another run directory; follow no symlink."""
+    """Move a file or a directory into another directory, durably; follow no symlink."""
     with _parent(root, name) as (parent, last, _), _parent(into, new) as (target, own, _):
         os.rename(last, own, src_dir_fd=parent, dst_dir_fd=target)
+        _fsync_directory(target)
+        _fsync_directory(parent)
 
 
 def delete(root: Root, name: str) -> None:
-    """Delete a file or a directory of a run; of a symlink, only the symlink."""
+    """Delete a file or a directory of a run; a symlink itself, not its target."""
     with _parent(root, name) as (parent, last, _):
         if stat.S_ISDIR(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode):
             shutil.rmtree(last, dir_fd=parent)  # follows no symlink
         else:
             os.unlink(last, dir_fd=parent)
+
+
+def cut(root: Root, name: str, length: int) -> int:
+    """Truncate a file to `length` bytes, unless it is shorter; return the length it had."""
+    handle = opened(root, name, os.O_RDWR)
+    try:
+        found = os.fstat(handle).st_size
+        if found > length:
+            os.ftruncate(handle, length)
+        return found
+    finally:
+        os.close(handle)
+
+
+def overwrite(handle: int, content: bytes) -> None:
+    """Replace the content of an open file in place."""
+    os.ftruncate(handle, os.pwrite(handle, content, 0))
 
 
 def sync(root: Root, name: str = "") -> None:
@@ -238,10 +234,86 @@ def sync(root: Root, name: str = "") -> None:
         _fsync_directory(handle)
 
 
-def give_modes(root: Root, name: str) -> None:
-    """Give everything in a directory of a run, and the directory, the modes of the run directory.
+def flush(root: Root, name: str) -> None:
+    """Flush a file, or a directory with everything below it, to disk."""
+    found = status(root, name)
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        for inner in names(root, name):
+            flush(root, f"{name}/{inner}")
+        sync(root, name)
+        return
+    handle = opened(root, name)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
-    For what other libraries write.
+
+# --- locks and staged directories ---
+
+
+def lock(handle: int, *, shared: bool = False, wait: bool = False) -> None:
+    """Lock an open file or directory until it is closed or its process ends.
+
+    Raise BlockingIOError if another process holds the lock, or `wait` for it.
+    """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    fcntl.flock(handle, kind if wait else kind | fcntl.LOCK_NB)
+
+
+def unlock(handle: int) -> None:
+    """Release the lock on an open file, also for the processes that inherited it."""
+    fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def staged(root: Path, prefix: str) -> Iterator[Path]:
+    """Make a directory to write in, `prefix` and a random suffix; delete what is left at the end.
+
+    When everything is written: `flush`, then rename the directory, or what is in it, to the final
+    name. The directory is locked: those of killed processes are found by `delete_abandoned`.
+    """
+    name = f"{prefix}{secrets.token_hex(4)}"
+    handle = _staging(root, name)
+    try:
+        yield root / name
+    finally:
+        try:
+            with contextlib.suppress(FileNotFoundError):  # renamed
+                delete(root, name)
+        finally:
+            os.close(handle)
+
+
+def delete_abandoned(root: Path, prefix: str) -> None:
+    """Delete the staged directories of processes that were killed; follow no symlink."""
+    for name in names(root):
+        if re.fullmatch(f"{re.escape(prefix)}[0-9a-f]{{8}}", name):
+            # A symlink, the directory of another user, or one that is deleted already.
+            with contextlib.suppress(OSError, UnsafeFileError), directory(root, name) as handle:
+                lock(handle)
+                delete(root, name)
+
+
+def _staging(root: Path, name: str) -> int:
+    while True:
+        with _parent(root, name) as (parent, last, _):
+            os.mkdir(last, 0o700, dir_fd=parent)
+            with contextlib.suppress(FileNotFoundError):
+                handle = _entered(root, name, parent, last, _FIND)
+                with contextlib.suppress(OSError):  # a file system without locks
+                    lock(handle, wait=True)
+                found = status(root, name)
+                if found is not None and os.path.samestat(found, os.fstat(handle)):
+                    return handle
+                os.close(handle)
+        # Another process deleted it as abandoned, before it was locked.
+
+
+def give_modes(root: Root, name: str) -> None:
+    """Give a directory and everything below it the modes of the run directory.
+
+    Other libraries write files with modes of their own.
     """
     with _walked(root, name) as (handle, mode):
         _give_modes(handle, mode)
@@ -252,7 +324,7 @@ def _give_modes(handle: int, mode: int) -> None:
     for name in os.listdir(handle):
         try:
             inner = os.open(name, os.O_RDONLY | _SAFE, dir_fd=handle)
-        except OSError:  # a symlink, or gone already
+        except OSError:  # a symlink, or deleted meanwhile
             continue
         try:
             kind = os.fstat(inner).st_mode
@@ -269,7 +341,7 @@ def _give_modes(handle: int, mode: int) -> None:
 
 @contextlib.contextmanager
 def _walked(root: Root, name: str) -> Iterator[tuple[int, int]]:
-    """A directory, opened component by component, and the mode of the run directory."""
+    """Open a directory component by component; yield it and the mode of the run directory."""
     is_open = isinstance(root, int)
     handle = os.open(".", _FIND, dir_fd=root) if is_open else os.open(root, _FIND)
     try:
@@ -285,7 +357,7 @@ def _walked(root: Root, name: str) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def _parent(root: Root, name: str) -> Iterator[tuple[int, str, int]]:
-    """The directory of a file, its name there, and the mode of the run directory."""
+    """Open the directory of a file; yield it, the name, and the mode of the run directory."""
     *above, last = _parts(name)
     with _walked(root, "/".join(above)) as (handle, mode):
         yield handle, last, mode
@@ -299,14 +371,14 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _entered(root: Root, name: str, parent: int, part: str, flags: int, mode: int = 0o600) -> int:
-    """Open one component below a directory that is open."""
+    """Open one component below an open directory."""
     try:
         return os.open(part, flags | _SAFE, mode, dir_fd=parent)
     except OSError as error:
-        # Which of these a symlink gives depends on the system and on O_DIRECTORY.
+        # A symlink gives one of these, depending on the system and on O_DIRECTORY.
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK) and _is_link(parent, part):
             raise _link(root, name, parent, part) from None
-        if error.errno == errno.ENXIO:  # a pipe without a reader, a socket
+        if error.errno == errno.ENXIO:  # a pipe without a reader, or a socket
             raise _unsafe(root, name, "not a regular file") from None
         raise
 
@@ -324,7 +396,7 @@ def _link(root: Root, name: str, parent: int, part: str) -> UnsafeFileError:
     return UnsafeFileError(
         message(
             f"{_shown(root, name)} is a symlink.",
-            expected="files and directories that belong to the run directory itself",
+            expected="files and directories inside the run directory",
             received=f"a symlink to {target!a}"[:300],
             do="move the target into the run directory; to keep a run on another disk, link the "
             "run directory instead",
@@ -356,7 +428,7 @@ def _mode(handle: int) -> int:
 def _give_mode(handle: int, mode: int) -> None:
     found = stat.S_IMODE(os.fstat(handle).st_mode)
     if found & 0o777 != mode:
-        # Files of a colleague, and disks without modes, stay as they are.
+        # Files of another user, and file systems without modes, are left unchanged.
         with contextlib.suppress(PermissionError):
             os.fchmod(handle, found & ~0o777 | mode)
 

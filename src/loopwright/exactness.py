@@ -1,4 +1,4 @@
-"""How exactly a run has to resume: the argument `exact`, and why some runs cannot."""
+"""Exact resume: the argument `exact`, and the reasons why a run cannot resume exactly."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from loopwright.errors import ConfigurationError, message
 Exact = Literal["warn", "require", "best_effort"]
 
 BEST_EFFORT = 'pass exact="best_effort" to Trainer'
-"""The way out that every refusal of inexact training names."""
+"""The remedy in every error about training that cannot be resumed exactly."""
 
 
 @dataclass(frozen=True)
 class Inexact:
-    """Why a run cannot be resumed exactly; without reasons it can.
+    """The reasons why a run cannot be resumed exactly; none if it can.
 
     >>> print(Inexact(("shuffle() has no seed",)))
     not exactly resumable: shuffle() has no seed
@@ -31,7 +31,7 @@ class Inexact:
         return bool(self.reasons)
 
     def with_reasons(self, more: Sequence[str]) -> "Inexact":
-        """Return the same with more reasons, each once."""
+        """Return a copy with more reasons, without duplicates."""
         reasons = tuple(dict.fromkeys([*self.reasons, *more]))
         return Inexact(reasons, self.loses_position)
 
@@ -49,7 +49,7 @@ def recorded_reasons(content: Mapping[str, Any]) -> list[str]:
 
 
 def require_exact(given: Any) -> None:
-    """Raise if `exact` is not one of its words."""
+    """Raise if `exact` is not one of the allowed values."""
     words = get_args(Exact)
     if given not in words:
         raise ConfigurationError(
@@ -64,7 +64,7 @@ def require_exact(given: Any) -> None:
 
 
 def require_replayable(inexact: Inexact, on_nan: str) -> None:
-    """Raise if `on_nan="rollback"` would have to run steps again that cannot be repeated."""
+    """Raise if `on_nan="rollback"` would have to repeat steps that are not repeatable."""
     if inexact and on_nan == "rollback":
         raise ConfigurationError(
             message(

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
+from loopwright.checkpoints.initial_weights import InitialWeights
 
 X, Y = np.ones((16, 3), "float32"), np.ones((16, 1), "float32")
 
@@ -83,9 +84,9 @@ def test_what_did_not_match_is_told_and_left_as_it_was(donor: Any, source: str):
     other = task(4, 2)
     before = other.model.get_weights()
     trainer = lw.Trainer(other, init_from=where / source)
-    with pytest.warns(lw.LoopwrightWarning, match="2 weights were taken") as told:
+    with pytest.warns(lw.LoopwrightWarning, match="2 weights were loaded") as told:
         trainer.predict(X)
-    assert "left as they were" in str(told[0].message)
+    assert "left unchanged" in str(told[0].message)
     assert "not used" in str(told[0].message)
     assert np.array_equal(weights(trainer)[0], expected[0])
     assert np.array_equal(weights(trainer)[2], before[2])
@@ -94,14 +95,14 @@ def test_what_did_not_match_is_told_and_left_as_it_was(donor: Any, source: str):
 @pytest.mark.parametrize("source", SOURCES)
 def test_no_match_at_all_is_an_error(donor: Any, source: str):
     trainer = lw.Trainer(task(7, 9, 2), init_from=donor[0] / source)
-    with pytest.raises(lw.ConfigurationError, match="fits this task"):
+    with pytest.raises(lw.ConfigurationError, match="matches this task"):
         trainer.fit(X, np.ones((16, 2), "float32"), verbose=0)
 
 
 def test_what_is_no_source_of_weights_is_refused_with_what_is(tmp_path: Path):
     (tmp_path / "model.keras").write_bytes(b"")
     for name in ("nowhere", "model.keras", "."):
-        with pytest.raises(lw.ConfigurationError, match="no weights to start from") as refusal:
+        with pytest.raises(lw.ConfigurationError, match="Not a source of weights") as refusal:
             lw.Trainer(task(4, 1), init_from=tmp_path / name).fit(X, Y, verbose=0)
         assert ".weights.h5" in str(refusal.value)
     (tmp_path / "bad.weights.h5").write_bytes(b"no HDF5")
@@ -126,3 +127,14 @@ def test_a_file_of_weights_needs_to_know_its_model(donor: Any):
 
     with pytest.raises(lw.ConfigurationError, match="which model these weights belong to"):
         lw.Trainer(Two(), init_from=donor[0] / "own.weights.h5").fit(X, Y, verbose=0)
+
+
+def test_initial_weights_are_applied_once(donor: Any):
+    where, expected = donor
+    given, made = InitialWeights(str(where / "own.weights.h5")), task(4, 1)
+    given.apply_once(made)
+    assert all(map(np.array_equal, made.model.get_weights(), expected))
+    made.model.set_weights([np.zeros_like(each) for each in expected])
+    given.apply_once(made)
+    assert not any(each.any() for each in made.model.get_weights())
+    InitialWeights(None).apply_once(made)

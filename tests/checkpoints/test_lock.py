@@ -122,7 +122,7 @@ def test_a_lock_that_a_process_left_to_another_is_explained(tmp_path: Path):
         try:
             other.send_signal(signal.SIGKILL)
             other.wait()
-            held_by = rf"process {other.pid} held it and is gone.*fuser"
+            held_by = rf"process {other.pid} held it and has ended.*fuser"
             with pytest.raises(ConfigurationError, match=f"(?s){held_by}"), run_lock.held(lock):
                 pytest.fail("the lock was given twice")
         finally:

@@ -339,10 +339,10 @@ ROW = {"name": "weight", "dtype": "float32", "shape": [2, 3]}
     ("row", "reason"),
     [
         ({**ROW, "name": "bias"}, "bias is missing"),
-        ({**ROW, "dtype": "float16"}, "should be float16 (2, 3), and is float32 (2, 3)"),
-        ({**ROW, "shape": [3, 2]}, "should be float32 (3, 2), and is float32 (2, 3)"),
-        ({**ROW, "shape": [6]}, "should be float32 (6,), and is float32 (2, 3)"),
-        ({**ROW, "shape": [None, 2]}, "should be float32 (None, 2), and is float32 (2, 3)"),
+        ({**ROW, "dtype": "float16"}, "should be float16 (2, 3), but is float32 (2, 3)"),
+        ({**ROW, "shape": [3, 2]}, "should be float32 (3, 2), but is float32 (2, 3)"),
+        ({**ROW, "shape": [6]}, "should be float32 (6,), but is float32 (2, 3)"),
+        ({**ROW, "shape": [None, 2]}, "should be float32 (None, 2), but is float32 (2, 3)"),
     ],
 )
 def test_what_does_not_fit_the_table_is_refused(tmp_path: Path, row: Any, reason: str):
@@ -386,8 +386,8 @@ def write_on_a_full_disk(directory: Path) -> None:
     ("change", "reason"),
     [
         ({"b": None}, "b is missing"),
-        ({"b": tf.float64}, "b should be float32 (2,), and is float64 (2,)"),
-        ({"b": (3,)}, "b should be float32 (2,), and is float32 (3,)"),
+        ({"b": tf.float64}, "b should be float32 (2,), but is float64 (2,)"),
+        ({"b": (3,)}, "b should be float32 (2,), but is float32 (3,)"),
     ],
 )
 def test_nothing_is_changed_if_anything_does_not_fit(change: Any, reason: str):
@@ -405,10 +405,10 @@ def test_nothing_is_changed_if_anything_does_not_fit(change: Any, reason: str):
         tensors.assign(named, given)
 
     assert str(caught.value) == (
-        "The tensors do not fit the variables of the task; none was changed.\n"
+        "The tensors do not match the variables of the task; none was changed.\n"
         "  expected: a tensor of the same dtype and shape for every variable\n"
         f"  received: {reason}\n"
-        "  do: restore the task as it was when they were saved"
+        "  do: use the task that they were saved with"
     )
     assert [variable.numpy().tolist() for variable in named.values()] == [[0.0, 0.0], [0.0, 0.0]]
 
@@ -477,12 +477,12 @@ def test_a_state_that_is_not_finite_is_refused_by_name():
     with pytest.raises(NotFiniteError) as caught:
         tensors.require_finite({"fine": tf.constant(1.0), **bad}, 7)
     what, expected, received, do = str(caught.value).splitlines()
-    assert what == "After step 7 the run holds NaN or infinity, and is not saved."
+    assert what == "After step 7 the state contains NaN or infinity, and is not saved."
     assert expected == "  expected: finite numbers in every variable"
     assert received.startswith("  received: weight0, weight1, ")
     assert received.endswith("weight9, ... and 2 more")
     assert "lower the learning rate" in do
-    assert "earlier checkpoints are untouched" in do
+    assert "earlier checkpoints are unchanged" in do
 
 
 # --- iterators ------------------------------------------------------------------------------------

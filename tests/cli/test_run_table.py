@@ -125,7 +125,7 @@ def test_an_inspection_tells_files_checksums_and_variables(tmp_path: Path):
 
 
 def test_a_directory_without_checkpoints_is_refused(tmp_path: Path):
-    with pytest.raises(lw.ConfigurationError, match="nothing to inspect"):
+    with pytest.raises(lw.ConfigurationError, match="has no checkpoints"):
         inspection.inspected(tmp_path)
 
 
@@ -183,4 +183,4 @@ def test_fields_of_the_wrong_kind_are_named(tmp_path: Path):
     Store(tmp_path / "checkpoints").write(10, content, write_files)
     assert run_overview.rows(tmp_path)[0].status == "damaged"
     (found,) = inspection.inspected(tmp_path)["checkpoints"]
-    assert "manifest.json: values of the wrong kind: leg, place.seconds" in found["damage"]
+    assert "manifest.json: values of the wrong type: leg, place.seconds" in found["damage"]

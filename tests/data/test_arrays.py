@@ -415,7 +415,7 @@ def test_arrays_that_would_fill_the_device_are_streamed(monkeypatch: pytest.Monk
     monkeypatch.setattr(replicas, "device_memory_bytes", lambda: 4 * x.nbytes - 1)
     assert data.training(**options).resident is None
     assert data.one_pass(steps=None).resident is None
-    with pytest.raises(lw.ConfigurationError, match="only arrays can lie on the device"):
+    with pytest.raises(lw.ConfigurationError, match="only arrays can be kept on the device"):
         lw.Trainer(Sums(), plan=lw.Plan(feed="resident")).fit(x, verbose=0)
     trainer = lw.Trainer(Sums())
     trainer.fit(x, verbose=0)

@@ -62,6 +62,6 @@ def test_what_would_not_be_the_same_on_all_workers_is_refused(told: dict[str, An
         "refused data": "The workers do not have the same data or settings.",
         "refused lengths": "The workers do not have the same data or settings.",
         "refused callback": "CSVLogger would write the same files from every worker.",
-        "refused plan": "The plan 'fused' cannot run this: XLA does not run a step on several "
+        "refused plan": "The plan 'fused' cannot run this task: XLA does not run a step on several "
         "replicas.",
     }

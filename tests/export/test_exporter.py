@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
-from loopwright.checkpoints import staging
+from loopwright import disk
 from loopwright.export import exporter, outputs
 
 X = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
@@ -308,7 +308,7 @@ lw.Trainer(lw.Supervised(model, "mse", "sgd")).export({os.fspath(where)!r})
     link.symlink_to(elsewhere)
     own = where / ".notes.tmp-01234567"
     own.write_text("not ours")
-    with staging.staged(where) as other:
+    with disk.staged(where, ".loopwright.tmp-") as other:
         trained.export(where)
         assert other.is_dir()
     assert set(where.iterdir()) == {link, own, where / "1"}

@@ -110,11 +110,11 @@ def test_a_file_gives_back_the_same_history(tmp_path: Path):
     [
         ("{", "JSONDecodeError"),
         ("[]", "TypeError"),
-        ('{"format": 2}', "format 2, where this version reads 1"),
+        ('{"format": 2}', "format 2; this version reads format 1"),
         ('{"format": 1, "changes": [], "notes": [], "choices": {}}', "no step was run yet"),
         (
             json.dumps({"format": 1, "changes": [{"step": 0, "plan": {"step": "warp"}}]}),
-            "There is no such plan",
+            "Unknown plan",
         ),
     ],
 )
@@ -128,5 +128,5 @@ def test_a_file_that_is_no_history_is_refused_in_words(tmp_path: Path, content: 
 
 
 def test_a_missing_file_is_said_to_be_missing(tmp_path: Path):
-    with pytest.raises(lw.ConfigurationError, match="there is no such file"):
+    with pytest.raises(lw.ConfigurationError, match="the file does not exist"):
         load(tmp_path / "nowhere.json")

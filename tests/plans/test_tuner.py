@@ -189,7 +189,7 @@ def test_a_compile_without_end_is_left_alone_and_nothing_else_is_compiled_beside
     run.fit(steps=100_000)
     assert run.prepared == [FUSED]
     assert run.tuner.plan == GRAPH
-    assert all("skipped, XLA compiles for more than" in note for note in run.notes)
+    assert all("skipped, compiling with XLA takes more than" in note for note in run.notes)
     assert len(run.notes) == 2
 
 
@@ -205,7 +205,7 @@ def test_the_choice_says_what_was_won():
     run.fit(steps=1_000_000)
     choice = run.tuner.choice
     assert choice is not None
-    assert (choice.plan, choice.why) == (FUSED, "30,000 steps/s, 6.0x what training began with")
+    assert (choice.plan, choice.why) == (FUSED, "30,000 steps/s, 6.0x the speed of the first plan")
     assert run.notes[0] == (
         "loop inside XLA: 30,000 steps/s against 5,000 steps/s of graph step, graph loop"
     )

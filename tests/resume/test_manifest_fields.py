@@ -1,4 +1,4 @@
-"""A manifest with values of the wrong kind is refused in words when a run resumes."""
+"""A manifest with values of the wrong type is refused in words when a run resumes."""
 
 import json
 import shutil
@@ -81,7 +81,7 @@ def test_an_older_checkpoint_is_used_instead_of_one_with_wrong_fields(saved: Pat
     del content["sha256"]
     manifest.chmod(0o600)
     manifest.write_bytes(signed(content))
-    with pytest.warns(lw.LoopwrightWarning, match="values of the wrong kind: leg"):
+    with pytest.warns(lw.LoopwrightWarning, match="values of the wrong type: leg"):
         assert trainer(run_dir).restore("last") == 2
 
 

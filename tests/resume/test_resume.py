@@ -410,5 +410,5 @@ def test_a_stream_that_is_read_again_is_compared(tmp_path):
 
 def test_the_place_in_a_stream_is_reported_when_it_is_large(tmp_path, monkeypatch):
     monkeypatch.setattr("loopwright.checkpoints.run_directory._MOST_POSITION_BYTES", 1000)
-    with pytest.warns(lw.LoopwrightWarning, match=r"The place in the data takes 0 MB of each"):
+    with pytest.warns(lw.LoopwrightWarning, match=r"The position in the data takes 0 MB of each"):
         train(tmp_path / "run", "stream", "graph", epochs=1)

@@ -141,7 +141,7 @@ def check_what_is_left(directory: Path, output: str) -> None:
         assert found is not None
     if found is not None:
         assert found.content["number"] in (number, number + 1)
-    store.clean()
+    store.backend.clean()
     assert whole(store) == (found and store.at(found.step))
     assert not [*directory.glob("*.tmp-*"), *directory.glob("*.old-*")]
     step = 1 if found is None else found.step + 1
@@ -205,7 +205,7 @@ from pathlib import Path
 from loopwright.checkpoints.store import Store
 
 store = Store(Path(sys.argv[1]))
-store.clean()
+store.backend.clean()
 assert store.newest().step == 4
 store.at(2)
 store.set_aside_after(2)
@@ -242,7 +242,7 @@ def test_a_kill_at_any_system_call_of_a_start_leaves_the_next_start_its_checkpoi
         code = started(directory, *strace(os.devnull, f"trace={name}", inject))
         assert code in (-signal.SIGKILL, 128 + signal.SIGKILL), (name, which)
         store = Store(directory)
-        store.clean()
+        store.backend.clean()
         found = whole(store)
         assert found is not None
         assert found.step in (2, 3, 4), (name, which)  # some may be set aside already

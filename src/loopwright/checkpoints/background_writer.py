@@ -1,4 +1,4 @@
-"""Saving: checkpoints written beside the training, one at a time."""
+"""Checkpoints written in a background thread, one at a time."""
 
 import threading
 from collections.abc import Callable, Container
@@ -7,9 +7,9 @@ from typing import final
 
 @final
 class Writer:
-    """Runs one write after the other in a thread; what fails is raised at the next occasion.
+    """Runs one write after the other in a thread; raises an error at the next call.
 
-    At most one write waits behind the one under way.
+    At most one write waits behind the current one.
     """
 
     def __init__(self) -> None:
@@ -18,17 +18,17 @@ class Writer:
         self._turn = threading.Condition()
         self._is_running = False
         self._waiting: tuple[int | None, Callable[[], None]] | None = None
-        """A write that has not begun; its step if a newer best may replace it."""
+        """A write that has not started; its step if a newer best may replace it."""
 
     def start(self, write: Callable[[], None]) -> None:
-        """Starts a write; waits for those before, and raises what went wrong with them."""
+        """Start a write, after waiting for the previous ones; raise their error."""
         self._begin(None, write)
 
     def queue(self, step: int, write: Callable[[], None], best: Container[int]) -> None:
-        """Starts a write, or lets it wait behind the one under way.
+        """Start a write, or queue it behind the current one.
 
-        It replaces one that waits and is not among the `best` steps any more. Blocks while one
-        waits that may not be replaced.
+        It replaces a queued write whose step is no longer among the `best`. Block while a write
+        is queued that may not be replaced.
         """
         with self._turn:
             while self._waiting is not None and not self._may_replace(self._waiting[0], best):
@@ -39,14 +39,14 @@ class Writer:
         self._begin(step, write)
 
     def wait(self) -> None:
-        """Lets the writes under way and waiting end, and raises what went wrong with them."""
+        """Wait until all writes have ended; raise their error."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         self.raise_error()
 
     def raise_error(self) -> None:
-        """Raises what went wrong, once."""
+        """Raise the error of a write, once."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -54,7 +54,7 @@ class Writer:
     def _begin(self, step: int | None, write: Callable[[], None]) -> None:
         self.wait()
         self._waiting, self._is_running = (step, write), True
-        # Not a daemon: a process that ends lets its last checkpoint be finished.
+        # Not a daemon: a process that exits finishes its last checkpoint.
         self._thread = threading.Thread(target=self._run, name="loopwright-save")
         self._thread.start()
 
@@ -70,7 +70,7 @@ class Writer:
                 self._error = error
 
     def _next(self) -> Callable[[], None] | None:
-        """The write whose turn it is; none after an error, with which the run will end."""
+        """Return the next write; none after an error, which will end the run."""
         with self._turn:
             write = None if self._error or self._waiting is None else self._waiting[1]
             self._waiting, self._is_running = None, write is not None

@@ -1,4 +1,9 @@
-"""Initial weights: a task starts from those of another run, or of a file, matched by name."""
+"""Initial weights of a task, from another run or a file, matched by name.
+
+weights = InitialWeights("runs/pretrained")
+weights.apply_once(task)      # loads them
+weights.apply_once(task)      # does nothing
+"""
 
 import contextlib
 import os
@@ -7,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import h5py
 import keras
@@ -19,7 +24,6 @@ from loopwright.checkpoints.store import Store
 from loopwright.errors import ConfigurationError, message
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
-from loopwright.task import variables as repeatable
 
 Shapes = Mapping[str, tuple[int, ...]]
 KINDS = "a run directory or a checkpoint in it, a .weights.h5 file, a tf.train.Checkpoint prefix"
@@ -29,25 +33,40 @@ _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 @dataclass(frozen=True)
 class Match:
-    """Which weights were found under their names."""
+    """The weights of a task compared with those of a source, by name and shape."""
 
     matched: list[str]
     missing: list[str]
-    """Of the task, and not in the source, or in another shape: these stay as they were."""
+    """Weights of the task that the source lacks, or has in a different shape: left unchanged."""
     unused: list[str]
-    """Of the source, and not in the task."""
+    """Weights of the source that the task lacks."""
+
+
+@final
+class InitialWeights:
+    """The weights that a trainer was given with `init_from`; None: none."""
+
+    def __init__(self, source: str | None) -> None:
+        self._source = source
+
+    def apply_once(self, task: Any) -> None:
+        """Load the weights into a task, the first time this is called."""
+        source, self._source = self._source, None
+        if source is not None:
+            start_from(task, source)
 
 
 def start_from(task: Any, source: str) -> Match:
-    """Gives a task the weights in `source`, as far as names and shapes agree; says which.
+    """Load the weights of `source` whose names and shapes match into a task; return the match.
 
-    Optimizers, metrics and seeds begin anew. A difference is a warning; no match at all an error.
+    Optimizers, metrics and seeds keep their initial state. A partial match is a warning, no match
+    an error.
     """
     match, load = _kind(Path(source))(task, Path(source))
     if not match.matched:
         raise ConfigurationError(
             message(
-                f"No weight in {source} fits this task.",
+                f"No weight in {source} matches this task.",
                 expected=_listed(match.missing),
                 received=_listed(match.unused),
                 do="check that the model is built, and built like the one that was saved",
@@ -57,10 +76,10 @@ def start_from(task: Any, source: str) -> Match:
     if match.missing or match.unused:
         warn_at_call(
             message(
-                f"{len(match.matched)} weights were taken from {source}, others were not found.",
-                expected=f"{_listed(match.missing)} (left as they were)" if match.missing else "",
+                f"{len(match.matched)} weights were loaded from {source}; the others do not match.",
+                expected=f"{_listed(match.missing)} (left unchanged)" if match.missing else "",
                 received=f"{_listed(match.unused)} (not used)" if match.unused else "",
-                do="nothing, if this is meant",
+                do="nothing, if this is intended",
             )
         )
     return match
@@ -75,7 +94,7 @@ def _kind(source: Path) -> Callable[[Any, Path], tuple[Match, Callable[[], objec
         return _from_tensorflow
     raise ConfigurationError(
         message(
-            "These are no weights to start from.",
+            "Not a source of weights.",
             expected=KINDS,
             received=f"init_from={os.fspath(source)!r}"
             + ("" if source.exists() else ", which does not exist"),
@@ -98,7 +117,7 @@ def _from_run(task: Any, source: Path) -> tuple[Match, Callable[[], object]]:
     table = {row["name"]: row for row in found.content.get("variables", [])}
     shapes = {name: tuple(row["shape"]) for name, row in table.items()}
     match = _matched(_shapes(own), shapes)
-    # What optimizers, metrics and seeds hold is not what anybody looks for here.
+    # State of optimizers, metrics and seeds is not expected to match.
     slots = {name for name in table if any(f"[{other}]" in name for other in table)}
     unused = [name for name in match.unused if "layers[" in name and name not in slots]
     match = Match(match.matched, match.missing, unused)
@@ -150,7 +169,7 @@ def _from_tensorflow(task: Any, source: Path) -> tuple[Match, Callable[[], objec
 
 
 def _trackable(root: Any) -> dict[str, Any]:
-    """The variables below an object, under the names that `tf.train.Checkpoint` gives them."""
+    """Return the variables below an object under the names that `tf.train.Checkpoint` uses."""
     view, found = tf.train.TrackableView(root), dict[str, Any]()
     todo, seen = [("", root)], {id(root)}
     while todo:
@@ -171,7 +190,7 @@ def _shapes(named: Mapping[str, Any]) -> Shapes:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keras warns of what does not fit, and NumPy of Keras; here it is told by name."""
+    """Silence the warnings of Keras and NumPy: a mismatch is reported here, by name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -199,7 +218,7 @@ def _matched(own: Shapes, found: Shapes) -> Match:
 
 
 def _weights(task: Any) -> dict[str, Any]:
-    """The weights of layers, and trainable variables of the task's own, by name."""
+    """Return the weights of layers and the trainable variables of the task itself, by name."""
     layers = variables.of_kind(keras.Layer, task)
     wanted = {id(weight.value) for layer in layers for weight in layer.weights}
     for part in variables.parts(task):
@@ -215,8 +234,8 @@ def _one_model(task: Any, source: Path) -> keras.Model:
         return models[0]
     raise ConfigurationError(
         message(
-            "It is not clear which model these weights belong to.",
-            expected="a task with one model, or one that is called self.model",
+            "Cannot tell which model these weights belong to.",
+            expected="a task with one model, or with one named self.model",
             received=f"{len(models)} models, and {source}",
             do="load them yourself before training: task.generator.load_weights(...)",
         )
@@ -233,4 +252,4 @@ def _unreadable(source: Path, reason: str) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(repeatable.shortened(names)) or "nothing"
+    return ", ".join(variables.shortened(names)) or "nothing"

@@ -1,4 +1,4 @@
-"""What lies in a run directory: checkpoints, their files and checksums, the variables in them."""
+"""A description of the checkpoints of a run: files, checksums, variables, environment."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,12 +23,12 @@ _BYTES = {"bool": 1} | {
 
 
 def inspected(run_dir: Path) -> dict[str, Any]:
-    """Everything that the checkpoints of a run tell, every byte of them verified."""
+    """Return a description of the checkpoints of a run; verify every byte."""
     found = Store(run_dir / "checkpoints").all()
     if not found:
         raise ConfigurationError(
             message(
-                "There is nothing to inspect.",
+                "This directory has no checkpoints.",
                 expected="a run directory with checkpoints",
                 received=str(run_dir),
                 do="check the path; `loopwright runs` lists the runs in a directory",
@@ -46,7 +46,7 @@ def inspected(run_dir: Path) -> dict[str, Any]:
 
 
 def position_bytes(checkpoint: Path, variables: Sequence[Mapping[str, Any]]) -> int:
-    """How much of a checkpoint is not variables: the place in the data, and what callbacks hold."""
+    """Return the bytes of a checkpoint that are not variables, mostly the position in the data."""
     known = sum(_variable(row)["bytes"] or 0 for row in variables)
     entries = read_manifest(checkpoint)["files"].items()
     files = sum(file["bytes"] for name, file in entries if name.startswith("state.data-"))

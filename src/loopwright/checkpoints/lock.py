@@ -1,15 +1,14 @@
-"""One process at a time in a run directory: a lock that the kernel releases with the process.
+"""The lock of a run directory: one process at a time, released by the kernel when it ends.
 
-    with run_lock.held(run_dir / "lock"):
+    with lock.held(run_dir / "lock"):
         ...
 
-The file stays when the lock is released; only the lock on it counts, so a killed process leaves
-nothing that has to be cleaned up.
+The file stays when the lock is released. Only the lock on it counts, so a killed process leaves
+nothing to clean up.
 """
 
 import contextlib
 import errno
-import fcntl
 import functools
 import json
 import os
@@ -39,13 +38,13 @@ class Lock:
         _release(before)
 
     def release(self) -> None:
-        """Let other processes have it."""
+        """Release the lock."""
         _release(self._handle)
 
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[Lock]:
-    """Holds the lock of a run directory; refuses if anybody else does."""
+    """Hold the lock of a run directory; raise if another process or another `fit` holds it."""
     lock = Lock(path)
     try:
         yield lock
@@ -59,8 +58,8 @@ def _taken(path: Path, tries: int = 10) -> int:
     _handles.add(handle)
     try:
         _lock(handle, path)
-        # If the directory was moved away between opening and locking, this is the lock of another
-        # one. A disk without inode numbers that stay cannot tell.
+        # If the directory was moved between opening and locking, this locks the moved one. On a
+        # file system without stable inode numbers that cannot be checked.
         if not tries or _is_in_place(handle, path):
             return handle
     except BaseException:
@@ -78,21 +77,21 @@ def _is_in_place(handle: int, path: Path) -> bool:
 
 
 def _release(handle: int) -> None:
-    if handle in _handles:  # not in a forked process, which has closed it
+    if handle in _handles:  # a forked process has closed it
         _handles.discard(handle)
         with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)
+            disk.unlock(handle)
         os.close(handle)
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds the lock right now; nothing is made or changed."""
+    """Return whether a process holds the lock now; create and change nothing."""
     try:
         handle = disk.opened(path.parent, path.name)
     except OSError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        disk.lock(handle, shared=True)
     except BlockingIOError:
         return True
     except OSError:
@@ -111,7 +110,7 @@ def _opened(path: Path) -> int:
 
 def _lock(handle: int, path: Path) -> None:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        disk.lock(handle)
     except BlockingIOError:
         raise _refusal(path, os.pread(handle, 1000, 0)) from None
     except OSError as error:
@@ -123,9 +122,8 @@ def _lock(handle: int, path: Path) -> None:
                 do="never start two processes in this run directory; nothing prevents it here",
             )
         )
-    with contextlib.suppress(OSError):  # a full disk is no reason: the lock is held
-        written = os.pwrite(handle, _this_process(), 0)
-        os.ftruncate(handle, written)
+    with contextlib.suppress(OSError):  # on a full disk the lock is held all the same
+        disk.overwrite(handle, _this_process())
 
 
 def _this_process() -> bytes:
@@ -136,7 +134,7 @@ def _refusal(path: Path, content: bytes) -> ConfigurationError:
     try:
         holder = json.loads(content)
         pid, host = int(holder["pid"]), str(holder["host"])
-    except (ValueError, TypeError, KeyError, RecursionError):  # it has not written it yet
+    except (ValueError, TypeError, KeyError, RecursionError):  # not written yet
         pid, host = 0, ""
     do = "wait until it ends, end it, or choose another run_dir"
     if pid <= 0:
@@ -150,7 +148,7 @@ def _refusal(path: Path, content: bytes) -> ConfigurationError:
         received = f"process {pid} holds it"
         do = f"wait until it ends, end it (kill {pid}), or choose another run_dir"
     else:
-        received = f"process {pid} held it and is gone; a process that it started still does"
+        received = f"process {pid} held it and has ended; a process that it started still holds it"
         do = f"end that process (fuser {path} names it), or choose another run_dir"
     return ConfigurationError(
         message(
@@ -178,14 +176,14 @@ def _unusable(path: Path, reason: str) -> ConfigurationError:
             f"The run directory {path.parent} cannot be locked.",
             expected=f"a file {path.name} that this process may write, or none",
             received=f"{path}: {reason}",
-            do="make the directory writable and move what is in the way, or choose another run_dir",
+            do="make the directory writable, move the existing file, or choose another run_dir",
         )
     )
 
 
 @functools.cache
 def _close_in_forked_processes() -> None:
-    # A forked data worker that outlives a killed run would hold the lock for it.
+    # A forked data worker that outlives a killed run would keep its lock.
     os.register_at_fork(after_in_child=_close_all)
 
 

@@ -1,4 +1,4 @@
-"""One checkpoint: a directory with a manifest that names every file, its size and its checksum."""
+"""One checkpoint: a directory whose manifest lists every file with its size and checksum."""
 
 import contextlib
 import errno
@@ -19,13 +19,13 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 MOST_MANIFEST_BYTES = 64 * 2**20
 
-# So fails reading what is damaged. Any other reason, like too many open files, says nothing about
-# the checkpoint, and must not make a run fall back to an older one.
+# Errors that mean damage. Any other, like too many open files, says nothing about the checkpoint,
+# and must not make a run fall back to an older one.
 _DAMAGE = {errno.EIO, errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO}
 
 
 class DamagedError(Exception):
-    """Why a directory is no checkpoint."""
+    """A directory is not a valid checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Checkpoint:
     step: int
     content: Mapping[str, Any]
     damage: str = ""
-    """What is wrong with it; empty if nothing is."""
+    """What is damaged; empty if the checkpoint is valid."""
 
 
 def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
-    """The checkpoint in a directory, compared with its manifest: names, sizes, every byte.
+    """Return the checkpoint in a directory, compared with its manifest: names, sizes, every byte.
 
     Nothing outside the directory is opened, whatever the manifest says.
     """
@@ -57,10 +57,10 @@ def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
             step, files = _checked(manifest)
             require_right_kinds(manifest["content"])
             if path.name.split(".")[0] != f"step-{step:08d}":
-                raise ValueError(f"it belongs to step {step}")
+                raise ValueError(f"the manifest belongs to step {step}")
             at = path
             _compare_names(set(files), set(disk.names(directory)) - {MANIFEST})
-            # Sizes first: they cost nothing.
+            # Sizes first: they are cheap.
             for name, expected in files.items():
                 at = path / name
                 with _opened(directory, name) as handle:
@@ -71,14 +71,14 @@ def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
                 at = path / name
                 with _opened(directory, name) as handle:
                     if _sha256(handle) != expected["sha256"]:
-                        raise ValueError("its checksum is another one")
+                        raise ValueError("checksum mismatch")
     except disk.UnsafeFileError as error:
         raise DamagedError(f"{at}: {error.reason}") from error
     except OSError as error:
         if error.errno in _DAMAGE:
             file = error.errno == errno.ENOTDIR
             raise DamagedError(f"{at}: {'not a directory' if file else error.strerror}") from error
-        do = "remove the cause and start again; nothing was changed"
+        do = "fix the cause and start again; nothing was changed"
         what = f"The checkpoint {path} could not be read."
         raise CheckpointError(message(what, received=f"{at}: {error.strerror}", do=do)) from error
     except (ValueError, RecursionError) as error:
@@ -87,7 +87,7 @@ def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
 
 
 def in_run(path: Path) -> tuple[Path, str]:
-    """The run directory of a checkpoint, and the checkpoint's name in it."""
+    """Return the run directory of a checkpoint, and the checkpoint's name in it."""
     run_dir = path.parent.parent
     return run_dir, path.relative_to(run_dir).as_posix()
 
@@ -100,15 +100,15 @@ def _parsed(handle: int) -> dict[str, Any]:
     manifest = json.loads(raw.decode("ascii"))
     if not isinstance(manifest, dict) or "format" not in manifest:
         raise ValueError("not a manifest")
-    # Byte for byte what would be written again: no key twice, no other spelling, the right sha256.
-    # This holds for every format, so that damage is told from a format of the future.
+    # Byte for byte what would be written now: no duplicate key, no other spelling, its own sha256.
+    # This holds for every format, so that damage is not mistaken for a newer format.
     if signed({key: value for key, value in manifest.items() if key != "sha256"}) != raw:
-        raise ValueError("its checksum is another one")
+        raise ValueError("checksum mismatch")
     return manifest
 
 
 def signed(manifest: Mapping[str, Any]) -> bytes:
-    """A manifest with its own checksum, as it is written."""
+    """Return the bytes of a manifest with its own checksum."""
     digest = hashlib.sha256(_json(manifest)).hexdigest()
     return _json({**manifest, "sha256": digest})
 
@@ -121,16 +121,16 @@ def _refuse_newer(path: Path, found: Any) -> None:
     if type(found) is int and found > FORMAT:
         raise CheckpointError(
             message(
-                f"The checkpoint {path} was made by a newer Loopwright.",
+                f"The checkpoint {path} was written by a newer version of Loopwright.",
                 expected=f"format {FORMAT} or older",
                 received=f"format {found}"[:100],
-                do="install the Loopwright that made it, or start a run in another run_dir",
+                do="install the version of Loopwright that wrote it, or choose another run_dir",
             )
         )
 
 
 def _checked(manifest: Mapping[str, Any]) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Step and files of a manifest that has the right form."""
+    """Return step and files of a manifest; raise if it does not have the form of this format."""
     step, files = manifest.get("step"), manifest.get("files")
     right = (
         manifest.keys() == {"format", "step", "files", "content", "sha256"}
@@ -169,24 +169,14 @@ def _compare_names(listed: set[str], present: set[str]) -> None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint that was verified."""
+    """Return the manifest of a verified checkpoint."""
     return json.loads(disk.read(*_within(path, MANIFEST)))
 
 
 def same_manifest(one: Path, other: Path) -> bool:
-    """Whether two directories hold the same checkpoint."""
+    """Return whether two directories hold the same checkpoint."""
     first, second = (disk.read(*_within(path, MANIFEST)) for path in (one, other))
     return first == second
-
-
-def sealed(path: Path) -> dict[str, Any]:
-    """Gives a file its mode and makes it durable; its entry in the manifest."""
-    with disk.directory(*in_run(path.parent)) as directory:
-        mode = os.fstat(directory).st_mode & 0o666
-        with _opened(directory, path.name) as handle:
-            os.fchmod(handle, mode)
-            os.fsync(handle)
-            return {"bytes": os.fstat(handle).st_size, "sha256": _sha256(handle)}
 
 
 def _within(path: Path, name: str) -> tuple[Path, str]:
@@ -208,20 +198,26 @@ def _sha256(handle: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_manifest(path: Path, content: bytes) -> None:
-    """Writes a manifest, durably."""
-    if len(content) > MOST_MANIFEST_BYTES:
+def write_manifest(directory: Path, step: int, content: Mapping[str, Any]) -> None:
+    """Write the manifest of the files in a directory, which makes it a checkpoint."""
+    with disk.directory(*in_run(directory)) as handle:
+        files = {name: _file_entry(handle, name) for name in disk.names(handle)}
+    manifest = {"format": FORMAT, "step": step, "files": files, "content": dict(content)}
+    raw = signed(manifest)
+    if len(raw) > MOST_MANIFEST_BYTES:
         raise CheckpointError(
             message(
-                f"The manifest {path} would be too large to be read again.",
+                f"The manifest {directory / MANIFEST} would be too large to read.",
                 expected=f"at most {MOST_MANIFEST_BYTES:,} bytes",
-                received=f"{len(content):,} bytes",
+                received=f"{len(raw):,} bytes",
                 do="keep large values as variables or files, not in the state of callbacks",
             )
         )
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    handle = disk.opened(*_within(path.parent, path.name), flags)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(handle)
+    with os.fdopen(disk.opened(*_within(directory, MANIFEST), flags), "wb") as file:
+        file.write(raw)
+
+
+def _file_entry(directory: int, name: str) -> dict[str, Any]:
+    with _opened(directory, name) as handle:
+        return {"bytes": os.fstat(handle).st_size, "sha256": _sha256(handle)}

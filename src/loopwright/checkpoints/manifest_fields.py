@@ -1,6 +1,6 @@
-"""The content of a checkpoint's manifest: values whose kind no version of Loopwright wrote.
+"""The fields of a manifest: rejects values of a type that no version of Loopwright wrote.
 
-A manifest may come from anybody, and its checksum only says that it is complete.
+A manifest may be untrusted, and its checksum only proves that it is complete.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,11 +11,11 @@ from loopwright.plans import plan_history
 
 _Check = Callable[[Any], bool]
 _MOST_NAMED = 5
-_MOST_SECONDS = 1e12  # what datetime can show, even as a sum over many calls of fit
+_MOST_SECONDS = 1e12  # datetime can show it, even as a sum over many calls of fit
 
 
 def wrong_fields(content: Mapping[str, Any]) -> list[str]:
-    """Return the names of fields whose values have the wrong kind; missing fields are not wrong.
+    """Return the names of fields whose values have the wrong type; missing fields are allowed.
 
     >>> wrong_fields({"leg": 0, "place": {"step": "three", "seconds": 2.5}, "read": []})
     ['place.step', 'read']
@@ -36,15 +36,15 @@ def wrong_fields(content: Mapping[str, Any]) -> list[str]:
 
 
 def require_right_kinds(content: Mapping[str, Any]) -> None:
-    """Raise a ValueError that names the fields whose values have the wrong kind."""
+    """Raise a ValueError that names the fields whose values have the wrong type."""
     found = wrong_fields(content)
     if found:
         more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-        raise ValueError(f"values of the wrong kind: {', '.join(found[:_MOST_NAMED])}{more}")
+        raise ValueError(f"values of the wrong type: {', '.join(found[:_MOST_NAMED])}{more}")
 
 
 def require_resumable(content: Mapping[str, Any]) -> None:
-    """Raise a KeyError with the name of a field that a run needs to resume, and that is missing."""
+    """Raise a KeyError with the name of a missing field that a run needs to resume."""
     for name, keys in _RESUMED.items():
         for key in keys:
             if key not in content[name]:
@@ -98,7 +98,7 @@ def _is_variable(value: Any) -> bool:
 
 
 def _is_callback(value: Any) -> bool:
-    # The state may be anything: a callback of one's own returns it from get_state.
+    # The state may be anything: a custom callback returns it from get_state.
     return isinstance(value, dict) and _is_text(value.get("class")) and "state" in value
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are kept, as values.
+"""Retention: which checkpoints of a run are kept, as values.
 
     Trainer(task, run_dir="runs/digits", keep=[KeepLatest(3), KeepBest("val_loss")])
 
@@ -19,8 +19,8 @@ from loopwright.errors import ConfigurationError, message
 Mode = Literal["auto", "min", "max"]
 
 
-# Short names count as whole words only: `layer2_mae` is no R², `indices` are no Dice.
-# `io_u` is what Keras makes of MeanIoU. Looked up first: a `dice_loss` and a `brier_score` fall.
+# Short names count as whole words only: `layer2_mae` is not R², `indices` is not Dice.
+# `io_u` is Keras' name for MeanIoU. Smaller is tested first: for `dice_loss` and `brier_score`.
 _SMALLER_IS_BETTER = re.compile(
     r"loss|error|entropy|perplexity|divergence|distance|residual|regret|violation|false_"
     r"|negative_log|deviance|hinge|log_?cosh"
@@ -33,17 +33,24 @@ _LARGER_IS_BETTER = re.compile(
     r"|(?<![a-z0-9])(acc|f1|f2|fbeta|f_beta|r2|iou|miou|io_u|dice|psnr|ssim|ap|map|ndcg|mrr|mcc"
     r"|kappa|chrf|elbo|hit|hits|hit_rate|top|tpr|tnr)(?![a-z])"
 )
-_OFTEN_MEANT = ("val_loss", "val_accuracy", "val_error", "val_precision", "val_recall", "val_score")
+_COMMON_METRICS = (
+    "val_loss",
+    "val_accuracy",
+    "val_error",
+    "val_precision",
+    "val_recall",
+    "val_score",
+)
 
 
 @dataclass(frozen=True)
 class KeepLatest:
-    """Keeps the newest `count` checkpoints.
+    """Keep the newest `count` checkpoints.
 
     >>> KeepLatest(0)
     Traceback (most recent call last):
-    loopwright.errors.ConfigurationError: The number of checkpoints to keep is not usable.
-      expected: a whole number from 1 on
+    loopwright.errors.ConfigurationError: Invalid number of checkpoints to keep.
+      expected: an integer, at least 1
       received: KeepLatest(count=0)
       do: KeepLatest(count=3) keeps three
     """
@@ -56,11 +63,11 @@ class KeepLatest:
 
 @dataclass(frozen=True)
 class KeepBest:
-    """Keeps the `count` checkpoints with the best validation scores by one metric.
+    """Keep the `count` checkpoints with the best validation scores by one metric.
 
     A validation that is among the best `count` so far is saved at once, whatever `save_every`
-    says. `trainer.restore("best")` goes by the first `KeepBest`, `restore("best", metric=...)` by
-    another.
+    says. `trainer.restore("best")` uses the first `KeepBest`, `restore("best", metric=...)` another
+    one.
 
     `metric` is a name as in the history: `val_loss`, or `val_NAME_loss` for a named validation
     set. `mode` is the direction: `"min"` if smaller values are better, `"max"` if larger ones are.
@@ -84,7 +91,7 @@ class KeepBest:
         if not isinstance(self.metric, str) or not self.metric:
             raise ConfigurationError(
                 message(
-                    "The metric that decides which checkpoints are best has no name.",
+                    "KeepBest needs the name of a metric.",
                     expected="a name as in the history",
                     received=repr(self.metric),
                     do='KeepBest("val_loss")',
@@ -94,26 +101,26 @@ class KeepBest:
         if self.mode not in ("auto", "min", "max"):
             raise ConfigurationError(
                 message(
-                    "This mode does not say which value is best.",
+                    "Unknown mode.",
                     expected='"min", "max" or "auto"',
                     received=repr(self.mode),
                     do=f'KeepBest({self.metric!r}, mode="min") keeps the smallest',
                 )
             )
-        # What may be a misspelled name is refused with the names that exist, which show later.
-        if not difflib.get_close_matches(self.metric, _OFTEN_MEANT, 1, cutoff=0.8):
+        # A name that may be misspelled is refused at the first validation, with the known names.
+        if not difflib.get_close_matches(self.metric, _COMMON_METRICS, 1, cutoff=0.8):
             require_direction(self)
 
     @property
     def larger_is_better(self) -> bool:
-        """Whether the largest value is the best one."""
+        """Whether larger values of the metric are better."""
         if self.mode == "auto":
             return bool(larger_is_better(self.metric))
         return self.mode == "max"
 
 
 def larger_is_better(metric: str) -> bool | None:
-    """Whether the name of a metric says that larger values are better; None if it does not say.
+    """Return whether larger values of a metric are better, by its name; None if unknown.
 
     >>> [larger_is_better(name) for name in ("val_accuracy", "val_mae", "val_wandering")]
     [True, False, None]
@@ -125,11 +132,11 @@ def larger_is_better(metric: str) -> bool | None:
 
 
 def require_direction(rule: KeepBest) -> None:
-    """Raise if nothing says whether smaller or larger values are better."""
+    """Raise if it is unknown whether smaller or larger values are better."""
     if rule.mode == "auto" and larger_is_better(rule.metric) is None:
         raise ConfigurationError(
             message(
-                f"The name {rule.metric!r} does not tell whether smaller or larger is better.",
+                f"Cannot tell from the name {rule.metric!r} whether smaller or larger is better.",
                 expected='mode="min" or mode="max"',
                 received=f"KeepBest({rule.metric!r})",
                 do=f'KeepBest({rule.metric!r}, mode="max") keeps the largest value',
@@ -142,7 +149,7 @@ Rule = KeepLatest | KeepBest
 
 @dataclass(frozen=True)
 class Entry:
-    """What retention knows of a checkpoint: its step, its leg, and the scores of its state."""
+    """A checkpoint as retention sees it: its step, its leg, and the scores of its state."""
 
     step: int
     leg: int
@@ -151,7 +158,7 @@ class Entry:
 
 
 def entry(step: int, content: Mapping[str, Any]) -> Entry:
-    """The entry of a checkpoint, from the content of its manifest."""
+    """Return the entry of a checkpoint, from the content of its manifest."""
     is_over = content["place"].get("is_over", False)
     return Entry(step, content["leg"], is_over, prefixed(measured(content)))
 
@@ -162,10 +169,10 @@ def is_readable(content: Mapping[str, Any]) -> bool:
 
 
 def measured(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The scores of exactly the state that a checkpoint holds; empty if it was not validated."""
+    """Return the scores of exactly the saved state; empty if it was not validated."""
     found = content.get("measured")
     if found is None:
-        # An older version saved the last scores of the epoch, perhaps those of an earlier step.
+        # Earlier versions saved the last scores of the epoch, perhaps those of an earlier step.
         place = content["place"]
         is_own = place.get("validated_step") == place.get("step")
         found = content.get("scores") if is_own else None
@@ -173,17 +180,17 @@ def measured(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def prefixed(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Validation scores under the names that they have in the history."""
+    """Return validation scores under their names in the history."""
     return {f"val_{name}": value for name, value in scores.items()}
 
 
 def best_rules(rules: Sequence[Rule]) -> list[KeepBest]:
-    """The rules that ask for the best checkpoints, in their order."""
+    """Return the `KeepBest` rules, in their order."""
     return [rule for rule in rules if isinstance(rule, KeepBest)]
 
 
 def recorded(rules: Sequence[Rule]) -> list[dict[str, Any]]:
-    """The rules that ask for the best checkpoints, as a checkpoint records them.
+    """Return the `KeepBest` rules as JSON values for a checkpoint.
 
     >>> recorded([KeepLatest(3), KeepBest("val_auc")])
     [{'metric': 'val_auc', 'count': 1, 'mode': 'max'}]
@@ -195,7 +202,7 @@ def recorded(rules: Sequence[Rule]) -> list[dict[str, Any]]:
 
 
 def recorded_in(content: Mapping[str, Any]) -> list[KeepBest] | None:
-    """The rules that a checkpoint recorded; None if it did not, or not readably."""
+    """Return the rules recorded in a checkpoint; None if they are missing or unreadable."""
     try:
         return [KeepBest(**rule) for rule in content["keep"]]
     except (KeyError, TypeError, ConfigurationError):
@@ -203,12 +210,12 @@ def recorded_in(content: Mapping[str, Any]) -> list[KeepBest] | None:
 
 
 def best_first(score: float, rule: KeepBest) -> float:
-    """A number that is smaller the better a score is."""
+    """Return a number that is smaller for a better score."""
     return -score if rule.larger_is_better else score
 
 
 def best(entries: Sequence[Entry], rule: KeepBest) -> list[int]:
-    """The steps where the metric was measured, the best first; of equals the earlier one.
+    """Return the steps where the metric was measured, the best first; of equals the earlier.
 
     >>> entries = [Entry(step, 1, False, {"val_loss": abs(step - 2)}) for step in (1, 2, 3)]
     >>> best(entries, KeepBest("val_loss"))
@@ -231,7 +238,7 @@ def _is_finite(score: Real) -> bool:
 
 
 def kept(entries: Sequence[Entry], rules: Sequence[Rule]) -> set[int]:
-    """The steps whose checkpoints stay: what any rule keeps, the newest, the end of each leg.
+    """Return the steps to keep: those of any rule, the newest, the end of each leg.
 
     >>> entries = [Entry(step, 1, False, {"val_loss": abs(step - 2)}) for step in (1, 2, 3, 4)]
     >>> kept(entries, [KeepLatest(1), KeepBest("val_loss")])
@@ -247,7 +254,7 @@ def kept(entries: Sequence[Entry], rules: Sequence[Rule]) -> set[int]:
 
 @final
 class BestSoFar:
-    """The validations of a run that its `KeepBest` rules keep, as far as it has come.
+    """The validations so far that the `KeepBest` rules of a run keep.
 
     >>> found = BestSoFar([KeepBest("val_loss")], [])
     >>> [found.add(step, {"loss": loss}) for step, loss in ((10, 0.5), (20, 0.7), (30, 0.4))]
@@ -265,17 +272,17 @@ class BestSoFar:
         return {step for steps in ranked for step in steps}
 
     def add(self, step: int, scores: Mapping[str, Any]) -> bool:
-        """Adds a validation; whether a rule keeps it."""
+        """Add a validation; return whether a rule keeps it."""
         self._entries.append(Entry(step, 0, False, prefixed(scores)))
         return step in self.steps
 
     def go_back(self, step: int) -> None:
-        """Forgets what came after a step."""
+        """Remove the validations after a step."""
         self._entries = [entry for entry in self._entries if entry.step <= step]
 
 
 def require_measured(rules: Sequence[KeepBest], scores: Mapping[str, Any]) -> None:
-    """Raises if a validation does not give the metric of a rule, with the names that exist."""
+    """Raise if a validation does not report the metric of a rule; list the known names."""
     known = prefixed(scores)
     for rule in rules:
         value = known.get(rule.metric)
@@ -287,7 +294,7 @@ def require_measured(rules: Sequence[KeepBest], scores: Mapping[str, Any]) -> No
         is_known = rule.metric in known
         raise ConfigurationError(
             message(
-                f"No checkpoint can be the best by {rule.metric!r}: "
+                f"Cannot keep the best checkpoint by {rule.metric!r}: "
                 + ("it is not a single number." if is_known else "validation does not report it."),
                 expected=f"one of {', '.join(known) or 'the validation scores (there are none)'}",
                 received=repr(rule),
@@ -302,8 +309,8 @@ def _check_count(rule: Rule, count: object) -> None:
     if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
         raise ConfigurationError(
             message(
-                "The number of checkpoints to keep is not usable.",
-                expected="a whole number from 1 on",
+                "Invalid number of checkpoints to keep.",
+                expected="an integer, at least 1",
                 received=repr(rule),
                 do=f"{type(rule).__name__}(count=3) keeps three",
             )
@@ -311,7 +318,7 @@ def _check_count(rule: Rule, count: object) -> None:
 
 
 DEFAULT_KEEP: tuple[Rule, ...] = (KeepLatest(3), KeepBest("val_loss"))
-"""The rules of a trainer that was given none."""
+"""The rules of a trainer without `keep`."""
 
 
 @final
@@ -324,13 +331,13 @@ class Best(NamedTuple):
 
 
 def kept_best(checkpoints: Sequence[Checkpoint]) -> list[KeepBest] | None:
-    """The `KeepBest` rules of the newest whole checkpoint; None if it recorded none."""
+    """Return the `KeepBest` rules of the newest valid checkpoint; None if it has none."""
     whole = [c for c in checkpoints if not c.damage]
     return recorded_in(whole[-1].content) if whole else None
 
 
 def best_of(checkpoints: Sequence[Checkpoint], rule: KeepBest) -> Best | None:
-    """The best of some whole checkpoints."""
+    """Return the best of some valid checkpoints."""
     entries = {c.step: entry(c.step, c.content) for c in checkpoints}
     ranked = best(list(entries.values()), rule)
     if not ranked:

@@ -1,4 +1,4 @@
-"""A run directory: what is saved in it, and what is found in it when a run starts again."""
+"""A run directory: what is saved in it, and what a resumed run finds in it."""
 
 import contextlib
 import json
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, final
 
 from loopwright import disk
-from loopwright.checkpoints import lock as run_lock
 from loopwright.checkpoints import retention, tensors
 from loopwright.checkpoints.background_writer import Writer
 from loopwright.checkpoints.inspection import position_bytes
+from loopwright.checkpoints.local_backend import LocalBackend, unused_path
 from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.retention import (
     DEFAULT_KEEP,
@@ -24,7 +24,7 @@ from loopwright.checkpoints.retention import (
     kept_best,
 )
 from loopwright.checkpoints.snapshot import Snapshot, parsed
-from loopwright.checkpoints.store import Store
+from loopwright.checkpoints.store import Backend, Store
 from loopwright.data import reader
 from loopwright.errors import ConfigurationError, message
 from loopwright.plans import plan_history
@@ -32,84 +32,73 @@ from loopwright.plans.plan_history import PlanHistory
 from loopwright.step_warnings import warn_at_call
 
 CONFIG = "config.yaml"
-"""What the command line writes down; a run that starts over keeps it."""
-_LOCK, _EXPORT = "lock", "export"
+"""The config that the command line writes; a run that starts over keeps it."""
+_EXPORT = "export"
 _MOST_POSITION_BYTES = 64 * 2**20
 
 
 @final
 class Run:
-    """A run directory; `fresh` moves what it holds aside when it is first opened."""
+    """A run directory; `fresh` moves its content aside when it is first opened.
+
+    `backend` keeps the checkpoints; None: `checkpoints/` of the run directory.
+    """
 
     def __init__(
-        self, directory: str | os.PathLike[str], rules: Sequence[Rule], *, fresh: bool = False
+        self,
+        directory: str | os.PathLike[str],
+        rules: Sequence[Rule],
+        *,
+        fresh: bool = False,
+        backend: Backend | None = None,
     ) -> None:
         path = Path(directory)
-        # The run directory may be a symlink: the run is kept where it leads.
+        # The run directory may be a symlink: the run is kept at its target.
         self.directory = path.resolve() if path.is_symlink() else path
-        self._lock: run_lock.Lock | None = None
         self._fresh = fresh
         self.rules = rules
-        self._store = Store(self.directory / "checkpoints")
+        self._backend = backend or LocalBackend(self.directory / "checkpoints")
+        self._store = Store(self._backend)
         self._writer = Writer()
         self.written_leg: int | None = None
-        """The leg of the last checkpoint that this process has brought to disk."""
-        self._told_of_position = False
+        """The leg of the last checkpoint that this process has written."""
+        self._has_warned_of_position = False
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
-        """Holds the directory for one process."""
+        """Hold the directory for this process."""
         self._make()
-        with run_lock.held(self.directory / _LOCK) as lock:
-            self._lock = lock
-            try:
-                if self._fresh:
-                    moved = self.move_aside()
-                    if moved is not None:
-                        text = f"Previous run moved to {moved}."
-                        warn_at_call(text)
-                    self._fresh = False
-                self._store.clean()
-                yield
-            finally:
-                self._lock = None
+        with self._backend.lock():
+            if self._fresh:
+                moved = self.move_aside()
+                if moved is not None:
+                    warn_at_call(f"Previous run moved to {moved}.")
+                self._fresh = False
+            self._backend.clean()
+            yield
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
-        """At the end everything that was saved in it is on disk."""
+        """Wait at the end until everything that was saved is on disk."""
         try:
             yield
         except BaseException:
-            # What is already failing is more important than what else fails.
+            # The first error matters more than one of the writer.
             with contextlib.suppress(Exception):
                 self._writer.wait()
             raise
         self._writer.wait()
 
     def move_aside(self) -> Path | None:
-        """Rename the directory, make a new one in its place, and hold that; nothing is deleted.
+        """Move the run aside and hold an empty one in its place; return where; None if empty.
 
-        Only while the directory is opened: no other process is in it then. The new directory is
-        locked before it has its name, and the old one until then. Return where the old one is;
-        None if it was empty.
+        Only while the directory is opened: no other process uses it then. Nothing is deleted.
         """
-        if self._lock is None:
-            raise RuntimeError("a run directory is moved aside only while it is opened")
-        if disk.names(self.directory) == [_LOCK]:
-            return None
         with self._explaining("moved aside"):
-            aside, new = disk.names_for_exchange(self.directory)
-            successor = run_lock.Lock(new / _LOCK)
-            try:
-                disk.exchange(self.directory, aside, new)
-            except BaseException:
-                successor.release()
-                raise
-        self._lock.become(successor)
-        return aside
+            return self._backend.move_run_aside()
 
     def export_directory(self) -> Path:
-        """The directory for exports; made if it is missing."""
+        """Return the directory for exports; make it if it is missing."""
         self._make()
         disk.make_directory(self.directory, _EXPORT)
         return self.directory / _EXPORT
@@ -124,7 +113,7 @@ class Run:
         Only while the directory is opened. The config is the one of this start, and stays.
         """
         if leg:
-            aside = disk.unused_beside(self.directory)
+            aside = unused_path(self.directory)
             disk.make_run_directory(aside)
             self._store.move_after(self.end_of(leg - 1)[0].step, aside)
             return aside
@@ -137,25 +126,25 @@ class Run:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether there is any, whole or damaged."""
-        return bool(self._store.all())
+        """Whether the run has checkpoints, valid or damaged."""
+        return bool(self._backend.steps())
 
     def newest(self) -> "tuple[Checkpoint, Snapshot] | None":
-        """The newest checkpoint that is whole."""
+        """Return the newest valid checkpoint; None if there is none."""
         found = self._store.newest()
         return None if found is None else (found, parsed(found))
 
     @property
     def asked_rules(self) -> list[KeepBest]:
-        """The `KeepBest` rules that a person passed; none if the trainer has its default rules."""
+        """The `KeepBest` rules that the user passed; none if the trainer has its default rules."""
         return [] if self.rules is DEFAULT_KEEP else best_rules(self.rules)
 
     def entries(self) -> list[Entry]:
-        """What retention knows of the whole checkpoints, the oldest first."""
+        """Return what retention knows of the valid checkpoints, the oldest first."""
         return [retention.entry(c.step, c.content) for c in self._whole()]
 
     def chosen(self, which: "str | int", metric: str | None = None) -> tuple[Checkpoint, Snapshot]:
-        """The checkpoint of a step, the "last" one, or the "best" by a rule of the run."""
+        """Return the checkpoint of a step, the "last" one, or the "best" by a rule of the run."""
         if metric is not None and which != "best":
             raise ConfigurationError(
                 message(
@@ -177,8 +166,8 @@ class Run:
                 return self._at(found.step)
             raise ConfigurationError(
                 message(
-                    "No checkpoint of this run is the best one.",
-                    expected=f"checkpoints with a score {rule.metric!r}",
+                    f"This run has no checkpoint with a score {rule.metric!r}.",
+                    expected="a checkpoint that was saved right after a validation",
                     received=f"none in {self.directory}",
                     do='pass validation_data to fit, name another metric with KeepBest("..."),'
                     ' or restore "last"',
@@ -189,7 +178,7 @@ class Run:
         else:
             raise ConfigurationError(
                 message(
-                    "This does not name a checkpoint.",
+                    "Unknown checkpoint.",
                     expected='"best", "last" or a step',
                     received=repr(which),
                     do='call restore("best")',
@@ -205,9 +194,9 @@ class Run:
         )
 
     def best_rule(self, metric: str | None = None) -> KeepBest:
-        """The rule that "best" goes by: the first `KeepBest`, or the one of a metric.
+        """Return the rule that decides what is "best": the first `KeepBest`, or that of a metric.
 
-        A trainer with its default rules goes by the rules that the run was trained with.
+        A trainer with its default rules uses the rules that the run was trained with.
         """
         recorded = kept_best(self._whole())
         rules = self.asked_rules or recorded or best_rules(self.rules) or [KeepBest()]
@@ -224,7 +213,7 @@ class Run:
         return found[0]
 
     def best(self, rule: KeepBest) -> tuple[float, int] | None:
-        """The best score that is saved, and its step."""
+        """Return the best saved score, and its step."""
         found = best_of(self._whole(), rule)
         return None if found is None else (found.score, found.step)
 
@@ -237,7 +226,7 @@ class Run:
         return found, parsed(found)
 
     def end_of(self, leg: int) -> tuple[Checkpoint, Snapshot]:
-        """The checkpoint with which a leg ended; the last one, if it was asked for more epochs."""
+        """Return the checkpoint at the end of a leg; the last one, if its epochs were raised."""
         for found in reversed(self._whole()):
             if found.content["leg"] == leg and found.content["place"].get("is_over"):
                 return self._at(found.step)
@@ -246,20 +235,20 @@ class Run:
                 f"The end of leg {leg + 1} is missing from this run.",
                 expected=f"a checkpoint at the end of each leg in {self.directory}",
                 received="checkpoints of a later leg only",
-                do='to score or export what is trained, call restore("last"); to train on from '
-                f"it, start a new run with init_from={os.fspath(self.directory)!r}; to train "
-                "again from the beginning, choose another run_dir",
+                do='to evaluate or export the trained weights, call restore("last"); to continue '
+                f"from them, start a new run with init_from={os.fspath(self.directory)!r}; to "
+                "train again from the beginning, choose another run_dir",
             )
         )
 
-    def go_on_from(self, checkpoint: Checkpoint) -> None:
-        """Sets later checkpoints aside: the next start must not find what is abandoned now."""
+    def set_aside_after(self, checkpoint: Checkpoint) -> None:
+        """Set later checkpoints aside: the next start must not find abandoned ones."""
         self._store.set_aside_after(checkpoint.step)
 
     def set_failures_aside(self) -> None:
-        """Sets checkpoints aside that were written when the data had already failed further on.
+        """Set checkpoints aside that had already prefetched the bad data.
 
-        They would fail again after it was mended.
+        They would fail again after the data was fixed.
         """
         self._writer.wait()
         last_good = None
@@ -270,21 +259,21 @@ class Run:
                 last_good = found.step
                 break
         if self._store.set_aside_after(-1 if last_good is None else last_good):
-            again = "from its beginning" if last_good is None else f"from step {last_good:,}"
+            where = "the beginning" if last_good is None else f"step {last_good:,}"
             warn_at_call(
-                "Later checkpoints had read the data ahead that has failed, and are set aside: "
-                f"started again, this run goes on {again}."
+                "Checkpoints that had prefetched the bad data were set aside: started again, this "
+                f"run resumes from {where}."
             )
 
     def plans(self, snapshot: Snapshot) -> PlanHistory:
-        """The plans of the run: as far as `plan.json` tells, or else until the snapshot."""
+        """Return the plans of the run from `plan.json`, or those of the snapshot."""
         saved, recorded = plan_history.parsed(snapshot.plans), self.recorded_plans()
         if recorded is not None and recorded.until(snapshot.step).changes == saved.changes:
             return recorded
         return saved
 
     def recorded_plans(self) -> PlanHistory | None:
-        """What `plan.json` tells; None if it cannot be read."""
+        """Return the content of `plan.json`; None if it cannot be read."""
         try:
             known = plan_history.parsed(json.loads(disk.read(self.directory, "plan.json")))
         except disk.UnsafeFileError:
@@ -301,11 +290,11 @@ class Run:
         sync: Callable[[], None],
         best_steps: Container[int] | None = None,
     ) -> None:
-        """Writes a checkpoint in the background; `held` are tensors that nobody changes.
+        """Write a checkpoint in the background; `held` are tensors that do not change any more.
 
-        Those `required` to be finite are looked at first; `sync` brings to disk what the
+        Those `required` to be finite are checked first; `sync` flushes the files that the
         checkpoint refers to. With `best_steps` the checkpoint is written only because it is one of
-        these: it may wait for the write under way, until a newer best replaces it.
+        these: it may wait for the current write, until a newer best replaces it.
         """
 
         def write() -> None:
@@ -325,24 +314,24 @@ class Run:
             self._writer.queue(snapshot.step, write, best_steps)
 
     def _report_position(self, path: Path, snapshot: Snapshot) -> None:
-        """Tells once of a place in the data that makes checkpoints large."""
+        """Warn once if the position in the data makes checkpoints large."""
         taken_bytes = position_bytes(path, snapshot.variables)
-        if taken_bytes > _MOST_POSITION_BYTES and not self._told_of_position:
-            self._told_of_position = True
+        if taken_bytes > _MOST_POSITION_BYTES and not self._has_warned_of_position:
+            self._has_warned_of_position = True
             warn_at_call(
                 message(
-                    f"The place in the data takes {taken_bytes >> 20:,} MB of each checkpoint.",
+                    f"The position in the data takes {taken_bytes >> 20:,} MB of each checkpoint.",
                     do="shuffle file names or indices instead of examples, use a smaller shuffle "
                     "buffer, or save the number of batches only: lw.Stream(dataset, replay=True)",
                 )
             )
 
     def wait(self) -> None:
-        """Until everything is on disk; raises what went wrong."""
+        """Wait until everything is on disk; raise the error of a failed write."""
         self._writer.wait()
 
     def write_plans(self, plans: PlanHistory) -> None:
-        """Keeps `plan.json` up to date, on disk before the plan is used."""
+        """Write `plan.json` durably, before the plan that it ends with is used."""
         with self._explaining("written to"):
             disk.write_whole(self.directory, "plan.json", plans.text().encode(), durable=True)
 
@@ -366,7 +355,7 @@ class Run:
 
 
 def _warn_of_missed(step: int, rule: KeepBest, whole: Sequence[Checkpoint]) -> None:
-    """Warns if better validations may have gone unsaved, since no rule asked for them."""
+    """Warn if better validations may not have been saved, because no rule required it."""
     wanted = rule.metric, rule.larger_is_better
     for found in whole:
         rules = retention.recorded_in(found.content)

@@ -1,4 +1,4 @@
-"""Snapshot: a moment of a run without its tensors, as JSON; and how far its leg was asked to go."""
+"""Snapshot: the state of a run without its tensors, as JSON, and the target of its leg."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from loopwright.task.variables import Row, shape_text, shortened
 
 @dataclass(frozen=True)
 class Reached:
-    """Where the newest checkpoint stands, and how far its leg was asked to go."""
+    """The place of the newest checkpoint, and the target of its leg."""
 
     leg: int
     place: Place
@@ -24,25 +24,25 @@ class Reached:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A moment of a run: everything but its tensors."""
+    """The state of a run at one moment, except for its tensors."""
 
     leg: int
     until: str
     place: Place
     scores: Mapping[str, Any]
-    """Of the last validation in the epoch, perhaps some steps earlier."""
+    """The scores of the last validation in the epoch, perhaps some steps earlier."""
     first_step: int
     first_epoch: int
     read: Read
     """What the leg has read of its data."""
     data: Mapping[str, Any]
     batch: Any
-    """What batches are like; None without data, or if that cannot be written down."""
+    """The structure of batches; None without data, or if it cannot be written as JSON."""
     has_data: bool
     lengths: Mapping[str, int]
-    """How many bytes the files had that grow with the run, like `metrics.jsonl`."""
+    """The lengths in bytes of the files that grow with the run, like `metrics.jsonl`."""
     passed_over: Sequence[int]
-    """Steps whose batch was left out."""
+    """Steps whose batch was skipped."""
     tally: Mapping[str, Any]
     history: Mapping[str, Any]
     callbacks: Sequence[Mapping[str, Any]]
@@ -50,24 +50,24 @@ class Snapshot:
     variables: Sequence[Mapping[str, Any]]
     environment: Mapping[str, Any]
     exact_until_step: int | None = None
-    """Since when the bits may differ from those of a run that was never interrupted."""
+    """The step after which the bits may differ from those of an uninterrupted run."""
     measured: Mapping[str, Any] | None = None
     """The scores of exactly this state; empty if it was not validated."""
     keep: Sequence[Mapping[str, Any]] | None = None
     """The `KeepBest` rules of the run; None: written by a version that did not record them."""
     declared: Mapping[str, Any] = field(default_factory=dict)
-    """What the program asked for when the leg began; empty in checkpoints of earlier versions."""
+    """The settings of the program when the leg began; empty in checkpoints of earlier versions."""
     inexact: Mapping[str, Any] = field(default_factory=dict)
     """Why the run cannot be resumed exactly; empty if it can."""
 
     @property
     def step(self) -> int:
-        """How many steps the whole run had done."""
+        """The number of steps of the whole run."""
         return self.first_step + self.place.step
 
     @property
     def reached(self) -> Reached:
-        """How far the run had come."""
+        """The place that the run had reached."""
         return Reached(self.leg, self.place, every(self.until))
 
 
@@ -85,8 +85,8 @@ def parsed(checkpoint: Checkpoint) -> Snapshot:
                 f"The checkpoint {checkpoint.path} is not the checkpoint of a training run.",
                 expected="the fields that Trainer.fit writes",
                 received=f"{type(error).__name__}: {error}",
-                do="install the Loopwright that made it, put a copy back, or choose another "
-                "run_dir",
+                do="install the version of Loopwright that wrote it, restore a copy, or choose "
+                "another run_dir",
             )
         ) from None
 

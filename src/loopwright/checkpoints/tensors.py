@@ -1,8 +1,8 @@
-"""The bytes of a run: its variables and iterators as tensors, held, written, read, put back.
+"""The tensors of a run: variables and iterators copied, written, read and assigned.
 
-    held = snapshot(state.named(task))      # at a stop; training may go on
-    write(directory / "state", held)        # in any thread
-    assign(state.named(task), read(directory / "state"))
+    held = snapshot(variables.named(task))      # at a stop; training may continue
+    write(directory / "state", held)            # in any thread
+    assign(variables.named(task), read(directory / "state"))
 
 The files are TensorFlow's own, `state.index` and `state.data-00000-of-00001`: each tensor has a
 checksum, and iterators of `tf.data` are tensors too.
@@ -21,12 +21,11 @@ import tensorflow as tf
 
 from loopwright.compat.out_of_memory import out_of_memory_explained
 from loopwright.errors import CheckpointError, NotFiniteError, message
-from loopwright.task import variables as repeatable
-from loopwright.task import variables as state
+from loopwright.task import variables as task_variables
 
 
 def snapshot(variables: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """The values as they are now; a variable that changes later leaves its old bytes to them.
+    """Return the current values; they stay the same when the variables change.
 
     >>> weight = tf.Variable([1.0])
     >>> held = snapshot({"weight": weight})
@@ -34,15 +33,15 @@ def snapshot(variables: Mapping[str, Any]) -> dict[str, tf.Tensor]:
     >>> held["weight"].numpy().tolist()
     [1.0]
     """
-    return {name: state.replicas(v)[0].read_value() for name, v in variables.items()}
+    return {name: task_variables.replicas(v)[0].read_value() for name, v in variables.items()}
 
 
 def write(prefix: Path, tensors: Mapping[str, Any]) -> None:
-    """Writes `<prefix>.index` and `<prefix>.data-00000-of-00001`. Nothing is flushed to disk.
+    """Write `<prefix>.index` and `<prefix>.data-00000-of-00001` without flushing them to disk.
 
-    The same tensors give the same bytes. An error of the disk is raised as TensorFlow words it.
+    The same tensors give the same bytes. Errors of the disk are raised by TensorFlow.
     """
-    names = sorted(tensors)  # in which order they are given shows in the bytes
+    names = sorted(tensors)  # the order changes the bytes
     with tf.device("CPU:0"):
         tf.raw_ops.SaveV2(
             prefix=os.fspath(prefix),
@@ -52,11 +51,11 @@ def write(prefix: Path, tensors: Mapping[str, Any]) -> None:
         )
 
 
-def read(prefix: Path, table: Sequence[repeatable.Row] | None = None) -> dict[str, tf.Tensor]:
-    """Everything that `write` wrote, or what `table` names; checksums are compared on the way.
+def read(prefix: Path, table: Sequence[task_variables.Row] | None = None) -> dict[str, tf.Tensor]:
+    """Return the tensors that `write` wrote, or those in `table`; verify their checksums.
 
-    Raises one error that names the files, whatever is wrong with them. With a table, names, dtypes
-    and shapes are compared before anything is read.
+    Any damage raises a CheckpointError that names the files. With a table, names, dtypes and shapes
+    are compared before anything is read.
     """
     with _explained(prefix), _without_wildcards(prefix) as plain:
         reader = tf.train.load_checkpoint(plain)
@@ -79,31 +78,31 @@ def read(prefix: Path, table: Sequence[repeatable.Row] | None = None) -> dict[st
 
 
 def assign(named: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-    """Gives every variable its tensor, on all replicas; `tensors` may hold more than these.
+    """Assign every variable its tensor, on all replicas; additional tensors are ignored.
 
     All are compared first: after an error, no variable has changed.
     """
-    for row in state.table(named):
+    for row in task_variables.table(named):
         tensor = tensors.get(row["name"])
         found = None if tensor is None else (tensor.dtype.name, tensor.shape.as_list())
         misfit = _misfit(row["name"], row["dtype"], row["shape"], found)
         if misfit:
             raise CheckpointError(
                 message(
-                    "The tensors do not fit the variables of the task; none was changed.",
+                    "The tensors do not match the variables of the task; none was changed.",
                     expected="a tensor of the same dtype and shape for every variable",
                     received=misfit,
-                    do="restore the task as it was when they were saved",
+                    do="use the task that they were saved with",
                 )
             )
     with out_of_memory_explained("The state of a checkpoint cannot be restored"):
         for name, variable in named.items():
-            for own in state.replicas(variable):
+            for own in task_variables.replicas(variable):
                 own.assign(tensors[name], read_value=False)
 
 
 def digest(tensors: Mapping[str, Any]) -> str:
-    """A checksum over names, dtypes, shapes and bytes: equal for runs that are equal to the bit.
+    """Return a checksum of names, dtypes, shapes and bytes: equal if runs are bit-identical.
 
     >>> one, two = {"a": tf.constant([0.0])}, {"a": tf.constant([-0.0])}
     >>> digest(one) == digest(dict(one)), digest(one) == digest(two)
@@ -118,7 +117,7 @@ def digest(tensors: Mapping[str, Any]) -> str:
 
 
 def non_finite(tensors: Mapping[str, Any]) -> list[str]:
-    """The names of tensors that hold NaN or infinity.
+    """Return the names of tensors with NaN or infinity.
 
     >>> non_finite({"loss": tf.constant([1.0, float("nan")]), "step": tf.constant(3)})
     ['loss']
@@ -127,16 +126,16 @@ def non_finite(tensors: Mapping[str, Any]) -> list[str]:
 
 
 def require_finite(tensors: Mapping[str, Any], step: int) -> None:
-    """Raises if any tensor holds NaN or infinity: such a state must not become a checkpoint."""
+    """Raise if a tensor has NaN or infinity: such a state must not be saved."""
     names = non_finite(tensors)
     if names:
         raise NotFiniteError(
             message(
-                f"After step {step} the run holds NaN or infinity, and is not saved.",
+                f"After step {step} the state contains NaN or infinity, and is not saved.",
                 expected="finite numbers in every variable",
-                received=", ".join(repeatable.shortened(names)),
+                received=", ".join(task_variables.shortened(names)),
                 do="lower the learning rate or clip gradients (the optimizer's clipnorm=), and "
-                "look for bad examples in the data; the earlier checkpoints are untouched",
+                "look for bad examples in the data; earlier checkpoints are unchanged",
             ),
             step=step,
         )
@@ -147,13 +146,13 @@ def _is_finite(tensor: Any) -> bool:
         return _is_finite(tf.math.real(tensor)) and _is_finite(tf.math.imag(tensor))
     if not tensor.dtype.is_floating:
         return True
-    # A sum is quicker, but large numbers may have none.
+    # A sum is faster, but overflows with large numbers.
     is_finite = tf.math.is_finite(tf.reduce_sum(tensor))
     return bool(is_finite) or bool(tf.reduce_all(tf.math.is_finite(tensor)))
 
 
 def _serialized(tensor: Any) -> bytes:
-    # One by one: as a whole, the state of an iterator may be too large to be serialised.
+    # One by one: the state of an iterator may be too large to be serialized as a whole.
     items = tf.unstack(tensor) if tensor.dtype == tf.variant and tensor.shape.rank else [tensor]
     return b"".join(tf.io.serialize_tensor(item).numpy() for item in items)
 
@@ -164,7 +163,7 @@ def _misfit(
     shape: Sequence[int | None] | None,
     found: tuple[str, Sequence[int]] | None,
 ) -> str | None:
-    """What is wrong with a tensor that was found for a name."""
+    """Return how a found tensor differs from the expected one; None if it matches."""
     if found is None:
         return f"{name} is missing"
     fits = shape is None or len(shape) == len(found[1])
@@ -172,8 +171,8 @@ def _misfit(
         fits = all(a in (None, b) for a, b in zip(shape, found[1], strict=True))
     if fits and dtype == found[0]:
         return None
-    wanted, is_now = (f"{d} {repeatable.shape_text(s)}" for d, s in ((dtype, shape), found))
-    return f"{name} should be {wanted}, and is {is_now}"
+    wanted, is_now = (f"{d} {task_variables.shape_text(s)}" for d, s in ((dtype, shape), found))
+    return f"{name} should be {wanted}, but is {is_now}"
 
 
 @contextlib.contextmanager
@@ -184,21 +183,21 @@ def _explained(prefix: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:  # damaged files raise many kinds
-        # Without what TensorFlow puts around it: the node and the operation.
+        # Without the node and the operation that TensorFlow adds.
         reason = str(error).rpartition("}} ")[2].removesuffix(" [Op:RestoreV2]")
         raise CheckpointError(
             message(
                 f"The tensors in {prefix}.index and {prefix}.data-00000-of-00001 cannot be read.",
                 expected="both files as they were written",
                 received=reason,
-                do="restore them from a copy, or go on from an earlier checkpoint",
+                do="restore them from a copy, or resume from an earlier checkpoint",
             )
         ) from error
 
 
 @contextlib.contextmanager
 def _without_wildcards(prefix: Path) -> Iterator[str]:
-    """A path to the same files that TensorFlow does not take for a pattern, as it does `run[1]`."""
+    """Yield a path to the same files without wildcards, like those of `run[1]`."""
     path = os.path.abspath(prefix)
     if not set(path) & set("[]*?\\"):
         yield path

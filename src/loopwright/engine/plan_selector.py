@@ -15,7 +15,6 @@ from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.trace import Built
 from loopwright.events import PlanChosen
 from loopwright.loop.clock import Stopwatch
-from loopwright.plans import plan_history
 from loopwright.plans.plan import WORDS, Plan, Terms, objection, plan_of, refuse, settled
 from loopwright.plans.plan_history import (
     Choice,
@@ -24,7 +23,9 @@ from loopwright.plans.plan_history import (
     PlanRecorder,
     Recorded,
     Replayed,
+    decide,
     load,
+    recall,
 )
 from loopwright.plans.tuner import Budget, Candidate, Compiler, Tuner
 from loopwright.task import variables
@@ -90,7 +91,6 @@ class PlanSelector:
         self._asked, self._compiled, self._task = asked, compiled, task
         self._tuners: dict[Any, Tuner] = {}
         self._tuner: Tuner | None = None
-        self._untold: Choice | None = None
         self._identity = ""
         self._recorder: PlanRecorder | None = None
         self._done_before: PlanHistory | None = None
@@ -131,7 +131,7 @@ class PlanSelector:
     def _pilot(
         self, feed: Feed | None, compiler: Compiler, watch: Stopwatch, budget: Budget
     ) -> Pilot:
-        self._tuner = self._untold = None
+        self._tuner = None
         terms = self._compiled.terms(feed)
         if self._asked is not None:
             for change in self._asked.changes:
@@ -146,14 +146,19 @@ class PlanSelector:
         faster = candidates(built, feed, terms)
         self._identity = identity(self._task, built, feed, terms)
         if self._identity not in self._tuners:
-            known = self._known(start)
-            remembered = None
+            known, recorded = recall(
+                self.history, self._identity, start, is_continued=self._is_continued
+            )
+            self._is_unwritten |= recorded is not self.history
+            self.history, remembered = recorded, None
             if known is not None and objection(known.plan, terms) is None:
                 remembered = Choice(known.plan, f"measured before: {known.why}")
                 is_in_use = known.plan in (start, self._plan_before)
                 if is_in_use or not read_alike(start, known.plan):
-                    self._untold = remembered
-                    return Recorded(PlanHistory().changed(0, known.plan))
+                    self._tuner = Tuner(
+                        known.plan, deque(), remembered=remembered, choice=remembered
+                    )
+                    return self._tuner
                 # Compiled at the first step, it would make this start slower than the first one.
                 faster = [as_candidate(known.plan, faster)]
             self._tuners[self._identity] = Tuner(
@@ -167,25 +172,6 @@ class PlanSelector:
     def _plan_before(self) -> Plan | None:
         """The plan that the run had switched to, also after the checkpoint it resumes from."""
         return (self._done_before or self.history).in_force
-
-    def _known(self, start: Plan) -> Choice | None:
-        """Return the plan chosen for this step; a run asks the cache once, then its record."""
-        identity, history = self._identity, self.history
-        if identity in history.choices:
-            return history.choices[identity]
-        if identity in history.measured:
-            return None
-        if self._is_continued:
-            # Older records name a choice from the cache only as the plan that ran every step.
-            plans = [change.plan for change in history.changes]
-            is_choice = len(plans) == 1 and plans[0] != start
-            return Choice(plans[0], "as recorded") if is_choice else None
-        found = plan_history.remembered(identity)
-        self.history = (
-            history.measuring(identity) if found is None else history.chosen(identity, found)
-        )
-        self._is_unwritten = True
-        return found
 
     def follow(self, plans: PlanHistory) -> None:
         """Follow these plans from now on."""
@@ -229,14 +215,10 @@ class PlanSelector:
         """Return what has been chosen since the last call."""
         choice = None if self._tuner is None else self._tuner.take_choice()
         if self._tuner is not None and choice is not None:
-            self._untold = choice
             if self._tuner.remembered is None:
-                plan_history.remember(self._identity, self._untold)
-                self.history = self.history.chosen(self._identity, self._untold)
+                self.history = decide(self.history, self._identity, choice)
                 self._write(self.history)
-        if self._untold is not None:
-            chosen, self._untold = self._untold, None
-            yield PlanChosen(step, chosen.plan.in_words, chosen.why, f"plan={chosen.plan!r}")
+            yield PlanChosen(step, choice.plan.in_words, choice.why, f"plan={choice.plan!r}")
 
     def end(self) -> None:
         """End a call of `fit`."""

@@ -21,7 +21,6 @@ import tensorflow as tf
 
 from loopwright import disk
 from loopwright.checkpoints import tensors
-from loopwright.checkpoints.staging import staged
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import ConfigurationError, LoopwrightError, message
 from loopwright.export import outputs
@@ -31,6 +30,7 @@ from loopwright.step_warnings import warn_at_call
 Format = Literal["saved_model", "keras"]
 EXAMPLES = 8
 TOLERANCE = 1e-4
+_STAGED = ".loopwright.tmp-"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,10 @@ def export(
     }
     expected = {name: outputs.named(models[name](inputs[name], training=False)) for name in models}
     _warn_of_nothing_to_compare(expected)
-    with staged(path.parent if kind == "keras" else path) as directory:
+    home = path.parent if kind == "keras" else path
+    home.mkdir(parents=True, exist_ok=True)
+    disk.delete_abandoned(home, _STAGED)
+    with disk.staged(home, _STAGED) as directory:
         # Keras goes by the ending.
         written = directory / ("model.keras" if kind == "keras" else "model")
         if kind == "keras":
@@ -86,7 +89,8 @@ def export(
         report = json.dumps(asdict(done), indent=2).encode() + b"\n"
         if kind == "saved_model":
             disk.write_whole(written, "loopwright.json", report)
-        written.rename(final)
+        disk.flush(directory, written.name)
+        disk.move(directory, written.name, final.parent, final.name)
         if kind == "keras":
             disk.write_whole(final.parent, f"{final.name}.json", report)
     return done

@@ -160,7 +160,7 @@ def leg_events(
             leg, named = built(None)
             _warn_of_trained(leg.first_step, 0 if found is None else found[1].step)
         if what != "skip" and found is not None and team.is_chief:
-            run.go_on_from(found[0])
+            run.set_aside_after(found[0])
         if snapshot is not None:
             _warn_of_excess(number, excess(snapshot.place, request.until))
         declaration.accept(parts.task, leg.declared)

@@ -1,5 +1,7 @@
-"""How steps are run: what a plan is, which plan ran which steps, and how the fastest is found.
+"""How steps are run: what a plan is, which plan ran which steps, how the fastest is found.
 
-Pure: nothing here imports TensorFlow, Keras or NumPy. A plan is a value; the tuner decides from
-timings that it is given. Compiling and running are in `engine/`.
+Pure: imports no TensorFlow, Keras or NumPy. Never compiles or runs a step: that is `engine/`; the
+tuner decides from timings that it is given. The cache of choices is the only file it writes.
+Open to other rooms: `plan` (Plan, Terms), `plan_history` (PlanHistory, pilots, recall, decide),
+`tuner` (Tuner, Budget).
 """

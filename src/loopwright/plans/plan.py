@@ -1,11 +1,11 @@
-"""Plans: how steps are run. A plan is a value.
+"""A plan: how steps are compiled, looped and fed, as a value.
 
     lw.Trainer(task)                                          # "auto": measured while it trains
     lw.Trainer(task, plan="eager")                            # breakpoints and prints work
     lw.Trainer(task, plan=lw.Plan(step="xla", loop="fused"))  # the loop itself inside XLA
 
-Every run begins on `Plan(step="graph", loop="graph")`, many steps in one call of TensorFlow's own
-executor, unless it is told otherwise.
+Every run starts with `Plan(step="graph", loop="graph")`, many steps in one call of TensorFlow's own
+executor, unless another plan is given.
 """
 
 from dataclasses import dataclass, replace
@@ -33,14 +33,14 @@ _FEED_WORDS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """How a step is run: what it is compiled to, what loops around it, where batches come from."""
+    """How a step is run: how it is compiled, what loops around it, where batches come from."""
 
     step: Literal["eager", "graph", "xla"] = "graph"
     loop: Literal["python", "graph", "fused"] = "graph"
     """One call per step, a loop around the step, or the loop itself inside XLA."""
     feed: Literal["resident", "stream", "chunk"] | None = None
     """Gathered from arrays on the device, read from an iterator one by one, or several at a time.
-    None: as the data allows."""
+    None: chosen by the kind of data."""
 
     def __post_init__(self) -> None:
         if (self.step, self.loop) not in _COMBINATIONS or self.feed not in _FEEDS:
@@ -48,7 +48,7 @@ class Plan:
             feeds = " or ".join(repr(feed) for feed in _FEEDS if feed)
             raise ConfigurationError(
                 message(
-                    "There is no such plan.",
+                    "Unknown plan.",
                     expected=f"{' or '.join(plans)}, with feed={feeds} or none",
                     received=f"Plan(step={self.step!r}, loop={self.loop!r}, feed={self.feed!r})",
                     do='leave it out, or use plan="eager" for debugging',
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def in_words(self) -> str:
-        """For people: `loop inside XLA, arrays on the device`."""
+        """The plan in words: `loop inside XLA, arrays on the device`."""
         parts = [] if self.loop == "fused" else [_STEP_WORDS[self.step]]
         parts.append(_LOOP_WORDS[self.loop])
         return ", ".join(parts + ([_FEED_WORDS[self.feed]] if self.feed else []))
@@ -76,7 +76,7 @@ WORDS = {
 
 
 def plan_of(plan: Plan | str) -> Plan:
-    """The plan itself, or the one behind a short word.
+    """Return a plan, given as a plan or by name.
 
     >>> plan_of("fused")
     Plan(step='xla', loop='fused', feed=None)
@@ -87,7 +87,7 @@ def plan_of(plan: Plan | str) -> Plan:
         words = " or ".join(map(repr, ["auto", *WORDS]))
         raise ConfigurationError(
             message(
-                "There is no plan of this name.",
+                f"Unknown plan {plan!r}.",
                 expected=f"{words}, a Plan(...), a plan history, or the path of a plan.json",
                 received=repr(plan),
                 do="leave it out, or use one of the names above",
@@ -98,20 +98,20 @@ def plan_of(plan: Plan | str) -> Plan:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a plan has to serve."""
+    """What the task and its data require of a plan."""
 
     batches: Literal["none", "memory", "pipeline", "python"]
-    """None at all; from arrays in memory; from a tf.data pipeline; made one by one in Python."""
+    """None; from arrays in memory; from a tf.data pipeline; made one by one in Python."""
     plain: bool = True
     """Whether batches are dense tensors of numbers."""
     replicas: int = 1
 
 
 def objection(plan: Plan, terms: Terms) -> tuple[str, Plan] | None:
-    """Why a plan cannot serve, and the nearest one that may; None if it can.
+    """Return why a plan cannot be used, and the nearest one that may; None if it can.
 
     >>> objection(WORDS["fused"], Terms("python"))[0]
-    'a loop inside XLA needs its batches beforehand, and Python makes them one by one'
+    'a loop inside XLA needs its batches in advance, and Python makes them one by one'
     """
     without_feed = Plan(plan.step, plan.loop)
     if plan.step == "xla" and terms.replicas > 1:
@@ -120,14 +120,17 @@ def objection(plan: Plan, terms: Terms) -> tuple[str, Plan] | None:
         reason = "XLA takes dense numbers only: no strings, no sparse or ragged tensors"
         return reason, WORDS["graph"]
     if plan.loop == "fused" and terms.batches == "python":
-        reason = "a loop inside XLA needs its batches beforehand, and Python makes them one by one"
+        reason = "a loop inside XLA needs its batches in advance, and Python makes them one by one"
         return reason, WORDS["xla"]
     if plan.loop == "fused" and plan.feed == "stream":
         return "a loop inside XLA cannot read from an iterator", without_feed
     if plan.feed is not None and terms.batches == "none":
         return "there is no data to feed", without_feed
     if plan.feed == "resident" and (terms.batches != "memory" or plan.loop == "python"):
-        return "only arrays can lie on the device as a whole, for loops that gather", without_feed
+        return (
+            "only arrays can be kept on the device as a whole, for loops that gather",
+            without_feed,
+        )
     if plan.feed == "chunk" and plan.loop == "python":
         return "a call for each step takes one batch, not a chunk of them", without_feed
     if plan.feed == "chunk" and (terms.batches == "python" or not terms.plain):
@@ -136,14 +139,14 @@ def objection(plan: Plan, terms: Terms) -> tuple[str, Plan] | None:
 
 
 def nearest(plan: Plan, terms: Terms) -> Plan:
-    """The plan itself, or the nearest one that can serve."""
+    """Return the plan, or the nearest one that can be used."""
     while (objected := objection(plan, terms)) is not None:
         _, plan = objected
     return plan
 
 
 def settled(plan: Plan, terms: Terms) -> Plan:
-    """The plan with its feed decided, where that was left to the data.
+    """Return the plan with its feed set, where it was left to the data.
 
     >>> settled(WORDS["fused"], Terms("pipeline"))
     Plan(step='xla', loop='fused', feed='chunk')
@@ -156,13 +159,13 @@ def settled(plan: Plan, terms: Terms) -> Plan:
 
 
 def refuse(plan: Plan, terms: Terms) -> None:
-    """Raises in words if a plan cannot serve."""
+    """Raise if a plan cannot be used."""
     objected = objection(plan, terms)
     if objected is not None:
         reason, _ = objected
         raise ConfigurationError(
             message(
-                f"The plan {plan} cannot run this: {reason}.",
+                f"The plan {plan} cannot run this task: {reason}.",
                 expected="a plan that fits the task and its data",
                 received=f"plan={plan}",
                 do=f"use plan={nearest(plan, terms)}, the nearest that works, or leave it out",

@@ -1,20 +1,20 @@
-"""Which plan ran which steps: a value that can be kept in a file and run again.
+"""Which plan ran which steps: a value that can be saved to a file and run again.
 
-trainer = lw.Trainer(task)
+trainer = lw.Trainer(make_task())
 trainer.fit(x, y, epochs=50)
 trainer.plan_history.save("plan.json")
-lw.Trainer(task_made_anew, plan="plan.json").fit(x, y, epochs=50)     # the same bits
+lw.Trainer(make_task(), plan="plan.json").fit(x, y, epochs=50)     # the same bits
 """
 
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, final
 
+from loopwright import disk
 from loopwright.errors import ConfigurationError, message
 from loopwright.plans.plan import Plan
 
@@ -23,7 +23,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class PlanChange:
-    """From the step after `step` on, steps ran by this plan."""
+    """The steps after `step` ran by this plan."""
 
     step: int
     plan: Plan
@@ -32,18 +32,18 @@ class PlanChange:
 
 
 class Pilot(Protocol):
-    """Says by which plan the next steps run."""
+    """Chooses the plan of the next steps."""
 
     def plan_after(self, step: int) -> Plan:
-        """The plan after `step` steps, as things stand."""
+        """Return the plan after `step` steps, as far as it is known now."""
         ...
 
     def next(self, step: int, steps: int) -> tuple[Plan, int]:
-        """The plan after `step` steps, and how many of the next `steps` to run by it."""
+        """Return the plan after `step` steps, and how many of the next `steps` to run by it."""
         ...
 
     def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
-        """Hears how long it took."""
+        """Take note of how long a call of `steps` steps took."""
         ...
 
 
@@ -58,7 +58,7 @@ class PlanRecorder(Protocol):
 @final
 @dataclass(frozen=True)
 class Choice:
-    """A plan that was decided on, and why, for people."""
+    """A chosen plan, and the reason in words."""
 
     plan: Plan
     why: str
@@ -67,7 +67,7 @@ class Choice:
 @final
 @dataclass(frozen=True)
 class PlanHistory:
-    """The plans of a run, and since which step.
+    """The plans of a run, and the steps after which they changed.
 
     >>> history = PlanHistory().changed(0, Plan()).changed(90, Plan("xla", "fused"))
     >>> history.at(40)
@@ -78,9 +78,9 @@ class PlanHistory:
     notes: tuple[str, ...] = ()
     """What was measured, skipped and chosen, in words."""
     choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
-    """What the tuner decided, by what it decided for: a run that is resumed does not ask again."""
+    """What was chosen for each kind of step: a resumed run follows it."""
     measured: tuple[str, ...] = ()
-    """What the cache had no choice for, so that this run measures it: also when it is resumed."""
+    """Kinds of step that the cache had no choice for: the run measures them, also when resumed."""
 
     @property
     def in_force(self) -> Plan | None:
@@ -89,41 +89,41 @@ class PlanHistory:
         return plans[-1] if plans else None
 
     def changed(self, step: int, plan: Plan, *, is_trial: bool = False) -> "PlanHistory":
-        """The history with a plan that runs the steps after `step`."""
+        """Return the history with a plan that runs the steps after `step`."""
         change = PlanChange(step, plan, is_trial)
         if self.changes and replace(self.changes[-1], step=step) == change:
             return self
-        # A plan that ran no step has left nothing behind.
+        # A plan that ran no step is not recorded.
         kept = tuple(change for change in self.changes if change.step < step)
         if kept and replace(kept[-1], step=step) == change:
             return replace(self, changes=kept)
         return replace(self, changes=(*kept, change))
 
     def with_plans(self, change: Callable[[Plan], Plan]) -> "PlanHistory":
-        """The history with each plan replaced by what `change` makes of it."""
+        """Return the history with `change` applied to each plan."""
         plans = tuple(replace(c, plan=change(c.plan)) for c in self.changes)
         return replace(self, changes=plans)
 
     def noted(self, note: str) -> "PlanHistory":
-        """The history with one more note."""
+        """Return the history with one more note."""
         return replace(self, notes=(*self.notes, note))
 
     def chosen(self, identity: str, choice: Choice) -> "PlanHistory":
-        """The history with what was decided on for `identity`."""
+        """Return the history with the choice for a kind of step."""
         return replace(self, choices={**self.choices, identity: choice})
 
     def measuring(self, identity: str) -> "PlanHistory":
-        """The history of a run that measures plans for `identity` by itself."""
+        """Return the history of a run that measures the plans for a kind of step itself."""
         return replace(self, measured=(*self.measured, identity))
 
     def at(self, step: int) -> tuple[Plan, int | None]:
-        """The plan after `step` steps, and for how many steps more; None: to the end."""
+        """Return the plan after `step` steps, and for how many steps; None: to the end."""
         later = [change.step for change in self.changes if change.step > step]
         is_known = len(later) < len(self.changes)
         return self._change_at(step).plan, (later[0] - step if later and is_known else None)
 
     def is_trial_at(self, step: int) -> bool:
-        """Whether the plan after `step` steps was on trial."""
+        """Return whether the plan after `step` steps was on trial."""
         return self._change_at(step).is_trial
 
     def _change_at(self, step: int) -> PlanChange:
@@ -131,11 +131,11 @@ class PlanHistory:
         return known[-1] if known else self.changes[0]
 
     def until(self, step: int) -> "PlanHistory":
-        """The history of the first `step` steps."""
+        """Return the history of the first `step` steps."""
         return replace(self, changes=tuple(c for c in self.changes if c.step < step))
 
     def content(self) -> dict[str, Any]:
-        """The history as JSON knows it."""
+        """Return the history as JSON values."""
         changes = [
             {"step": each.step, "plan": asdict(each.plan)}
             | ({"trial": True} if each.is_trial else {})
@@ -151,41 +151,39 @@ class PlanHistory:
         }
 
     def text(self) -> str:
-        """The history as a file holds it."""
+        """Return the content of a file of the history."""
         return json.dumps(self.content(), indent=2) + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file that `Trainer(plan=path)` runs again."""
+        """Write a file that `Trainer(plan=path)` runs again."""
         Path(path).write_text(self.text(), encoding="utf-8")
 
 
 @final
 class Recorded:
-    """Runs steps by the plans of a history: one plan, where it was fixed."""
-
-    choice = None
+    """Runs steps by the plans of a history; a fixed plan is a history of one plan."""
 
     def __init__(self, history: PlanHistory) -> None:
         self._history = history
 
     def plan_after(self, step: int) -> Plan:
-        """The plan after `step` steps."""
+        """Return the plan after `step` steps."""
         return self._history.at(step)[0]
 
     def next(self, step: int, steps: int) -> tuple[Plan, int]:
-        """The plan after `step` steps, and how many of the next `steps` to run by it."""
+        """Return the plan after `step` steps, and how many of the next `steps` to run by it."""
         plan, left = self._history.at(step)
         return plan, steps if left is None else min(steps, left)
 
     def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
-        """Nothing to learn."""
+        """Do nothing: the plans are fixed."""
 
 
 @final
 class Replayed:
-    """Runs the steps that a run had done before by the plans they had, and then by another pilot's.
+    """Repeats steps by the plans that they ran by before, then follows another pilot.
 
-    What was done after the last checkpoint is done again just so.
+    The steps after the last checkpoint are repeated in the same way.
     """
 
     def __init__(self, history: PlanHistory, then: Pilot) -> None:
@@ -194,13 +192,13 @@ class Replayed:
         self._is_replaying = False
 
     def plan_after(self, step: int) -> Plan:
-        """The plan after `step` steps."""
+        """Return the plan after `step` steps."""
         if step < self._until_step:
             return self._history.at(step)[0]
         return self._then.plan_after(step)
 
     def next(self, step: int, steps: int) -> tuple[Plan, int]:
-        """The plan after `step` steps, and how many of the next `steps` to run by it."""
+        """Return the plan after `step` steps, and how many of the next `steps` to run by it."""
         self._is_replaying = step < self._until_step
         if not self._is_replaying:
             return self._then.next(step, steps)
@@ -208,43 +206,43 @@ class Replayed:
         return plan, steps if left is None else min(steps, left)
 
     def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
-        """Told to the other pilot, if it was its plan."""
+        """Pass the time on to the other pilot, if the plan was its own."""
         if not self._is_replaying:
             self._then.ran(plan, steps, seconds, compile_seconds)
 
 
 def load(path: str | os.PathLike[str]) -> PlanHistory:
-    """Reads what `PlanHistory.save` wrote."""
+    """Return the history in a file that `PlanHistory.save` wrote."""
     try:
         found = parsed(json.loads(Path(path).read_text(encoding="utf-8")))
         if not found.changes:
             raise ValueError("no step was run yet")
         return found
     except FileNotFoundError:
-        reason = "there is no such file"
+        reason = "the file does not exist"
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     raise ConfigurationError(
         message(
-            "This plan history cannot be read.",
+            "The plan history cannot be read.",
             expected="a file written by trainer.plan_history.save(...)",
             received=f"{os.fspath(path)}: {reason}",
-            do='check the path, or leave plan out: "auto" measures anew',
+            do='check the path, or leave plan out: "auto" measures again',
         )
     )
 
 
 def parsed(content: Any) -> PlanHistory:
-    """The history that `PlanHistory.content` gave."""
+    """Return the history in the values of `PlanHistory.content`."""
     if content["format"] != _FORMAT:
-        raise ValueError(f"format {content['format']}, where this version reads {_FORMAT}")
+        raise ValueError(f"format {content['format']}; this version reads format {_FORMAT}")
     changes = tuple(
         PlanChange(int(change["step"]), Plan(**change["plan"]), change.get("trial") is True)
         for change in content["changes"]
     )
     steps = [change.step for change in changes]
     if steps != sorted(set(steps)):
-        raise ValueError("the steps of the changes do not rise")
+        raise ValueError("the steps of the changes are not increasing")
     choices = {
         str(identity): Choice(Plan(**choice["plan"]), str(choice["why"]))
         for identity, choice in content["choices"].items()
@@ -253,8 +251,39 @@ def parsed(content: Any) -> PlanHistory:
     return PlanHistory(changes, tuple(map(str, content["notes"])), choices, measured)
 
 
-def directory() -> Path | None:
-    """Where choices are kept; None if they are not."""
+# --- the memory of choices: the history of the run first, then the cache of this machine ---
+
+
+def recall(
+    history: PlanHistory, identity: str, start: Plan, *, is_continued: bool
+) -> tuple[Choice | None, PlanHistory]:
+    """Return the choice known for a kind of step, and the history that records this answer.
+
+    A run asks the cache once for each kind of step. Resumed (`is_continued`), it follows its own
+    record and never the cache, which other runs may have changed since. `start` is the plan that
+    training starts with.
+    """
+    if identity in history.choices:
+        return history.choices[identity], history
+    if identity in history.measured:
+        return None, history
+    if is_continued:
+        # Records of earlier versions name a cached choice only as the plan that ran every step.
+        plans = [change.plan for change in history.changes]
+        is_choice = len(plans) == 1 and plans[0] != start
+        return Choice(plans[0], "as recorded") if is_choice else None, history
+    found = cached(identity)
+    return found, history.measuring(identity) if found is None else history.chosen(identity, found)
+
+
+def decide(history: PlanHistory, identity: str, choice: Choice) -> PlanHistory:
+    """Add a choice that was measured to the cache; return the history that records it."""
+    cache(identity, choice)
+    return history.chosen(identity, choice)
+
+
+def cache_directory() -> Path | None:
+    """Return the directory of the cache; None if the cache is disabled."""
     own = os.environ.get("LOOPWRIGHT_CACHE_DIR")
     if own is not None:
         return Path(own) / "plans" if own else None
@@ -262,10 +291,10 @@ def directory() -> Path | None:
     return Path(root) / "loopwright" / "plans"
 
 
-def remembered(identity: str) -> Choice | None:
-    """The plan that was chosen for this, and why; None if there is none, or it is unreadable."""
+def cached(identity: str) -> Choice | None:
+    """Return the choice in the cache; None if it is missing or unreadable."""
     try:
-        place = directory()
+        place = cache_directory()
         if place is None:
             return None
         content = json.loads((place / f"{identity}.json").read_text(encoding="utf-8"))
@@ -274,15 +303,12 @@ def remembered(identity: str) -> Choice | None:
         return None
 
 
-def remember(identity: str, choice: Choice) -> None:
-    """Keeps a choice; where nothing can be written, nothing is kept."""
+def cache(identity: str, choice: Choice) -> None:
+    """Write a choice to the cache; do nothing where the cache cannot be written."""
     content = json.dumps(asdict(choice), indent=2) + "\n"
-    with contextlib.suppress(OSError, RuntimeError):  # a person may have no home directory
-        place = directory()
-        if place is None:
-            return
-        place.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=place, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-        Path(name).replace(place / f"{identity}.json")
+    # RuntimeError: the user has no home directory.
+    with contextlib.suppress(OSError, RuntimeError, disk.UnsafeFileError):
+        place = cache_directory()
+        if place is not None:
+            disk.make_run_directory(place)
+            disk.write_whole(place, f"{identity}.json", content.encode(), shared=True)

@@ -1,8 +1,8 @@
-"""Tuner: finds the fastest plan while it trains. Every step of a trial is a training step.
+"""Tuner: finds the fastest plan during training. Every step of a trial is a training step.
 
-It starts on a plan that is never bad. At a stop it has a candidate prepared (traced at once,
-compiled beside the training), then lets candidate and favourite take turns for some tenths of a
-second, and keeps the faster one. It stops when trying costs more than it can save. A plan that an
+It starts with a plan that is never slow. At a stop it has a candidate prepared (traced at once,
+compiled in the background), then lets candidate and favourite take turns for some tenths of a
+second, and keeps the faster one. It stops when a trial costs more than it can save. A plan that an
 earlier run has chosen is prepared in the same way, and needs no trial.
 """
 
@@ -24,7 +24,7 @@ _MOST_GROWTH = 16
 @final
 @dataclass
 class Speed:
-    """How fast a plan runs: the best of rounds of a tenth of a second, over as many calls.
+    """The speed of a plan: the best of rounds that take a tenth of a second each.
 
     >>> speed = Speed()
     >>> [speed.add(steps=10, seconds=0.06) for _ in range(2)], speed.seconds_per_step
@@ -36,7 +36,7 @@ class Speed:
     seconds: float = 0.0
 
     def add(self, steps: int, seconds: float) -> bool:
-        """Adds a call to the round; true when that ends it."""
+        """Add a call to the round; return whether that ends it."""
         self.steps, self.seconds = self.steps + steps, self.seconds + seconds
         if not self.steps or self.seconds < _ROUND_SECONDS:
             return False
@@ -45,7 +45,7 @@ class Speed:
         return True
 
     def steps_to_end_of_round(self) -> int:
-        """About how many steps this round still takes."""
+        """Return about how many steps are left in this round."""
         this_round = self.seconds / self.steps if self.steps else float("inf")
         seconds_per_step = max(min(self.seconds_per_step, this_round), 1e-9)
         return int((_ROUND_SECONDS - self.seconds) / seconds_per_step) + 1
@@ -53,7 +53,7 @@ class Speed:
 
 @final
 class Trial:
-    """Challenger against favourite, of which the speed is known already."""
+    """A comparison of a challenger with the favourite, whose speed is known."""
 
     def __init__(self, challenger: Plan, favourite: Plan, speed: Speed) -> None:
         self.challenger, self._favourite = challenger, favourite
@@ -64,19 +64,19 @@ class Trial:
 
     @property
     def is_over(self) -> bool:
-        """Whether all rounds were run, or the challenger has shown that it is hopeless."""
+        """Whether all rounds were run, or the challenger is far slower."""
         return not self._turns
 
     def next(self, steps: int) -> tuple[Plan, int]:
-        """Whose turn it is, and for how many of the next `steps`."""
+        """Return the plan to run next, and for how many of the next `steps`."""
         plan = self._turns[0]
         if plan == self.challenger and not self._calls_of_challenger:
-            return plan, 1  # nobody knows yet how slow it is
+            return plan, 1  # it may be very slow
         fitting = self.speeds[plan].steps_to_end_of_round()
         return plan, max(1, min(steps, fitting, _MOST_GROWTH * self._steps_of_last_call))
 
     def ran(self, plan: Plan, steps: int, seconds: float) -> float:
-        """Learns from a call; returns how many seconds the favourite would have saved."""
+        """Add the time of a call; return how many seconds the favourite would have saved."""
         self._steps_of_last_call = steps
         speed, favourite = self.speeds[plan], self.speeds[self._favourite].seconds_per_step
         if speed.add(steps, seconds):
@@ -84,7 +84,7 @@ class Trial:
         if plan != self.challenger:
             return 0.0
         self._calls_of_challenger += 1
-        # The first call of a program has more to do than the others.
+        # The first call of a program takes longer than the others.
         is_telling = self._calls_of_challenger > 1 and seconds > _ROUND_SECONDS / 2
         if (is_telling or seconds > 0.5) and seconds / steps > _FAR_SLOWER * favourite:
             speed.seconds_per_step = min(speed.seconds_per_step, seconds / steps)
@@ -92,20 +92,20 @@ class Trial:
         return max(0.0, seconds - steps * favourite)
 
 
-_MUST_BE_FASTER = 0.97  # of the favourite's time; less is noise, and every change costs bits
-_BACKGROUND_COST = 0.4  # of a compile's time is lost to training beside it on two cores
+_MUST_BE_FASTER = 0.97  # of the favourite's time; less is noise, and a change of plan changes bits
+_BACKGROUND_COST = 0.4  # of a compile's time is lost to training on two cores
 _MOST_COMPILE_SECONDS = 120.0
 
 
 class Preparation(Protocol):
-    """A plan on its way to run without delay."""
+    """A plan that is being compiled."""
 
     def is_over(self) -> bool:
-        """Whether it can be run now, or never."""
+        """Return whether it has been compiled or has failed."""
         ...
 
     def failure(self) -> str | None:
-        """Why it can never be run."""
+        """Return why it failed; None if it did not."""
         ...
 
 
@@ -131,13 +131,13 @@ class Candidate:
 
     plan: Plan
     saving: float
-    """The part of the run's time that it can be hoped to save."""
+    """The part of the run's time that it is expected to save."""
 
 
 @final
 @dataclass
 class _Leg:
-    """One call of `fit`, and what is known of how long it will go on."""
+    """One call of `fit`: its budget and what it has used of it."""
 
     compiler: Compiler
     watch: Stopwatch
@@ -158,16 +158,16 @@ class _Compile:
 @final
 @dataclass
 class Tuner:
-    """Says by which plan the next steps run, and learns from how long they took."""
+    """Chooses the plan of the next steps from how long the previous ones took."""
 
     plan: Plan
-    """The fastest so far."""
+    """The fastest plan so far."""
     candidates: deque[Candidate]
     note: Callable[[str], None] = lambda text: None
     remembered: Choice | None = None
-    """What an earlier run has chosen: the only candidate, which is used without a trial."""
+    """The choice of an earlier run: the only candidate, used without a trial."""
     choice: Choice | None = None
-    """Set when there is nothing more to try; None if nothing was tried."""
+    """Set when no candidate is left; None if none was tried, or after `take_choice`."""
     _first_plan: Plan = field(init=False)
     _leg: _Leg | None = None
     _speed: Speed = field(default_factory=Speed)
@@ -192,7 +192,7 @@ class Tuner:
         return choice
 
     def end(self) -> None:
-        """The call of `fit` is over; the next one goes on from here."""
+        """End a call of `fit`; the next one continues from here."""
         if self._leg is not None:
             self._seconds_before += self._leg.trained_seconds
             self._leg = None
@@ -201,23 +201,23 @@ class Tuner:
             self._settle()
 
     def is_trying(self, plan: Plan) -> bool:
-        """Whether a plan is being measured against the fastest so far."""
+        """Return whether a plan is being compared with the fastest so far."""
         return self._trial is not None and plan == self._trial.challenger
 
     def plan_after(self, step: int) -> Plan:
-        """The fastest plan so far."""
+        """Return the fastest plan so far."""
         return self.plan
 
     def next(self, step: int, steps: int) -> tuple[Plan, int]:
-        """The plan after `step` steps, and how many of the next `steps` to run by it."""
+        """Return the plan after `step` steps, and how many of the next `steps` to run by it."""
         if self._trial is None and self.candidates and self._leg is not None:
-            self._look_for_a_trial(self._leg)
+            self._start_trial_if_worth(self._leg)
         if self._trial is None:
             return self.plan, steps
         return self._trial.next(steps)
 
     def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
-        """Learns from a call, of which the first call of a function took `compile_seconds`."""
+        """Add the time of a call; `compile_seconds` of it were the first call of a function."""
         if self._leg is None:
             return
         self._leg.done += steps
@@ -230,28 +230,28 @@ class Tuner:
             self._leg.watch.add("step", -lost_seconds)
             if self._trial.is_over:
                 self._decide(self._trial)
-        elif self._compile is None:  # beside a compile everything is slower
+        elif self._compile is None:  # during a compile everything is slower
             self._speed.add(steps, seconds)
 
     # -- between trials ------------------------------------------------------------------------
 
-    def _look_for_a_trial(self, leg: _Leg) -> None:
+    def _start_trial_if_worth(self, leg: _Leg) -> None:
         if self._compile is not None:
-            self._look_at_compile(self._compile, leg)
+            self._check_compile(self._compile, leg)
         elif self._speed.seconds_per_step < float("inf"):
             if self._is_worth_trying(self.candidates[0], leg):
                 self._start_compile(self.candidates[0], leg)
             elif self._findings and (leg.budget.steps or leg.budget.seconds):
-                self._settle()  # what is left to run only gets less
+                self._settle()  # the remaining time only decreases
 
     def _is_worth_trying(self, candidate: Candidate, leg: _Leg) -> bool:
         cost = self._cost_seconds
         if cost is None:
-            cost = self._first_call_seconds + 0.5  # as measured of five models, roughly
+            cost = self._first_call_seconds + 0.5  # roughly, measured with five models
         return self._expected_seconds(leg) * candidate.saving > 2 * cost
 
     def _expected_seconds(self, leg: _Leg) -> float:
-        """How long training will go on: what is known, or as long as it has until now."""
+        """Return how long training will continue: the budget, or as long as it took so far."""
         left = leg.trained_seconds
         if leg.budget.steps is not None:
             left = (leg.budget.steps - leg.done) * self._speed.seconds_per_step
@@ -270,14 +270,16 @@ class Tuner:
         self._cost_seconds = leg.watch.clock() - began
         self._compile = _Compile(candidate, preparation, leg.watch.clock())
 
-    def _look_at_compile(self, compiling: _Compile, leg: _Leg) -> None:
+    def _check_compile(self, compiling: _Compile, leg: _Leg) -> None:
         seconds = leg.watch.clock() - compiling.began
         if not compiling.preparation.is_over():
             if seconds > _MOST_COMPILE_SECONDS:
                 self._compile = None
-                # Another compile beside this one would leave nothing for training.
+                # A second compile at the same time would leave no CPU for training.
                 for candidate in list(self.candidates):
-                    self._drop(candidate, f"skipped, XLA compiles for more than {seconds:,.0f} s")
+                    self._drop(
+                        candidate, f"skipped, compiling with XLA takes more than {seconds:,.0f} s"
+                    )
             return
         self._compile = None
         failure = compiling.preparation.failure()
@@ -320,7 +322,7 @@ class Tuner:
         why = "nothing faster was found"
         if self._first_speed is not None and self.plan != self._first_plan:
             first, best = self._first_speed.seconds_per_step, self._speed.seconds_per_step
-            why = f"{_rate(self._speed)}, {first / best:.1f}x what training began with"
+            why = f"{_rate(self._speed)}, {first / best:.1f}x the speed of the first plan"
         self.choice = Choice(self.plan, why)
 
 
@@ -330,6 +332,6 @@ def _rate(speed: Speed) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """An error in one line."""
+    """Return the type and the first line of an error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -55,18 +55,12 @@ def models(task: Task) -> str:
 
 def cut(run_dir: Path, name: str, length: int) -> None:
     """Forgets what was written after the first `length` bytes; tells if there are fewer."""
-    handle = disk.opened(run_dir, name, os.O_RDWR)
-    try:
-        found = os.fstat(handle).st_size
-        if found < length:
-            warn_at_call(
-                f"{run_dir / name} has lost its end: {found:,} bytes, where the checkpoint has "
-                f"seen {length:,}. The run goes on; the history in the checkpoint is whole."
-            )
-        else:
-            os.ftruncate(handle, length)
-    finally:
-        os.close(handle)
+    found = disk.cut(run_dir, name, length)
+    if found < length:
+        warn_at_call(
+            f"{run_dir / name} has lost its end: {found:,} bytes, where the checkpoint has "
+            f"seen {length:,}. The run goes on; the history in the checkpoint is whole."
+        )
 
 
 def cut_all(run_dir: Path, names: list[str], lengths: Mapping[str, int]) -> None:
@@ -134,7 +128,7 @@ class Journal:
 
     def sync(self) -> None:
         """Until it is on disk."""
-        os.fsync(self._file.fileno())
+        disk.flush(self._run_dir, self._name)
 
     def close(self) -> None:
         """Ends it."""
