@@ -28,7 +28,6 @@ from loopwright.compat.quiet_start import quiet_start
 from loopwright.config import changes, file
 from loopwright.config.schema import Config, Fit
 from loopwright.data.adapter import training_data
-from loopwright.data.source import NOTHING_READ
 from loopwright.distribute.strategy import strategy_for
 from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, message
@@ -182,7 +181,6 @@ def schedule_of(launch: Launch) -> Schedule:
             first_epoch=0,
             shuffle=fit.shuffle is not False,
             steps_per_epoch=fit.steps_per_epoch,
-            after=NOTHING_READ,
         )
         length = feed.steps_per_epoch
     return Schedule(

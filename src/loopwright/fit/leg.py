@@ -13,7 +13,8 @@ import tensorflow as tf
 from loopwright import step_warnings
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat import tensorflow_internals
-from loopwright.data.source import NOTHING_READ, Data, Feed, Read
+from loopwright.data.reader import NOTHING_READ, Read
+from loopwright.data.source import Data, Feed
 from loopwright.distribute.team import Agreement, Team
 from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.epoch_metrics import EpochMetrics

@@ -164,8 +164,8 @@ class SavedLeg:
         """Data that fails does not cost what was trained before it, if its place is a number."""
         if not self._team.is_alone:
             return  # it may have failed for this worker only, and the others would not save
-        training, place, feed = self._fitting.training, self._place, self._fitting.feed
-        if feed is not None and feed.position != "index":
+        training, place = self._fitting.training, self._place
+        if not training.survives_failure:
             # An iterator that failed has lost what it had read of the batch that failed.
             self._run.set_failures_aside()
             return
