@@ -207,7 +207,7 @@ def test_a_map_that_fails_at_once_fails_before_the_first_step():
 def test_a_map_has_to_give_examples_of_one_shape():
     data = lw.Arrays(X, map=lambda x, _: np.ones(int(x) + 1))
 
-    with refused("map gave examples of different shapes.", received="(1,) and (2,)"):
+    with refused("map returned examples of different shapes.", received="(1,) and (2,)"):
         fit(data, batch_size=2, shuffle=False)
 
 
@@ -339,7 +339,7 @@ def test_class_weights_without_one_array_of_labels_are_refused(data: Any, receiv
         (({},), "The data is empty.", "no arrays"),
         ((3.0,), "x is a single number, not an array of examples.", "x = "),
         (([1.0, 2.0],), "x[0] is a single number, not an array of examples.", "x[0] = "),
-        ((X, None, X), "sample_weight needs y beside it.", "sample_weight without y"),
+        ((X, None, X), "sample_weight needs y.", "sample_weight without y"),
     ],
 )
 def test_data_that_cannot_be_used_is_refused_before_the_first_step(

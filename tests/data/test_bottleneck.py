@@ -75,7 +75,7 @@ def test_a_missing_prefetch_is_named_first_where_it_would_hide_the_wait():
 
 def test_what_lies_before_a_cache_is_not_blamed():
     told = bottleneck(numbers().map(in_python).cache())
-    assert told == "the first epoch fills the cache, and later epochs read from it"
+    assert told == "the first epoch fills the cache; later epochs read from it"
     assert "map(plain)" in bottleneck(numbers().map(in_python).cache().map(plain))
 
 

@@ -22,7 +22,7 @@ def sharded(workers: int, worker: int) -> tf.data.Dataset:
 
 def read(data, **options):
     feed = data.training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None, **options)
-    return feed, [batch.numpy().tolist() for batch in feed.open().take(feed.steps_per_epoch)]
+    return feed, [batch.numpy().tolist() for batch in feed.dataset().take(feed.steps_per_epoch)]
 
 
 def test_each_worker_reads_its_own_part_and_together_they_read_everything():
@@ -52,7 +52,7 @@ def test_parts_of_different_length_have_different_fingerprints():
 
 def test_a_part_of_unknown_length_is_refused_with_what_to_do():
     unknown = lw.Shares(lambda workers, worker: numbers().filter(lambda n: n > 3).batch(2))
-    with pytest.raises(DataError, match="not known how many batches each worker has") as refusal:
+    with pytest.raises(DataError, match="batches of each worker is unknown") as refusal:
         read(unknown.of(2, 0))
     assert "pass steps_per_epoch, or" in str(refusal.value)
     with pytest.raises(DataError, match="validation_steps"):
@@ -85,5 +85,7 @@ def test_what_could_not_be_resumed_is_named():
 def test_labels_are_weighted_by_class_in_each_part():
     labels = tf.data.Dataset.from_tensor_slices((np.zeros((4, 1)), np.array([0, 1, 0, 1])))
     shares = lw.Shares(lambda workers, worker: labels.shard(workers, worker).batch(2))
-    _, _, weights = next(iter(shares.weighted_by_class({1: 3.0}).of(2, 1).one_pass(steps=1).open()))
+    _, _, weights = next(
+        iter(shares.weighted_by_class({1: 3.0}).of(2, 1).one_pass(steps=1).dataset())
+    )
     assert weights.numpy().tolist() == [3.0, 3.0]

@@ -14,8 +14,8 @@ from tests.resume.test_resume import failing
 
 from loopwright.checkpoints import tensors
 from loopwright.data.arrays import Arrays
-from loopwright.data.reader import StreamReader
-from loopwright.data.source import NOTHING_READ
+from loopwright.data.reader import NOTHING_READ
+from loopwright.data.stream_readers import IteratorReader
 from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.fit import moment
 
@@ -67,7 +67,7 @@ def test_without_the_place_in_arrays_a_run_ends_otherwise(
 def test_without_the_state_of_an_iterator_a_run_ends_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(StreamReader, "restore", lambda self, state: None)
+    monkeypatch.setattr(IteratorReader, "restore", lambda self, read, state: None)
     assert ends_otherwise(tmp_path, "stream")
 
 
