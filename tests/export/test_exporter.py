@@ -147,7 +147,7 @@ def test_a_run_exports_versions_into_its_directory_and_averaged_weights_if_asked
 
 def test_a_model_without_declared_inputs_needs_examples(tmp_path: Path):
     task = lw.Supervised(Own(), "mse", "sgd")
-    with pytest.raises(lw.ConfigurationError, match="are not known"):
+    with pytest.raises(lw.ConfigurationError, match="are unknown"):
         lw.Trainer(task).export(tmp_path / "export")
 
 
