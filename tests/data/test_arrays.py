@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.data.recorder import PLANS, Recorder, fit, ids, refused, sizes
 
 import loopwright as lw
+from loopwright.data.source import Epochs
 from loopwright.distribute import replicas
 
 X = np.arange(10.0)
@@ -409,11 +410,10 @@ def test_a_model_with_several_inputs_predicts_from_a_list(compiled: bool):
 def test_arrays_that_would_fill_the_device_are_streamed(monkeypatch: pytest.MonkeyPatch):
     x = np.zeros((100, 8), "float32")
     data = lw.Arrays(x)
-    options = {"seed": 0, "first_epoch": 0, "shuffle": True, "steps_per_epoch": None}
     monkeypatch.setattr(replicas, "device_memory_bytes", lambda: 4 * x.nbytes)
-    assert data.training(**options).resident is not None
+    assert data.training(Epochs()).resident is not None
     monkeypatch.setattr(replicas, "device_memory_bytes", lambda: 4 * x.nbytes - 1)
-    assert data.training(**options).resident is None
+    assert data.training(Epochs()).resident is None
     assert data.one_pass(steps=None).resident is None
     with pytest.raises(lw.ConfigurationError, match="only arrays can lie on the device"):
         lw.Trainer(Sums(), plan=lw.Plan(feed="resident")).fit(x, verbose=0)

@@ -10,12 +10,13 @@ import tensorflow as tf
 
 import loopwright as lw
 from loopwright.data.adapter import as_data
+from loopwright.data.source import Epochs
 
 
 def bottleneck(given: Any, *, slower: bool = True) -> str:
     """The cause for data that takes longer than the step, or shorter."""
     data = as_data(given)
-    feed = data.training(seed=0, first_epoch=0, shuffle=False, steps_per_epoch=None)
+    feed = data.training(Epochs(shuffle=False))
     return feed.bottleneck(slower)
 
 

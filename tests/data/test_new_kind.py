@@ -15,8 +15,7 @@ import tensorflow as tf
 from tests.resume.program import digest
 
 import loopwright as lw
-from loopwright.data.reader import NOTHING_READ, Read
-from loopwright.data.source import Data, DatasetFeed, Feed
+from loopwright.data.source import Data, Epochs, Feed
 
 BATCHES = 10
 
@@ -30,24 +29,16 @@ class Rows(Data):
         self._dataset = numbers.map(lambda row: (tf.reshape(row, (3,))[:2], row[2:3])).batch(4)
         self._path = path
 
-    def training(
-        self,
-        *,
-        seed: int,
-        first_epoch: int,
-        shuffle: bool,
-        steps_per_epoch: int | None,
-        after: Read = NOTHING_READ,
-    ) -> Feed:
-        return DatasetFeed(
+    def training(self, epochs: Epochs) -> Feed:
+        return Feed(
             batch_spec=self._dataset.element_spec,
-            steps_per_epoch=steps_per_epoch or BATCHES,
-            make=lambda: self._dataset.repeat().skip(after.batches),
+            steps_per_epoch=epochs.steps_per_epoch or BATCHES,
+            dataset=lambda: self._dataset.repeat().skip(epochs.after.batches),
         )
 
     def one_pass(self, *, steps: int | None) -> Feed:
-        make = self._dataset.take(-1 if steps is None else steps)
-        return DatasetFeed(batch_spec=make.element_spec, make=lambda: make)
+        batches = self._dataset.take(-1 if steps is None else steps)
+        return Feed(batch_spec=batches.element_spec, dataset=lambda: batches)
 
     def objection_to_resume(self) -> None:
         return None

@@ -14,6 +14,7 @@ from tests.data.recorder import fit
 import loopwright as lw
 from loopwright.data import stream
 from loopwright.data.reader import Read, StreamReader
+from loopwright.data.source import Epochs
 
 Dataset = tf.data.Dataset
 READ = 14
@@ -126,8 +127,8 @@ EXACT: dict[str, Callable[[], Any]] = {
 
 def reader(dataset: Any, **options: Any) -> StreamReader:
     steps = 3 if dataset.cardinality() == tf.data.INFINITE_CARDINALITY else None
-    arguments: Any = {"seed": 0, "first_epoch": 0, "shuffle": True, "steps_per_epoch": steps}
-    return lw.Stream(dataset).training(**{**arguments, **options}).open()
+    epochs = Epochs(**{"steps_per_epoch": steps, **options})
+    return lw.Stream(dataset).training(epochs).open()
 
 
 def read(reader: StreamReader, count: int) -> list[Any]:

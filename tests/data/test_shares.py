@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
+from loopwright.data.source import Epochs
 from loopwright.errors import DataError
 
 
@@ -21,7 +22,7 @@ def sharded(workers: int, worker: int) -> tf.data.Dataset:
 
 
 def read(data, **options):
-    feed = data.training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None, **options)
+    feed = data.training(Epochs(**options))
     return feed, [batch.numpy().tolist() for batch in feed.dataset().take(feed.steps_per_epoch)]
 
 

@@ -4,6 +4,7 @@ Without fsync and without checksums: `test_store_kills.py` and `test_checkpoint.
 """
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,9 @@ def test_without_the_place_in_arrays_a_run_ends_otherwise(
 ):
     training: Any = Arrays.training
     monkeypatch.setattr(
-        Arrays, "training", lambda self, **given: training(self, **given | {"after": NOTHING_READ})
+        Arrays,
+        "training",
+        lambda self, epochs: training(self, replace(epochs, after=NOTHING_READ)),
     )
     assert ends_otherwise(tmp_path)
 

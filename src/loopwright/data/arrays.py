@@ -13,8 +13,8 @@ import tensorflow as tf
 from loopwright.data import batches as nests
 from loopwright.data.batches import check_labelled, sampled_digest, weighted
 from loopwright.data.bottleneck import slow_arrays
-from loopwright.data.reader import NOTHING_READ, Read, Resident
-from loopwright.data.source import Data, DatasetFeed, Feed
+from loopwright.data.reader import Resident
+from loopwright.data.source import Data, Epochs, Feed
 from loopwright.distribute import replicas
 from loopwright.errors import DataError, message
 
@@ -231,25 +231,17 @@ class Arrays(Data):
             "bytes": sampled_digest(leaves),
         }
 
-    def training(
-        self,
-        *,
-        seed: int,
-        first_epoch: int,
-        shuffle: bool,
-        steps_per_epoch: int | None,
-        after: Read = NOTHING_READ,
-    ) -> Feed:
+    def training(self, epochs: Epochs) -> Feed:
         """Return all epochs to come, in an order that is a function of seed and epoch."""
         own_length = math.ceil(len(self) / self._batch_size)
-        epochs_read, first_index = divmod(after.batches, own_length)
-        leg_first_epoch, first_epoch = first_epoch, first_epoch + epochs_read
+        epochs_read, first_index = divmod(epochs.after.batches, own_length)
+        first_epoch = epochs.first_epoch + epochs_read
 
         def order(epoch: Any) -> Any:
             indices = tf.range(self._begin, self._end, dtype=tf.int64)
-            if not shuffle:
+            if not epochs.shuffle:
                 return indices
-            pair = tf.stack([tf.constant(seed, tf.int64), tf.cast(epoch, tf.int64)])
+            pair = tf.stack([tf.constant(epochs.seed, tf.int64), tf.cast(epoch, tf.int64)])
             with tf.device("CPU"):  # the same order on every device
                 return tf.random.experimental.stateless_shuffle(indices, seed=pair)
 
@@ -260,22 +252,22 @@ class Arrays(Data):
         failures: list[DataError] = []
 
         def dataset() -> tf.data.Dataset:
-            epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-            chosen = epochs.flat_map(batches).skip(first_index)
-            return self._gathered(chosen, seed, self._class_weight, failures)
+            numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
+            chosen = numbers.flat_map(batches).skip(first_index)
+            return self._gathered(chosen, epochs.seed, self._class_weight, failures)
 
         def in_words(number: int) -> str:
             epoch, index = divmod(number, own_length)
-            some = order(leg_first_epoch + epoch)[index * self._batch_size :][: self._batch_size]
+            some = order(epochs.first_epoch + epoch)[index * self._batch_size :][: self._batch_size]
             return f"batch {index + 1} of epoch {epoch + 1}: {self._in_words(some.numpy())}"
 
         begin = {"first_epoch": first_epoch, "first_index": first_index}
         resident = self._resident(order, self._class_weight, **begin)
         return _EpochsFeed(
             batch_spec=dataset().element_spec if resident is None else resident.batch_spec,
-            steps_per_epoch=steps_per_epoch or own_length,
+            steps_per_epoch=epochs.steps_per_epoch or own_length,
             resident=resident,
-            make=dataset,
+            dataset=dataset,
             failures=failures,
             in_words=in_words,
             map=self._map,
@@ -311,7 +303,7 @@ class Arrays(Data):
 
         resident = self._resident(order, None, batches=length)
         spec = dataset().element_spec if resident is None else resident.batch_spec
-        return DatasetFeed(batch_spec=spec, steps_per_epoch=length, resident=resident, make=dataset)
+        return Feed(batch_spec=spec, dataset=dataset, steps_per_epoch=length, resident=resident)
 
     def _resident(
         self,
@@ -372,26 +364,18 @@ class Arrays(Data):
 class _EpochsFeed(Feed):
     """All epochs of arrays."""
 
-    make: Callable[[], tf.data.Dataset]
     failures: list[DataError]
     """Errors of `map`, in the order in which they were raised."""
     in_words: Callable[[int], str]
     map: ExampleMap | None
 
-    def dataset(self) -> tf.data.Dataset:
-        """Make the pipeline that gathers batches from the arrays."""
-        return self.make()
-
     def failure(self) -> DataError | None:
-        """Return the first error of `map`."""
         return next(iter(self.failures), None)
 
     def batch_in_words(self, number: int) -> str:
-        """Name the epoch, the batch and its examples."""
         return self.in_words(number)
 
     def bottleneck(self, is_slower_than_step: bool) -> str:
-        """Blame `map`, or gathering if there is none."""
         return slow_arrays(self.map)
 
 

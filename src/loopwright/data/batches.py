@@ -50,13 +50,7 @@ def spec_in_floatx(spec: Any) -> Any:
     floatx = tf.as_dtype(keras.config.floatx())
 
     def cast(leaf: Any) -> Any:
-        if not leaf.dtype.is_floating:
-            return leaf
-        if isinstance(leaf, tf.SparseTensorSpec):
-            return tf.SparseTensorSpec(leaf.shape, floatx)
-        if isinstance(leaf, tf.RaggedTensorSpec):
-            return tf.RaggedTensorSpec(leaf.shape, floatx, leaf.ragged_rank, leaf.row_splits_dtype)
-        return tf.TensorSpec(leaf.shape, floatx)
+        return _like(leaf, leaf.shape, floatx) if leaf.dtype.is_floating else leaf
 
     return tf.nest.map_structure(cast, spec)
 
@@ -67,14 +61,18 @@ def with_any_batch_size(spec: Any) -> Any:
     def open_first(leaf: Any) -> Any:
         if leaf.shape.rank in (None, 0):
             return leaf
-        shape = tf.TensorShape([None, *leaf.shape[1:]])
-        if isinstance(leaf, tf.SparseTensorSpec):
-            return tf.SparseTensorSpec(shape, leaf.dtype)
-        if isinstance(leaf, tf.RaggedTensorSpec):
-            return tf.RaggedTensorSpec(shape, leaf.dtype, leaf.ragged_rank, leaf.row_splits_dtype)
-        return tf.TensorSpec(shape, leaf.dtype)
+        return _like(leaf, tf.TensorShape([None, *leaf.shape[1:]]), leaf.dtype)
 
     return tf.nest.map_structure(open_first, spec)
+
+
+def _like(spec: Any, shape: tf.TensorShape, dtype: tf.DType) -> Any:
+    """Return a spec of the same kind with another shape and dtype."""
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.SparseTensorSpec(shape, dtype)
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, dtype, spec.ragged_rank, spec.row_splits_dtype)
+    return tf.TensorSpec(shape, dtype)
 
 
 def length(leaf: Any) -> int:

@@ -34,7 +34,7 @@ def slow_pipeline(dataset: tf.data.Dataset, *, is_slower_than_step: bool) -> str
     )
     if turns and not is_slower_than_step:
         return prefetch  # it hides all of the waiting behind the step
-    cached = [id(p.dataset) for part in parts if part.kind == "Cache" for p in _before(part)]
+    cached = [id(p.dataset) for part in parts if part.kind == "Cache" for p in parts_before(part)]
     each_epoch = [p for p in parts if id(p.dataset) not in cached and not _is_own(p)]
     found = next(filter(None, map(_python, each_epoch)), "") or next(
         filter(None, map(_sequential, each_epoch)), ""
@@ -120,7 +120,8 @@ def _is_own(part: PipelinePart) -> bool:
     return str(getattr(_function(part), "__module__", "")).startswith("loopwright.data.")
 
 
-def _before(part: PipelinePart) -> list[PipelinePart]:
+def parts_before(part: PipelinePart) -> list[PipelinePart]:
+    """Return the parts that a part reads from, directly or not."""
     return tensorflow_internals.pipeline_parts(part.dataset)[1:]
 
 

@@ -18,8 +18,8 @@ from loopwright.compat.error_messages import describe, shape_text
 from loopwright.data import batches as nests
 from loopwright.data.batches import batch_digest, weighted
 from loopwright.data.bottleneck import slow_batches
-from loopwright.data.reader import NOTHING_READ, CountedReader, Read, StreamReader, UnsavedReader
-from loopwright.data.source import Data, Feed, Objection
+from loopwright.data.reader import CountedReader, StreamReader, UnsavedReader
+from loopwright.data.source import Data, Epochs, Feed, Objection
 from loopwright.data.stream import STEPS, endless
 from loopwright.errors import DataError, message
 from loopwright.step_warnings import warn_at_call
@@ -153,34 +153,25 @@ class Batches(Data):
         length = getattr(self._source, "num_batches", None)
         return {"source": type(self._source).__name__, "length": length}
 
-    def training(
-        self,
-        *,
-        seed: int,
-        first_epoch: int,
-        shuffle: bool,
-        steps_per_epoch: int | None,
-        after: Read = NOTHING_READ,
-    ) -> Feed:
+    def training(self, epochs: Epochs) -> Feed:
         """Return all epochs to come; the order of a PyDataset is a function of seed and epoch."""
-        numbers = itertools.count(first_epoch)
-        source = self._source
+        source, batches = self._source, epochs.after.batches
         if not isinstance(source, keras.utils.PyDataset):
-            epochs = as_epochs((self._again() for _ in numbers), steps_per_epoch)
-            converted = map(self._converted, epochs)
-            return _Pipelines(converted, steps_per_epoch, source, UnsavedReader).feed()
-        length = steps_per_epoch or source.num_batches
+            passes = (self._again() for _ in itertools.count())
+            converted = map(self._converted, as_epochs(passes, epochs.steps_per_epoch))
+            return _Pipelines(converted, epochs.steps_per_epoch, source, UnsavedReader).feed()
+        count = source.num_batches
+        length = epochs.steps_per_epoch or count
         if length is None:
             raise DataError(endless("This PyDataset (num_batches is None)", "steps_per_epoch"))
-        count = source.num_batches
-        read_passes, first = divmod(after.batches, count) if count else (0, after.batches)
-        numbers = itertools.count(first_epoch + read_passes)
-        orders = (order_of(source, seed, number, shuffle) for number in numbers)
+        read_passes, first = divmod(batches, count) if count else (0, batches)
+        numbers = itertools.count(epochs.first_epoch + read_passes)
+        orders = (order_of(source, epochs.seed, number, epochs.shuffle) for number in numbers)
         orders = itertools.chain([itertools.islice(next(orders), first, None)], orders)
         passes = (read_ahead(source, order) for order in orders)
-        cut = as_epochs(passes, steps_per_epoch, after.batches % max(length, 1))
-        epochs = map(self._converted, with_hooks(source, cut))
-        return _Pipelines(epochs, length, source, hook=source.on_epoch_end).feed()
+        cut = as_epochs(passes, epochs.steps_per_epoch, batches % max(length, 1))
+        converted = map(self._converted, with_hooks(source, cut))
+        return _Pipelines(converted, length, source, hook=source.on_epoch_end).feed()
 
     def one_pass(self, *, steps: int | None) -> Feed:
         """Return the batches of one epoch."""
@@ -282,7 +273,7 @@ class _Pipelines:
             batch_spec=spec,
             end="each epoch",
             steps_per_epoch=self.steps_per_epoch,
-            pipeline=pipeline,
+            dataset=lambda: pipeline.prefetch(1),
             pipelines=self,
         )
 
@@ -323,31 +314,21 @@ class _Pipelines:
 class _BatchesFeed(Feed):
     """Python batches of one spec."""
 
-    pipeline: tf.data.Dataset
     pipelines: _Pipelines
 
-    def dataset(self) -> tf.data.Dataset:
-        """Return the pipeline, one batch ahead of the step."""
-        return self.pipeline.prefetch(1)
-
     def open(self) -> StreamReader:
-        """Return a reader of the next epoch."""
         return self.pipelines.reader(iter(self.dataset()), self.batch_spec, self.end)
 
     def epoch_ended(self) -> None:
-        """Call `on_epoch_end` of a PyDataset."""
         self.pipelines.hook()
 
     def failure(self) -> Exception | None:
-        """Return the exception of the code that makes the batches."""
         return self.pipelines.failure
 
     def reopened(self) -> tuple[Feed, str] | None:
-        """Return the feed with a wider spec, if a batch did not match this one."""
         return self.pipelines.reopened()
 
     def bottleneck(self, is_slower_than_step: bool) -> str:
-        """Name the Python code that makes the batches."""
         return slow_batches(self.pipelines.source)
 
 

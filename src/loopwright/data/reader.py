@@ -35,7 +35,7 @@ class Reader(ABC):
     """Reads batches in order and owns its position among them.
 
     The position is the number of batches read, which `Read` counts, plus whatever `state` returns.
-    A feed made by `Data.training(after=read)` opens its reader after those batches, so a reader
+    A feed made with `Epochs(after=read)` opens its reader after those batches, so a reader
     that needs nothing but the number has no state.
     """
 

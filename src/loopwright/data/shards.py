@@ -8,8 +8,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright.data.batches import check_labelled, weighted
-from loopwright.data.reader import NOTHING_READ, Read
-from loopwright.data.source import Data, Feed, Objection
+from loopwright.data.source import Data, Epochs, Feed, Objection
 from loopwright.data.stream import STEPS, Stream
 from loopwright.errors import DataError, message
 
@@ -62,24 +61,9 @@ class Shares(Data):
 
         return Shares(make, workers=self._workers, worker=self._worker)
 
-    def training(
-        self,
-        *,
-        seed: int,
-        first_epoch: int,
-        shuffle: bool,
-        steps_per_epoch: int | None,
-        after: Read = NOTHING_READ,
-    ) -> Feed:
+    def training(self, epochs: Epochs) -> Feed:
         """Return this worker's batches, repeated."""
-        feed = self._own.training(
-            seed=seed,
-            first_epoch=first_epoch,
-            shuffle=shuffle,
-            steps_per_epoch=steps_per_epoch,
-            after=after,
-        )
-        return self._shared(feed, "steps_per_epoch")
+        return self._shared(self._own.training(epochs), "steps_per_epoch")
 
     def objection_to_resume(self) -> Objection | None:
         """Return what in the pipeline would yield different batches next time."""

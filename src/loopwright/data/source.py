@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,23 +13,22 @@ from loopwright.exactness import BEST_EFFORT
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feed(ABC):
+class Feed:
     """Batches in order: their spec, how to read them, and how to describe them.
 
-    A kind of data overrides the methods in which it differs.
+    The position of its reader is the number of batches read. A kind of data for which that is
+    not enough, or that can say more about its batches, overrides these methods.
     """
 
     batch_spec: Any
+    dataset: Callable[[], tf.data.Dataset]
+    """Makes the pipeline; a loop that gathers its own batches never needs it."""
     end: End = "exhausted"
     steps_per_epoch: int | None = None
     resident: Resident | None = None
     """The same batches for loops that gather their own, where the data allows it."""
     is_share: bool = False
     """Whether this is one worker's part of each batch, and other workers have the rest."""
-
-    @abstractmethod
-    def dataset(self) -> tf.data.Dataset:
-        """Make the pipeline; a loop that gathers its own batches never needs it."""
 
     def open(self) -> StreamReader:
         """Return a reader at the first batch."""
@@ -56,16 +55,16 @@ class Feed(ABC):
         return ""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class DatasetFeed(Feed):
-    """The batches of a `tf.data.Dataset`; its position is the number of batches read."""
+class Epochs:
+    """The epochs that a call of `fit` reads, without end."""
 
-    make: Callable[[], tf.data.Dataset]
-
-    def dataset(self) -> tf.data.Dataset:
-        """Make the dataset."""
-        return self.make()
+    seed: int = 0
+    first_epoch: int = 0
+    shuffle: bool = True
+    steps_per_epoch: int | None = None
+    after: Read = NOTHING_READ
+    """The feed begins after these batches."""
 
 
 class Data(ABC):
@@ -79,16 +78,8 @@ class Data(ABC):
     """Whether the data can be inspected without using it up."""
 
     @abstractmethod
-    def training(
-        self,
-        *,
-        seed: int,
-        first_epoch: int,
-        shuffle: bool,
-        steps_per_epoch: int | None,
-        after: Read = NOTHING_READ,
-    ) -> Feed:
-        """Return a feed of all epochs to come, after the batches in `after`.
+    def training(self, epochs: Epochs) -> Feed:
+        """Return a feed of these epochs.
 
         Where Loopwright decides the order, it is a function of seed and epoch.
         """

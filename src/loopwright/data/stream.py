@@ -11,10 +11,10 @@ from loopwright.compat import tensorflow_internals
 from loopwright.compat.error_messages import describe
 from loopwright.compat.tensorflow_internals import PipelinePart
 from loopwright.data.batches import check_labelled, sampled_digest, weighted
-from loopwright.data.bottleneck import slow_pipeline
-from loopwright.data.reader import NOTHING_READ, End, Read, StreamReader, UnsavedReader
-from loopwright.data.source import Data, DatasetFeed, Feed, Objection
-from loopwright.data.stream_readers import IteratorReader, ReplayReader, Reseeded
+from loopwright.data.bottleneck import parts_before, slow_pipeline
+from loopwright.data.reader import End, StreamReader, UnsavedReader
+from loopwright.data.source import Data, Epochs, Feed, Objection
+from loopwright.data.stream_readers import IteratorReader, ReplayReader, Reseeded, opened
 from loopwright.errors import DataError, message
 
 _STATEFUL = {
@@ -68,7 +68,7 @@ def unsavable(dataset: tf.data.Dataset) -> str | None:
             return "shuffle_and_repeat() loses its position between two epochs: use shuffle()"
         if part.kind == "Snapshot":
             return "snapshot() cannot be restored after its files have been written: remove it"
-        if part.kind == "Cache" and any(p.draws_each_pass for p in _before(part)):
+        if part.kind == "Cache" and any(p.draws_each_pass for p in parts_before(part)):
             return "cache() keeps the order of a shuffle before it: put it first"
         if part.file and not tf.io.gfile.exists(f"{part.file}.index"):
             return (
@@ -173,11 +173,6 @@ def held_tensors(dataset: tf.data.Dataset) -> list[tf.Tensor]:
     return [t for part in tensorflow_internals.pipeline_parts(dataset) for t in part.tensors]
 
 
-def _before(part: PipelinePart) -> list[PipelinePart]:
-    """Return the parts that a part reads from, directly or not."""
-    return tensorflow_internals.pipeline_parts(part.dataset)[1:]
-
-
 def _may_hang(part: PipelinePart) -> bool:
     selector, *inputs = part.inputs
     endless = tf.data.INFINITE_CARDINALITY
@@ -230,7 +225,7 @@ class Stream(Data):
     again up to its position; the dataset has to yield the same batches again, which is checked.
 
     >>> stream = Stream(tf.data.Dataset.range(10).batch(4))
-    >>> stream.training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None).steps_per_epoch
+    >>> stream.training(Epochs()).steps_per_epoch
     3
     """
 
@@ -273,21 +268,14 @@ class Stream(Data):
             "bytes": sampled_digest(held_tensors(self._dataset)),
         }
 
-    def training(
-        self,
-        *,
-        seed: int,
-        first_epoch: int,
-        shuffle: bool,
-        steps_per_epoch: int | None,
-        after: Read = NOTHING_READ,
-    ) -> Feed:
+    def training(self, epochs: Epochs) -> Feed:
         """Return the dataset repeated, in its own order.
 
         With `replay` the batches read before are read again and dropped; otherwise the reader
         restores its state.
         """
         spec, length = self._dataset.element_spec, int(self._dataset.cardinality())
+        steps_per_epoch, after = epochs.steps_per_epoch, epochs.after
         if steps_per_epoch is None and length == tf.data.INFINITE_CARDINALITY:
             raise DataError(endless("This dataset", "steps_per_epoch"))
         # With steps_per_epoch, an epoch continues where the last one stopped: epochs cut the
@@ -297,7 +285,7 @@ class Stream(Data):
         dataset, last = self._dataset, list[Any]()
         is_repeatable = unrepeatable(dataset) is None
         # An order that cannot be repeated has no seeds to keep.
-        seeded = reseeded(dataset, first_epoch) if is_repeatable else None
+        seeded = reseeded(dataset, epochs.first_epoch) if is_repeatable else None
         replays = self._replay and is_repeatable
         is_savable = replays or unsavable(dataset) is None
         if replays:
@@ -310,17 +298,18 @@ class Stream(Data):
         def reader() -> StreamReader:
             if replays:
                 elements = after.batches + after.ends * is_marked
-                return ReplayReader(repeated, spec, end, seeded, last, elements)
+                iterator, _ = opened(repeated, end, seeded, saves_state=False)
+                return ReplayReader(iterator, spec, end, last, elements)
             if not is_savable:
                 return UnsavedReader(iter(repeated()), spec, end)
-            return IteratorReader(repeated, spec, end, seeded)
+            return IteratorReader(*opened(repeated, end, seeded, saves_state=True), spec, end)
 
         return _StreamFeed(
             batch_spec=spec,
             end=end,
             steps_per_epoch=steps_per_epoch or (None if is_marked else length),
             pipeline=dataset,
-            make=repeated,
+            dataset=repeated,
             reader=reader,
         )
 
@@ -331,10 +320,10 @@ class Stream(Data):
             raise DataError(endless("This dataset", STEPS))
         dataset = self._dataset if steps is None else self._dataset.take(steps)
         known = [n for n in (length, steps) if n is not None and n >= 0]
-        return DatasetFeed(
+        return Feed(
             batch_spec=dataset.element_spec,
+            dataset=lambda: dataset,
             steps_per_epoch=min(known, default=None),
-            make=lambda: dataset,
         )
 
 
@@ -344,19 +333,12 @@ class _StreamFeed(Feed):
     """A repeated pipeline, whose reader depends on how its position can be saved."""
 
     pipeline: tf.data.Dataset
-    make: Callable[[], tf.data.Dataset]
     reader: Callable[[], StreamReader]
 
-    def dataset(self) -> tf.data.Dataset:
-        """Make the repeated pipeline."""
-        return self.make()
-
     def open(self) -> StreamReader:
-        """Return a reader at the first batch."""
         return self.reader()
 
     def bottleneck(self, is_slower_than_step: bool) -> str:
-        """Name the slowest part of the pipeline."""
         return slow_pipeline(self.pipeline, is_slower_than_step=is_slower_than_step)
 
 

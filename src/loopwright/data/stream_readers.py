@@ -36,15 +36,9 @@ class IteratorReader(StreamReader):
     iterator, the seed keeper, which is never read and therefore always inside a pass.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], tf.data.Dataset],
-        batch_spec: Any,
-        end: End,
-        reseeded: Reseeded | None,
-    ) -> None:
-        iterator, self._keepers = _opened(make, end, reseeded, saves_state=True)
+    def __init__(self, iterator: Any, keepers: Sequence[Any], batch_spec: Any, end: End) -> None:
         super().__init__(iterator, batch_spec, end)
+        self._keepers = keepers
 
     def state(self) -> dict[str, tf.Tensor]:
         """Return the states of the iterator and of its seed keepers."""
@@ -71,15 +65,8 @@ class ReplayReader(StreamReader):
     """A reader that reads everything again up to its position, and compares the last batch."""
 
     def __init__(
-        self,
-        make: Callable[[], tf.data.Dataset],
-        batch_spec: Any,
-        end: End,
-        reseeded: Reseeded | None,
-        last: Sequence[Any],
-        elements: int,
+        self, iterator: Any, batch_spec: Any, end: End, last: Sequence[Any], elements: int
     ) -> None:
-        iterator, _ = _opened(make, end, reseeded, saves_state=False)
         super().__init__(iterator, batch_spec, end)
         self._last = last
         self.skip(elements)
@@ -117,7 +104,7 @@ _BEGINNINGS: weakref.WeakKeyDictionary[tf.data.Dataset, dict[str, _Beginning]] =
 """By the first part that draws seeds, then by the structure of the pipelines that read from it."""
 
 
-def _opened(
+def opened(
     make: Callable[[], tf.data.Dataset], end: End, reseeded: Reseeded | None, *, saves_state: bool
 ) -> tuple[Any, list[Any]]:
     """Return an iterator at the beginning, and a seed keeper for each part that draws seeds.

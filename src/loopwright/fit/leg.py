@@ -14,7 +14,7 @@ from loopwright import step_warnings
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat import tensorflow_internals
 from loopwright.data.reader import NOTHING_READ, Read
-from loopwright.data.source import Data, Feed
+from loopwright.data.source import Data, Epochs, Feed
 from loopwright.distribute.team import Agreement, Team
 from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.epoch_metrics import EpochMetrics
@@ -287,13 +287,14 @@ class Leg:
         asked = self.asked
         if asked.data is None:
             return None, asked.length()
-        feed = asked.data.training(
+        epochs = Epochs(
             seed=self.lent.seed,
             first_epoch=self.first_epoch,
             shuffle=asked.shuffle,
             steps_per_epoch=asked.steps_per_epoch,
             after=after,
         )
+        feed = asked.data.training(epochs)
         return feed, feed.steps_per_epoch
 
     def _pilot(self, feed: Feed | None, training: Stepper) -> Any:
