@@ -66,7 +66,7 @@ def test_a_part_of_unknown_length_is_refused_with_what_to_do():
     ("given", "message"),
     [
         ([[1, 2]], "lw.Shares takes a function"),
-        (lambda workers, worker: [1, 2], "does not make a dataset"),
+        (lambda workers, worker: [1, 2], "does not return a dataset"),
         (lambda workers, worker: numbers(), "never batched"),
     ],
 )

@@ -64,7 +64,7 @@ class Reader(ABC):
         return
 
 
-class StreamReader(Reader):
+class StreamReader(Reader, ABC):
     """Reads from a `tf.data` iterator, which compiled loops advance themselves."""
 
     def __init__(self, iterator: Any, batch_spec: Any, end: End) -> None:
