@@ -292,7 +292,7 @@ def test_a_run_is_trained_listed_inspected_scored_asked_and_trained_on(project: 
 def test_a_training_ends_with_a_summary_a_report_and_an_export(project: Path):
     code, output = train("export=saved_model")
     assert code == 0
-    assert "export: runs/experiment/export/1 (serve) answers as step 8 does" in output
+    assert "export: runs/experiment/export/1 (serve): outputs match step 8" in output
     lines = [line.rstrip() for line in output.splitlines()]
     for words in (
         r"run         runs/experiment · completed · 8 steps · .*",
@@ -325,7 +325,7 @@ def test_a_checkpoint_is_exported_for_keras(project: Path):
     own = ("--task", "mine:experiment")
     code, output = invoke("export", "runs/experiment", "--format", "keras", *own)
     assert code == 0
-    assert output.startswith("runs/experiment/export/step-8.keras (serve) answers as step 8 does")
+    assert output.startswith("runs/experiment/export/step-8.keras (serve): outputs match step 8")
     code, output = invoke("export", "runs/experiment", "--format", "papyrus", *own)
     assert code == 2
     assert "expected: saved_model or keras" in output.lower()

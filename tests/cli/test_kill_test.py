@@ -141,14 +141,14 @@ CANNOT_BE_EXACT = """
 import sys
 from pathlib import Path
 from loopwright.checkpoints.store import Store
-content = {"inexact": {"reasons": ["shuffle() has no seed", "it looks at the clock"]}}
+content = {"inexact": {"reasons": ["shuffle() has no seed", "it reads the clock"]}}
 write = lambda into: (into / "state.index").write_bytes(b"any")
 Store(Path(sys.argv[1]) / "checkpoints").write(5, content, write)
 """
 
 
 def test_training_that_cannot_be_exact_is_told_with_its_reasons(monkeypatch: pytest.MonkeyPatch):
-    why = "not exactly resumable: shuffle() has no seed; it looks at the clock"
+    why = "not exactly resumable: shuffle() has no seed; it reads the clock"
     told: list[str] = []
     command = command_of(CANNOT_BE_EXACT)
     verdict = kill_test.verify("it", command, kills=1, seed=1, say=told.append)

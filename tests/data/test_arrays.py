@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.data.recorder import PLANS, Recorder, fit, ids, refused, sizes
 
 import loopwright as lw
+from loopwright.data.source import Epochs
 from loopwright.distribute import replicas
 
 X = np.arange(10.0)
@@ -207,7 +208,7 @@ def test_a_map_that_fails_at_once_fails_before_the_first_step():
 def test_a_map_has_to_give_examples_of_one_shape():
     data = lw.Arrays(X, map=lambda x, _: np.ones(int(x) + 1))
 
-    with refused("map gave examples of different shapes.", received="(1,) and (2,)"):
+    with refused("map returned examples of different shapes.", received="(1,) and (2,)"):
         fit(data, batch_size=2, shuffle=False)
 
 
@@ -339,7 +340,7 @@ def test_class_weights_without_one_array_of_labels_are_refused(data: Any, receiv
         (({},), "The data is empty.", "no arrays"),
         ((3.0,), "x is a single number, not an array of examples.", "x = "),
         (([1.0, 2.0],), "x[0] is a single number, not an array of examples.", "x[0] = "),
-        ((X, None, X), "sample_weight needs y beside it.", "sample_weight without y"),
+        ((X, None, X), "sample_weight needs y.", "sample_weight without y"),
     ],
 )
 def test_data_that_cannot_be_used_is_refused_before_the_first_step(
@@ -409,11 +410,10 @@ def test_a_model_with_several_inputs_predicts_from_a_list(compiled: bool):
 def test_arrays_that_would_fill_the_device_are_streamed(monkeypatch: pytest.MonkeyPatch):
     x = np.zeros((100, 8), "float32")
     data = lw.Arrays(x)
-    options = {"seed": 0, "first_epoch": 0, "shuffle": True, "steps_per_epoch": None}
     monkeypatch.setattr(replicas, "device_memory_bytes", lambda: 4 * x.nbytes)
-    assert data.training(**options).resident is not None
+    assert data.training(Epochs()).resident is not None
     monkeypatch.setattr(replicas, "device_memory_bytes", lambda: 4 * x.nbytes - 1)
-    assert data.training(**options).resident is None
+    assert data.training(Epochs()).resident is None
     assert data.one_pass(steps=None).resident is None
     with pytest.raises(lw.ConfigurationError, match="only arrays can be kept on the device"):
         lw.Trainer(Sums(), plan=lw.Plan(feed="resident")).fit(x, verbose=0)

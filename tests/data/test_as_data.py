@@ -90,8 +90,8 @@ NAMES = {
 def test_labels_and_weights_are_not_dropped_in_silence(kind: str, argument: str):
     task = Recorder()
 
-    sentence = f"{argument} cannot be given beside data of type {NAMES[kind]}."
-    with refused(sentence, received=f"{argument} as well"):
+    sentence = f"{argument} cannot be combined with data of type {NAMES[kind]}."
+    with refused(sentence, received=f"a {NAMES[kind]} and {argument}"):
         lw.Trainer(task).fit(KINDS[kind](), **{"verbose": 0, argument: X})  # pyright: ignore
 
     assert task.trained == []

@@ -10,12 +10,13 @@ import tensorflow as tf
 
 import loopwright as lw
 from loopwright.data.adapter import as_data
+from loopwright.data.source import Epochs
 
 
 def bottleneck(given: Any, *, slower: bool = True) -> str:
     """The cause for data that takes longer than the step, or shorter."""
     data = as_data(given)
-    feed = data.training(seed=0, first_epoch=0, shuffle=False, steps_per_epoch=None)
+    feed = data.training(Epochs(shuffle=False))
     return feed.bottleneck(slower)
 
 
@@ -75,7 +76,7 @@ def test_a_missing_prefetch_is_named_first_where_it_would_hide_the_wait():
 
 def test_what_lies_before_a_cache_is_not_blamed():
     told = bottleneck(numbers().map(in_python).cache())
-    assert told == "the first epoch fills the cache, and later epochs read from it"
+    assert told == "the first epoch fills the cache; later epochs read from it"
     assert "map(plain)" in bottleneck(numbers().map(in_python).cache().map(plain))
 
 

@@ -226,9 +226,9 @@ def test_an_endless_pydataset_needs_steps_per_epoch_and_goes_on():
     task = fit(Numbers(None), steps_per_epoch=3, epochs=2, plan="graph")
 
     assert batches_of(task) == [0, 1, 2, 3, 4, 5]
-    with refused("This PyDataset (num_batches is None) has no end", received="endless data"):
+    with refused("This PyDataset (num_batches is None) is endless", received="endless data"):
         fit(Numbers(None))
-    with refused("This PyDataset (num_batches is None) has no end", received="endless data"):
+    with refused("This PyDataset (num_batches is None) is endless", received="endless data"):
         lw.Trainer(task).evaluate(Numbers(None))
 
 
@@ -255,7 +255,7 @@ def test_no_worker_is_left_when_a_run_ends_or_is_left():
 
 
 def test_processes_are_replaced_by_threads_with_one_word():
-    with pytest.warns(lw.LoopwrightWarning, match="batches are made by threads here") as caught:
+    with pytest.warns(lw.LoopwrightWarning, match="makes batches in threads") as caught:
         task = fit(Numbers(workers=2, use_multiprocessing=True), epochs=2, shuffle=False)
 
     assert len(caught) == 1
@@ -419,7 +419,9 @@ def test_an_exception_in_evaluate_and_predict_has_the_number_of_the_batch_too():
     ],
 )
 def test_a_batch_of_another_kind_is_refused_by_its_number(second: Any, received: str):
-    with refused("Batch 2: it is of another kind than the ones before.", received=received) as c:
+    with refused(
+        "Batch 2: structure, dtype or rank differs from earlier batches.", received=received
+    ) as c:
         fit(iter([np.ones((2, 3)), second]), plan="graph")
     assert "batch: float32 (None, 3)" in str(c.value)
 

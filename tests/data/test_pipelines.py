@@ -13,7 +13,8 @@ from tests.data.recorder import fit
 
 import loopwright as lw
 from loopwright.data import stream
-from loopwright.data.reader import StreamReader
+from loopwright.data.reader import Read, StreamReader
+from loopwright.data.source import Epochs
 
 Dataset = tf.data.Dataset
 READ = 14
@@ -126,8 +127,8 @@ EXACT: dict[str, Callable[[], Any]] = {
 
 def reader(dataset: Any, **options: Any) -> StreamReader:
     steps = 3 if dataset.cardinality() == tf.data.INFINITE_CARDINALITY else None
-    arguments: Any = {"seed": 0, "first_epoch": 0, "shuffle": True, "steps_per_epoch": steps}
-    return StreamReader(lw.Stream(dataset).training(**{**arguments, **options}))
+    epochs = Epochs(**{"steps_per_epoch": steps, **options})
+    return lw.Stream(dataset).training(epochs).open()
 
 
 def read(reader: StreamReader, count: int) -> list[Any]:
@@ -155,7 +156,7 @@ def test_a_pipeline_goes_on_exactly_from_every_place(kind: str):
 
     for place, state in enumerate(states):
         resumed = reader(make())
-        resumed.restore(state)
+        resumed.restore(Read(batches=place), state)
         assert read(resumed, READ - place) == seen[place:], f"after {place} batches"
 
 
@@ -213,7 +214,7 @@ def made_in_a_function() -> Any:
 
 
 RANDOM = "it draws random numbers"
-ORDER = "has deterministic=False: what is ready first comes first"
+ORDER = "has deterministic=False: elements come in the order in which they are ready"
 PYTHON = "it calls Python code (from_generator, py_function or numpy_function)"
 INSIDE = "there is a shuffle inside the function of a flat_map, interleave or map"
 CANNOT_BE_SAVED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -242,7 +243,7 @@ CANNOT_BE_SAVED: dict[str, tuple[Callable[[], Any], str]] = {
             .map(lambda n: tf.debugging.check_numerics(tf.cast(n, "float32"), ""))
             .batch(4)
         ),
-        "TensorFlow does not save it: ",
+        "TensorFlow cannot save it: ",
     ),
 }
 GOES_ON_OTHERWISE: dict[str, tuple[Callable[[], Any], str]] = {
@@ -259,10 +260,10 @@ GOES_ON_OTHERWISE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Dataset.zip(numbers(), Dataset.random()).batch(4),
         "Dataset.random(), sample_from_datasets() or similar has no seed",
     ),
-    "made in a function": (made_in_a_function, "a shuffle in it was made inside a tf.function"),
+    "made in a function": (made_in_a_function, "it has a shuffle made inside a tf.function"),
     "the clock": (
         lambda: numbers().map(lambda _: tf.timestamp()).batch(4),
-        "it looks at the clock (tf.timestamp)",
+        "it reads the clock (tf.timestamp)",
     ),
 }
 HAS_NO_ORDER: dict[str, tuple[Callable[[], Any], str]] = {
@@ -272,7 +273,7 @@ HAS_NO_ORDER: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "shuffle_and_repeat": (
         lambda: numbers().apply(tf.data.experimental.shuffle_and_repeat(6, 1, seed=3)).batch(4),
-        "shuffle_and_repeat() loses its place between two epochs",
+        "shuffle_and_repeat() loses its position between two epochs",
     ),
     "map": (lambda: numbers().map(lambda n: n, 2, deterministic=False).batch(4), f"map() {ORDER}"),
     "batch": (
@@ -289,15 +290,15 @@ HAS_NO_ORDER: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "warm start": (
         lambda: with_options(shuffled().map(lambda n: n, 2).batch(4), experimental_warm_start=True),
-        "its options say experimental_warm_start: it reads before it is asked",
+        "its options set experimental_warm_start, which starts reading too early",
     ),
     "its options": (
         lambda: with_options(numbers().map(lambda n: n, 2).batch(4), deterministic=False),
-        "its options say deterministic=False",
+        "its options set deterministic=False",
     ),
     "sampled to the end": (
         lambda: sampled(seed=3),
-        "sample_from_datasets() goes on for ever if it is restored when one of its datasets has",
+        "sample_from_datasets() never ends if it is restored after one of its datasets has",
     ),
     "sampled without a seed": (lambda: sampled(stop_on_empty_dataset=True), "has no seed"),
 }
@@ -349,7 +350,7 @@ def test_what_cannot_be_repeated_still_goes_on_within_its_epoch(kind: str):
     for place in (1, 3, 4):
         whole, resumed = reader(make()), reader(make())
         seen = read(whole, place)
-        resumed.restore(whole.state())
+        resumed.restore(Read(batches=place), whole.state())
 
         def numbers_of(elements: list[Any]) -> list[int]:
             # The end of an epoch of unknown length is a single number.

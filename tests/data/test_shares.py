@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
+from loopwright.data.source import Epochs
 from loopwright.errors import DataError
 
 
@@ -21,8 +22,8 @@ def sharded(workers: int, worker: int) -> tf.data.Dataset:
 
 
 def read(data, **options):
-    feed = data.training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None, **options)
-    return feed, [batch.numpy().tolist() for batch in feed.open().take(feed.steps_per_epoch)]
+    feed = data.training(Epochs(**options))
+    return feed, [batch.numpy().tolist() for batch in feed.dataset().take(feed.steps_per_epoch)]
 
 
 def test_each_worker_reads_its_own_part_and_together_they_read_everything():
@@ -52,7 +53,7 @@ def test_parts_of_different_length_have_different_fingerprints():
 
 def test_a_part_of_unknown_length_is_refused_with_what_to_do():
     unknown = lw.Shares(lambda workers, worker: numbers().filter(lambda n: n > 3).batch(2))
-    with pytest.raises(DataError, match="not known how many batches each worker has") as refusal:
+    with pytest.raises(DataError, match="batches of each worker is unknown") as refusal:
         read(unknown.of(2, 0))
     assert "pass steps_per_epoch, or" in str(refusal.value)
     with pytest.raises(DataError, match="validation_steps"):
@@ -65,7 +66,7 @@ def test_a_part_of_unknown_length_is_refused_with_what_to_do():
     ("given", "message"),
     [
         ([[1, 2]], "lw.Shares takes a function"),
-        (lambda workers, worker: [1, 2], "does not make a dataset"),
+        (lambda workers, worker: [1, 2], "does not return a dataset"),
         (lambda workers, worker: numbers(), "never batched"),
     ],
 )
@@ -85,5 +86,7 @@ def test_what_could_not_be_resumed_is_named():
 def test_labels_are_weighted_by_class_in_each_part():
     labels = tf.data.Dataset.from_tensor_slices((np.zeros((4, 1)), np.array([0, 1, 0, 1])))
     shares = lw.Shares(lambda workers, worker: labels.shard(workers, worker).batch(2))
-    _, _, weights = next(iter(shares.weighted_by_class({1: 3.0}).of(2, 1).one_pass(steps=1).open()))
+    _, _, weights = next(
+        iter(shares.weighted_by_class({1: 3.0}).of(2, 1).one_pass(steps=1).dataset())
+    )
     assert weights.numpy().tolist() == [3.0, 3.0]

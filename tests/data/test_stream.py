@@ -193,7 +193,7 @@ def nothing() -> Any:
 @pytest.mark.parametrize(
     ("dataset", "sentence", "received"),
     [
-        (lambda: numbers().repeat(), "This dataset has no end", "endless data"),
+        (lambda: numbers().repeat(), "This dataset is endless", "endless data"),
         (lambda: tf.data.Dataset.range(3), "The dataset was never batched.", "element: int64 ()"),
         (
             lambda: tf.data.Dataset.from_tensor_slices((np.ones((3, 4)), [1, 2, 3])),
@@ -214,12 +214,12 @@ def nothing() -> Any:
         (nothing, "The data gave no batch for an epoch.", "data that ended at once"),
         (
             lambda: tf.data.Dataset.range(9).window(3),
-            "The dataset gives something else than tensors.",
+            "The dataset yields something other than tensors.",
             "Dataset in ",
         ),
         (
             lambda: numbers().map(lambda n: (n, None)),
-            "The dataset gives something else than tensors.",
+            "The dataset yields something other than tensors.",
             "NoneTensor in ",
         ),
     ],
@@ -268,7 +268,7 @@ def test_an_endless_stream_is_evaluated_for_some_steps_only():
     task = Recorder()
     trainer = lw.Trainer(task)
 
-    with refused("This dataset has no end", received="endless data"):
+    with refused("This dataset is endless", received="endless data"):
         trainer.evaluate(numbers().repeat())
     assert trainer.evaluate(numbers().repeat(), steps=4)["loss"] == pytest.approx(51 / 14)
     assert sizes(task.tested) == [4, 4, 2, 4]

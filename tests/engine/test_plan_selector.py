@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import loopwright as lw
 from loopwright.data.generators import Batches
+from loopwright.data.source import Epochs
 from loopwright.distribute import replicas
 from loopwright.engine import plan_selector
 from loopwright.engine.compiled_steps import CompiledSteps
@@ -225,7 +226,7 @@ def test_the_identity_of_a_step_is_the_same_in_every_process(left):
 def recurrent_identity() -> str:
     inner = [LAYERS.Reshape((4, 2)), LAYERS.GRU(4), LAYERS.Dropout(0.1)]
     learned = task(*inner)
-    feed = lw.Arrays(*data(64)).training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None)
+    feed = lw.Arrays(*data(64)).training(Epochs())
     runners = CompiledSteps(learned, tf.distribute.get_strategy())
     built = runners.built("train_step", feed.batch_spec)
     return plan_selector.identity(learned, built, feed, runners.terms(feed))
@@ -253,7 +254,7 @@ def test_a_loop_inside_xla_is_never_tried_where_there_are_convolutions_on_a_cpu(
 
 
 def candidates(learned, given, strategy=None):
-    feed = given.training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None)
+    feed = given.training(Epochs())
     runners = CompiledSteps(learned, strategy or tf.distribute.get_strategy())
     built = runners.built("train_step", feed.batch_spec)
     found = plan_selector.candidates(built, feed, runners.terms(feed))
@@ -277,7 +278,7 @@ def test_plans_that_cannot_serve_are_never_candidates():
 def test_batches_from_python_are_never_fused():
     trainer = lw.Trainer(task())
     trainer.fit(iter([data(16)] * 3), verbose=0)
-    feed = Batches([data(16)]).training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None)
+    feed = Batches([data(16)]).training(Epochs())
     terms = CompiledSteps(trainer.task, tf.distribute.get_strategy()).terms(feed)
     assert terms.batches == "python"
 
@@ -321,7 +322,7 @@ def assert_preparing_changes_nothing(plan, given):
         learned = task()
         watch = Stopwatch(lambda: 0.0)
         runners = CompiledSteps(learned, tf.distribute.get_strategy())
-        feed = given.training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None)
+        feed = given.training(Epochs())
         graph = runners.runner("train_step", feed, lw.Plan("graph", "graph", plan.feed))
         reader = graph.open(feed)
         graph.run(reader, 5, watch)

@@ -55,7 +55,7 @@ def test_a_keras_file_is_loaded_again(trained: lw.Trainer, tmp_path: Path):
     done = trained.export(tmp_path / "model.keras")
     loaded = keras.models.load_model(done.path)
     np.testing.assert_allclose(loaded(X, training=False), trained.predict(X), rtol=1e-5)
-    with pytest.raises(lw.ConfigurationError, match="which exists"):
+    with pytest.raises(lw.ConfigurationError, match="which already exists"):
         trained.export(tmp_path / "model.keras")
 
 
@@ -147,7 +147,7 @@ def test_a_run_exports_versions_into_its_directory_and_averaged_weights_if_asked
 
 def test_a_model_without_declared_inputs_needs_examples(tmp_path: Path):
     task = lw.Supervised(Own(), "mse", "sgd")
-    with pytest.raises(lw.ConfigurationError, match="are not known"):
+    with pytest.raises(lw.ConfigurationError, match="are unknown"):
         lw.Trainer(task).export(tmp_path / "export")
 
 

@@ -113,7 +113,7 @@ SOURCES: dict[str, tuple[Callable[[], Any], str]] = {
     "an unseeded shuffle": (unseeded, "shuffle() has no seed"),
     "from_generator": (generated, "it calls Python code"),
     "a reshuffling PyDataset": (Reshuffles, "Reshuffles.on_epoch_end may change"),
-    "an augmenting PyDataset": (Augments, "Augments gives another batch"),
+    "an augmenting PyDataset": (Augments, "Augments returns a different batch"),
     "a generator": (yielded, "a generator"),
 }
 STEPS_THAT_DRAW: dict[str, tuple[type[Counting], str, str]] = {

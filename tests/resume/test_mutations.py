@@ -4,6 +4,7 @@ Without fsync and without checksums: `test_store_kills.py` and `test_checkpoint.
 """
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from tests.resume.test_resume import failing
 
 from loopwright.checkpoints import tensors
 from loopwright.data.arrays import Arrays
-from loopwright.data.reader import StreamReader
-from loopwright.data.source import NOTHING_READ
+from loopwright.data.reader import NOTHING_READ
+from loopwright.data.stream_readers import IteratorReader
 from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.fit import moment
 
@@ -59,7 +60,9 @@ def test_without_the_place_in_arrays_a_run_ends_otherwise(
 ):
     training: Any = Arrays.training
     monkeypatch.setattr(
-        Arrays, "training", lambda self, **given: training(self, **given | {"after": NOTHING_READ})
+        Arrays,
+        "training",
+        lambda self, epochs: training(self, replace(epochs, after=NOTHING_READ)),
     )
     assert ends_otherwise(tmp_path)
 
@@ -67,7 +70,7 @@ def test_without_the_place_in_arrays_a_run_ends_otherwise(
 def test_without_the_state_of_an_iterator_a_run_ends_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(StreamReader, "restore", lambda self, state: None)
+    monkeypatch.setattr(IteratorReader, "restore", lambda self, read, state: None)
     assert ends_otherwise(tmp_path, "stream")
 
 

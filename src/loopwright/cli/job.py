@@ -21,7 +21,7 @@ from loopwright.compat.quiet_start import quiet_start
 from loopwright.config import changes, file
 from loopwright.config.schema import Config, Fit
 from loopwright.data.adapter import training_data
-from loopwright.data.source import NOTHING_READ
+from loopwright.data.source import Epochs
 from loopwright.distribute.strategy import strategy_for
 from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, message
@@ -169,13 +169,8 @@ def schedule_of(job: Job) -> Schedule:
     fit = job.config.fit
     length = fit.steps_per_epoch
     if data is not None:
-        feed = data.training(
-            seed=job.config.seed,
-            first_epoch=0,
-            shuffle=fit.shuffle is not False,
-            steps_per_epoch=fit.steps_per_epoch,
-            after=NOTHING_READ,
-        )
+        # Neither seed nor order changes the number of steps.
+        feed = data.training(Epochs(steps_per_epoch=fit.steps_per_epoch))
         length = feed.steps_per_epoch
     return Schedule(
         steps_per_epoch=length,

@@ -1,5 +1,9 @@
-"""Where batches come from, and where a run is in them.
+"""Data: the batches of a run, and the position of a reader among them.
 
-Arrays, `tf.data` streams, generators and PyDatasets offer the same: `source.py`. A reader owns its
-position and can save it. Nothing here knows a task or a plan.
+Arrays, `tf.data` streams, generators and PyDatasets fulfil the same contract, in `source.py`: a
+feed describes batches, and the reader it opens owns its position. A new kind of data is one file
+plus one line in `adapter.py`. Nothing here may know a task, a step or a plan.
+
+Open files: adapter, arrays, batches, generators, read_errors, reader, samples, shards, source,
+stream, stream_readers.
 """

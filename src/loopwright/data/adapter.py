@@ -1,6 +1,6 @@
-"""What was given to `fit` as data: to train on, to validate on."""
+"""Turns what users pass to `fit`, `evaluate` and `predict` into `Data`."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -10,11 +10,17 @@ import tensorflow as tf
 from loopwright.data import batches
 from loopwright.data.arrays import Arrays
 from loopwright.data.generators import Batches
-from loopwright.data.shards import Shares
 from loopwright.data.source import Data
 from loopwright.data.stream import Stream
 from loopwright.errors import ConfigurationError, DataError, message
 from loopwright.step_warnings import warn_at_call
+
+_KINDS: tuple[tuple[type, Callable[[Any], Data]], ...] = (
+    (tf.data.Dataset, Stream),
+    (keras.utils.PyDataset, Batches),
+    (Iterator, Batches),
+)
+"""The kinds of data by the types that users pass; everything else is an iterable or arrays."""
 
 
 def as_data(
@@ -25,32 +31,31 @@ def as_data(
     batch_size: int | None = None,
     class_weight: Mapping[int, float] | None = None,
 ) -> Data:
-    """What was given to `fit`, `evaluate` or `predict`, as data."""
+    """Return the data that was passed to `fit`, `evaluate` or `predict`."""
     data = x if isinstance(x, Data) else _wrap(x, y, sample_weight)
     if data is x or not isinstance(data, Arrays):
-        _refuse_beside(x, y=y, sample_weight=sample_weight)
+        _require_none(x, y=y, sample_weight=sample_weight)
     if isinstance(data, Arrays):
         data = data if batch_size is None else data.in_batches_of(batch_size)
     elif batch_size is not None:
         warn_at_call(
             message(
                 f"batch_size={batch_size} is ignored: a {_kind(x)} is already in batches.",
-                do=f"leave batch_size out, and set it where the {_kind(x)} makes its batches",
+                do=f"leave batch_size out, and set the size where the {_kind(x)} makes its batches",
             )
         )
-    if class_weight is not None and isinstance(data, Arrays | Stream | Batches | Shares):
-        data = data.weighted_by_class(class_weight)
-    return data
+    return data if class_weight is None else data.weighted_by_class(class_weight)
 
 
 def _wrap(x: Any, y: Any, sample_weight: Any) -> Data:
-    if isinstance(x, tf.data.Dataset):
-        return Stream(x)
-    if isinstance(x, keras.utils.PyDataset | Iterator) or (
-        isinstance(x, Iterable) and not _is_array_like(x)
-    ):
+    for kind, make in _KINDS:
+        if isinstance(x, kind):
+            return make(x)
+    if _is_array_like(x):
+        return Arrays(x, y, sample_weight)
+    if isinstance(x, Iterable):
         return Batches(x)
-    if callable(x) and not _is_array_like(x):
+    if callable(x):
         raise DataError(
             message(
                 "A function is not data.",
@@ -73,16 +78,16 @@ def _kind(x: Any) -> str:
     return "tf.data.Dataset" if isinstance(x, tf.data.Dataset) else type(x).__name__
 
 
-def _refuse_beside(x: Any, **given: Any) -> None:
+def _require_none(x: Any, **given: Any) -> None:
     kind = _kind(x)
     for name, value in given.items():
         if value is not None:
             raise DataError(
                 message(
-                    f"{name} cannot be given beside data of type {kind}.",
-                    expected="data that holds inputs, labels and weights, and batches of them",
-                    received=f"{name} as well",
-                    do=f"leave {name} out, and let the {kind} give it",
+                    f"{name} cannot be combined with data of type {kind}.",
+                    expected="data that yields batches of inputs, labels and weights",
+                    received=f"a {kind} and {name}",
+                    do=f"leave {name} out, and let the {kind} yield it",
                 )
             )
 
@@ -96,12 +101,12 @@ def training_data(
     validation_split: float,
     validation_data: Any,
 ) -> tuple[Data | None, Any]:
-    """The data to train on, and what to validate on: given, or split off its end."""
+    """Return the training data, and the validation data: passed, or split off its end."""
     if x is None:
         if y is not None or sample_weight is not None:
             raise DataError(
                 message(
-                    "There are labels or weights, but no inputs.",
+                    "Labels or weights were passed without inputs.",
                     expected="fit(x, y)",
                     received="x=None",
                     do="pass x, or nothing at all for a step without data",
@@ -115,7 +120,7 @@ def training_data(
         raise ConfigurationError(
             message(
                 "validation_split needs arrays.",
-                expected="arrays or tensors, whose last part can be held out",
+                expected="arrays or tensors, whose last part becomes the validation data",
                 received=f"a {type(x).__name__}",
                 do="split the data yourself and pass validation_data",
             )
@@ -124,7 +129,7 @@ def training_data(
 
 
 def validation_sets(given: Any, batch_size: int | None) -> dict[str, Data]:
-    """Validation data by the prefix of its numbers: none, or `NAME_`."""
+    """Return validation data by the prefix of its metrics: none, or `NAME_`."""
     if given is None:
         return {}
     if isinstance(given, Mapping):
@@ -136,7 +141,7 @@ def validation_sets(given: Any, batch_size: int | None) -> dict[str, Data]:
 
 
 def _require_examples(given: Any, name: str) -> None:
-    """Raise for empty validation data, by its name: the training data has examples."""
+    """Raise if validation data is empty."""
     if isinstance(given, tf.data.Dataset):
         if given.cardinality() == 0:
             raise DataError(

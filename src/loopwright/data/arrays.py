@@ -2,17 +2,19 @@
 
 import copy
 import itertools
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 import tensorflow as tf
 
-from loopwright.data import batches
 from loopwright.data import batches as nests
 from loopwright.data.batches import check_labelled, sampled_digest, weighted
 from loopwright.data.bottleneck import slow_arrays
-from loopwright.data.source import NOTHING_READ, Data, Feed, Read, Resident, ceil_div
+from loopwright.data.reader import Resident
+from loopwright.data.source import Data, Epochs, Feed
 from loopwright.distribute import replicas
 from loopwright.errors import DataError, message
 
@@ -21,7 +23,7 @@ ExampleMap = Callable[[Any, int], Any]
 
 
 def example_seed(seed: int, epoch: int, index: int) -> int:
-    """The seed of one example in one epoch.
+    """Return the seed of one example in one epoch.
 
     >>> example_seed(0, 0, 1) == example_seed(0, 0, 1) != example_seed(0, 1, 1)
     True
@@ -32,16 +34,16 @@ def example_seed(seed: int, epoch: int, index: int) -> int:
 
 
 def require_dense(named: Mapping[str, Any]) -> None:
-    """Refuses to map what has no NumPy array per example."""
+    """Raise if examples are not dense NumPy arrays, which `map` needs."""
     for name, nest in named.items():
-        for path, leaf in batches.leaves(nest, name):
+        for path, leaf in nests.leaves(nest, name):
             if not isinstance(leaf, tf.Tensor):
                 raise DataError(
                     message(
                         "map changes one example at a time, as NumPy arrays.",
                         expected="dense arrays",
                         received=f"{path} is a {type(leaf).__name__}",
-                        do="convert it to a dense array, or do this in a tf.data.Dataset",
+                        do="convert it to a dense array, or apply the change in a tf.data.Dataset",
                     )
                 )
 
@@ -49,9 +51,9 @@ def require_dense(named: Mapping[str, Any]) -> None:
 def mapped(
     function: ExampleMap, batch: Any, first: int, seed: int, failures: list[DataError]
 ) -> Callable[..., Any]:
-    """`run(epoch, indices, examples)`, which calls `function` for each example of a batch.
+    """Return `run(epoch, indices, examples)`, which calls `function` for each example of a batch.
 
-    It is tried on the example `first`, to know what comes out of it.
+    `function` is called once with the example `first`, to learn the specs of its results.
     """
 
     def numpy_examples(examples: Any, count: int) -> list[Any]:
@@ -64,7 +66,7 @@ def mapped(
         except Exception as error:
             what = f"map failed for example {index}: {type(error).__name__}: {error}"
             raise DataError(
-                message(what, do="see the error above, raised by the function given as map")
+                message(what, do="see the error above, raised by the function passed as map")
             ) from error
 
     def stacked(column: Any, spec: Any) -> Any:
@@ -73,7 +75,7 @@ def mapped(
         if len(shapes) > 1:
             raise DataError(
                 message(
-                    "map gave examples of different shapes.",
+                    "map returned examples of different shapes.",
                     expected="one shape for all examples, that of the first one",
                     received=" and ".join(map(str, sorted(shapes))),
                     do="crop, resize or pad them in map",
@@ -81,8 +83,8 @@ def mapped(
             )
         return np.stack(arrays).astype(spec.dtype.as_numpy_dtype, copy=False)
 
-    sample = tf.nest.map_structure(lambda leaf: batches.gather(leaf, [first]), batch)
-    made = batches.convert(one(numpy_examples(sample, 1)[0], 0, first), "map")
+    sample = tf.nest.map_structure(lambda leaf: nests.gather(leaf, [first]), batch)
+    made = nests.convert(one(numpy_examples(sample, 1)[0], 0, first), "map")
     specs = [tf.TensorSpec([None, *leaf.shape], leaf.dtype) for leaf in tf.nest.flatten(made)]
 
     def apply(epoch: Any, some: Any, *flat: Any) -> list[Any]:
@@ -94,7 +96,7 @@ def mapped(
             columns = zip(*(tf.nest.flatten(result) for result in results), strict=True)
             return [stacked(column, spec) for column, spec in zip(columns, specs, strict=True)]
         except DataError as failure:
-            # Kept for the trainer: from here it would arrive wrapped in TensorFlow's.
+            # Kept for the trainer: raised here, it would arrive wrapped in a TensorFlow error.
             failures.append(failure)
             raise
 
@@ -112,11 +114,11 @@ def mapped(
 class Arrays(Data):
     """NumPy arrays, tensors, pandas frames, in tuples or dicts; all of the same length.
 
-    A list is several inputs, as in Keras; a tuple given alone is `(x, y)` or `(x, y, weights)`.
+    A list is several inputs, as in Keras; a tuple passed alone is `(x, y)` or `(x, y, weights)`.
 
-    `map=f` changes every example with NumPy code of one's own: `f(example, seed)` gets one
-    example and an integer that depends on the run's seed, the epoch and the example only, so that
-    `np.random.default_rng(seed)` in it draws the same again when a run is repeated.
+    `map=f` changes every example with your own NumPy code: `f(example, seed)` gets one example and
+    an integer that depends only on the run's seed, the epoch and the example, so that
+    `np.random.default_rng(seed)` draws the same numbers when a run is repeated.
 
     >>> import numpy as np
     >>> data = Arrays(np.zeros((10, 3)), np.arange(10), map=lambda e, seed: (e[0] + seed % 7, e[1]))
@@ -137,7 +139,7 @@ class Arrays(Data):
         if "sample_weight" in named and "y" not in named:
             raise DataError(
                 message(
-                    "sample_weight needs y beside it.",
+                    "sample_weight needs y.",
                     expected="fit(x, y, sample_weight)",
                     received="sample_weight without y",
                     do="pass y; for a step without labels put the weights into x: "
@@ -161,12 +163,12 @@ class Arrays(Data):
 
     @property
     def batch_size(self) -> int:
-        """How many examples a batch has; the last one of an epoch may have fewer."""
+        """The number of examples in a batch; the last one of an epoch may have fewer."""
         return self._batch_size
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the step gets what `map` makes of the examples, not the examples."""
+        """Whether the step gets the results of `map` instead of the examples."""
         return self._map is not None
 
     def is_of(self, other: "Arrays") -> bool:
@@ -174,30 +176,30 @@ class Arrays(Data):
         return self._batch is other._batch
 
     def rows(self, places: Any) -> Any:
-        """Return the examples at these places, counted from 0, as one batch."""
+        """Return the examples at these indices, counted from 0, as one batch."""
         chosen = tf.constant(places, tf.int64) + self._begin
         return tf.nest.map_structure(lambda leaf: nests.gather(leaf, chosen), self._batch)
 
     @property
     def row_bytes(self) -> int:
-        """Return about how many bytes an example takes."""
+        """The approximate size of an example in bytes."""
         return max(1, sum(_row_bytes(leaf) for leaf in tf.nest.flatten(self._batch)))
 
     def in_batches_of(self, batch_size: int) -> "Arrays":
-        """The same data, in batches of this size; the last one may be smaller."""
+        """Return the same data in batches of this size; the last one may be smaller."""
         if batch_size < 1:
             raise DataError(
                 message(
                     "A batch has at least one example.",
                     expected="batch_size of 1 or more",
                     received=f"batch_size={batch_size}",
-                    do="leave batch_size out (32), or set it to a positive number",
+                    do="leave batch_size out for the default of 32, or pass a positive number",
                 )
             )
         return self._copy(_batch_size=batch_size)
 
     def split(self, fraction: float) -> "tuple[Arrays, Arrays]":
-        """The data without its last `fraction`, and that last part, as Keras splits it."""
+        """Return the data without its last `fraction`, and that last part, as Keras splits it."""
         at = self._begin + int(len(self) * (1.0 - fraction))
         if not 0 < fraction < 1 or at in (self._begin, self._end):
             raise DataError(
@@ -208,24 +210,19 @@ class Arrays(Data):
                     do="choose another fraction, or pass validation_data",
                 )
             )
-        # Map and class weights belong to training; validation takes the data as it is.
+        # Map and class weights belong to training; validation uses the unchanged data.
         return self._copy(_end=at), self._copy(_begin=at, _map=None, _class_weight=None)
 
-    @property
-    def can_be_read_again(self) -> bool:
-        """Always."""
-        return True
-
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Arrays":
-        """The data with sample weights that follow from the class of each label."""
+        """Return the data with a sample weight for each label, by its class."""
         check_labelled(self._batch)
         return self._copy(_class_weight=class_weight)
 
     def objection_to_resume(self) -> None:
-        """None: the order is a function of seed and epoch."""
+        """Return None: the order is a function of seed and epoch."""
 
     def fingerprint(self) -> dict[str, Any]:
-        """Counts, specs, and some of the bytes."""
+        """Return counts, specs, and a digest of some rows."""
         leaves = tf.nest.flatten(self._batch, expand_composites=True)
         return {
             "examples": len(self),
@@ -234,26 +231,18 @@ class Arrays(Data):
             "bytes": sampled_digest(leaves),
         }
 
-    def training(
-        self,
-        *,
-        seed: int,
-        first_epoch: int,
-        shuffle: bool,
-        steps_per_epoch: int | None,
-        after: Read = NOTHING_READ,
-    ) -> Feed:
-        """All epochs to come, one after the other."""
-        own_length = ceil_div(len(self), self._batch_size)
-        epochs_read, first_index = divmod(after.batches, own_length)
-        leg_first_epoch, first_epoch = first_epoch, first_epoch + epochs_read
+    def training(self, epochs: Epochs) -> Feed:
+        """Return all epochs to come, in an order that is a function of seed and epoch."""
+        own_length = math.ceil(len(self) / self._batch_size)
+        epochs_read, first_index = divmod(epochs.after.batches, own_length)
+        first_epoch = epochs.first_epoch + epochs_read
 
         def order(epoch: Any) -> Any:
             indices = tf.range(self._begin, self._end, dtype=tf.int64)
-            if not shuffle:
+            if not epochs.shuffle:
                 return indices
-            pair = tf.stack([tf.constant(seed, tf.int64), tf.cast(epoch, tf.int64)])
-            with tf.device("CPU"):  # the same order wherever the training runs
+            pair = tf.stack([tf.constant(epochs.seed, tf.int64), tf.cast(epoch, tf.int64)])
+            with tf.device("CPU"):  # the same order on every device
                 return tf.random.experimental.stateless_shuffle(indices, seed=pair)
 
         def batches(epoch: Any) -> tf.data.Dataset:
@@ -263,30 +252,29 @@ class Arrays(Data):
         failures: list[DataError] = []
 
         def dataset() -> tf.data.Dataset:
-            epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-            chosen = epochs.flat_map(batches).skip(first_index)
-            return self._gathered(chosen, seed, self._class_weight, failures)
+            numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
+            chosen = numbers.flat_map(batches).skip(first_index)
+            return self._gathered(chosen, epochs.seed, self._class_weight, failures)
 
         def in_words(number: int) -> str:
             epoch, index = divmod(number, own_length)
-            some = order(leg_first_epoch + epoch)[index * self._batch_size :][: self._batch_size]
+            some = order(epochs.first_epoch + epoch)[index * self._batch_size :][: self._batch_size]
             return f"batch {index + 1} of epoch {epoch + 1}: {self._in_words(some.numpy())}"
 
         begin = {"first_epoch": first_epoch, "first_index": first_index}
         resident = self._resident(order, self._class_weight, **begin)
-        return Feed(
-            dataset,
-            dataset().element_spec if resident is None else resident.batch_spec,
-            "never",
-            steps_per_epoch or own_length,
-            failure=lambda: failures[0] if failures else None,
+        return _EpochsFeed(
+            batch_spec=dataset().element_spec if resident is None else resident.batch_spec,
+            steps_per_epoch=epochs.steps_per_epoch or own_length,
             resident=resident,
-            batch_in_words=in_words,
-            bottleneck=lambda _: slow_arrays(self._map),
+            dataset=dataset,
+            failures=failures,
+            in_words=in_words,
+            map=self._map,
         )
 
     def _in_words(self, some: Any) -> str:
-        """Examples by their numbers, and those among them that hold NaN or infinity."""
+        """List examples by index, and those among them that hold NaN or infinity."""
         listed = ", ".join(map(str, some[:8])) + (", ..." if len(some) > 8 else "")
         bad: list[str] = []
         names = ("x", "y", "sample_weight")
@@ -301,8 +289,8 @@ class Arrays(Data):
         return f"examples {listed}{found}"
 
     def one_pass(self, *, steps: int | None) -> Feed:
-        """The examples in their own order, once."""
-        length = ceil_div(len(self), self._batch_size)
+        """Return the examples in their own order, once."""
+        length = math.ceil(len(self) / self._batch_size)
         length = length if steps is None else min(steps, length)
 
         def dataset() -> tf.data.Dataset:
@@ -315,7 +303,7 @@ class Arrays(Data):
 
         resident = self._resident(order, None, batches=length)
         spec = dataset().element_spec if resident is None else resident.batch_spec
-        return Feed(dataset, spec, "exhausted", length, resident=resident)
+        return Feed(batch_spec=spec, dataset=dataset, steps_per_epoch=length, resident=resident)
 
     def _resident(
         self,
@@ -333,7 +321,7 @@ class Arrays(Data):
             return None
         batch = self._batch if class_weight is None else weighted(self._batch, class_weight)
         return Resident(
-            # Where there is a GPU this copies them there, once.
+            # With a GPU, this copies them there once.
             tensors=tf.nest.map_structure(tf.identity, batch),
             batch_size=self._batch_size,
             order=order,
@@ -360,7 +348,7 @@ class Arrays(Data):
         if change:
             return chosen.map(gather).prefetch(2)
         options = tf.data.Options()
-        # Gathering is cheap: one thread of its own beats being tuned among all threads.
+        # Gathering is cheap: one private thread is faster than autotuning over all threads.
         options.threading.private_threadpool_size = 1
         options.autotune.enabled = False
         return chosen.map(gather).prefetch(4).with_options(options)
@@ -371,9 +359,29 @@ class Arrays(Data):
         return changed
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class _EpochsFeed(Feed):
+    """All epochs of arrays."""
+
+    failures: list[DataError]
+    """Errors of `map`, in the order in which they were raised."""
+    in_words: Callable[[int], str]
+    map: ExampleMap | None
+
+    def failure(self) -> DataError | None:
+        return next(iter(self.failures), None)
+
+    def batch_in_words(self, number: int) -> str:
+        return self.in_words(number)
+
+    def bottleneck(self, is_slower_than_step: bool) -> str:
+        return slow_arrays(self.map)
+
+
 def _row_bytes(leaf: Any) -> int:
     if not isinstance(leaf, tf.Tensor) or leaf.dtype == tf.string:
-        return 2**15  # gathering these takes as long as so many bytes of numbers
+        return 2**15  # gathering such a row takes as long as this many bytes of numbers
     return leaf.dtype.size * (leaf.shape[1:].num_elements() or 1)
 
 
@@ -397,7 +405,7 @@ def _common_length(named: Mapping[str, Any]) -> int:
                 "The arrays have different lengths.",
                 expected="the same number of examples in each",
                 received=", ".join(f"{path}: {count}" for path, count in lengths.items()),
-                do="check how they were cut or joined",
+                do="check how they were sliced or concatenated",
             )
         )
     if not any(lengths.values()):

@@ -1,4 +1,4 @@
-"""Nested batches: paths of their leaves, and leaves of every kind as tensors."""
+"""Batches: nested tensors, their specs, digests and class weights."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from loopwright.errors import DataError, message
 
 
 def leaves(nest: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every leaf with its path: `x[0]`, `x['image']`."""
+    """Yield every leaf with its path: `x[0]`, `x['image']`."""
     if isinstance(nest, Mapping):
         for key, inner in nest.items():
             yield from leaves(inner, f"{path}[{key!r}]")
@@ -24,68 +24,66 @@ def leaves(nest: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def convert(nest: Any, path: str) -> Any:
-    """The same nest with tensors as leaves; lists become tuples, as in Keras.
+    """Convert the leaves of a nest to tensors, and its lists to tuples, as Keras does.
 
-    Floats are cast to Keras' floatx; integers, booleans and strings stay.
+    Floats are cast to Keras' floatx; integers, booleans and strings keep their dtype.
     """
     return _map_with_path(_tensor, nest, path)
 
 
 def pack(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-    """A batch as the step sees it: `x`, `(x, y)` or `(x, y, sample_weight)`."""
+    """Return a batch as the step receives it: `x`, `(x, y)` or `(x, y, sample_weight)`."""
     if sample_weight is not None:
         return (x, y, sample_weight)
     return x if y is None else (x, y)
 
 
 def to_floatx(batch: Any) -> Any:
-    """Casts every floating tensor of a batch to Keras' floatx."""
+    """Cast every floating tensor of a batch to Keras' floatx."""
     return tf.nest.map_structure(
         lambda t: tf.cast(t, keras.config.floatx()) if t.dtype.is_floating else t, batch
     )
 
 
 def spec_in_floatx(spec: Any) -> Any:
-    """What `to_floatx` makes of a batch of this spec."""
+    """Return the spec of the batches that `to_floatx` returns."""
     floatx = tf.as_dtype(keras.config.floatx())
 
     def cast(leaf: Any) -> Any:
-        if not leaf.dtype.is_floating:
-            return leaf
-        if isinstance(leaf, tf.SparseTensorSpec):
-            return tf.SparseTensorSpec(leaf.shape, floatx)
-        if isinstance(leaf, tf.RaggedTensorSpec):
-            return tf.RaggedTensorSpec(leaf.shape, floatx, leaf.ragged_rank, leaf.row_splits_dtype)
-        return tf.TensorSpec(leaf.shape, floatx)
+        return _like(leaf, leaf.shape, floatx) if leaf.dtype.is_floating else leaf
 
     return tf.nest.map_structure(cast, spec)
 
 
 def with_any_batch_size(spec: Any) -> Any:
-    """The spec with the length of the first axis left open."""
+    """Return the spec with the length of the first axis left open."""
 
     def open_first(leaf: Any) -> Any:
         if leaf.shape.rank in (None, 0):
             return leaf
-        shape = tf.TensorShape([None, *leaf.shape[1:]])
-        if isinstance(leaf, tf.SparseTensorSpec):
-            return tf.SparseTensorSpec(shape, leaf.dtype)
-        if isinstance(leaf, tf.RaggedTensorSpec):
-            return tf.RaggedTensorSpec(shape, leaf.dtype, leaf.ragged_rank, leaf.row_splits_dtype)
-        return tf.TensorSpec(shape, leaf.dtype)
+        return _like(leaf, tf.TensorShape([None, *leaf.shape[1:]]), leaf.dtype)
 
     return tf.nest.map_structure(open_first, spec)
 
 
+def _like(spec: Any, shape: tf.TensorShape, dtype: tf.DType) -> Any:
+    """Return a spec of the same kind with another shape and dtype."""
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.SparseTensorSpec(shape, dtype)
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, dtype, spec.ragged_rank, spec.row_splits_dtype)
+    return tf.TensorSpec(shape, dtype)
+
+
 def length(leaf: Any) -> int:
-    """How many examples a whole array has."""
+    """Return the number of examples in an array."""
     if isinstance(leaf, tf.SparseTensor):
         return int(leaf.dense_shape[0])
     return int(leaf.nrows()) if isinstance(leaf, tf.RaggedTensor) else int(leaf.shape[0])
 
 
 def gather(leaf: Any, indices: Any) -> Any:
-    """The examples at `indices`, in that order."""
+    """Return the examples at `indices`, in that order."""
     if not isinstance(leaf, tf.SparseTensor):
         return tf.gather(leaf, indices)
     rows = tf.cast(leaf.indices[:, 0], tf.int64)
@@ -119,11 +117,11 @@ def _tensor(leaf: Any, path: str) -> Any:
     if isinstance(leaf, tf.Tensor | tf.RaggedTensor):
         return to_floatx(leaf)
     if isinstance(leaf, tf.SparseTensor):
-        # Examples are gathered by row, for which the rows have to be in order.
+        # Gathering examples by row needs sorted rows.
         return to_floatx(tf.sparse.reorder(leaf))
     if type(leaf).__module__.startswith("scipy.sparse"):
         rows = leaf.tocoo(copy=True)
-        # To scipy entries at one place mean their sum, to TensorFlow an error.
+        # SciPy sums duplicate entries; TensorFlow rejects them.
         rows.sum_duplicates()
         where = np.stack([rows.row, rows.col], axis=1).astype("int64")
         return to_floatx(tf.sparse.reorder(tf.SparseTensor(where, rows.data, rows.shape)))
@@ -144,11 +142,11 @@ def _tensor(leaf: Any, path: str) -> Any:
 
 
 def _array(leaf: Any) -> tuple[np.ndarray, str]:
-    """As one array; of a frame, also which column is of which dtype."""
+    """Return a leaf as one array and, for a data frame, the dtypes of its columns."""
     if not hasattr(leaf, "to_numpy"):
         return np.asarray(leaf), ""
     if leaf.ndim == 1:
-        # A pandas Series is a column, as Keras has it.
+        # A pandas Series is a column, as in Keras.
         return leaf.to_numpy()[:, None], ""
     columns = zip(leaf.columns, leaf.dtypes, strict=True) if hasattr(leaf, "columns") else ()
     return leaf.to_numpy(), ", ".join(f"column {name!r}: {dtype}" for name, dtype in columns)
@@ -165,24 +163,24 @@ def _first_kind(array: np.ndarray) -> str:
 
 
 def check_labelled(batch: Any) -> None:
-    """Refuses what class weights cannot be given to; takes tensors or their specs."""
+    """Raise if a batch, of tensors or specs, cannot take class weights."""
     parts = batch if isinstance(batch, tuple) else (batch,)
     if len(parts) == 2 and hasattr(parts[1], "shape"):
         return
     received = {1: "no labels", 2: "labels for several outputs"}.get(len(parts), "sample_weight")
     raise DataError(
         message(
-            "class_weight needs one array of labels, and no sample_weight beside it.",
+            "class_weight needs one array of labels and no sample_weight.",
             expected="fit(x, y, class_weight={0: 1.0, 1: 5.0}), or batches of (x, y)",
             received=received,
-            do="pass y, and only one of class_weight and sample_weight; for several outputs make "
-            "the weights yourself and pass them as sample_weight",
+            do="pass y, and only one of class_weight and sample_weight; for several outputs pass "
+            "sample_weight",
         )
     )
 
 
 def weighted(batch: Any, class_weight: Mapping[int, float]) -> Any:
-    """`(x, y)` with one weight per label, as Keras gives them; classes not named weigh 1."""
+    """Add one weight per label to `(x, y)`, as Keras does; unnamed classes weigh 1."""
     check_labelled(batch)
     x, y = batch
     return x, y, _class_weights(y, class_weight)
@@ -204,7 +202,7 @@ SAMPLED_ROWS = 1024
 
 
 def batch_digest(batch: Any) -> str:
-    """The SHA-256 of all the numbers in a batch, their dtypes and shapes.
+    """Return the SHA-256 of all values in a batch, their dtypes and shapes.
 
     >>> batch_digest(np.zeros(2)) == batch_digest(tf.zeros(2, tf.float64))
     True
@@ -215,7 +213,7 @@ def batch_digest(batch: Any) -> str:
 
 
 def sampled_digest(leaves: Iterable[Any]) -> str:
-    """The SHA-256 of some rows of each array, the first and the last among them."""
+    """Return the SHA-256 of some rows of each array, including the first and the last."""
     return _digest(map(_some_rows, leaves))
 
 
@@ -235,7 +233,7 @@ def _digest(leaves: Iterable[Any]) -> str:
 
 
 def encoded(spec: Any) -> Any:
-    """The spec of a batch as JSON knows it; None if it holds what a file cannot (a namedtuple).
+    """Return the spec of a batch as JSON values; None if it has none (a namedtuple).
 
     >>> decoded(encoded((tf.TensorSpec([None, 4]), {"y": tf.TensorSpec([None], "int32")})))
     (TensorSpec(shape=(None, 4), dtype=tf.float32, name=None), {'y': TensorSpec(shape=(None,), \
@@ -248,7 +246,7 @@ dtype=tf.int32, name=None)})
 
 
 def decoded(content: Any) -> Any:
-    """What `encoded` was given."""
+    """Return the spec that `encoded` was called with."""
     (kind, value), *_ = content.items()
     match kind:
         case "dict":

@@ -1,4 +1,4 @@
-"""What makes data slow, as far as its parts show it: why, and what to write instead."""
+"""Why reading data is slow, as far as its parts show, and what to write instead."""
 
 import functools
 import inspect
@@ -13,7 +13,7 @@ from loopwright.compat import tensorflow_internals
 from loopwright.compat.tensorflow_internals import PipelinePart
 
 PYTHON_CALLS = {"EagerPyFunc": "tf.py_function", "PyFunc": "tf.numpy_function"}
-"""Operations that call Python, by what people write."""
+"""Operations that call Python, and the functions that users call."""
 
 _AUTOTUNE = "num_parallel_calls=tf.data.AUTOTUNE"
 _PARALLEL = f"a tf.data pipeline with .map(..., {_AUTOTUNE})"
@@ -29,12 +29,12 @@ def slow_pipeline(dataset: tf.data.Dataset, *, is_slower_than_step: bool) -> str
     parts = tensorflow_internals.pipeline_parts(dataset)
     turns = not any(part.kind == "Prefetch" for part in parts) and not _is_prefetched(dataset)
     prefetch = (
-        "the pipeline does not prefetch, so the data and the step take turns; end it with "
+        "the pipeline does not prefetch, so reading and training alternate; end it with "
         ".prefetch(tf.data.AUTOTUNE)"
     )
     if turns and not is_slower_than_step:
-        return prefetch  # then all of the waiting is hidden behind the step
-    cached = [id(p.dataset) for part in parts if part.kind == "Cache" for p in _before(part)]
+        return prefetch  # it hides all of the waiting behind the step
+    cached = [id(p.dataset) for part in parts if part.kind == "Cache" for p in parts_before(part)]
     each_epoch = [p for p in parts if id(p.dataset) not in cached and not _is_own(p)]
     found = next(filter(None, map(_python, each_epoch)), "") or next(
         filter(None, map(_sequential, each_epoch)), ""
@@ -43,40 +43,40 @@ def slow_pipeline(dataset: tf.data.Dataset, *, is_slower_than_step: bool) -> str
         return found
     if turns:
         return prefetch
-    return "the first epoch fills the cache, and later epochs read from it"
+    return "the first epoch fills the cache; later epochs read from it"
 
 
 def slow_batches(source: Any) -> str:
-    """Return what slows down batches made by a Python object: a generator, a `PyDataset`."""
+    """Return what slows down batches from a generator, an iterable or a `PyDataset`."""
     if not isinstance(source, keras.utils.PyDataset):
         name = getattr(source, "__qualname__", type(source).__name__).rpartition(".")[2]
         code = getattr(source, "gi_code", None)
         at = "" if code is None else f" at {_place(code)}"
         return (
-            f"{name}{at} makes one batch after the other in Python; use a keras.utils.PyDataset "
+            f"{name}{at} makes one batch at a time in Python; use a keras.utils.PyDataset "
             f"with workers=4, or {_PARALLEL}"
         )
     name, workers = type(source).__name__, source.workers
     if workers <= 1:
         return (
-            f"{name}.__getitem__ makes one batch after the other; make several at a time: "
+            f"{name}.__getitem__ makes one batch at a time; make several in parallel: "
             f"{name}(..., workers=4)"
         )
     return (
-        f"{name}.__getitem__ is slower than the step, with {workers} workers; do less in it, "
+        f"{name}.__getitem__ is slower than the step with {workers} workers; do less in it, "
         f"prepare the data once, or use {_PARALLEL}"
     )
 
 
 def slow_arrays(function: Callable[..., Any] | None) -> str:
-    """Return what slows arrays down; `function` changes their examples one by one."""
+    """Return what slows arrays down; `function` is their `map`."""
     if function is None:
         return (
             "copying rows out of the arrays is slower than the step; raise batch_size, or pass a "
             "smaller dtype (uint8 instead of float32) and scale in the step"
         )
     return (
-        f"{_called('map', function)} runs Python for one example after the other; apply it to the "
+        f"{_called('map', function)} runs Python for one example at a time; apply it to the "
         f"arrays before training, or use {_PARALLEL}"
     )
 
@@ -84,7 +84,7 @@ def slow_arrays(function: Callable[..., Any] | None) -> str:
 def _python(part: PipelinePart) -> str:
     if "GeneratorDataset" in part.operations:
         return (
-            "Dataset.from_generator runs Python for one element after the other; use a "
+            "Dataset.from_generator runs Python for one element at a time; use a "
             f"keras.utils.PyDataset with workers=4, or {_PARALLEL}"
         )
     called = [name for kind, name in PYTHON_CALLS.items() if kind in part.operations]
@@ -108,7 +108,7 @@ def _sequential(part: PipelinePart) -> str:
 
 
 def _is_prefetched(dataset: tf.data.Dataset) -> bool:
-    """Whether TensorFlow adds the prefetch that a pipeline leaves out."""
+    """Return whether TensorFlow adds a missing prefetch."""
     options = dataset.options()
     chosen = options.experimental_optimization
     is_default = chosen.apply_default_optimizations is not False
@@ -116,11 +116,12 @@ def _is_prefetched(dataset: tf.data.Dataset) -> bool:
 
 
 def _is_own(part: PipelinePart) -> bool:
-    """Whether Loopwright has added this part."""
+    """Return whether Loopwright has added this part."""
     return str(getattr(_function(part), "__module__", "")).startswith("loopwright.data.")
 
 
-def _before(part: PipelinePart) -> list[PipelinePart]:
+def parts_before(part: PipelinePart) -> list[PipelinePart]:
+    """Return the parts that a part reads from, directly or not."""
     return tensorflow_internals.pipeline_parts(part.dataset)[1:]
 
 
@@ -136,7 +137,7 @@ def _function(part: PipelinePart) -> Any:
 
 
 def _called(method: str, function: Any) -> str:
-    """A call of a method with a function, and where that is written: `map(f) at train.py:12`."""
+    """Describe a call of a method with a function, and its line: `map(f) at train.py:12`."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__name__", type(function).__name__)

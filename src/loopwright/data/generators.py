@@ -7,7 +7,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, final
+from dataclasses import dataclass
+from typing import Any, final
 
 import keras
 import numpy as np
@@ -17,14 +18,15 @@ from loopwright.compat.error_messages import describe, shape_text
 from loopwright.data import batches as nests
 from loopwright.data.batches import batch_digest, weighted
 from loopwright.data.bottleneck import slow_batches
-from loopwright.data.source import NOTHING_READ, Data, Feed, Objection, Read, cannot_go_on
+from loopwright.data.reader import CountedReader, StreamReader, UnsavedReader
+from loopwright.data.source import Data, Epochs, Feed, Objection
 from loopwright.data.stream import STEPS, endless
 from loopwright.errors import DataError, message
 from loopwright.step_warnings import warn_at_call
 
 
 def order_of(source: keras.utils.PyDataset, seed: int, epoch: int, shuffle: bool) -> Iterable[int]:
-    """The batches of an epoch by number, in a function of seed and epoch."""
+    """Return the batch indices of an epoch, in an order that is a function of seed and epoch."""
     count = source.num_batches
     if count is None:
         return itertools.count()
@@ -34,7 +36,7 @@ def order_of(source: keras.utils.PyDataset, seed: int, epoch: int, shuffle: bool
 
 
 def read_ahead(source: keras.utils.PyDataset, order: Iterable[int]) -> Iterator[Any]:
-    """The batches of a PyDataset in `order`, some of them made ahead by its workers."""
+    """Yield the batches of a PyDataset in `order`; its workers make some of them in advance."""
     if source.workers <= 1:
         yield from (source[index] for index in order)
         return
@@ -47,14 +49,14 @@ def read_ahead(source: keras.utils.PyDataset, order: Iterable[int]) -> Iterator[
         while ahead:
             yield ahead.popleft().result()
     finally:
-        # Somebody who stops in the middle does not wait for batches that nobody will see.
+        # Stopping early does not wait for batches that would be dropped.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def with_hooks(
     source: keras.utils.PyDataset, epochs: Iterator[Iterator[Any]]
 ) -> Iterator[Iterator[Any]]:
-    """The epochs, each announced to the PyDataset before it is read."""
+    """Yield the epochs; call `on_epoch_begin` of the PyDataset before each of them."""
     for epoch in epochs:
         source.on_epoch_begin()
         yield epoch
@@ -63,7 +65,7 @@ def with_hooks(
 def as_epochs(
     passes: Iterator[Iterator[Any]], steps_per_epoch: int | None, first_step: int = 0
 ) -> Iterator[Iterator[Any]]:
-    """Each pass as an epoch, or epochs of `steps_per_epoch` that go on where the last stopped."""
+    """Return one epoch per pass, or epochs of `steps_per_epoch` cut from consecutive passes."""
     if steps_per_epoch is None:
         return passes
     batches = _chain(passes)
@@ -71,8 +73,8 @@ def as_epochs(
     return (itertools.islice(batches, length) for length in lengths)
 
 
-def written_by_person(source: keras.utils.PyDataset) -> set[str]:
-    """The attributes that the person's own classes define."""
+def overridden(source: keras.utils.PyDataset) -> set[str]:
+    """Return the attributes that subclasses of PyDataset define."""
     own = type(source).__mro__[: type(source).__mro__.index(keras.utils.PyDataset)]
     return {name for cls in own for name in vars(cls)}
 
@@ -84,13 +86,13 @@ def _chain(passes: Iterator[Iterator[Any]]) -> Iterator[Any]:
             first = False
             yield batch
         if first:
-            # A generator that was read to its end gives nothing, however often it is asked.
+            # An exhausted generator yields nothing in later passes either.
             return
 
 
 @final
 class Batches(Data):
-    """Whatever Python code yields batches.
+    """Batches from a generator, an iterable or a `PyDataset`.
 
     A generator object can be read once; an iterable or a `PyDataset` is read again each epoch.
     """
@@ -98,44 +100,40 @@ class Batches(Data):
     def __init__(self, source: Any) -> None:
         self._source: Any = source
         self._class_weight: Mapping[int, float] | None = None
-        # A generator object goes on where it stopped, also in the next call of fit.
+        # A generator object continues where it stopped, also in the next call of fit.
         self._once = source if isinstance(source, Iterator) else None
+        self.can_be_read_again = self._once is None
         if isinstance(source, keras.utils.PyDataset) and self._source.use_multiprocessing:
             warn_at_call(
-                "PyDataset(use_multiprocessing=True): batches are made by threads here, which "
+                "PyDataset(use_multiprocessing=True): Loopwright makes batches in threads, which "
                 "keeps their order and needs no copies of the dataset."
             )
 
-    @property
-    def can_be_read_again(self) -> bool:
-        """Not a generator object."""
-        return self._once is None
-
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Batches":
-        """The same batches with sample weights that follow from the class of each label."""
+        """Return the data with a sample weight for each label, by its class."""
         weighted = copy.copy(self)
         weighted._class_weight = class_weight
         return weighted
 
     def objection_to_resume(self) -> Objection | None:
-        """What cannot be read again from any place."""
+        """Return why the batches cannot be read again from any position."""
         source = self._source
         if not isinstance(source, keras.utils.PyDataset):
             kind = f"a {type(source).__name__} (a generator or another iterable)"
-            return cannot_go_on(
-                f"{kind} gives its batches one after the other, from the beginning",
-                "give arrays, a PyDataset or a tf.data.Dataset",
+            return Objection(
+                f"{kind} can only be read from its beginning",
+                "pass arrays, a PyDataset or a tf.data.Dataset",
             )
-        own = [n for n in ("on_epoch_begin", "on_epoch_end") if n in written_by_person(source)]
+        own = [n for n in ("on_epoch_begin", "on_epoch_end") if n in overridden(source)]
         if own and not getattr(source, "resumable", False):
-            return cannot_go_on(
-                f"{type(source).__name__}.{own[0]} may change what batches it gives",
-                f"if it does not, say so with the attribute {type(source).__name__}.resumable = "
-                "True; else give arrays, or compute each batch from its index alone",
+            return Objection(
+                f"{type(source).__name__}.{own[0]} may change the batches",
+                f"if it does not, declare that with the attribute {type(source).__name__}.resumable"
+                " = True; otherwise pass arrays, or compute each batch from its index alone",
             )
         if self._is_random():
-            return cannot_go_on(
-                f"{type(source).__name__} gives another batch each time index 0 is read",
+            return Objection(
+                f"{type(source).__name__} returns a different batch each time index 0 is read",
                 "compute each batch from its index alone: draw with "
                 "np.random.default_rng([seed, index]), or augment in the step",
                 loses_position=False,
@@ -143,49 +141,40 @@ class Batches(Data):
         return None
 
     def _is_random(self) -> bool:
-        """Return whether a PyDataset gives two batches for one index."""
+        """Return whether a PyDataset returns two different batches for one index."""
         try:
             first, second = (batch_digest(self._tensors(self._source[0])) for _ in range(2))
-        except Exception:  # what is wrong with a batch is reported when it is trained on
+        except Exception:  # an invalid batch is reported when it is trained on
             return False
         return first != second
 
     def fingerprint(self) -> dict[str, Any]:
-        """What it is, and how many batches it has."""
+        """Return the type of the source and its number of batches."""
         length = getattr(self._source, "num_batches", None)
         return {"source": type(self._source).__name__, "length": length}
 
-    def training(
-        self,
-        *,
-        seed: int,
-        first_epoch: int,
-        shuffle: bool,
-        steps_per_epoch: int | None,
-        after: Read = NOTHING_READ,
-    ) -> Feed:
-        """All epochs to come, one after the other."""
-        numbers = itertools.count(first_epoch)
-        source = self._source
+    def training(self, epochs: Epochs) -> Feed:
+        """Return all epochs to come; the order of a PyDataset is a function of seed and epoch."""
+        source, batches = self._source, epochs.after.batches
         if not isinstance(source, keras.utils.PyDataset):
-            epochs = as_epochs((self._again() for _ in numbers), steps_per_epoch)
-            converted = map(self._converted, epochs)
-            return _Reader(converted, steps_per_epoch, source, position="none").feed()
-        length = steps_per_epoch or source.num_batches
+            passes = (self._again() for _ in itertools.count())
+            converted = map(self._converted, as_epochs(passes, epochs.steps_per_epoch))
+            return _Pipelines(converted, epochs.steps_per_epoch, source, UnsavedReader).feed()
+        count = source.num_batches
+        length = epochs.steps_per_epoch or count
         if length is None:
             raise DataError(endless("This PyDataset (num_batches is None)", "steps_per_epoch"))
-        count = source.num_batches
-        read_passes, first = divmod(after.batches, count) if count else (0, after.batches)
-        numbers = itertools.count(first_epoch + read_passes)
-        orders = (order_of(source, seed, number, shuffle) for number in numbers)
+        read_passes, first = divmod(batches, count) if count else (0, batches)
+        numbers = itertools.count(epochs.first_epoch + read_passes)
+        orders = (order_of(source, epochs.seed, number, epochs.shuffle) for number in numbers)
         orders = itertools.chain([itertools.islice(next(orders), first, None)], orders)
         passes = (read_ahead(source, order) for order in orders)
-        cut = as_epochs(passes, steps_per_epoch, after.batches % max(length, 1))
-        epochs = map(self._converted, with_hooks(source, cut))
-        return _Reader(epochs, length, source, epoch_ended=source.on_epoch_end).feed()
+        cut = as_epochs(passes, epochs.steps_per_epoch, batches % max(length, 1))
+        converted = map(self._converted, with_hooks(source, cut))
+        return _Pipelines(converted, length, source, hook=source.on_epoch_end).feed()
 
     def one_pass(self, *, steps: int | None) -> Feed:
-        """The batches of one epoch."""
+        """Return the batches of one epoch."""
         batches, length = self._again, None
         if isinstance(self._source, keras.utils.PyDataset):
             length = self._source.num_batches
@@ -195,7 +184,7 @@ class Batches(Data):
             batches = functools.partial(read_ahead, self._source, itertools.islice(order, steps))
         known = [count for count in (length, steps) if count is not None]
         epoch = self._converted(itertools.islice(batches(), steps))
-        return _Reader(iter([epoch]), min(known, default=None), self._source).feed()
+        return _Pipelines(iter([epoch]), min(known, default=None), self._source).feed()
 
     def _again(self) -> Iterator[Any]:
         return iter(self._source) if self._once is None else self._once
@@ -205,7 +194,7 @@ class Batches(Data):
 
     def _tensors(self, batch: Any) -> Any:
         if isinstance(batch, tuple | list):
-            # (x, y, None) is how some generators say that there are no weights.
+            # Some generators yield (x, y, None) for batches without weights.
             batch = tuple(itertools.takewhile(lambda part: part is not None, batch))
             batch = batch[0] if len(batch) == 1 else batch
         with tf.device("CPU"):
@@ -214,12 +203,12 @@ class Batches(Data):
 
 
 @final
-class _Reader:
-    """Reads epochs of Python batches into `tf.data` pipelines, at least one for each.
+class _Pipelines:
+    """Epochs of Python batches as `tf.data` pipelines, at least one for each epoch.
 
-    A pipeline has one fixed spec. A batch that does not fit it ends the pipeline early; the
-    batch is kept, and a new pipeline with a wider spec goes on with it. None reads beyond its
-    epoch: what a generator would have given next is still there for the next call of fit.
+    A pipeline has one fixed spec. A batch that does not match ends the pipeline early; the batch is
+    kept, and a new pipeline with a wider spec continues with it. No pipeline reads beyond its
+    epoch: the next batch of a generator is still there for the next call of fit.
     """
 
     def __init__(
@@ -227,20 +216,18 @@ class _Reader:
         epochs: Iterator[Iterator[Any]],
         steps_per_epoch: int | None,
         source: Any,
-        epoch_ended: Callable[[], None] = lambda: None,
-        position: Literal["index", "none"] = "index",
+        reader: Callable[..., StreamReader] = CountedReader,
+        hook: Callable[[], None] = lambda: None,
     ) -> None:
-        self._epochs, self._bottleneck = epochs, functools.partial(slow_batches, source)
-        self._position: Literal["index", "none"] = position
-        self._steps_per_epoch = steps_per_epoch
-        self._epoch_ended = epoch_ended
+        self._epochs, self.steps_per_epoch, self.source = epochs, steps_per_epoch, source
+        self.reader, self.hook = reader, hook
         self._begun: Iterator[Any] | None = None
         self._given = 0
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
         self._wider: tuple[Any, str] | None = None
 
     def feed(self) -> Feed:
-        """The batches, in pipelines that fit the first one, which is read and kept for its turn."""
+        """Return a feed with the spec of the first batch, which is read now and kept."""
         try:
             epoch = next(self._epochs)
             batch = next(epoch)
@@ -250,7 +237,7 @@ class _Reader:
                     "The data gave no batch.",
                     expected="at least one batch",
                     received="an iterator that ended at once (a generator can be read only once)",
-                    do="make a new generator, or pass an object whose __iter__ makes one",
+                    do="create a new generator, or pass an object whose __iter__ creates one",
                 )
             ) from None
         except Exception as error:
@@ -268,26 +255,29 @@ class _Reader:
         self._begun = itertools.chain([batch], epoch)
         return self._feed(nests.with_any_batch_size(_spec(batch)))
 
+    def reopened(self) -> tuple[Feed, str] | None:
+        """Return the feed with the wider spec, and what changed, if a batch did not match."""
+        if self._wider is None:
+            return None
+        (spec, change), self._wider = self._wider, None
+        return self._feed(spec), change
+
     def _feed(self, spec: Any) -> Feed:
-        # TensorFlow never lets go of this function; the data and its workers have to end with
-        # the feed.
-        reader = weakref.proxy(self)
-        dataset = tf.data.Dataset.from_generator(
-            lambda: reader._fitting(spec), output_signature=spec
+        # TensorFlow never releases this function; the data and its workers have to be released
+        # with the feed.
+        pipelines = weakref.proxy(self)
+        pipeline = tf.data.Dataset.from_generator(
+            lambda: pipelines._matching(spec), output_signature=spec
         )
-        return Feed(
-            open=lambda: dataset.prefetch(1),
+        return _BatchesFeed(
             batch_spec=spec,
             end="each epoch",
-            steps_per_epoch=self._steps_per_epoch,
-            epoch_ended=self._epoch_ended,
-            failure=lambda: self._failure,
-            reopened=self._reopened,
-            position=self._position,
-            bottleneck=lambda _: self._bottleneck(),
+            steps_per_epoch=self.steps_per_epoch,
+            dataset=lambda: pipeline.prefetch(1),
+            pipelines=self,
         )
 
-    def _fitting(self, spec: Any) -> Iterator[Any]:
+    def _matching(self, spec: Any) -> Iterator[Any]:
         try:
             epoch, self._begun = self._begun or next(self._epochs), None
             for batch in epoch:
@@ -299,8 +289,8 @@ class _Reader:
                 self._given += 1
                 yield batch
         except Exception as error:
-            # Kept for the trainer: raised in here, it would arrive wrapped in TensorFlow's.
-            self._failure = self._failed(error)
+            # Kept for the trainer: raised here, it would arrive wrapped in a TensorFlow error.
+            self.failure = self._failed(error)
 
     def _failed(self, error: Exception) -> DataError:
         number = self._given + 1
@@ -318,15 +308,32 @@ class _Reader:
         failure.__cause__ = error
         return failure
 
-    def _reopened(self) -> tuple[Feed, str] | None:
-        if self._wider is None:
-            return None
-        (spec, change), self._wider = self._wider, None
-        return self._feed(spec), change
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _BatchesFeed(Feed):
+    """Python batches of one spec."""
+
+    pipelines: _Pipelines
+
+    def open(self) -> StreamReader:
+        return self.pipelines.reader(iter(self.dataset()), self.batch_spec, self.end)
+
+    def epoch_ended(self) -> None:
+        self.pipelines.hook()
+
+    def failure(self) -> Exception | None:
+        return self.pipelines.failure
+
+    def reopened(self) -> tuple[Feed, str] | None:
+        return self.pipelines.reopened()
+
+    def bottleneck(self, is_slower_than_step: bool) -> str:
+        return slow_batches(self.pipelines.source)
 
 
 def _widen(spec: Any, seen: Any) -> tuple[Any, str]:
-    """A spec that takes both, and what had to change; raises if nothing could take both."""
+    """Return a spec that matches both, and what had to change; raise if there is none."""
     pairs: list[tuple[Any, Any]] = []
     try:
         tf.nest.assert_same_structure(spec, seen)
@@ -342,7 +349,7 @@ def _widen(spec: Any, seen: Any) -> tuple[Any, str]:
     if any(leaf is None for leaf in wider):
         raise DataError(
             message(
-                "it is of another kind than the ones before.",
+                "structure, dtype or rank differs from earlier batches.",
                 expected=describe(spec),
                 received=describe(seen),
                 do="yield batches of the same structure, dtypes and number of axes",

@@ -1,9 +1,8 @@
-"""Errors of a `tf.data` pipeline while it is read, with the person's line that raised them."""
+"""Errors of a `tf.data` pipeline: the damaged file, or the line of the user's code."""
 
 import contextlib
-import functools
 import re
-import struct
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,25 +17,26 @@ from loopwright.errors import DataError, message
 _MOST_FILES = 10_000
 _MOST_RECORDS_LOOKED_AT = 1_000_000
 _MOST_NAMES = 3
-_HEADER_BYTES, _CHECKSUM_BYTES = 12, 4
+_LENGTH_BYTES, _CHECKSUM_BYTES = 8, 4
+_HEADER_BYTES = _LENGTH_BYTES + _CHECKSUM_BYTES
 
 
 @contextlib.contextmanager
 def damage_explained(feed: Feed | None) -> Iterator[None]:
-    """Turns TensorFlow's complaint about a damaged file into a sentence that names the file."""
+    """Turn TensorFlow's error about a damaged record into a message that names the file."""
     try:
         yield
     except tf.errors.DataLossError as error:
-        # The stack of TensorFlow's internals would come first and bury the sentence.
+        # The traceback of TensorFlow's internals would come first and bury the message.
         raise DataError(_damaged(str(error), file_names(feed))) from None
 
 
 def file_names(feed: Feed | None) -> list[str]:
-    """The files that a pipeline was given by name, as far as they can be seen in it."""
+    """Return the files whose names are visible in a pipeline."""
     if feed is None:
         return []
     names = dict[str, None]()
-    for tensor in stream.held_tensors(feed.open()):
+    for tensor in stream.held_tensors(feed.dataset()):
         if tensor.dtype == tf.string:
             texts: Any = tf.reshape(tensor, [-1])[:_MOST_FILES].numpy()
             names |= {text.decode(errors="replace"): None for text in texts}
@@ -44,7 +44,7 @@ def file_names(feed: Feed | None) -> list[str]:
 
 
 def damaged_at(names: list[str], byte: int) -> list[str]:
-    """Those files that have a record at that byte which is damaged."""
+    """Return the files in which the record at this byte is damaged."""
     budget = iter(range(_MOST_RECORDS_LOOKED_AT))
     return [name for name in names if _is_damaged_at(name, byte, budget)]
 
@@ -60,43 +60,25 @@ def _is_damaged_at(name: str, byte: int, budget: Iterator[int]) -> bool:
     with tf.io.gfile.GFile(name, "rb") as file:
         size, begin = file.size(), 0
         while begin <= byte < size and next(budget, None) is not None:
-            length, checksum, header = _header(file, begin)
+            file.seek(begin)
+            header = file.read(_HEADER_BYTES)
+            length = int.from_bytes(header[:_LENGTH_BYTES], "little")
             end = begin + _HEADER_BYTES + length + _CHECKSUM_BYTES
-            if byte in (begin, begin + _HEADER_BYTES):  # TensorFlow names one or the other
-                return _checksum(header) != checksum or end > size or not _is_whole(file, length)
+            if byte in (begin, begin + _HEADER_BYTES):  # TensorFlow reports one or the other
+                return end > size or _is_damaged(header + file.read(length + _CHECKSUM_BYTES))
             begin = end
     return False
 
 
-def _header(file: Any, begin: int) -> tuple[int, int, bytes]:
-    """The length of a record, its checksum, and the bytes that this is the checksum of."""
-    file.seek(begin)
-    read = file.read(_HEADER_BYTES).ljust(_HEADER_BYTES, b"\0")
-    return *struct.unpack("<QI", read), read[:8]
-
-
-def _is_whole(file: Any, length: int) -> bool:
-    content = file.read(length)
-    return struct.unpack("<I", file.read(_CHECKSUM_BYTES))[0] == _checksum(content)
-
-
-def _checksum(content: bytes) -> int:
-    """The masked CRC-32C that TensorFlow writes behind lengths and records."""
-    table, crc = _crc_table(), 0xFFFFFFFF
-    for byte in content:
-        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-@functools.cache
-def _crc_table() -> list[int]:
-    def shifted(value: int, times: int) -> int:
-        for _ in range(times):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        return value
-
-    return [shifted(value, 8) for value in range(256)]
+def _is_damaged(record: bytes) -> bool:
+    """Return whether TensorFlow, which verifies the checksums, refuses to read a record."""
+    with tempfile.NamedTemporaryFile(prefix="loopwright-") as copy:
+        copy.write(record)
+        copy.flush()
+        try:
+            return not list(tf.data.TFRecordDataset(copy.name))
+        except tf.errors.DataLossError:
+            return True
 
 
 def _damaged(text: str, names: list[str]) -> str:
@@ -111,13 +93,13 @@ def _damaged(text: str, names: list[str]) -> str:
     elif names:
         received = f"{reason} in one of {len(names):,} files: {_listed(names)}"
     else:
-        received = f"{reason} in a file that the pipeline does not name"
+        received = f"{reason} in a file whose name is not visible in the pipeline"
     return message(
         "A record of the data is damaged.",
         expected="files as they were written",
         received=received,
-        do="make the file anew, or leave it out. dataset.ignore_errors(log_warning=True) right "
-        "after TFRecordDataset goes on without the rest of the file",
+        do="create the file again, or leave it out. dataset.ignore_errors(log_warning=True) right "
+        "after TFRecordDataset skips the rest of the file",
     )
 
 
@@ -145,20 +127,20 @@ def read_errors_explained(feed: Feed | None) -> Iterator[None]:
 def _failed(text: str, feed: Feed) -> str:
     place = _raised_in(text) or runtime_errors.place_of_node(
         runtime_errors.node_in(text),
-        tensorflow_internals.pipeline_graphs(feed.open()),
+        tensorflow_internals.pipeline_graphs(feed.dataset()),
         lambda op: place_among([(frame.filename, frame.lineno or 0) for frame in op.traceback]),
     )
     return message(
         f"The tf.data pipeline failed while a batch was read{place}.",
-        expected="a pipeline that can make every batch",
+        expected="a pipeline that yields every batch",
         received=runtime_errors.reason_in(text),
-        do="look at the elements and at that line; dataset.ignore_errors(log_warning=True) after "
+        do="check the elements and that line; dataset.ignore_errors(log_warning=True) after "
         "it skips the elements that fail",
     )
 
 
 def _raised_in(text: str) -> str:
-    """The line of a Python function that raised, from the traceback that TensorFlow quotes."""
+    """Return the line of a Python function that raised, from the traceback in the message."""
     quoted = text.partition("Traceback (most recent call last):")[2]
     frames = re.findall(r'File "(.+?)", line (\d+), in ', quoted)
     return place_among([(name, int(line)) for name, line in frames])

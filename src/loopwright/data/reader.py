@@ -1,61 +1,100 @@
-"""Readers: where a run is in its data."""
+"""Readers: a position in the data that can be saved, restored and moved forward."""
 
-import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, final
 
 import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals
-from loopwright.data.source import Feed, Resident
 
-_ITERATOR, _SEEDS = "data.iterator", "data.seeds[{0}]"
 _MOST_ELEMENTS_IN_A_CALL = 256
 
+End = Literal["exhausted", "marked", "each epoch"]
+"""How the end of an epoch of unknown length shows: the iterator runs out; an empty Optional; the
+iterator runs out after every epoch and is opened again for the next one."""
 
-@final
-class StreamReader:
-    """An iterator, which knows its place itself.
 
-    A shuffle draws other seeds for each pass, from a generator that belongs to the dataset.
-    TensorFlow saves its place only with an iterator that is inside a pass, and loses it between two
-    epochs; with a prefetch, also some batches before. So an iterator of its own stands in front of
-    each shuffle: never read, it is always inside.
+@dataclass(frozen=True)
+class Read:
+    """How much a call of `fit` has read of its data."""
+
+    batches: int = 0
+    ends: int = 0
+    """How often the data has signalled the end of an epoch of unknown length."""
+    last_digest: str | None = None
+    """Digest of the last batch, for data that is replayed when a run resumes."""
+
+
+NOTHING_READ = Read()
+
+
+class Reader(ABC):
+    """Reads batches in order and owns its position among them.
+
+    The position is the number of batches read, which `Read` counts, plus whatever `state` returns.
+    A feed made with `Epochs(after=read)` opens its reader after those batches, so a reader
+    that needs nothing but the number has no state.
     """
 
-    def __init__(self, feed: Feed) -> None:
-        self.iterator, self._seeds = _opened(feed)
-        self.end = feed.end
-        self.batch_spec = feed.batch_spec
-        self.sizes: set[int] = set()
-        """How many examples batches were seen to have: the fewest and the most of each call."""
-        self.held: Any = None
-        """A batch that was read and has still to be run, within the same call."""
-        _leave(self.iterator, feed.skip)
+    survives_failure: ClassVar[bool] = False
+    """Whether the position is still valid after a batch could not be read."""
+
+    @property
+    @abstractmethod
+    def largest_batch(self) -> int | None:
+        """The number of examples in the largest batch read so far; None if unknown."""
+
+    @abstractmethod
+    def skip(self, batches: int) -> None:
+        """Move forward without training on these batches."""
 
     def state(self) -> dict[str, tf.Tensor]:
-        """Its place, as tensors that can be saved; for a feed whose `position` is "iterator"."""
-        while True:
-            seeds = [tensorflow_internals.iterator_state(keeper) for keeper in self._seeds]
-            place = tensorflow_internals.iterator_state(self.iterator)
-            after = [tensorflow_internals.iterator_state(keeper) for keeper in self._seeds]
-            # A prefetch may begin a pass in between. It fills its buffer and rests.
-            if all(map(_are_equal, seeds, after)):
-                named = {_SEEDS.format(index): seed for index, seed in enumerate(seeds)}
-                return {_ITERATOR: place, **named}
+        """Return the part of the position that a number of batches does not determine."""
+        return {}
 
-    def restore(self, state: Mapping[str, tf.Tensor]) -> None:
-        """Goes to where `state` was taken, of a reader of the same feed; it may hold more."""
-        tensorflow_internals.restore_iterator(self.iterator, state[_ITERATOR])
-        # Restoring an iterator draws seeds, so what is drawn next comes last.
-        _restore_all(self._seeds, [state[_SEEDS.format(i)] for i in range(len(self._seeds))])
+    def last_digest(self) -> str | None:
+        """Return the digest of the last batch read, if a replay has to reproduce it."""
+        return None
 
-    def pass_over(self) -> None:
-        """Leaves the next batch out."""
-        _leave(self.iterator, 1)
+    def restore(self, read: Read, state: Mapping[str, tf.Tensor]) -> None:
+        """Return to the position after `read`, where `state` was taken; `state` may hold more."""
+        return
 
-    def stand_in(self, size: int) -> Any:
-        """An iterator of this kind that gives batches of zeros for ever: to compile with."""
+
+class StreamReader(Reader, ABC):
+    """Reads from a `tf.data` iterator, which compiled loops advance themselves."""
+
+    def __init__(self, iterator: Any, batch_spec: Any, end: End) -> None:
+        self.iterator, self.batch_spec, self.end = iterator, batch_spec, end
+        self.sizes: set[int] = set()
+        """Numbers of examples seen in batches: the smallest and the largest of each call."""
+        self.held: Any = None
+        """A batch that was read but not run yet, within the same call."""
+
+    @property
+    def largest_batch(self) -> int | None:
+        """The largest of the sizes seen."""
+        return max(self.sizes, default=None)
+
+    def skip(self, batches: int) -> None:
+        """Read and drop elements, a limited number per call so that Ctrl-C takes effect."""
+
+        def read(iterator: Any, count: Any) -> Any:
+            def one(done: Any) -> Any:
+                with tf.control_dependencies(tf.nest.flatten(iterator.get_next_as_optional())):
+                    return done + 1
+
+            return tf.while_loop(lambda done: done < count, one, [tf.constant(0)])
+
+        function = tensorflow_internals.compiled(read)
+        for done in range(0, batches, _MOST_ELEMENTS_IN_A_CALL):
+            function(self.iterator, tf.constant(min(batches - done, _MOST_ELEMENTS_IN_A_CALL)))
+
+    def zeros(self, size: int) -> Any:
+        """Return an endless iterator of the same type over batches of zeros, to compile with."""
         batch = tf.nest.map_structure(
             lambda spec: tf.zeros([size, *spec.shape[1:]], spec.dtype), self.batch_spec
         )
@@ -65,14 +104,54 @@ class StreamReader:
         return iter(dataset.map(lambda _: batch))
 
 
-def holds_failure(state: Mapping[str, tf.Tensor]) -> bool:
-    """Whether a reader had already failed, further on, when its state was taken."""
-    return _ITERATOR in state and tensorflow_internals.holds_failure(state[_ITERATOR])
+@final
+class CountedReader(StreamReader):
+    """A reader whose position is the number of batches read."""
+
+    survives_failure = True
 
 
 @final
-class ResidentReader:
-    """An epoch and an index into its order."""
+class UnsavedReader(StreamReader):
+    """A reader whose position cannot be saved: a resumed run starts its epoch again."""
+
+
+@dataclass(frozen=True)
+class Resident:
+    """Arrays on the device, for loops that gather their own batches.
+
+    They yield the batches of the feed's dataset, in the same order.
+    """
+
+    tensors: Any
+    batch_size: int
+    order: Callable[[int], Any]
+    """The indices of all examples in the order of an epoch."""
+    examples: int
+    first_epoch: int = 0
+    first_index: int = 0
+    """The first batch to read of that epoch."""
+    batches: int | None = None
+    """The total number of batches; None: epochs repeat without end."""
+
+    @property
+    def batch_spec(self) -> Any:
+        """The spec of a batch, with the length of the first axis left open."""
+        return tf.nest.map_structure(
+            lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype), self.tensors
+        )
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """The number of batches in an epoch; the last may be smaller."""
+        return math.ceil(self.examples / self.batch_size)
+
+
+@final
+class ResidentReader(Reader):
+    """Reads arrays on the device: its position is an epoch and an index into its order."""
+
+    survives_failure = True
 
     def __init__(self, resident: Resident) -> None:
         self.resident = resident
@@ -83,98 +162,34 @@ class ResidentReader:
 
     @property
     def order(self) -> Any:
-        """The indices of the examples in the order of this epoch."""
+        """The indices of the examples in the order of the current epoch."""
         if self._order is None:
             self._order = self.resident.order(self._epoch)
         return self._order
 
     @property
+    def largest_batch(self) -> int:
+        """The batch size."""
+        return self.resident.batch_size
+
+    @property
     def batches_left(self) -> int:
-        """How many batches may be read before the order changes or the data ends."""
+        """The number of batches until the order changes or the data ends."""
         in_epoch = self.resident.batches_per_epoch - self.index
         return in_epoch if self._left is None else min(in_epoch, self._left)
 
-    def pass_over(self) -> None:
-        """Leaves the next batch out."""
-        self.advance(1)
+    def skip(self, batches: int) -> None:
+        """Move forward, one batch at a time."""
+        for _ in range(batches):
+            self.advance(1)
 
     def advance(self, batches: int) -> None:
-        """Goes on; after the last batch of an epoch with the first of the next."""
+        """Move to after the batches that a loop has run, at most `batches_left`."""
         self.index += batches
         self._left = None if self._left is None else self._left - batches
         if self.index == self.resident.batches_per_epoch and self._left != 0:
             self.index, self._epoch, self._order = 0, self._epoch + 1, None
 
 
-Reader = StreamReader | ResidentReader | None
-"""None: a step without data."""
-
-
-_Beginning = tuple[tf.Tensor | None, list[tf.Tensor]]
-"""The state of an iterator that was never read, and of those that keep its seeds."""
-
-_BEGINNINGS: weakref.WeakKeyDictionary[tf.data.Dataset, dict[str, _Beginning]] = (
-    weakref.WeakKeyDictionary()
-)
-"""Of the pipelines that read from a part that draws seeds, by their structure."""
-
-
-def _opened(feed: Feed) -> tuple[Any, list[Any]]:
-    """An iterator at the beginning of the feed, and one for each part that draws seeds.
-
-    Where a shuffle is in its seeds depends on who has read from it before: an earlier call of fit,
-    a prefetch, a person. Here it depends on the number of passes only, so that a run that goes on
-    in another process goes on in the same order.
-    """
-    reseeded = feed.reseeded
-    if reseeded is None or feed.position == "none":
-        return iter(feed.open()), []
-    known = _BEGINNINGS.setdefault(reseeded.parts[0], {})
-    structure = f"{reseeded.structure} {feed.end}"
-    if not known:
-        known[structure] = _beginning(feed, reseeded.parts)
-    place, seeds = known.get(structure) or (None, next(iter(known.values()))[1])
-    iterator, keepers = iter(feed.open()), [iter(part) for part in reseeded.parts]
-    if place is not None:
-        tensorflow_internals.restore_iterator(iterator, place)
-    _restore_all(keepers, seeds)
-    if place is None or reseeded.passes:
-        for _ in range(reseeded.passes - 1):
-            for part in reseeded.parts:
-                iter(part)  # draws once
-        iterator = iter(feed.open())
-    return iterator, keepers
-
-
-def _beginning(feed: Feed, parts: Sequence[tf.data.Dataset]) -> _Beginning:
-    iterator = iter(feed.open()) if feed.position == "iterator" else None
-    place = None if iterator is None else tensorflow_internals.iterator_state(iterator)
-    keepers = [iter(part) for part in parts]
-    if place is not None:
-        # As if the keepers had drawn nothing: the first pass is that of the dataset's own.
-        tensorflow_internals.restore_iterator(iterator, place)
-    return place, [tensorflow_internals.iterator_state(keeper) for keeper in keepers]
-
-
-def _restore_all(iterators: Sequence[Any], states: Sequence[tf.Tensor]) -> None:
-    for iterator, state in zip(iterators, states, strict=True):
-        tensorflow_internals.restore_iterator(iterator, state)
-
-
-def _are_equal(one: tf.Tensor, other: tf.Tensor) -> bool:
-    return bool(tf.io.serialize_tensor(one) == tf.io.serialize_tensor(other))
-
-
-def _leave(iterator: Any, elements: int) -> None:
-    """Reads elements and throws them away, some at a time, so that Ctrl-C is heard."""
-
-    def read(iterator: Any, count: Any) -> Any:
-        def one(done: Any) -> Any:
-            with tf.control_dependencies(tf.nest.flatten(iterator.get_next_as_optional())):
-                return done + 1
-
-        return tf.while_loop(lambda done: done < count, one, [tf.constant(0)])
-
-    function = tensorflow_internals.compiled(read)
-    for done in range(0, elements, _MOST_ELEMENTS_IN_A_CALL):
-        function(iterator, tf.constant(min(elements - done, _MOST_ELEMENTS_IN_A_CALL)))
+AnyReader = StreamReader | ResidentReader | None
+"""What a compiled loop reads from; None: a step without data."""

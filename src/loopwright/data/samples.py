@@ -1,4 +1,4 @@
-"""Samples of arrays: some examples as NumPy arrays, few enough to be looked at in no time."""
+"""Samples of arrays: few enough examples, as NumPy arrays, to be checked quickly."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,42 +11,42 @@ from loopwright.data import batches
 from loopwright.data.arrays import Arrays
 
 MOST_ROWS, MOST_BYTES = 2**17, 2**25
-"""Of more than this a random part is looked at."""
+"""Larger arrays are sampled at random."""
 MOST_COMPARED_ROWS, MOST_COMPARED_BYTES = 10_000, 2**23
-"""Rows are compared one by one, which takes longer."""
+"""Comparing rows takes longer, so fewer are sampled."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some examples of arrays, in their order; all of them where they are few."""
+    """Some examples of arrays in their order; all examples of small arrays."""
 
     places: np.ndarray
-    """Which examples these are, counted from 0."""
+    """The indices of these examples, counted from 0."""
     examples: int
-    """How many there are in all."""
+    """The total number of examples."""
     batch: Any
-    """The examples, as a batch: numbers as NumPy arrays, other leaves as they are."""
+    """The examples as a batch: numbers as NumPy arrays, other leaves unchanged."""
 
     @property
     def inputs(self) -> Any:
-        """What the model gets."""
+        """The inputs of the model."""
         return self.batch[0] if isinstance(self.batch, tuple) else self.batch
 
     @property
     def labels(self) -> Any:
-        """The labels; None where the batch has none."""
+        """The labels; None if the batch has none."""
         is_labelled = isinstance(self.batch, tuple) and len(self.batch) in (2, 3)
         return self.batch[1] if is_labelled else None
 
     @property
     def looked_at(self) -> str:
-        """How many examples were looked at, in words."""
+        """The number of examples in the sample, as text."""
         count = len(self.places)
         return f"{count:,} examples" + ("" if count == self.examples else " looked at")
 
 
 def sample(data: Arrays) -> Sample:
-    """Return the examples to look at: all, or of large arrays a part, the same each time."""
+    """Return all examples, or a fixed random part of large arrays."""
     most = min(MOST_ROWS, max(64, MOST_BYTES // data.row_bytes))
     places = _places(len(data), most, seed=len(data))
     batch = tf.nest.map_structure(_as_numbers, data.rows(places))
@@ -66,10 +66,10 @@ def is_dense(nest: Any) -> bool:
 
 
 def shared_rows(training: Sample, validation: Sample) -> tuple[int, int, float]:
-    """Return how many validation rows are training rows, of how many, and the estimated share.
+    """Return the number of validation rows found in training, of how many, and their share.
 
-    Of both sets a part is looked at, so that a row that both have may be seen on one side only;
-    the share allows for that. It is 0 where training rows repeat each other about as often.
+    Both sets are sampled, so a common row may be in one of the samples only; the share is an
+    estimate that corrects for that. It is 0 if training rows repeat each other about as often.
     """
     trained, held = _some_rows(training), _some_rows(validation)
     known = set(trained)
@@ -82,7 +82,7 @@ def shared_rows(training: Sample, validation: Sample) -> tuple[int, int, float]:
 
 
 def _some_rows(some: Sample) -> list[bytes]:
-    """Return rows of the inputs as bytes, spread over all of them."""
+    """Return a random part of the input rows, as bytes."""
     leaves = [leaf.reshape(len(leaf), -1) for _, leaf in numbers(some.inputs, "x")]
     row_bytes = max(1, sum(leaf[:1].nbytes for leaf in leaves))
     most = min(MOST_COMPARED_ROWS, max(64, MOST_COMPARED_BYTES // row_bytes))

@@ -1,4 +1,4 @@
-"""Shares: data of which each of several workers reads its own part and no other."""
+"""Shares: each of several workers reads only its own part of the data."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -8,25 +8,25 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright.data.batches import check_labelled, weighted
-from loopwright.data.source import NOTHING_READ, Data, Feed, Objection, Read
+from loopwright.data.source import Data, Epochs, Feed, Objection
 from loopwright.data.stream import STEPS, Stream
 from loopwright.errors import DataError, message
 
 
 @final
 class Shares(Data):
-    """Batches from a function that is told how many workers there are, and which one this is.
+    """Batches from a function of the number of workers and the index of this worker.
 
-    Each worker reads, decodes and batches its own examples only; the batches of all workers
-    together are the batch of a step. `dataset.shard` takes the same two numbers. All workers have
-    to give the same number of batches.
+    Each worker reads, decodes and batches only its own examples; the batches of all workers
+    together are the batch of a step. `dataset.shard` takes the same two numbers. All workers must
+    have the same number of batches.
 
     >>> numbers = tf.data.Dataset.range(12)
     >>> shares = Shares(lambda workers, worker: numbers.shard(workers, worker).batch(4 // workers))
-    >>> [next(iter(shares.of(2, i).one_pass(steps=1).open())).numpy().tolist() for i in (0, 1)]
+    >>> [next(iter(shares.of(2, i).one_pass(steps=1).dataset())).numpy().tolist() for i in (0, 1)]
     [[0, 2], [1, 3]]
 
-    A worker alone reads everything, and so does each one that predicts.
+    A single worker reads everything, and so does every worker in `predict`.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Shares(Data):
     ) -> None:
         if not callable(make_batches):
             raise DataError(_no_function(make_batches))
-        # Not called yet: a dataset made now would keep workers from being connected.
+        # Not called yet: making a dataset now would prevent the workers from connecting.
         self._make, self._workers, self._worker = make_batches, workers, worker
 
     @functools.cached_property
@@ -46,13 +46,13 @@ class Shares(Data):
         return _stream(self._make(self._workers, self._worker))
 
     def of(self, workers: int, worker: int) -> "Shares":
-        """What one of the workers reads."""
+        """Return what one of the workers reads."""
         part = Shares(self._make, workers=workers, worker=worker)
-        _ = part._own  # what is wrong with it shows now
+        _ = part._own  # raises errors in the function now
         return part
 
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Shares":
-        """The data with sample weights that follow from the class of each label."""
+        """Return the data with a sample weight for each label, by its class."""
 
         def make(workers: int, worker: int) -> tf.data.Dataset:
             labelled = self._make(workers, worker)
@@ -61,42 +61,22 @@ class Shares(Data):
 
         return Shares(make, workers=self._workers, worker=self._worker)
 
-    @property
-    def can_be_read_again(self) -> bool:
-        """Always."""
-        return True
-
-    def training(
-        self,
-        *,
-        seed: int,
-        first_epoch: int,
-        shuffle: bool,
-        steps_per_epoch: int | None,
-        after: Read = NOTHING_READ,
-    ) -> Feed:
-        """Its batches over and over."""
-        feed = self._own.training(
-            seed=seed,
-            first_epoch=first_epoch,
-            shuffle=shuffle,
-            steps_per_epoch=steps_per_epoch,
-            after=after,
-        )
-        return self._shared(feed, "steps_per_epoch")
+    def training(self, epochs: Epochs) -> Feed:
+        """Return this worker's batches, repeated."""
+        return self._shared(self._own.training(epochs), "steps_per_epoch")
 
     def objection_to_resume(self) -> Objection | None:
-        """What in its pipeline would give other batches the next time."""
+        """Return what in the pipeline would yield different batches next time."""
         return self._own.objection_to_resume()
 
     def fingerprint(self) -> dict[str, Any]:
-        """What all workers have in common, and how long the part of each one is."""
+        """Return what all workers have in common, and the length of each part."""
         whole = _stream(self._make(1, 0)).fingerprint()
         length = self._own.fingerprint()["length"]
         return {**whole, "workers": self._workers, "length of each": length}
 
     def one_pass(self, *, steps: int | None) -> Feed:
-        """Its batches, once."""
+        """Return this worker's batches, once."""
         return self._shared(self._own.one_pass(steps=steps), STEPS)
 
     def _shared(self, feed: Feed, argument: str) -> Feed:
@@ -109,7 +89,7 @@ def _stream(made: Any) -> Stream:
     if not isinstance(made, tf.data.Dataset):
         raise DataError(
             message(
-                "The function of lw.Shares does not make a dataset.",
+                "The function passed to lw.Shares does not return a dataset.",
                 expected="a batched tf.data.Dataset",
                 received=f"{type(made).__name__}",
                 do="return dataset.shard(workers, worker).batch(256 // workers)",
@@ -121,17 +101,17 @@ def _stream(made: Any) -> Stream:
 def _no_function(given: Any) -> str:
     return message(
         "lw.Shares takes a function.",
-        expected="a function of two numbers, workers and worker, that makes a tf.data.Dataset",
+        expected="a function of two numbers, workers and worker, that returns a tf.data.Dataset",
         received=type(given).__name__,
-        do="write lw.Shares(lambda workers, worker: files.shard(workers, worker)...); what every "
-        "worker may read as a whole is passed to fit as it is",
+        do="write lw.Shares(lambda workers, worker: files.shard(workers, worker)...); data that "
+        "every worker reads as a whole is passed to fit directly",
     )
 
 
 def _without_length(argument: str) -> str:
     return message(
-        "It is not known how many batches each worker has.",
-        expected="the same known number for all: one that ends first would keep the others waiting",
+        "The number of batches of each worker is unknown.",
+        expected="the same known number for all workers: the others would wait for the shortest",
         received="a dataset of unknown length, as after filter() or from files",
         do=f"pass {argument}, or dataset.apply(tf.data.experimental.assert_cardinality(n))",
     )

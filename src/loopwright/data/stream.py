@@ -1,7 +1,8 @@
-"""Stream: a `tf.data.Dataset` that its owner has batched."""
+"""Stream: a batched `tf.data.Dataset`, and what prevents a pipeline from being resumed."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, final
 
 import tensorflow as tf
@@ -9,18 +10,11 @@ import tensorflow as tf
 from loopwright.compat import tensorflow_internals
 from loopwright.compat.error_messages import describe
 from loopwright.compat.tensorflow_internals import PipelinePart
-from loopwright.data.batches import batch_digest, check_labelled, sampled_digest, weighted
-from loopwright.data.bottleneck import slow_pipeline
-from loopwright.data.source import (
-    NOTHING_READ,
-    Data,
-    Feed,
-    Objection,
-    Read,
-    Reseeded,
-    cannot_go_on,
-    mark_epochs,
-)
+from loopwright.data.batches import check_labelled, sampled_digest, weighted
+from loopwright.data.bottleneck import parts_before, slow_pipeline
+from loopwright.data.reader import End, StreamReader, UnsavedReader
+from loopwright.data.source import Data, Epochs, Feed, Objection
+from loopwright.data.stream_readers import IteratorReader, ReplayReader, Reseeded, opened
 from loopwright.errors import DataError, message
 
 _STATEFUL = {
@@ -34,8 +28,9 @@ _STATEFUL = {
     "Multinomial": "it draws random numbers ({0}): use tf.random.stateless_categorical",
     "TruncatedNormal": "it draws random numbers ({0}): use tf.random.stateless_truncated_normal",
 }
-"""By a part of the name of what TensorFlow objects to."""
+"""By a part of the name of the operation that TensorFlow refuses."""
 
+_UNORDERED = "deterministic=False: elements come in the order in which they are ready"
 _DRAWING = re.compile("(Shuffle|Random).*Dataset")
 _NAMES = {
     "Shuffle": "shuffle()",
@@ -47,7 +42,7 @@ _NAMES = {
 
 
 def unresumable(dataset: tf.data.Dataset) -> str | None:
-    """What keeps the state of an iterator from going on in another process; None: nothing.
+    """Return what prevents an exact resume in another process; None if nothing does.
 
     >>> numbers = tf.data.Dataset.range(10)
     >>> unresumable(numbers.shuffle(10, seed=1).batch(2))
@@ -59,21 +54,21 @@ def unresumable(dataset: tf.data.Dataset) -> str | None:
 
 
 def unsavable(dataset: tf.data.Dataset) -> str | None:
-    """Return what keeps an iterator's position from being saved and restored; None: nothing.
+    """Return what prevents saving and restoring the position; None if nothing does.
 
     >>> unsavable(tf.data.Dataset.range(10).shuffle(10).batch(2))
     """
     if dataset.options().experimental_warm_start:
-        return "its options say experimental_warm_start: it reads before it is asked"
+        return "its options set experimental_warm_start, which starts reading too early"
     parts = tensorflow_internals.pipeline_parts(dataset)
     for part in parts:
         if part.kind == "CopyToDevice":
-            return "TensorFlow cannot save prefetch_to_device(): leave it out"
+            return "TensorFlow cannot save prefetch_to_device(): remove it"
         if part.kind == "ShuffleAndRepeat":
-            return "shuffle_and_repeat() loses its place between two epochs: write shuffle()"
+            return "shuffle_and_repeat() loses its position between two epochs: use shuffle()"
         if part.kind == "Snapshot":
-            return "snapshot() cannot be restored when its files have been written: leave it out"
-        if part.kind == "Cache" and any(p.draws_each_pass for p in _before(part)):
+            return "snapshot() cannot be restored after its files have been written: remove it"
+        if part.kind == "Cache" and any(p.draws_each_pass for p in parts_before(part)):
             return "cache() keeps the order of a shuffle before it: put it first"
         if part.file and not tf.io.gfile.exists(f"{part.file}.index"):
             return (
@@ -82,8 +77,8 @@ def unsavable(dataset: tf.data.Dataset) -> str | None:
             )
         if part.kind == "DirectedInterleave" and _may_hang(part):
             return (
-                "sample_from_datasets() goes on for ever if it is restored when one of its "
-                "datasets has ended: repeat() them, or pass stop_on_empty_dataset=True"
+                "sample_from_datasets() never ends if it is restored after one of its datasets has "
+                "ended: repeat() them, or pass stop_on_empty_dataset=True"
             )
     operations = {kind for part in parts if part.is_stateful for kind in part.operations}
     objection = _objection_of_tensorflow(dataset) if operations else None
@@ -91,29 +86,29 @@ def unsavable(dataset: tf.data.Dataset) -> str | None:
 
 
 def unrepeatable(dataset: tf.data.Dataset) -> str | None:
-    """What makes a pipeline give other batches when it is read again; None: nothing known.
+    """Return what makes a pipeline yield different batches on a second read; None if unknown.
 
     >>> numbers = tf.data.Dataset.range(10)
     >>> unrepeatable(numbers.map(lambda n: n, 2, deterministic=False).batch(2))
-    'map() has deterministic=False: what is ready first comes first'
+    'map() has deterministic=False: elements come in the order in which they are ready'
     """
     if dataset.options().deterministic is False:
-        return "its options say deterministic=False: what is ready first comes first"
+        return f"its options set {_UNORDERED}"
     for part in tensorflow_internals.pipeline_parts(dataset):
         name = _NAMES.get(part.kind, part.kind)
         if part.seeds == (0, 0):
             return f"{name} has no seed: pass seed=1"
         if part.kind == "Variant" and any(_DRAWING.search(kind) for kind in part.operations):
-            return "a shuffle in it was made inside a tf.function, where it cannot be seen"
+            return "it has a shuffle made inside a tf.function, where its seed is not visible"
         if not part.is_ordered:
-            return f"{name} has deterministic=False: what is ready first comes first"
+            return f"{name} has {_UNORDERED}"
         if "Timestamp" in part.operations:
-            return "it looks at the clock (tf.timestamp)"
+            return "it reads the clock (tf.timestamp)"
     return None
 
 
 def reseeded(dataset: tf.data.Dataset, passes: int) -> Reseeded | None:
-    """The parts that draw other seeds for each pass, of which there were `passes` before."""
+    """Return the parts that draw new seeds for each pass, after `passes` passes."""
     parts = tensorflow_internals.pipeline_parts(dataset)
     drawing = [part.dataset for part in parts if part.draws_each_pass]
     structure = " ".join(part.kind for part in parts)
@@ -121,10 +116,10 @@ def reseeded(dataset: tf.data.Dataset, passes: int) -> Reseeded | None:
 
 
 def with_exact_state(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The same elements, from an iterator whose state is that of what was read.
+    """Return the same elements, from an iterator whose state matches what was read.
 
-    The place in a fused shuffle and repeat is lost between two epochs, and a symbolic state is
-    that of another moment than the seeds beside it.
+    A fused shuffle and repeat loses its position between two epochs, and a symbolic state does not
+    belong to the same moment as the seeds saved with it.
     """
     options = tf.data.Options()
     options.experimental_symbolic_checkpoint = False
@@ -132,26 +127,26 @@ def with_exact_state(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def watched(dataset: tf.data.Dataset, last: list[Any]) -> tf.data.Dataset:
-    """The same batches; `last` holds the leaves of the one that was read last."""
+    """Return the same batches; `last` holds the leaves of the last one that was read."""
     spec = dataset.element_spec
 
     def hold(*leaves: Any) -> None:
         last[:] = leaves
 
     def watch(*batch: Any) -> Any:
-        whole = batch if type(spec) is tuple else batch[0]
+        whole = _unstar(batch, spec)
         tf.numpy_function(hold, tf.nest.flatten(whole, expand_composites=True), [])
         return whole
 
     options = tf.data.Options()
-    # A map that TensorFlow makes parallel, or a prefetch that it adds, would read ahead.
+    # A map made parallel by TensorFlow, or a prefetch added by it, would read ahead.
     options.experimental_optimization.apply_default_optimizations = False
     options.experimental_optimization.inject_prefetch = False
     return dataset.map(watch).with_options(options)
 
 
 def is_batched(dataset: tf.data.Dataset) -> bool:
-    """Return whether the pipeline makes batches, as far as its parts tell.
+    """Return whether the pipeline makes batches, as far as its parts show.
 
     >>> is_batched(tf.data.Dataset.range(10).batch(2).map(lambda n: n + 1))
     True
@@ -162,25 +157,20 @@ def is_batched(dataset: tf.data.Dataset) -> bool:
         if "atch" in part.kind:
             return "Unbatch" not in part.kind
         if part.kind == "Tensor" or any("Batch" in kind for kind in part.operations):
-            return True  # from_tensors gives one batch; a flat_map may batch inside
+            return True  # from_tensors is one batch; a flat_map may batch inside
     return False
 
 
 def seeds(dataset: tf.data.Dataset) -> list[list[int]]:
-    """The seeds of its parts; not all are given: `image_dataset_from_directory` draws its own."""
+    """Return the seeds of all parts; `image_dataset_from_directory` draws its own."""
     return [
         list(p.seeds) for p in tensorflow_internals.pipeline_parts(dataset) if p.seeds is not None
     ]
 
 
 def held_tensors(dataset: tf.data.Dataset) -> list[tf.Tensor]:
-    """What it was made from: arrays, names of files."""
+    """Return the tensors a pipeline was made from: arrays, names of files."""
     return [t for part in tensorflow_internals.pipeline_parts(dataset) for t in part.tensors]
-
-
-def _before(part: PipelinePart) -> list[PipelinePart]:
-    """What a part reads from, directly or not."""
-    return tensorflow_internals.pipeline_parts(part.dataset)[1:]
 
 
 def _may_hang(part: PipelinePart) -> bool:
@@ -194,10 +184,10 @@ def _may_hang(part: PipelinePart) -> bool:
 
 
 def _objection_of_tensorflow(dataset: tf.data.Dataset) -> str | None:
-    """What TensorFlow says when it has to write a pipeline down together with its state.
+    """Return TensorFlow's error when it serializes a pipeline together with its state.
 
-    Asking an iterator for its state would do it too, but would draw seeds on the way, and so
-    change the order of the epochs to come.
+    Asking an iterator for its state would raise it too, but would draw seeds on the way, and so
+    change the order of later epochs.
     """
     options = tf.data.Options()
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.FAIL
@@ -210,19 +200,19 @@ def _objection_of_tensorflow(dataset: tf.data.Dataset) -> str | None:
 
 
 def _explained(text: str, operations: set[str]) -> str:
-    """In words, if it is known by what it does, or else by what its functions do."""
+    """Explain TensorFlow's error by the operation it names, or by others in the pipeline."""
     match = re.search(r"(\w+) is stateful", text)
     kind = match[1] if match else ""
     for candidate in (kind, *sorted(operations)):
         for name, explanation in _STATEFUL.items():
             if name in candidate and "Stateless" not in candidate:
                 return explanation.format(candidate)
-    return f"TensorFlow does not save it: {text.rpartition('}} ')[2]}"
+    return f"TensorFlow cannot save it: {text.rpartition('}} ')[2]}"
 
 
 _INSTEAD = (
-    "give arrays or a PyDataset; or change the pipeline; or, if reading it again gives the same "
-    "batches, say so with lw.Stream(dataset, replay=True)"
+    "pass arrays or a PyDataset; or change the pipeline; or, if reading it again yields the same "
+    "batches, declare that with lw.Stream(dataset, replay=True)"
 )
 STEPS = "validation_steps (in evaluate and predict: steps)"
 
@@ -231,11 +221,11 @@ STEPS = "validation_steps (in evaluate and predict: steps)"
 class Stream(Data):
     """A batched `tf.data.Dataset`: finite, of unknown length, or endless.
 
-    `replay=True`: a run that goes on reads it again up to its place, because its iterator cannot
-    be saved; it has to give the same batches again, which is checked.
+    `replay=True`: the position of the iterator cannot be saved, so a resumed run reads the dataset
+    again up to its position; the dataset has to yield the same batches again, which is checked.
 
     >>> stream = Stream(tf.data.Dataset.range(10).batch(4))
-    >>> stream.training(seed=0, first_epoch=0, shuffle=True, steps_per_epoch=None).steps_per_epoch
+    >>> stream.training(Epochs()).steps_per_epoch
     3
     """
 
@@ -253,28 +243,23 @@ class Stream(Data):
         self._dataset = dataset
         self._replay = replay
 
-    @property
-    def can_be_read_again(self) -> bool:
-        """Always."""
-        return True
-
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Stream":
-        """The data with sample weights that follow from the class of each label."""
+        """Return the data with a sample weight for each label, by its class."""
         check_labelled(self._dataset.element_spec)
         labelled = self._dataset.map(lambda x, y: weighted((x, y), class_weight))
         return Stream(labelled, replay=self._replay)
 
     def objection_to_resume(self) -> Objection | None:
-        """What in the pipeline would give other batches the next time."""
+        """Return what in the pipeline would yield different batches next time."""
         look = unrepeatable if self._replay else unresumable
         found = look(self._dataset)
         if found is None:
             return None
         is_lost = unsavable(self._dataset) is not None
-        return cannot_go_on(found, _INSTEAD, loses_position=is_lost)
+        return Objection(found, _INSTEAD, loses_position=is_lost)
 
     def fingerprint(self) -> dict[str, Any]:
-        """What the batches are like, how many there are, and what they are made from."""
+        """Return the spec and number of batches, the seeds, and a digest of the source tensors."""
         spec, length = self._dataset.element_spec, int(self._dataset.cardinality())
         return {
             "batches": describe(spec, "batch"),
@@ -283,70 +268,104 @@ class Stream(Data):
             "bytes": sampled_digest(held_tensors(self._dataset)),
         }
 
-    def training(
-        self,
-        *,
-        seed: int,
-        first_epoch: int,
-        shuffle: bool,
-        steps_per_epoch: int | None,
-        after: Read = NOTHING_READ,
-    ) -> Feed:
-        """The dataset over and over; its own order is left as it is.
+    def training(self, epochs: Epochs) -> Feed:
+        """Return the dataset repeated, in its own order.
 
-        What was read before is read again and thrown away where it is declared `replay`;
-        elsewhere the reader has a state to go back to.
+        With `replay` the batches read before are read again and dropped; otherwise the reader
+        restores its state.
         """
         spec, length = self._dataset.element_spec, int(self._dataset.cardinality())
+        steps_per_epoch, after = epochs.steps_per_epoch, epochs.after
         if steps_per_epoch is None and length == tf.data.INFINITE_CARDINALITY:
             raise DataError(endless("This dataset", "steps_per_epoch"))
-        # With steps_per_epoch a stream goes on where it stopped: epochs cut it, they do not
-        # restart it.
+        # With steps_per_epoch, an epoch continues where the last one stopped: epochs cut the
+        # stream, they do not restart it.
         is_marked = steps_per_epoch is None and length == tf.data.UNKNOWN_CARDINALITY
-        dataset, last = (self._dataset, list[Any]())
+        end: End = "marked" if is_marked else "exhausted"
+        dataset, last = self._dataset, list[Any]()
         is_repeatable = unrepeatable(dataset) is None
+        # An order that cannot be repeated has no seeds to keep.
+        seeded = reseeded(dataset, epochs.first_epoch) if is_repeatable else None
         replays = self._replay and is_repeatable
+        is_savable = replays or unsavable(dataset) is None
         if replays:
             dataset = watched(dataset, last)
 
         def repeated() -> tf.data.Dataset:
-            whole = mark_epochs(dataset) if is_marked else dataset.repeat()
+            whole = _with_marked_epochs(dataset) if is_marked else dataset.repeat()
             return with_exact_state(whole)
 
-        position = "replay" if replays else "iterator"
-        if position == "iterator" and unsavable(self._dataset) is not None:
-            position = "none"
-        # An order that nobody can repeat has no seeds to keep.
-        from_here = reseeded(self._dataset, first_epoch) if is_repeatable else None
-        return Feed(
-            repeated,
-            spec,
-            "marked" if is_marked else "exhausted",
-            steps_per_epoch or (None if is_marked else length),
-            position=position,
-            skip=after.batches + after.ends * is_marked if replays else 0,
-            reseeded=from_here,
-            last_digest=lambda: batch_digest(last) if last else None,
-            bottleneck=lambda slower: slow_pipeline(dataset, is_slower_than_step=slower),
+        def reader() -> StreamReader:
+            if replays:
+                elements = after.batches + after.ends * is_marked
+                iterator, _ = opened(repeated, end, seeded, saves_state=False)
+                return ReplayReader(iterator, spec, end, last, elements)
+            if not is_savable:
+                return UnsavedReader(iter(repeated()), spec, end)
+            return IteratorReader(*opened(repeated, end, seeded, saves_state=True), spec, end)
+
+        return _StreamFeed(
+            batch_spec=spec,
+            end=end,
+            steps_per_epoch=steps_per_epoch or (None if is_marked else length),
+            pipeline=dataset,
+            dataset=repeated,
+            reader=reader,
         )
 
     def one_pass(self, *, steps: int | None) -> Feed:
-        """The dataset once."""
+        """Return the dataset once."""
         length = int(self._dataset.cardinality())
         if steps is None and length == tf.data.INFINITE_CARDINALITY:
             raise DataError(endless("This dataset", STEPS))
         dataset = self._dataset if steps is None else self._dataset.take(steps)
         known = [n for n in (length, steps) if n is not None and n >= 0]
-        return Feed(lambda: dataset, dataset.element_spec, "exhausted", min(known, default=None))
+        return Feed(
+            batch_spec=dataset.element_spec,
+            dataset=lambda: dataset,
+            steps_per_epoch=min(known, default=None),
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _StreamFeed(Feed):
+    """A repeated pipeline, whose reader depends on how its position can be saved."""
+
+    pipeline: tf.data.Dataset
+    reader: Callable[[], StreamReader]
+
+    def open(self) -> StreamReader:
+        return self.reader()
+
+    def bottleneck(self, is_slower_than_step: bool) -> str:
+        return slow_pipeline(self.pipeline, is_slower_than_step=is_slower_than_step)
+
+
+def _with_marked_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Repeat the dataset with an empty Optional after each pass.
+
+    An epoch of unknown length that simply ended inside a compiled loop would raise there, lose
+    the totals, and might have changed variables in a step without a batch.
+    """
+    spec = dataset.element_spec
+    end = tf.data.Dataset.from_tensors(0).map(lambda _: tf.experimental.Optional.empty(spec))
+    batches = dataset.map(lambda *batch: tf.experimental.Optional.from_value(_unstar(batch, spec)))
+    return batches.concatenate(end).repeat()
+
+
+def _unstar(batch: tuple[Any, ...], spec: Any) -> Any:
+    # tf.data unpacks a tuple, but not a namedtuple, into the arguments of a mapped function.
+    return batch if type(spec) is tuple else batch[0]
 
 
 def endless(what: str, argument: str) -> str:
-    """The message for data that has no end."""
+    """Return the error message for endless data without a number of steps."""
     return message(
-        f"{what} has no end, so an epoch has none either.",
+        f"{what} is endless, so the length of an epoch is unknown.",
         expected="a number of steps, or data that ends",
         received="endless data (repeat() without a count?)",
-        do=f"pass {argument}, or leave out repeat(): Loopwright repeats by itself",
+        do=f"pass {argument}, or remove repeat(): Loopwright repeats the data itself",
     )
 
 
@@ -356,10 +375,10 @@ def _check_is_batched(dataset: tf.data.Dataset) -> None:
         if not hasattr(leaf, "shape"):
             raise DataError(
                 message(
-                    "The dataset gives something else than tensors.",
+                    "The dataset yields something other than tensors.",
                     expected="batches: tensors whose first axis counts examples",
                     received=f"{type(leaf).__name__.removesuffix('Spec')} in {spec}",
-                    do="leave None out; put .flat_map(lambda w: w.batch(n)) after .window(n)",
+                    do="remove None; put .flat_map(lambda w: w.batch(n)) after .window(n)",
                 )
             )
     shapes = [leaf.shape for leaf in tf.nest.flatten(spec)]

@@ -15,8 +15,8 @@ from loopwright.compat import (
 )
 from loopwright.data import batches as nests
 from loopwright.data.read_errors import read_errors_explained
-from loopwright.data.reader import ResidentReader
-from loopwright.data.source import Data, Feed, Resident
+from loopwright.data.reader import Resident, ResidentReader
+from loopwright.data.source import Data, Feed
 from loopwright.distribute import replicas
 from loopwright.engine.scorer import feed_after, undisturbed
 from loopwright.errors import DataError, message
@@ -98,8 +98,7 @@ def _on_all_replicas(step: _Step, strategy: tf.distribute.Strategy, *, casts: bo
 
 
 def _batch_by_batch(step: _Step, feed: Feed) -> Iterator[Any]:
-    for batch in feed.open():
-        yield step(batch)
+    yield from map(step, feed.open().iterator)
 
 
 @final
@@ -215,7 +214,7 @@ def _stream_loop(step: Any) -> Callable[..., Any]:
 
 
 def _over_stream(compiled: Any, feed: Feed) -> _Run:
-    iterator = iter(feed.open())
+    iterator = feed.open().iterator
 
     def run(steps: int) -> tuple[int, Any]:
         ran, leaves = compiled(iterator, tf.constant(steps))

@@ -13,7 +13,7 @@ from loopwright import step_warnings
 from loopwright.compat import keras_internals, runtime_errors, tensorflow_internals
 from loopwright.compat.error_messages import explained
 from loopwright.compat.runtime_errors import error_for
-from loopwright.data.reader import Reader, ResidentReader, StreamReader
+from loopwright.data.reader import AnyReader, ResidentReader, StreamReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
 from loopwright.engine import loops
@@ -83,17 +83,17 @@ class StepRunner:
         """Whether steps that are not finite leave everything as it was."""
         return bool(self._finite.kept)
 
-    def open(self, feed: Feed | None) -> Reader:
+    def open(self, feed: Feed | None) -> AnyReader:
         """A reader at the beginning of the feed, of the kind that the plan reads."""
         if feed is None:
             return None
         if self._plan.feed == "resident" and feed.resident is not None:
             return ResidentReader(feed.resident)
-        return StreamReader(feed)
+        return feed.open()
 
     def run(
         self,
-        reader: Reader,
+        reader: AnyReader,
         steps: int,
         watch: Stopwatch,
         where: Callable[[int], str] = lambda done: "",
@@ -118,7 +118,7 @@ class StepRunner:
                     columns.append(recorder.columns(table, outputs, done))
         return Ran(ran, total, not_finite, joined(columns) if columns else None)
 
-    def prepare(self, reader: Reader) -> Callable[[], None]:
+    def prepare(self, reader: AnyReader) -> Callable[[], None]:
         """Traces at once; the function it returns compiles, and may do so beside the training.
 
         It changes nothing. Not for an eager step, nor for one that runs call by call.
@@ -133,7 +133,7 @@ class StepRunner:
 
     # -- by the plan's loop and feed -----------------------------------------------------------
 
-    def _run(self, reader: Reader, steps: int, watch: Stopwatch) -> _Called:
+    def _run(self, reader: AnyReader, steps: int, watch: Stopwatch) -> _Called:
         """One call of a function."""
         if isinstance(reader, ResidentReader):
             return self._run_resident(reader, steps, watch)
@@ -319,7 +319,7 @@ class StepRunner:
             self._functions[key] = tensorflow_internals.compiled(function, xla=is_xla)
         return self._functions[key]
 
-    def _calls_to_prepare(self, reader: Reader) -> Iterator[tuple[Any, ...]]:
+    def _calls_to_prepare(self, reader: AnyReader) -> Iterator[tuple[Any, ...]]:
         """Key, function and arguments of every call to come, but for the number of steps.
 
         With an iterator, also the arguments to compile with, which take nothing from it.
@@ -344,7 +344,7 @@ class StepRunner:
                 else:
                     loop = self._loops.over_stream(reader.end, spec)
                     key = ("stream", reader.end == "marked")
-                    yield key, loop, (reader.iterator,), (reader.stand_in(size),)
+                    yield key, loop, (reader.iterator,), (reader.zeros(size),)
 
     def _traced(
         self,

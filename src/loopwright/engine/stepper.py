@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from loopwright.data.read_errors import read_errors_explained
-from loopwright.data.reader import Reader, ResidentReader, StreamReader
-from loopwright.data.source import NOTHING_READ, Feed, Read
+from loopwright.data.reader import NOTHING_READ, AnyReader, Read
+from loopwright.data.source import Feed
 from loopwright.distribute import replicas
 from loopwright.engine.background_compile import BackgroundCompile
 from loopwright.engine.compiled_steps import CompiledSteps
@@ -62,7 +62,7 @@ class Stepper:
         self.metrics = EpochMetrics(task, "train_step", compiled.updates)
         """Of the epoch so far."""
         self.step = step
-        self._reader: Reader = None
+        self._reader: AnyReader = None
         self.read = NOTHING_READ
         """Of its data, since the beginning of the leg; each step reads one batch."""
         self.passed_over: frozenset[int] = frozenset()
@@ -113,14 +113,18 @@ class Stepper:
         return ran
 
     def position(self) -> tuple[Read, dict[str, Any]]:
-        """Where it is in its data: numbers, and the state of an iterator where there is one."""
-        feed, reader = self._feed, self._reader
-        if feed is None:
+        """Return the position in the data: how much was read, and the state of the reader."""
+        reader = self._reader
+        if reader is None:
             return self.read, {}
-        read = replace(self.read, last_digest=feed.last_digest())
-        if feed.position == "iterator" and isinstance(reader, StreamReader):
-            return read, reader.state()
-        return read, {}
+        return replace(self.read, last_digest=reader.last_digest()), reader.state()
+
+    @property
+    def survives_failure(self) -> bool:
+        """Whether the position is still valid after a batch could not be read."""
+        if self._feed is None:
+            return True
+        return self._reader is not None and self._reader.survives_failure
 
     def close(self) -> None:
         """Release the data."""
@@ -149,12 +153,8 @@ class Stepper:
         if feed is None or (feed.end == "each epoch" and not in_epoch):
             return
         self._open(feed)
-        if not has_position:
-            return
-        if feed.position == "iterator" and read.batches and isinstance(self._reader, StreamReader):
-            self._reader.restore(tensors)
-        if feed.position == "replay" and feed.last_digest() != read.last_digest:
-            raise DataError(_reads_otherwise(read.batches))
+        if has_position and self._reader is not None:
+            self._reader.restore(read, tensors)
 
     def batch_in_words(self, number: int) -> str:
         """Name a batch by how many were read before it."""
@@ -165,10 +165,8 @@ class Stepper:
         feed, reader = self._feed, self._reader
         if feed is None or feed.steps_per_epoch == 1:
             return None
-        if isinstance(reader, ResidentReader):
-            return reader.resident.batch_size
-        seen = reader.sizes if isinstance(reader, StreamReader) else ()
-        return max(seen, default=replicas.known_example_count(feed.batch_spec))
+        seen = None if reader is None else reader.largest_batch
+        return replicas.known_example_count(feed.batch_spec) if seen is None else seen
 
     def _step_in_words(self, done: int) -> str:
         """Name the step after `done` steps, and its batch."""
@@ -223,7 +221,7 @@ class Stepper:
 
     def _pass_over(self) -> None:
         if self._reader is not None:
-            self._reader.pass_over()
+            self._reader.skip(1)
         self._task.step_counter.assign_add(1)
         self._count(1)
         if self._records is not None:
@@ -315,15 +313,6 @@ def _too_many(step: int, batch: str) -> str:
         received=f"the last was {batch}",
         do="lower the learning rate or clip gradients (the optimizer's clipnorm=): this is not "
         "the fault of single examples",
-    )
-
-
-def _reads_otherwise(batches: int) -> str:
-    return message(
-        "The data gave other batches when it was read again.",
-        expected=f"the {batches} batches that this run has read before, as replay=True says",
-        received="another last batch than then",
-        do="make the pipeline repeatable (seeds, order of files), or choose another run_dir",
     )
 
 

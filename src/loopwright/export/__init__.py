@@ -1,4 +1,7 @@
-"""Models for serving: written, loaded in a new process, compared, then published.
+"""Export: models for serving, written, loaded in a new process, compared, then published.
 
-`child.py` is the new process: it imports nothing of this package.
+Never publishes a model whose outputs were not compared. This file imports nothing: `child.py` is
+that new process and must load as little of the package as it can.
+
+Open files: exporter.
 """

@@ -1,4 +1,4 @@
-"""Loads an exported model in a process of its own, and writes down its outputs.
+"""Loads an exported model in a new process and saves its outputs for comparison.
 
 `python -m loopwright.export.child saved_model|keras PATH SCRATCH`
 """
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 
-def answer(kind: str, path: str, scratch: Path) -> None:
-    """Reads the tensors `inputs`, writes the tensors `outputs`: by signature and name."""
+def save_outputs(kind: str, path: str, scratch: Path) -> None:
+    """Read the tensors in `inputs`, and write those of `outputs`, by signature and name."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import keras
     import tensorflow as tf
@@ -31,13 +31,13 @@ def answer(kind: str, path: str, scratch: Path) -> None:
         if kind == "saved_model":
             function = getattr(loaded, name)
             structure = function.input_signature[0]
-            answers = function(tf.nest.pack_sequence_as(structure, leaves))
+            results = function(tf.nest.pack_sequence_as(structure, leaves))
         else:
             structure = loaded.input if len(leaves) > 1 else leaves[0]
-            answers = loaded(tf.nest.pack_sequence_as(structure, leaves), training=False)
-        found |= {f"{name}\n{key}": leaf for key, leaf in outputs.named(answers).items()}
+            results = loaded(tf.nest.pack_sequence_as(structure, leaves), training=False)
+        found |= {f"{name}\n{key}": leaf for key, leaf in outputs.named(results).items()}
     tensors.write(scratch / "outputs", found)
 
 
 if __name__ == "__main__":
-    answer(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    save_outputs(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

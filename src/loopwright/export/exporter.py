@@ -1,10 +1,10 @@
-"""Exporting: models for serving, checked in a new process before anybody can find them.
+"""Exports models for serving, verified in a new process before they are published.
 
-    trainer.export("export")        # export/1/, then export/2/: what TensorFlow Serving reads
-    trainer.export("model.keras")   # what keras.models.load_model reads
+    trainer.export("export")        # export/1/, then export/2/: for TensorFlow Serving
+    trainer.export("model.keras")   # for keras.models.load_model
 
-What was written is loaded by a process that knows nothing else, given the same examples, and its
-answers are compared. Beyond the tolerance nothing is left behind.
+A new process loads the files and computes outputs for the same examples. If they differ by more
+than the tolerance, nothing is published.
 """
 
 import contextlib
@@ -35,16 +35,16 @@ _STAGED = ".loopwright.tmp-"
 
 @dataclass(frozen=True)
 class Exported:
-    """Where a model was written, and how far its answers are from those of the task."""
+    """Where a model was written, and how much its outputs differ from the task's."""
 
     path: str
     format: Format
     signatures: list[str]
     largest_difference: float
-    """Relative to the largest answer, over all examples and signatures, in a new process."""
+    """Relative to the largest output, over all examples and signatures, in a new process."""
     examples: int
     step: int | None = None
-    """After how many steps of training; None if nobody said."""
+    """The number of training steps; None if unknown."""
 
 
 def export(
@@ -56,10 +56,10 @@ def export(
     step: int | None = None,
     tolerance: float = TOLERANCE,
 ) -> Exported:
-    """Writes models under their names, loads them in a new process, and compares.
+    """Write models under their names, load them in a new process, and compare outputs.
 
-    A path that ends in `.keras` is one file with the only model; any other is a directory of
-    versions. `examples` are inputs by signature; what is missing is drawn from the input's shape.
+    A path that ends in `.keras` is one file for a single model; any other path is a directory of
+    versions. `examples` are inputs by signature; missing ones are drawn from the input's shape.
     """
     kind: Format = format or ("keras" if path.name.endswith(".keras") else "saved_model")
     _require_exportable(models, path, kind)
@@ -71,12 +71,12 @@ def export(
         for name, some in given.items()
     }
     expected = {name: outputs.named(models[name](inputs[name], training=False)) for name in models}
-    _warn_of_nothing_to_compare(expected)
+    _warn_if_all_nan(expected)
     home = path.parent if kind == "keras" else path
     home.mkdir(parents=True, exist_ok=True)
     disk.delete_abandoned(home, _STAGED)
     with disk.staged(home, _STAGED) as directory:
-        # Keras goes by the ending.
+        # Keras chooses the format by the suffix.
         written = directory / ("model.keras" if kind == "keras" else "model")
         if kind == "keras":
             models[next(iter(models))].save(written)
@@ -101,7 +101,7 @@ def _require_same(
     found: Mapping[str, Mapping[str, Any]],
     tolerance: float,
 ) -> float:
-    """The largest relative difference; raises if there is more than that, or too much of it."""
+    """Return the largest relative difference; raise if it exceeds the tolerance."""
     worst, problems = 0.0, list[str]()
     for name, own in expected.items():
         difference, wrong = outputs.compared(own, found.get(name, {}), tolerance=tolerance)
@@ -112,7 +112,7 @@ def _require_same(
                 "The outputs of the exported model differ from the task's: nothing was exported.",
                 expected=f"the same outputs in a new process, within {tolerance:g}",
                 received="; ".join(problems),
-                do="look for layers that change when they are exported or loaded: random layers, "
+                do="look for layers that change when exported or loaded: random layers, "
                 "custom layers with an incomplete get_config, Python code that depends on the "
                 "process",
             )
@@ -120,35 +120,35 @@ def _require_same(
     return worst
 
 
-def _warn_of_nothing_to_compare(expected: Mapping[str, Mapping[str, Any]]) -> None:
+def _warn_if_all_nan(expected: Mapping[str, Mapping[str, Any]]) -> None:
     empty = [f"{name}: {o}" for name, own in expected.items() for o in outputs.without_numbers(own)]
     if empty:
         warn_at_call(
             message(
-                "The task itself outputs nothing but NaN for the examples of this export: "
-                "the comparison says nothing about these outputs.",
+                "The task outputs only NaN for the examples of this export, so these outputs were "
+                "not verified.",
                 expected="numbers to compare",
                 received="; ".join(empty),
-                do='pass inputs that the model is made for: export(..., examples={"serve": x[:8]})',
+                do='pass typical inputs of the model: export(..., examples={"serve": x[:8]})',
             )
         )
 
 
 def worded(done: Exported) -> str:
-    """What became of an export, in a line.
+    """Describe an export in one line.
 
     >>> worded(Exported("export/1", "saved_model", ["serve"], 2e-7, 8, step=60))
-    'export/1 (serve) answers as step 60 does; the largest difference in a new process is 2e-07'
+    'export/1 (serve): outputs match step 60; largest difference in a new process: 2e-07'
     """
     names = ", ".join(done.signatures)
     return (
-        f"{done.path} ({names}) answers as step {done.step} does; the largest difference in a new "
-        f"process is {done.largest_difference:.2g}"
+        f"{done.path} ({names}): outputs match step {done.step}; largest difference in a new "
+        f"process: {done.largest_difference:.2g}"
     )
 
 
 def newest(run_dir: Path, format: Format) -> Exported | None:
-    """What was last exported in a run directory; None if nothing was, or nobody noted it."""
+    """Return the last export in a run directory; None if there is no valid report of one."""
     names = disk.names(run_dir, "export")
     if format == "keras":
         reports = [f"export/{name}" for name in names if name.endswith(".keras.json")]
@@ -163,7 +163,7 @@ def newest(run_dir: Path, format: Format) -> Exported | None:
 
 
 def drawn(model: keras.Model, count: int = EXAMPLES) -> Any:
-    """Examples for a model, drawn from the shapes and dtypes of its inputs; the same every time."""
+    """Draw examples from the shapes and dtypes of a model's inputs, the same every time."""
     random = np.random.default_rng(0)
 
     def draw(spec: Any) -> Any:
@@ -180,7 +180,7 @@ def drawn(model: keras.Model, count: int = EXAMPLES) -> Any:
     if declared is None:
         raise ConfigurationError(
             message(
-                f"The inputs of {model.name} are not known.",
+                f"The inputs of {model.name} are unknown.",
                 expected="a functional or Sequential model with keras.Input, or examples",
                 received=f"a {type(model).__name__} without declared inputs",
                 do='pass some: export(..., examples={"serve": x[:8]})',
@@ -190,10 +190,10 @@ def drawn(model: keras.Model, count: int = EXAMPLES) -> Any:
 
 
 def _declared_inputs(model: keras.Model) -> Any:
-    """What a functional or Sequential model says about its inputs; None of any other."""
+    """Return the declared inputs of a functional or Sequential model; None for others."""
     with contextlib.suppress(AttributeError, ValueError):
         return model.input
-    inputs = getattr(model, "inputs", None) or []  # of a Sequential model, there is one
+    inputs = getattr(model, "inputs", None) or []  # a Sequential model has one
     return inputs[0] if len(inputs) == 1 else None
 
 
@@ -206,11 +206,11 @@ def _require_exportable(models: Mapping[str, Any], path: Path, kind: Format) -> 
     elif kind == "keras" and (len(models) > 1 or not path.name.endswith(".keras")):
         problem = f"{len(models)} model(s) into {path}"
     elif kind == "keras" and path.exists():
-        problem = f"{path}, which exists"
+        problem = f"{path}, which already exists"
     if problem:
         raise ConfigurationError(
             message(
-                "This cannot be exported.",
+                "Cannot export this.",
                 expected="models for a directory of versions, or one model for a new .keras file",
                 received=problem,
                 do='write Task.exports() -> {"serve": model}, or choose another path or format',
@@ -219,7 +219,7 @@ def _require_exportable(models: Mapping[str, Any], path: Path, kind: Format) -> 
 
 
 def _require_configs(models: Sequence[keras.Model]) -> None:
-    """Raises if Keras cannot save a layer; a SavedModel needs no `get_config`."""
+    """Raise if Keras cannot save a layer; a SavedModel needs no `get_config`."""
     for layer, error in calls.failing_configs(models):
         text = calls.unsavable(layer, error)
         raise LoopwrightError(
@@ -259,7 +259,7 @@ def _outputs_of_a_new_process(
         raise LoopwrightError(
             message(
                 "The exported model cannot be loaded in a new process: nothing was exported.",
-                expected="a model that needs nothing but its file",
+                expected="a model that can be loaded from its file alone",
                 received=failure(done.returncode, done.stderr.strip()[-600:], done.stdout[-600:]),
                 do="register custom layers with keras.saving.register_keras_serializable, in a "
                 "module that the loading program imports; or export a saved_model",

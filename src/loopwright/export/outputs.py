@@ -10,7 +10,7 @@ LEAST_SCALE = 1e-12
 
 
 def named(value: Any) -> dict[str, tf.Tensor]:
-    """Every tensor of a nested output by its path; the only one of a plain output is `""`.
+    """Return every tensor of a nested output by its path; a single tensor has the path `""`.
 
     >>> list(named({"logits": tf.zeros(2), "heads": [tf.zeros(1), tf.zeros(1)]}))
     ['heads/0', 'heads/1', 'logits']
@@ -21,9 +21,9 @@ def named(value: Any) -> dict[str, tf.Tensor]:
 def compared(
     expected: Mapping[str, Any], received: Mapping[str, Any], *, tolerance: float
 ) -> tuple[float, list[str]]:
-    """The largest relative difference, and everything that is wrong with what was received.
+    """Return the largest relative difference, and every mismatch as text.
 
-    NaN equals NaN and an infinity equals itself, if both are in the same place.
+    NaN equals NaN and an infinity equals itself, if both are at the same index.
 
     >>> one, other = {"": tf.constant([1.0, 2.0])}, {"": tf.constant([1.0, float("nan")])}
     >>> compared(one, one, tolerance=1e-4)
@@ -51,7 +51,7 @@ def compared(
 
 
 def without_numbers(outputs: Mapping[str, Any]) -> list[str]:
-    """The outputs, in words, that hold nothing but NaN."""
+    """Return the labels of the outputs that hold only NaN."""
     return [
         _label(name)
         for name, value in outputs.items()
@@ -78,7 +78,7 @@ def _label(name: str) -> str:
 
 
 def _other_kind(expected: Any, received: Any) -> str:
-    """In which dtype or shape a tensor differs; empty if in neither."""
+    """Return how dtype or shape differs; empty if they match."""
     if received.dtype != expected.dtype:
         return f"is {received.dtype.name} instead of {expected.dtype.name}"
     own, other = tuple(expected.shape), tuple(received.shape)
@@ -86,7 +86,7 @@ def _other_kind(expected: Any, received: Any) -> str:
 
 
 def _difference(expected: Any, received: Any) -> tuple[float, str]:
-    """The largest difference relative to the largest number, and what no number can say."""
+    """Return the largest difference relative to the largest value, or the mismatch as text."""
     if not (expected.dtype.is_floating or expected.dtype.is_complex):
         return _plain_difference(np.asarray(expected), np.asarray(received))
     one, other = _wide(expected), _wide(received)
@@ -102,13 +102,13 @@ def _difference(expected: Any, received: Any) -> tuple[float, str]:
     if not differs.any():
         return 0.0, ""
     if not np.isfinite(one[differs]).all():
-        return float("inf"), "has other values where the task has infinity"
+        return float("inf"), "has different values where the task has infinity"
     apart = float(np.max(np.abs(one[differs] - other[differs])))
     return apart / _scale(one), ""
 
 
 def _plain_difference(one: Any, other: Any) -> tuple[float, str]:
-    """Of whole numbers, flags and strings."""
+    """Compare integers, booleans and strings."""
     differs = one != other
     if not np.any(differs):
         return 0.0, ""

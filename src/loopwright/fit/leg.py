@@ -8,7 +8,8 @@ from typing import Any, final
 
 from loopwright import step_warnings
 from loopwright.checkpoints.snapshot import Snapshot
-from loopwright.data.source import NOTHING_READ, Feed, Read
+from loopwright.data.reader import NOTHING_READ, Read
+from loopwright.data.source import Epochs, Feed
 from loopwright.distribute.team import Agreement
 from loopwright.engine.scorer import undisturbed
 from loopwright.engine.stepper import Stepper
@@ -202,13 +203,14 @@ class Leg:
         request = self.request
         if request.data is None:
             return None, request.steps_without_data
-        feed = request.data.training(
+        epochs = Epochs(
             seed=self.parts.seed,
             first_epoch=self.first_epoch,
             shuffle=request.shuffle,
             steps_per_epoch=request.steps_per_epoch,
             after=after,
         )
+        feed = request.data.training(epochs)
         return feed, feed.steps_per_epoch
 
     def _check_data(self) -> None:

@@ -14,7 +14,8 @@ from loopwright.config.edits import (
     refusal,
 )
 from loopwright.data import batches as specs
-from loopwright.data.source import Read, changed_data
+from loopwright.data.reader import Read
+from loopwright.data.source import changed_data
 from loopwright.distribute import replicas
 from loopwright.engine.trace import Built
 from loopwright.errors import ConfigurationError, StepError, message

@@ -148,8 +148,8 @@ class SavedLeg:
         """Save what was trained before the data failed, if the position is only a number."""
         if not self._team.is_alone:
             return  # it may have failed for this worker only, and the others would not save
-        stepper, place, feed = self._leg.stepper, self._place, self._leg.feed
-        if feed is not None and feed.position != "index":
+        stepper, place = self._leg.stepper, self._place
+        if not stepper.survives_failure:
             # An iterator that failed has lost what it had read of the batch that failed.
             self._run.set_failures_aside()
             return

@@ -54,8 +54,8 @@ def no_prefetch(slow: bool) -> Slow:
     data = batches(16).map(lambda x, y: (_worked(x), y), num_parallel_calls=1).with_options(options)
     return Slow(
         regression,
-        "Waiting for data took SHARE of the time: the pipeline does not prefetch, so the data and "
-        "the step take turns; end it with .prefetch(tf.data.AUTOTUNE).",
+        "Waiting for data took SHARE of the time: the pipeline does not prefetch, so reading and "
+        "training alternate; end it with .prefetch(tf.data.AUTOTUNE).",
         data if slow else data.prefetch(2),
     )
 
@@ -72,7 +72,7 @@ def generator(slow: bool) -> Slow:
     return Slow(
         regression,
         "Waiting for data took SHARE of the time: make_batches at slow_programs.py:{line} makes "
-        "one batch after the other in Python; use a keras.utils.PyDataset with workers=4, or a "
+        "one batch at a time in Python; use a keras.utils.PyDataset with workers=4, or a "
         "tf.data pipeline with .map(..., num_parallel_calls=tf.data.AUTOTUNE).",
         make_batches(),
     )

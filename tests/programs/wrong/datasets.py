@@ -253,7 +253,7 @@ def inputs_and_labels_of_different_lengths(mistake: bool) -> Wrong:
         "The arrays have different lengths.\n"
         "  expected: the same number of examples in each\n"
         "  received: x: 300, y: 299\n"
-        "  do: check how they were cut or joined",
+        "  do: check how they were sliced or concatenated",
         X,
         Y[1:] if mistake else Y,
     )

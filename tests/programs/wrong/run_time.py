@@ -377,9 +377,9 @@ def pipeline_with_a_table_that_is_too_small(mistake: bool) -> Wrong:
         _softmax_of_5(),
         'The tf.data pipeline failed while a batch was read (file "run_time.py", line {line}: '
         "return x, tf.gather(table, y)  # here).\n"
-        "  expected: a pipeline that can make every batch\n"
+        "  expected: a pipeline that yields every batch\n"
         "  received: indices = 4 is not in [0, 4)\n"
-        "  do: look at the elements and at that line; dataset.ignore_errors(log_warning=True) "
+        "  do: check the elements and that line; dataset.ignore_errors(log_warning=True) "
         "after it skips the elements that fail",
         tf.data.Dataset.from_tensor_slices((X, LABELS)).map(numbered).batch(8),
     )
@@ -398,9 +398,9 @@ def pipeline_with_a_function_that_raises(mistake: bool) -> Wrong:
         _softmax_of_5(),
         'The tf.data pipeline failed while a batch was read (file "run_time.py", line {line}: '
         "return np.int64(names[int(label)])  # here).\n"
-        "  expected: a pipeline that can make every batch\n"
+        "  expected: a pipeline that yields every batch\n"
         "  received: KeyError: 4\n"
-        "  do: look at the elements and at that line; dataset.ignore_errors(log_warning=True) "
+        "  do: check the elements and that line; dataset.ignore_errors(log_warning=True) "
         "after it skips the elements that fail",
         tf.data.Dataset.from_tensor_slices((X, LABELS)).map(mapped).batch(8),
     )
