@@ -119,7 +119,7 @@ class Returning(Regression):
 )
 def test_a_step_that_returns_no_dict_is_refused(returned: Any, received: str, plan: str):
     assert refused(Returning(returned), X, Y, plan=plan) == (
-        "Returning.train_step has to return a dict of scalars.\n"
+        "Returning.train_step must return a dict of scalars.\n"
         '  expected: return {"loss": loss}\n'
         f"  received: {received}\n"
         "  do: return the numbers to report, by name"
@@ -197,8 +197,8 @@ def test_variables_without_a_gradient_are_named_and_the_others_trained():
 
     kernel, bias = (variable.path for variable in task.unused.trainable_variables)
     assert text.startswith(
-        f"2 of 6 variables have no gradient, and stay as they are: {kernel}, {bias}.\n"
-        "  do: leave them out of minimize if that is meant; else check that the loss uses"
+        f"2 of 6 variables have no gradient, and are not updated: {kernel}, {bias}.\n"
+        "  do: leave them out of minimize if that is intended; otherwise check that the loss uses"
     )
     assert not np.array_equal(before[0], task.model.get_weights()[0])
 
@@ -334,7 +334,7 @@ def test_labels_that_spread_over_predictions_by_hand_are_warned_of_with_their_li
         f"Regression.train_step combines shapes ({size},) and ({size}, 1), which broadcasts to "
         f"(n, n) {place('flat labels')}.\n"
         "  do: give both the same shape, for instance labels[:, None] or "
-        "tf.squeeze(predictions, -1); if it is meant, use both axes: a[:, None] and b[None, :]"
+        "tf.squeeze(predictions, -1); if this is intended, use both axes: a[:, None] and b[None, :]"
     )
 
 

@@ -131,7 +131,7 @@ def test_a_model_called_without_training_is_in_inference_mode(layer: Any, name: 
         f"The step calls {model.name!r} without training=True: dropout and batch norm are in "
         "inference mode while training.\n"
         f"  received: inference mode for {name}\n"
-        "  do: write model(x, training=True) in train_step, or False if that is meant"
+        "  do: write model(x, training=True) in train_step, or False if that is intended"
     )
 
 

@@ -218,7 +218,7 @@ def test_an_eager_step_may_draw_with_numpy_but_not_in_a_run_directory(tmp_path: 
     fit(Regression(noise), plan="eager")
 
     text = refused(Regression(noise), plan="eager", run_dir=tmp_path / "run")
-    assert "uses a value that Python computes anew in each step" in text
+    assert "uses a value that Python computes again in each step" in text
     assert "or train without run_dir" in text
 
 
@@ -254,7 +254,9 @@ def test_a_fixed_batch_in_a_step_without_one_is_warned_of_with_its_line():
     text = warned(Alone())
     assert text.startswith("Alone.train_step computes with a fixed array in every step")
     assert "float32 (16, 4)" in text
-    assert text.endswith('\n  silence: Trainer(..., silence=["baked-in-array"]), if it is meant')
+    assert text.endswith(
+        '\n  silence: Trainer(..., silence=["baked-in-array"]), if this is intended'
+    )
 
 
 def test_a_fixed_batch_that_was_captured_is_warned_of():
@@ -371,7 +373,7 @@ def test_a_step_with_other_arguments_than_a_batch_is_refused_in_words(use: Any, 
 def test_a_wrong_test_step_shows_before_training():
     task: Any = Regression()
     task.test_step = lambda x, y: {"loss": 0.0}
-    with pytest.raises(lw.ConfigurationError, match=r"^Regression.test_step has to take one"):
+    with pytest.raises(lw.ConfigurationError, match=r"^Regression.test_step must take one"):
         fit(task, validation_data=(X, Y))
     assert int(task.step) == 0
 
@@ -383,7 +385,7 @@ def test_a_keras_model_whose_step_takes_other_arguments_is_refused_in_words():
 
     model = Unpacking([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(lw.ConfigurationError, match=r"^Unpacking.train_step has to take one"):
+    with pytest.raises(lw.ConfigurationError, match=r"^Unpacking.train_step must take one"):
         lw.Trainer(model).fit(X, Y, verbose=0)
 
 
@@ -498,7 +500,7 @@ def test_a_queue_that_the_task_does_not_hold_and_a_table_made_in_the_step_are_re
 
     text = refused(Regression(other), run_dir=tmp_path / "other")
     assert "a resource that is not an attribute of the task (QueueDequeueV2)" in text
-    assert "MutableHashTableV2, made inside the step" in refused(
+    assert "MutableHashTableV2, created inside the step" in refused(
         Regression(own), run_dir=tmp_path / "own"
     )
 
@@ -591,4 +593,4 @@ def test_validation_that_would_take_from_the_queue_of_the_training_is_refused():
 
 def test_a_queue_cannot_be_put_back_when_a_step_is_skipped():
     text = refused(Held(queue(), dequeued), on_nan="skip")
-    assert "a skipped step cannot put back" in text
+    assert "a skipped step cannot restore" in text
