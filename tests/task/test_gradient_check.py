@@ -137,5 +137,5 @@ def test_a_function_that_draws_is_refused():
 
 
 def test_nothing_to_check_is_refused():
-    with pytest.raises(lw.ConfigurationError, match="nothing to check"):
+    with pytest.raises(lw.ConfigurationError, match="Nothing to check"):
         lw.check_gradients(f, [])
