@@ -2,9 +2,13 @@
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tensorflow as tf
+from tests.guards.changed_step import Regression, fit
 
+import loopwright as lw
 from docs import warning_table
 from loopwright import step_warnings
 from loopwright.guards import arrays
@@ -59,3 +63,36 @@ def test_every_guard_has_its_rows_and_its_tests(name: str):
 def test_a_guard_is_listed_once():
     assert len({id(guard) for guard in GUARDS}) == len(GUARDS)
     assert len(ALL) == len(GUARDS) + len(FAILED_TRACE_GUARDS) + len(arrays.GUARDS) - 1
+
+
+# --- warnings by id -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", ["graph", "eager"])
+def test_a_warning_carries_its_id_and_is_silenced_by_it(plan: str):
+    class Unused(Regression):
+        def __init__(self):
+            super().__init__()
+            self.unused = tf.Variable(1.0)
+
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - self.model(x, training=True)))
+            variables = [*self.model.trainable_variables, self.unused]
+            self.minimize(loss, variables, self.optimizer, tape)
+            return {"loss": loss}
+
+    with pytest.warns(lw.StepWarning, match="have no gradient") as caught:
+        fit(Unused(), plan=plan)
+    assert {warning.message.id for warning in caught} == {"no-gradient"}  # pyright: ignore
+    fit(Unused(), plan=plan, silence=["no-gradient"])
+    with pytest.warns(lw.StepWarning, match="have no gradient"):
+        fit(Unused(), plan=plan, silence=["broadcast"])
+
+
+@pytest.mark.parametrize("given", [["no-gradients"], "no-gradient"])
+def test_an_unknown_warning_is_refused_with_the_known_ones(given: Any):
+    with pytest.raises(lw.ConfigurationError, match="silence") as caught:
+        lw.Trainer(Regression(), silence=given)
+    assert "baked-in-array, broadcast" in str(caught.value)
