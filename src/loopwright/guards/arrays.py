@@ -36,29 +36,10 @@ _UNSCALED_IMAGES = declare(
 
 _MOVES = frozenset(
     [
-        "Cast",
-        "ConcatV2",
-        "ExpandDims",
-        "GatherV2",
-        "Identity",
-        "IdentityN",
-        "MirrorPad",
-        "Pack",
-        "Pad",
-        "PadV2",
-        "PreventGradient",
-        "Reshape",
-        "ResizeBilinear",
-        "ResizeNearestNeighbor",
-        "ReverseV2",
-        "Slice",
-        "Split",
-        "SplitV",
-        "Squeeze",
-        "StopGradient",
-        "StridedSlice",
-        "Transpose",
-        "Unpack",
+        *("Cast", "ConcatV2", "ExpandDims", "GatherV2", "Identity", "IdentityN", "MirrorPad"),
+        *("Pack", "Pad", "PadV2", "PreventGradient", "Reshape", "ResizeBilinear"),
+        *("ResizeNearestNeighbor", "ReverseV2", "Slice", "Split", "SplitV", "Squeeze"),
+        *("StopGradient", "StridedSlice", "Transpose", "Unpack"),
     ]
 )
 """Operations that do not scale numbers."""

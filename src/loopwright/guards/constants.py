@@ -13,7 +13,7 @@ from loopwright.compat.error_messages import own_lines, place_of, shape_text
 from loopwright.compat.random_calls import DrawingCall, drawing_calls
 from loopwright.errors import message
 from loopwright.exactness import BEST_EFFORT
-from loopwright.guards.guard import Finding, Guard
+from loopwright.guards.guard import Finding, Guard, listed
 from loopwright.guards.trace import StepTrace
 from loopwright.step_warnings import declare
 
@@ -189,9 +189,13 @@ def changing(
     places = list(dict.fromkeys(place_of(constant) for constant in found))
     drawn = drawing_calls([*own_lines(source), *(line for c in found for line in own_lines(c))])
     kinds = dict.fromkeys(f"{c.dtype.name} {shape_text(tf.TensorShape(c.shape))}" for c in found)
-    what = f"constants that differ: {_listed(list(kinds))}" if found else "different operations"
+    what = (
+        f"constants that differ: {listed(list(kinds), _MOST_NAMED)}"
+        if found
+        else "different operations"
+    )
     received = [f"two traces of the step gave {what}"]
-    received += [f"drawn by {_listed(list(map(str, drawn)))}"] if drawn else []
+    received += [f"drawn by {listed(list(map(str, drawn)), _MOST_NAMED)}"] if drawn else []
     place = next((place for place in places if place), "")
     if is_eager:
         return message(
@@ -209,11 +213,6 @@ def changing(
         received="; ".join(received),
         do=f'{_instead(drawn)}; or run Python in each step with plan="eager"',
     )
-
-
-def _listed(texts: Sequence[str]) -> str:
-    more = len(texts) - _MOST_NAMED
-    return ", ".join(texts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _instead(drawn: Sequence[DrawingCall]) -> str:
@@ -241,7 +240,7 @@ def _baked_in_array(trace: StepTrace) -> Iterator[Finding]:
         text = message(
             f"{trace.title} computes with a fixed array in every step{found[0][1]}.",
             expected="a step without a batch argument that draws its examples in each step",
-            received=_listed([*dict.fromkeys(kind for kind, _ in found)]),
+            received=listed([*dict.fromkeys(kind for kind, _ in found)], _MOST_NAMED),
             do="pass the data to fit(x, y) and take a batch argument; or hold all examples and "
             "choose rows: tf.gather(self.x, keras.random.randint((32,), 0, rows, "
             "seed=self.seed))",

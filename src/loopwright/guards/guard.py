@@ -1,6 +1,6 @@
 """A guard: a function that looks at one value and yields the mistakes it finds there."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, final
 
@@ -30,6 +30,16 @@ class Guard(Generic[T]):
     """The ids of its warnings; `step_warnings.declare` has their rows of `docs/debugging.md`."""
     refuses: tuple[str, ...] = ()
     """Words of its errors, as `docs/debugging.md` quotes them."""
+
+
+def listed(texts: Sequence[str], most: int) -> str:
+    """Return the first texts, and how many more there are.
+
+    >>> listed(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def examine(

@@ -11,7 +11,7 @@ from loopwright.compat import keras_internals, tensorflow_internals
 from loopwright.compat.error_messages import shape_text, variable_name
 from loopwright.errors import message
 from loopwright.guards.constants import uses_array
-from loopwright.guards.guard import Finding, Guard
+from loopwright.guards.guard import Finding, Guard, listed
 from loopwright.guards.trace import StepTrace
 from loopwright.step_warnings import declare
 from loopwright.task import dataflow, metric_updates, variables
@@ -19,7 +19,6 @@ from loopwright.task.task import owner
 
 MOST_UPDATES = 10
 """Fewer updates by one optimizer in a step may be an inner loop; so many are epochs."""
-_MOST_NAMED = 3
 
 _INFERENCE_MODE = declare("inference-mode", "a model is trained and called without `training=True`")
 _UNROLLED_LOOP = declare("unrolled-loop", "a Python loop makes the same update many times")
@@ -107,11 +106,9 @@ def _shared_variables(trace: StepTrace) -> Iterator[Finding]:
     if shared:
         _, first, second = next(iter(shared.values()))
         names = [variable_name(v) for v, _, _ in shared.values()]
-        more = len(names) - _MOST_NAMED
-        listed = ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         count = "a variable" if len(names) == 1 else f"{len(names)} variables"
         text = message(
-            f"{trace.title} updates {count} with two optimizers: {listed}.",
+            f"{trace.title} updates {count} with two optimizers: {listed(names, 3)}.",
             expected="one optimizer for each variable",
             received=f"{type(first).__name__} and {type(second).__name__}",
             do="give each optimizer the variables of its own model only; for two losses add "

@@ -5,38 +5,17 @@ from typing import Any
 
 ELEMENTWISE = frozenset(
     [
-        "Add",
-        "AddV2",
-        "Sub",
-        "Mul",
-        "RealDiv",
-        "DivNoNan",
-        "SquaredDifference",
-        "Maximum",
-        "Minimum",
-        "Pow",
-        "Equal",
-        "NotEqual",
-        "Greater",
-        "GreaterEqual",
-        "Less",
-        "LessEqual",
-        "LogicalAnd",
-        "LogicalOr",
+        *("Add", "AddV2", "Sub", "Mul", "RealDiv", "DivNoNan", "SquaredDifference", "Pow"),
+        *("Maximum", "Minimum", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less"),
+        *("LessEqual", "LogicalAnd", "LogicalOr"),
     ]
 )
 _SIZES = frozenset(["Shape", "ShapeN", "Size", "Rank"])
 # One output of these may depend on inputs that another output does not depend on.
 _CALLS = frozenset(
     [
-        "If",
-        "StatelessIf",
-        "Case",
-        "StatelessCase",
-        "While",
-        "StatelessWhile",
-        "PartitionedCall",
-        "StatefulPartitionedCall",
+        *("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"),
+        *("PartitionedCall", "StatefulPartitionedCall"),
     ]
 )
 

@@ -58,12 +58,7 @@ def learning_rates(held: Mapping[str, keras.optimizers.Optimizer]) -> dict[str, 
 
 def finalize_averages(task: Task) -> None:
     """Assign the averaged weights of optimizers with `use_ema`, as Keras does."""
-    optimizers = variables.of_kind(keras.optimizers.Optimizer, task)
-    if isinstance(task, CompiledModel) and isinstance(
-        task.model.optimizer, keras.optimizers.Optimizer
-    ):
-        optimizers = [task.model.optimizer]
-    for optimizer in optimizers:
+    for optimizer in optimizers(task).values():
         if optimizer.built:
             optimizer.finalize_variable_values(keras_optimizers.trained_by(optimizer))
 
