@@ -492,7 +492,7 @@ def test_what_is_wrong_with_validation_shows_before_training():
 
     values = np.zeros((8, 2), "float32")
     trainer = lw.Trainer(Wrong())
-    with pytest.raises(lw.StepError, match=r"Wrong\.test_step has to return a dict"):
+    with pytest.raises(lw.StepError, match=r"Wrong\.test_step must return a dict"):
         trainer.fit(values, validation_data=(values,), verbose=0)
     endless = tf.data.Dataset.from_tensors(values).repeat()
     with pytest.raises(lw.DataError, match="is endless"):

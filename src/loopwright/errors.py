@@ -1,15 +1,15 @@
-"""Every error and warning that Loopwright raises by itself.
+"""Every error and warning of Loopwright.
 
 A message has four parts: what happened, what was expected, what was received, what to do.
 Each class derives from the built-in that a caller would catch anyway.
 """
 
 EXIT_WORKER_LOST = 193
-"""Above 128, which supervisors like Kubeflow retry, and above the codes of all signals."""
+"""Above 128, which supervisors like Kubeflow retry, and above the exit codes of all signals."""
 
 
 class LoopwrightError(Exception):
-    """The root: `except lw.LoopwrightError` catches all that Loopwright raises by itself."""
+    """The base class: `except lw.LoopwrightError` catches every error of Loopwright."""
 
 
 class DataError(LoopwrightError, ValueError):
@@ -17,15 +17,15 @@ class DataError(LoopwrightError, ValueError):
 
 
 class StepError(LoopwrightError, ValueError):
-    """A step does something that cannot be trained, or fails while it runs."""
+    """A step cannot be trained, or fails while it runs."""
 
 
 class ConfigurationError(LoopwrightError, ValueError):
-    """Arguments that contradict each other or name something unknown."""
+    """Arguments contradict each other, or name something unknown."""
 
 
 class MissingStepError(LoopwrightError, NotImplementedError):
-    """The task lacks the step that was asked for."""
+    """The task has no such step."""
 
 
 class CheckpointError(LoopwrightError):
@@ -41,7 +41,7 @@ class NotFiniteError(LoopwrightError, FloatingPointError):
 
 
 class WorkerLostError(LoopwrightError, SystemExit):
-    """Another worker is gone; uncaught, it ends the process with a code that supervisors retry."""
+    """Another worker was lost; uncaught, it exits with a code that supervisors retry."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -49,7 +49,7 @@ class WorkerLostError(LoopwrightError, SystemExit):
 
 
 class LoopwrightWarning(UserWarning):
-    """The root of all warnings."""
+    """The base class of all warnings."""
 
 
 class StepWarning(LoopwrightWarning):
@@ -61,11 +61,11 @@ class StepWarning(LoopwrightWarning):
 
 
 class RetraceWarning(LoopwrightWarning):
-    """The step has to be traced again; the message says which argument changed."""
+    """The step must be traced again; the message says which argument changed."""
 
 
 def printable(text: str) -> str:
-    r"""Spell out control characters: names in the files of a run could steer a terminal.
+    r"""Escape control characters: names in the files of a run could control a terminal.
 
     >>> printable("val_\x1b[2J loss\n")
     'val_\\x1b[2J loss\n'
@@ -74,7 +74,7 @@ def printable(text: str) -> str:
 
 
 def message(what: str, *, expected: str = "", received: str = "", do: str) -> str:
-    """Puts the four parts of an error together.
+    """Return the text of an error, made of its four parts.
 
     >>> print(message("No data.", expected="arrays", received="None", do="pass x"))
     No data.

@@ -44,10 +44,10 @@ from loopwright.sinks.history import History
 from loopwright.sinks.notify import tolerated
 from loopwright.sinks.terminal import console, show_scores
 from loopwright.step_warnings import require_known
+from loopwright.task.context import GradientWatch
 from loopwright.task.keras_model import as_task, plan_for
 from loopwright.task.optimizers import averages_in_place
 from loopwright.task.task import Task, require_step
-from loopwright.task.watching import GradientWatch
 
 
 @final

@@ -290,3 +290,34 @@ def test_a_step_without_data_trains_on_two_replicas():
         trainer = lw.Trainer(Descent, strategy=strategy)
         losses.append(trainer.fit(None, until="20 steps", verbose=0).history["loss"])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-6)
+
+
+class NoisyGradients(lw.Task):
+    """Adds noise to the gradient, after it was reduced over replicas."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = tf.Variable(1.0)
+        self.optimizer = keras.optimizers.SGD(0.1)
+        self.seed = keras.random.SeedGenerator(3)
+
+    def noisy(self, gradients, variables):
+        return [g + keras.random.normal(g.shape, seed=self.seed) for g in gradients]
+
+    def train_step(self, batch):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(batch) * self.weight
+        self.minimize(loss, [self.weight], self.optimizer, tape, transform=self.noisy)
+        return {"loss": loss}
+
+
+def test_what_is_drawn_for_reduced_gradients_is_the_same_on_all_replicas():
+    weights = []
+    for strategy in (None, mirrored()):
+        trainer = lw.Trainer(NoisyGradients, strategy=strategy, plan="graph")
+        trainer.fit(np.ones((8, 1), "float32"), batch_size=4, epochs=2, verbose=0)
+        held = trainer.task.weight
+        weights.append([float(w) for w in held.values] if strategy else [float(held)])
+    (one,), two = weights
+    assert two[0] == two[1]
+    assert two[0] == pytest.approx(one, rel=1e-6)

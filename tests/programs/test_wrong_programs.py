@@ -56,7 +56,7 @@ def test_a_wrong_program_is_named_in_one_message(name: str, plan: str):
         assert isinstance(warning, lw.StepWarning)
         assert warning.id == program.id
         said, silence = str(warning).rsplit("\n", 1)
-        assert silence == f'  silence: Trainer(..., silence=["{program.id}"]), if it is meant'
+        assert silence == f'  silence: Trainer(..., silence=["{program.id}"]), if this is intended'
     assert said == program.text(build)
 
 

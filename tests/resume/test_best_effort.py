@@ -119,7 +119,7 @@ SOURCES: dict[str, tuple[Callable[[], Any], str]] = {
 STEPS_THAT_DRAW: dict[str, tuple[type[Counting], str, str]] = {
     "tf.random": (DrawsStatefully, "graph", "tf.random.normal"),
     "keras.random": (DrawsFromKeras, "graph", "seed_generator_state"),
-    "NumPy": (DrawsInPython, "eager", "that Python computes anew"),
+    "NumPy": (DrawsInPython, "eager", "that Python computes again"),
 }
 
 

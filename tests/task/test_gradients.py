@@ -10,6 +10,7 @@ import tensorflow as tf
 import loopwright as lw
 from loopwright.errors import StepError
 from loopwright.task import gradients
+from loopwright.task.context import StepContext, entered
 
 SGD = keras.optimizers.SGD
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
@@ -200,7 +201,7 @@ def test_a_transform_that_returns_the_wrong_thing_is_refused(wrong: Any, receive
         gradients.apply([tf.ones(2)] * 2, variables, SGD(1.0), transform=wrong)
 
     assert str(caught.value) == (
-        "A gradient transform has to return as many gradients as it was given.\n"
+        "A gradient transform must return as many gradients as it was given.\n"
         "  expected: a list of 2 gradients\n"
         f"  received: {received}\n"
         "  do: write it as `def transform(gradients, variables): return [...]`"
@@ -307,7 +308,7 @@ def test_a_variable_without_a_gradient_of_its_own_is_named_and_left_alone():
 def test_a_dry_run_notes_who_trains_what_and_changes_nothing():
     w, optimizer, met = weights(), SGD(1.0), []
 
-    with gradients.step_scope(gradients.StepScope(met=met, updates=False)):
+    with entered(StepContext(requested=met, updates=False)):
         minimized(w, optimizer)
         applied(w, optimizer)
 
@@ -325,10 +326,10 @@ def test_an_optimizer_is_built_once_for_all_variables_that_a_dry_run_met():
     np.testing.assert_array_equal(value(second), START - GRADIENT)
 
 
-def test_a_scope_ends_with_an_error_too():
-    scope = gradients.StepScope(updates=False)
+def test_a_context_ends_with_an_error_too():
+    dry_run = StepContext(updates=False)
 
-    with pytest.raises(ZeroDivisionError), gradients.step_scope(scope):
+    with pytest.raises(ZeroDivisionError), entered(dry_run):
         _ = 1 / 0
 
     w = weights()

@@ -89,7 +89,7 @@ def test_a_loss_that_is_no_number_any_more_is_not_hidden():
 )
 def test_what_is_not_a_dict_is_refused(outputs: Any, received: str):
     assert refusal(outputs) == (
-        "Mine.train_step has to return a dict of scalars.\n"
+        "Mine.train_step must return a dict of scalars.\n"
         '  expected: return {"loss": loss}\n'
         f"  received: {received}\n"
         "  do: return the numbers to report, by name"
@@ -134,7 +134,7 @@ def test_what_cannot_become_a_tensor_is_refused_with_its_kind(make: Any):
 def test_a_metric_in_place_of_its_result_is_refused():
     text = refusal({"accuracy": keras.metrics.Mean()})
 
-    assert text.endswith("do: leave it out: the metrics of a task are reported by themselves")
+    assert text.endswith("do: leave it out: the metrics of a task are reported automatically")
 
 
 @pytest.mark.parametrize("value", [[1.0, 2.0], np.ones((2, 1), "float32")], ids=["list", "array"])

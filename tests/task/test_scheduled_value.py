@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.mirrored import mirrored
 
 import loopwright as lw
-from loopwright.task import scheduled_value
+from loopwright.task.context import StepContext, entered
 
 PLANS = ("eager", "graph", "xla", "fused")
 
@@ -209,7 +209,7 @@ WRITTEN: dict[str, Any] = {
 @pytest.mark.parametrize("way", list(WRITTEN))
 def test_it_is_written_like_a_number(way: str):
     rate = lw.Scheduled(lambda step: 0.5)
-    with scheduled_value.following(tf.Variable(0, dtype=tf.int64)):
+    with entered(StepContext(counter=tf.Variable(0, dtype=tf.int64))):
         value, expected = WRITTEN[way](rate)
     assert float(value) == expected
     if way in {"r * half", "half * r"}:

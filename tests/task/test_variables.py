@@ -267,7 +267,7 @@ def test_a_set_of_parts_is_refused_because_it_has_no_order():
     with pytest.raises(StepError) as caught:
         variables.named(Holder(inner=Holder(drawn=generators)))
     assert str(caught.value) == (
-        "inner.drawn is a set, which has no order: its variables cannot be told apart.\n"
+        "inner.drawn is a set, which has no order: its variables cannot be identified.\n"
         "  expected: a list, a tuple or a dict\n"
         "  received: a set of 2\n"
         "  do: make inner.drawn a list"

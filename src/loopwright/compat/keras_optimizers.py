@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +118,6 @@ def defining_class(attribute: str) -> Any:
     return next(cls for cls in keras.optimizers.Optimizer.__mro__ if attribute in vars(cls))
 
 
-_drawing = threading.local()
 _FAR_APART = 0x61C88647
 """Between the seeds of two replicas: people take small numbers, one after the other."""
 
@@ -140,13 +138,14 @@ def losses_as_for_one_device() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replicas_draw_apart(count: int) -> Iterator[None]:
+def replicas_draw_apart(count: int, alike: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Has each of `count` replicas draw random numbers of its own from a `SeedGenerator`.
 
     Keras gives every replica a copy of one seed: all would drop the same units, and a GAN would
     see as many times less noise. The copies stay equal, so that they mean the same to any number
-    of replicas; the first one draws what one device draws. If this moves: replicas draw the same
-    numbers again (tested).
+    of replicas; the first one draws what one device draws. Where `alike()` holds, in the thread
+    of a replica, all draw what the first one draws. If this moves: replicas draw the same numbers
+    again (tested).
     """
     if count == 1:
         yield
@@ -156,27 +155,13 @@ def replicas_draw_apart(count: int) -> Iterator[None]:
 
     def apart(self: Any, *args: Any, **kwargs: Any) -> Any:
         seed, context = drawn(self, *args, **kwargs), tf.distribute.get_replica_context()
-        if context is None or getattr(_drawing, "is_alike", False):
+        if context is None or alike():
             return seed
         number = tf.cast(context.replica_id_in_sync_group, seed.dtype) % count
         return seed + tf.stack([number * _FAR_APART, tf.zeros_like(number)])
 
     with replaced(owner, "next", apart):
         yield
-
-
-@contextlib.contextmanager
-def replicas_draw_alike() -> Iterator[None]:
-    """All replicas draw the same numbers inside: what is done to reduced gradients is one for all.
-
-    For this thread: replicas are traced in threads of their own.
-    """
-    before = getattr(_drawing, "is_alike", False)
-    _drawing.is_alike = True
-    try:
-        yield
-    finally:
-        _drawing.is_alike = before
 
 
 @contextlib.contextmanager

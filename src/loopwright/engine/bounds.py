@@ -1,8 +1,8 @@
-"""Bounds: what TensorFlow's kernels check and XLA's do not, checked inside the compiled loop.
+"""Bounds that TensorFlow's kernels check and XLA's do not, checked inside the compiled loop.
 
-Under XLA a label that is no class gives NaN, an index out of range reads another row, and
-assertions are removed. Where a step runs under XLA its trace is searched for these operations, and
-the first step that breaks one of them is noted beside its outputs.
+Under XLA a label outside the classes gives NaN, an index out of range reads another row, and
+assertions are removed. If a step runs under XLA, its trace is searched for these operations, and
+the first step that violates one of them is returned along with its outputs.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _NO_STEP = -1
 @final
 @dataclass(frozen=True)
 class _Check:
-    """One operation of the trace."""
+    """An operation of the trace to check."""
 
     kind: Kind
     place: str
@@ -32,7 +32,7 @@ class _Check:
 @final
 @dataclass(frozen=True)
 class Violation:
-    """The first of some steps that broke a bound."""
+    """The first of several steps that violated a bound."""
 
     step: int
     """Counted from 0."""
@@ -49,11 +49,11 @@ class Bounds:
         self._checks: Sequence[_Check] = ()
 
     def broken_by(self, operations: Sequence[Any]) -> Any:
-        """Return which check the operations of a step break, by which value, and the bound."""
+        """Return which check the operations of a step violate, the value, and the bound."""
         if not self._looks:
             return ()
         found = [check for op in operations if (check := _check(op))]
-        # Every trace of a step finds the same ones.
+        # Every trace of a step finds the same checks.
         self._checks = [check for check, _ in found]
         broken = tf.constant([_NO_STEP, 0, 0], tf.int64)
         for number, (_, (is_broken, value, bound)) in reversed(list(enumerate(found))):
@@ -62,11 +62,11 @@ class Bounds:
         return broken
 
     def none(self) -> Any:
-        """Return the note before the first step."""
+        """Return the result before the first step: no violation."""
         return tf.constant([_NO_STEP, _NO_STEP, 0, 0], tf.int64) if self._looks else ()
 
     def noted(self, before: Any, done: Any, broken: Any) -> Any:
-        """Return the note after one more step."""
+        """Return the result after one more step: the first violation so far."""
         if not self._looks:
             return ()
         now = tf.concat([[tf.cast(done, tf.int64)], broken], axis=0)
@@ -74,10 +74,10 @@ class Bounds:
         return tf.where(is_first, now, before)
 
     def violation(self, note: Any) -> Violation | None:
-        """Return what a note tells; that of a single step lacks the number of the step."""
+        """Return the violation in a result, if any; that of a single step has no step number."""
         if not self._looks or not self._checks:
             return None
-        # As one array: an iteration over a tensor makes an operation for each number.
+        # As one array: iterating over a tensor makes an operation for each number.
         step, number, value, bound = ([0] if len(note) == 3 else []) + note.numpy().tolist()
         if number == _NO_STEP:
             return None
@@ -88,7 +88,7 @@ class Bounds:
 
 @contextlib.contextmanager
 def operations_made() -> Iterator[list[Any]]:
-    """Collect the operations that are traced inside; those of an eager step are not known."""
+    """Collect the operations that are traced inside; an eager step has none."""
     made = list[Any]()
     if tf.executing_eagerly():
         yield made
@@ -100,7 +100,7 @@ def operations_made() -> Iterator[list[Any]]:
 
 
 _Condition = tuple[Any, Any, Any]
-"""Whether it is broken, by which value, and the bound."""
+"""Whether it is violated, the value, and the bound."""
 
 
 def _check(op: Any) -> tuple[_Check, _Condition] | None:
@@ -122,7 +122,7 @@ def _labels(op: Any) -> _Found:
     classes = _size(logits, -1)
     smallest = tf.cast(tf.reduce_min(labels), tf.int64)
     largest = tf.cast(tf.reduce_max(labels), tf.int64)
-    # The value that TensorFlow's kernel names.
+    # The value that TensorFlow's kernel reports.
     value = tf.where(smallest < 0, smallest, largest)
     return "label", "", (tf.logical_or(value < 0, value >= classes), value, classes)
 
@@ -173,7 +173,7 @@ _CHECKS: dict[str, Callable[[Any], _Found]] = {
 
 
 def is_assertion(op: Any) -> bool:
-    """Return whether an operation does nothing but check."""
+    """Return whether an operation is an assertion."""
     return op.type == "Assert" or (op.type in ("If", "StatelessIf") and "AssertGuard" in op.name)
 
 
@@ -184,7 +184,7 @@ def _size(tensor: Any, axis: int) -> Any:
 
 
 def _out_of_range(indices: Any, rows: Any) -> _Condition:
-    """The first index that is not in `[0, rows)`, in one reduction that XLA can vectorise."""
+    """Return the first index outside `[0, rows)`, in one reduction that XLA can vectorise."""
     flat = tf.reshape(tf.cast(indices, tf.int64), [-1])
     bounds = tf.broadcast_to(tf.reshape(rows, [-1]), tf.shape(flat))
     count = tf.size(flat)
@@ -195,7 +195,7 @@ def _out_of_range(indices: Any, rows: Any) -> _Condition:
 
 
 def _shown_by(op: Any) -> str:
-    """The message of an assertion, if it is a constant."""
+    """Return the message of an assertion, if it is a constant."""
     for graph in tensorflow_internals.inner_graphs(op):
         for inner in graph.get_operations():
             if inner.type == "Assert":

@@ -8,7 +8,6 @@ import tensorflow as tf
 from loopwright.compat import tensorflow_internals
 from loopwright.data import batches
 from loopwright.data.source import Feed
-from loopwright.engine import mistakes
 from loopwright.engine.nan import OnNan, Watch
 from loopwright.engine.runner import StepRunner
 from loopwright.engine.step import Step, StepName
@@ -17,14 +16,15 @@ from loopwright.engine.trace import (
     Built,
     build,
     changing_values,
+    check_source,
     require_unchanging,
 )
 from loopwright.guards import resources
 from loopwright.plans.plan import Plan, Terms
 from loopwright.task import scheduled_value, variables
+from loopwright.task.context import GradientWatch
 from loopwright.task.metric_updates import Updates
 from loopwright.task.task import Task, class_name
-from loopwright.task.watching import GradientWatch
 
 
 @final
@@ -79,7 +79,7 @@ class CompiledSteps:
                 self.updates.note(name, built.updated)
             if not is_eager and name not in self._read:
                 self._read.add(name)
-                mistakes.check_side_effects(step)
+                check_source(step)
             if needs_trace and step.replicas > 1 and not is_eager:
                 # Their constants lie between each other's in the loop's graph.
                 require_unchanging(step, built)

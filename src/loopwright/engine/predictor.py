@@ -22,7 +22,7 @@ from loopwright.engine.scorer import feed_after, undisturbed
 from loopwright.errors import DataError, message
 from loopwright.loop.clock import Pace
 from loopwright.plans.plan import Plan
-from loopwright.task import scheduled_value
+from loopwright.task import context, scheduled_value
 from loopwright.task.task import Task, class_name
 
 _Step = Callable[[Any], Any]
@@ -64,7 +64,7 @@ class Predictor:
 
     def _step(self, own: _Step) -> _Step:
         def on_replica(batch: Any) -> Any:
-            with scheduled_value.following(self._task.step_counter):
+            with context.entered(context.StepContext(counter=self._task.step_counter)):
                 return own(batch)
 
         casts = self._task.reported != "last"

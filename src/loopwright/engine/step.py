@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -11,14 +11,11 @@ from loopwright.compat import keras_optimizers, tensorflow_internals
 from loopwright.data import batches
 from loopwright.distribute import replicas as runtime
 from loopwright.guards import constants
-from loopwright.task import scheduled_value, variables
-from loopwright.task import (
-    task as scalars,
-)
-from loopwright.task.gradients import StepScope, step_scope
+from loopwright.task import context, scheduled_value, variables
+from loopwright.task import task as scalars
+from loopwright.task.context import GradientWatch, StepContext
 from loopwright.task.keras_model import as_keras_merges
 from loopwright.task.task import Task, class_name, owner
-from loopwright.task.watching import GradientWatch, named
 
 StepName = Literal["train_step", "test_step"]
 
@@ -36,9 +33,9 @@ class Step:
     is_share: bool = False
     """Whether batches are those of this worker, and others have the rest."""
     watch: GradientWatch | None = None
-    """Who is told of each variable's gradient; its norm is reported as well."""
+    """Records each variable's gradient; the norm is also reported."""
     silenced: frozenset[str] = frozenset()
-    """The ids of warnings that are not given; see `silencing`."""
+    """The ids of warnings that are not given."""
 
     @property
     def title(self) -> str:
@@ -47,14 +44,14 @@ class Step:
 
     @property
     def source(self) -> Any:
-        """The person's own function; of a compiled Keras model, the model's."""
+        """The user's function; of a compiled Keras model, the model's."""
         step = getattr(owner(self.task), self.name)
         # A step under @tf.function would hide its operations from guards, plans and replicas.
         return getattr(step, "python_function", step)
 
     @property
     def reports_last(self) -> bool:
-        """Whether the last step's outputs count, as for a compiled Keras model, not their mean."""
+        """Whether the last step's outputs are reported, as Keras does, not their mean."""
         return self.task.reported == "last"
 
     @property
@@ -63,16 +60,16 @@ class Step:
         return runtime.replica_count(self.strategy)
 
     def on_all_replicas(self, batch: Any, examples: Any = None) -> Any:
-        """Runs the step once: (weighted sum, weight) of each scalar, or the outputs as they are.
+        """Run the step once; return (weighted sum, weight) of each scalar, or the plain outputs.
 
-        With `examples`, those of all workers, the batch is the part of this one.
+        `examples` is the number of all workers' examples, if the batch is the part of this one.
         """
         shares, examples, some_replica_is_idle = self._shared_out(batch, examples)
 
         def on_replica(share: Any) -> Any:
             own = runtime.count_examples(share) if self.has_data else tf.constant(1)
             fraction = own / examples if self.replicas > 1 else None
-            with step_scope(StepScope(fraction=fraction, reduced=reduced)):
+            with context.entered(StepContext(fraction=fraction, reduced=reduced)):
                 return self.folded(self.call(share), own)
 
         with self.adapted() as reduced, self._statistics_kept(some_replica_is_idle):
@@ -80,10 +77,10 @@ class Step:
         return self._reduced(outputs)
 
     def _shared_out(self, batch: Any, examples: Any) -> tuple[Any, Any, Any]:
-        """The part of each replica, how many examples all have, and whether one has none."""
+        """Return the part of each replica, the number of all examples, and whether one has none."""
         if not self.has_data:
             return None, tf.constant(self.replicas), tf.constant(False)
-        if not self.reports_last:  # to its own model Keras hands a pipeline's floats as they are
+        if not self.reports_last:  # Keras passes a pipeline's floats to a compiled model unchanged
             batch = batches.to_floatx(batch)
         if examples is not None:
             here = runtime.split_here(batch, self.strategy)
@@ -97,38 +94,41 @@ class Step:
         return shares, tf.cast(examples, tf.int32), idle > 0
 
     def call(self, batch: Any) -> Any:
-        """The person's own code."""
+        """Call the user's code."""
         step = getattr(self.task, self.name) if self.reports_last else self.source
         if self.converts and not self.reports_last:
             step = tensorflow_internals.autograph(step)
-        recorded = contextlib.nullcontext({}) if self.watch is None else self.watch.recording()
-        with scheduled_value.following(self.task.step_counter), recorded as norms:
+        inside = replace(
+            context.current(), counter=self.task.step_counter, watch=self.watch, norms={}
+        )
+        with context.entered(inside):
             with constants.noted(batch):
                 outputs = step(batch) if self.has_data else step()
             if self.name == "train_step" and not self.reports_last:
                 outputs = scheduled_value.reported(self.task, outputs)
-        return {**outputs, **self._named_norms(norms)} if norms else outputs
+        return {**outputs, **self._named_norms(inside.norms)} if inside.norms else outputs
 
     def _named_norms(self, norms: Mapping[int, tuple[Any, Any]]) -> dict[str, Any]:
-        """`gradient_norm/model.layers[0].kernel` and so on."""
-        return {f"gradient_norm/{path}": n for path, n in named(self.task, norms).items()}
+        """Return the norms by name: `gradient_norm/model.layers[0].kernel`."""
+        return {f"gradient_norm/{path}": n for path, n in context.named(self.task, norms).items()}
 
     def folded(self, outputs: Any, examples: Any) -> Any:
-        """What is kept of a step's outputs; refuses what is not a dict of scalars."""
+        """Return outputs in the form that is summed up; raise if they are not a dict of scalars."""
         if self.reports_last:
             return tf.nest.map_structure(tf.convert_to_tensor, as_keras_merges(outputs))
         return scalars.totals(outputs, self.title, examples)
 
     @contextlib.contextmanager
     def adapted(self) -> Iterator[Any]:
-        """Keras neither divides losses nor sums gradients; on replicas a compiled model does."""
+        """Stop Keras from dividing losses and summing gradients, except in a compiled model."""
         with contextlib.ExitStack() as stack:
             reduced = None
             if self.replicas == 1 or not self.reports_last:
                 stack.enter_context(keras_optimizers.optimizers_reduce_nothing())
             if self.replicas > 1 and not self.reports_last:
                 stack.enter_context(keras_optimizers.losses_as_for_one_device())
-                stack.enter_context(keras_optimizers.replicas_draw_apart(self.replicas))
+                apart = keras_optimizers.replicas_draw_apart(self.replicas, context.draws_alike)
+                stack.enter_context(apart)
                 reduced = stack.enter_context(keras_optimizers.plain_apply_refused())
             yield reduced
 
@@ -143,24 +143,24 @@ class Step:
 
     @contextlib.contextmanager
     def _statistics_kept(self, some_replica_is_idle: Any) -> Iterator[None]:
-        """Puts batch-norm statistics back after a batch that left a replica without examples.
+        """Restore batch-norm statistics after a batch that left a replica without examples.
 
-        Such a replica would bring 0 / 0 into their mean, and nothing gets that out again.
+        Such a replica would add 0 / 0 to their mean, which then stays NaN.
         """
         kept = variables.statistics(self.task) if self.replicas > 1 else []
         before = [variable.read_value() for variable in kept]
         yield
         if kept:
 
-            def put_back() -> Any:
+            def restore() -> Any:
                 for variable, value in zip(kept, before, strict=True):
                     variable.assign(value)
                 return tf.constant(0)
 
-            tf.cond(some_replica_is_idle, put_back, lambda: tf.constant(0))
+            tf.cond(some_replica_is_idle, restore, lambda: tf.constant(0))
 
 
 def _counted(share: Any) -> tuple[Any, Any]:
-    """How many examples a replica has, and whether it has none; GPUs add up floats only."""
+    """Return how many examples a replica has, and whether none; GPUs sum only floats."""
     examples = runtime.count_examples(share)
     return tf.cast(examples, tf.float32), tf.cast(examples == 0, tf.float32)

@@ -1,13 +1,13 @@
-"""Building: a step is traced once and never run, so that everything it needs exists.
+"""Constants a step once without running it, so that everything it needs exists and guards see it.
 
-Keras then makes what it makes lazily (unbuilt models, optimizer slots, metrics) at its initial
-value, and the guards see the graph.
+Keras then creates what it creates lazily (unbuilt models, optimizer slots, metrics), at its
+initial value.
 """
 
 import contextlib
 import hashlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,55 +21,57 @@ from loopwright.compat import (
     keras_optimizers,
     tensorflow_internals,
 )
-from loopwright.engine import mistakes
 from loopwright.engine.step import Step
 from loopwright.errors import StepError
-from loopwright.guards import calls, constants
-from loopwright.guards import operations as guards
-from loopwright.guards.constants import Trace
+from loopwright.guards import constants
+from loopwright.guards.calls import count_unused_losses
+from loopwright.guards.constants import Constants
+from loopwright.guards.guard import examine
 from loopwright.guards.resources import Resource, touched
+from loopwright.guards.side_effects import check_side_effects
+from loopwright.guards.step_guards import FAILED_TRACE_GUARDS, GUARDS
+from loopwright.guards.trace import Observed, StepTrace, observing
 from loopwright.task import metric_updates
-from loopwright.task import (
-    variables as state,
-)
-from loopwright.task.gradients import StepScope, build_optimizers, step_scope
+from loopwright.task import variables as state
+from loopwright.task.context import StepContext, entered
+from loopwright.task.gradients import build_optimizers
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a trace told about a step."""
+    """What the trace of a step shows."""
 
     outputs: Any
-    """The specs of what comes out of it."""
+    """The specs of its outputs."""
     operations: tuple[str, ...] = ()
-    """The kinds of its operations, those inside its functions included, in their order."""
+    """The types of its operations in order, including those inside its functions."""
     captured: tuple[Any, ...] = field(default=(), compare=False, repr=False)
-    """The variables that it reads or changes; a bare handle of one that it only writes."""
+    """The variables that it reads or changes; of one that it only writes, the bare handle."""
     graph: Any = field(default=None, compare=False, repr=False)
-    """Its operations as a `GraphDef`, to be looked at."""
+    """Its operations as a `GraphDef`."""
     updated: metric_updates.Updated | None = field(default=None, compare=False, repr=False)
-    """Which metrics it updates; None where that does not matter."""
+    """Which metrics it updates; None for a compiled Keras model."""
     resources: tuple[Resource, ...] = field(default=(), compare=False, repr=False)
-    """What it uses beside variables: queues, tables, iterators."""
+    """What it uses other than variables: queues, tables, iterators."""
     batch_spec: Any = field(default=None, compare=False, repr=False)
-    """What it was traced for."""
-    traces: tuple[Trace, ...] = field(default=(), compare=False, repr=False)
-    """The constants in it."""
+    """The batches it was traced for."""
+    traces: tuple[Constants, ...] = field(default=(), compare=False, repr=False)
+    """The constants in it, of each replica."""
 
     @property
     def has_convolutions(self) -> bool:
-        """Whether it convolves, which a loop inside XLA does very slowly on a CPU."""
+        """Return whether it convolves, which is very slow in a loop inside XLA on a CPU."""
         convolutions = ("Conv2D", "Conv3D", "DepthwiseConv")
         return any(kind.startswith(convolutions) for kind in self.operations)
 
     @property
     def digest(self) -> str:
-        """The same for the same operations, in any process."""
+        """Return a digest that is the same for the same operations, in any process."""
         return hashlib.sha256("\n".join(self.operations).encode()).hexdigest()
 
 
 def build(step: Step, batch_spec: Any) -> Built:
-    """Traces `step` for batches of this spec. Raises in words what is wrong with it."""
+    """Trace `step` for batches of this spec; warn of mistakes, raise what cannot be trained."""
     with (
         error_messages.explained(step.title, batch_spec),
         step_warnings.silenced(step.silenced),
@@ -90,22 +92,47 @@ def _build_compiled(step: Step, batch_spec: Any) -> Built:
         keras_internals.build_compiled_model(step.task, batch_spec)
     with tensorflow_internals.scratch_graph() as graph:
         batch = _placeholders(batch_spec)
-        tensors = tf.nest.flatten(batch, expand_composites=True)
-        with mistakes.watching(graph, tensors) as watched:
+        with _observed(step, graph, batch) as trace:
             outputs = step.on_all_replicas(batch)
-    mistakes.check(step, watched, graph, outputs, tensors)
-    metric_updates.check_compiled(step.title, step.task, graph, outputs)
+    examine(GUARDS, replace(trace, outputs=outputs))
     return _built(outputs, graph)
+
+
+@contextlib.contextmanager
+def _observed(step: Step, graph: Any, batch: Any) -> Iterator[StepTrace]:
+    """Observe a step while it is traced; if the trace fails, guards may name the cause."""
+    with observing() as observed:
+        trace = StepTrace(
+            step.title,
+            step.task,
+            is_train=step.name == "train_step",
+            is_compiled=step.reports_last,
+            replicas=step.replicas,
+            graph=graph,
+            batch=tf.nest.flatten(batch, expand_composites=True) if step.has_data else [],
+            observed=observed,
+        )
+        try:
+            yield trace
+        except Exception as error:
+            examine(FAILED_TRACE_GUARDS, replace(trace, error=error))
+            raise
+
+
+def check_source(step: Step) -> None:
+    """Warn of statements in the source of a compiled step that run only while it is traced."""
+    with step_warnings.silenced(step.silenced):
+        check_side_effects(step.title, step.task, step.source)
 
 
 def require_unchanging(
     step: Step,
     built: Built,
-    traces: Sequence[Trace] | None = None,
+    traces: Sequence[Constants] | None = None,
     *,
     for_xla: bool = False,
 ) -> None:
-    """Raises if Python computes other values each time the step is traced."""
+    """Raise if Python computes different values each time the step is traced."""
     text = changing_values(step, built, traces, for_xla=for_xla)
     if text is not None:
         raise StepError(text)
@@ -114,16 +141,16 @@ def require_unchanging(
 def changing_values(
     step: Step,
     built: Built,
-    traces: Sequence[Trace] | None = None,
+    traces: Sequence[Constants] | None = None,
     *,
     for_xla: bool = False,
     is_eager: bool = False,
 ) -> str | None:
-    """Return the message about values that differ each time the step is traced; None: none does.
+    """Return the message about values that differ each time the step is traced, or None.
 
-    `traces` are those of the loop that is about to run, so that a right step is not traced more
-    often; without them it is traced once more. Only where they may differ from what was built is
-    it traced twice under the same conditions, and these two decide.
+    `traces` are those of the loop that is about to run, so that a correct step is not traced more
+    often; without them it is traced once more. Only if they may differ from what was built, the
+    step is traced twice under the same conditions, and these two decide.
     """
     if traces is None:
         traces = _traced_again(step, built.batch_spec)
@@ -133,8 +160,8 @@ def changing_values(
     return constants.changing(step.title, first, second, step.source, is_eager=is_eager)
 
 
-def _traced_again(step: Step, batch_spec: Any) -> list[Trace]:
-    """The constants of one more trace; what it had to say was said when the step was built."""
+def _traced_again(step: Step, batch_spec: Any) -> list[Constants]:
+    """Return the constants of one more trace; its warnings were given when the step was built."""
     with (
         warnings.catch_warnings(),
         constants.recorded(lines=True) as traces,
@@ -145,10 +172,9 @@ def _traced_again(step: Step, batch_spec: Any) -> list[Trace]:
         if step.reports_last:
             step.on_all_replicas(_placeholders(batch_spec))
         else:
-            scope = StepScope(updates=step.replicas == 1)
 
             def on_one(batch: Any) -> None:
-                with step_scope(scope):
+                with entered(StepContext(updates=step.replicas == 1)):
                     step.call(batch)
 
             step.strategy.run(on_one, args=(_placeholders(batch_spec),))
@@ -156,7 +182,7 @@ def _traced_again(step: Step, batch_spec: Any) -> list[Trace]:
 
 
 def _makes_variables_of_tensors(task: Any) -> bool:
-    """Whether its optimizer is one that cannot be built inside a trace."""
+    """Return whether its optimizer is one that cannot be built inside a trace."""
     optimizer: Any = getattr(task.model, "optimizer", None)
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     return isinstance(optimizer, keras.optimizers.Nadam) and not optimizer.built
@@ -165,10 +191,10 @@ def _makes_variables_of_tensors(task: Any) -> bool:
 def _built(outputs: Any, graph: Any, more_captured: Iterable[Any] = ()) -> Built:
     definition = graph.as_graph_def()
     functions = [function.node_def for function in definition.library.function]
-    # Names of functions count up in a process: neither they nor their order may matter.
+    # Names of functions count up in a process: neither they nor their order may count.
     bodies = sorted([_kind(node) for node in nodes] for nodes in functions)
     kinds = [_kind(node) for node in definition.node] + [kind for body in bodies for kind in body]
-    # The variables, not the graph: what is kept here outlives it.
+    # The variables, not the graph: this value outlives the graph.
     captured = (*tensorflow_internals.captured_variables(graph), *more_captured)
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, outputs)
     return Built(specs, tuple(kinds), captured, definition, resources=touched(graph))
@@ -179,46 +205,22 @@ def _kind(node: Any) -> str:
 
 
 def _build_task(step: Step, batch_spec: Any) -> Built:
-    met: list[tuple[Any, list[Any]]] = []
     several = step.replicas > 1
-
-    def on_one(batch: Any) -> Any:
-        met.clear()
-        scope = StepScope(met=met, updates=not several)
-        with step_scope(scope), keras_internals.watching_losses() as was_asked:
-            outputs = step.call(batch)
-            if step.name == "train_step":
-                trained = [v for _, variables in met for v in variables]
-                models = state.of_kind(keras.Layer, step.task)
-                guards.check_model_losses(models, trained, was_asked)
-        return step.folded(outputs, tf.constant(1))
-
-    def on_first_of_several(batch: Any) -> Any:
-        def first(value: Any) -> Any:
-            return step.strategy.experimental_local_results(value)[0]
-
-        return tf.nest.map_structure(first, step.strategy.run(on_one, args=(batch,)))
-
     if several:
         _make_variables(step, batch_spec)
     with tensorflow_internals.scratch_graph() as graph, step.adapted():
         batch = _placeholders(batch_spec)
-        tensors = tf.nest.flatten(batch, expand_composites=True) if step.has_data else []
-        with mistakes.watching(graph, tensors) as watched:
-            outputs = on_first_of_several(batch) if several else on_one(batch)
+        with _observed(step, graph, batch) as trace:
+            observed = trace.observed
+            on_one = _on_first_of_several if several else _on_one
+            outputs = on_one(step, observed, batch)
+    requested = observed.requested
     if several:
         with step.strategy.scope():
-            build_optimizers(met)
-    if step.name == "train_step":
-        # A mirrored count has no single place in the graph.
-        optimizers = [] if several else state.of_kind(keras.optimizers.Optimizer, step.task)
-        calls.check_reported(step.title, outputs, graph, tensors, optimizers)
-        calls.check_configs(state.of_kind(keras.Layer, step.task))
-    mistakes.check(step, watched, graph, outputs, tensors, met=met)
-    if step.name == "train_step" and not step.has_data:
-        constants.check_arrays(step.title, graph)
+            build_optimizers(requested)
+    examine(GUARDS, replace(trace, outputs=outputs))
     # With several replicas this trace has no updates in it.
-    owned = [v for optimizer, _ in met for v in state.variables(optimizer)] if several else []
+    owned = [v for optimizer, _ in requested for v in state.variables(optimizer)] if several else []
     built = _built(outputs, graph, owned)
     built = replace(built, updated=metric_updates.traced(step.task, graph, outputs))
     if step.watch is None:
@@ -227,18 +229,45 @@ def _build_task(step: Step, batch_spec: Any) -> Built:
     return replace(built, captured=own)
 
 
-def _make_variables(step: Step, batch_spec: Any) -> None:
-    """Makes, inside the strategy's scope, what replicas could not make themselves.
+def _on_one(step: Step, observed: Observed, batch: Any) -> Any:
+    """Call the step; with several replicas the last one leaves what was observed."""
+    requested, several = observed.requested, step.replicas > 1
+    requested.clear()
+    context = StepContext(requested=requested, updates=not several)
+    with entered(context), keras_internals.watching_losses() as was_asked:
+        outputs = step.call(batch)
+        if step.name == "train_step":
+            trained = [v for _, variables in requested for v in variables]
+            models = state.of_kind(keras.Layer, step.task)
+            observed.unused_losses[:] = count_unused_losses(models, trained, was_asked)
+    return step.folded(outputs, tf.constant(1))
 
-    In a stateless scope no variable changes, and those that Keras makes lazily are made when it is
-    left. Such a trace may fail where it meets a variable without a value yet, or asks for
-    gradients outside a replica: what it met until then exists, and the next one gets further.
+
+def _on_first_of_several(step: Step, observed: Observed, batch: Any) -> Any:
+    """Call the step on all replicas; return the outputs of the first."""
+
+    def on_replica(share: Any) -> Any:
+        return _on_one(step, observed, share)
+
+    def first(value: Any) -> Any:
+        return step.strategy.experimental_local_results(value)[0]
+
+    return tf.nest.map_structure(first, step.strategy.run(on_replica, args=(batch,)))
+
+
+def _make_variables(step: Step, batch_spec: Any) -> None:
+    """Create, inside the strategy's scope, the variables that replicas cannot create themselves.
+
+    In a stateless scope no variable changes, and those that Keras creates lazily are created when
+    the scope is left. Such a trace may fail where it reads a variable without a value yet, or asks
+    for gradients outside a replica: what it reached until then exists, so the next one gets
+    further.
     """
     known = -1
     with step.strategy.scope(), keras_optimizers.losses_as_for_one_device():
         while known != (known := len(state.keras_variables(step.task))):
             values = [(variable, variable.value) for variable in state.keras_variables(step.task)]
-            dry = step_scope(StepScope(updates=False))
+            dry = entered(StepContext(updates=False))
             with contextlib.suppress(Exception), tensorflow_internals.scratch_graph(), dry:
                 with keras.StatelessScope(values):
                     step.call(_placeholders(batch_spec))
@@ -246,7 +275,7 @@ def _make_variables(step: Step, batch_spec: Any) -> None:
 
 
 def _placeholders(batch_spec: Any) -> Any:
-    """A symbolic batch; None for a step without data."""
+    """Return a symbolic batch; None for a step without data."""
 
     def placeholder(spec: Any) -> Any:
         if isinstance(spec, tf.SparseTensorSpec):

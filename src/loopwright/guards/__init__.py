@@ -1,4 +1,9 @@
-"""Guards: mistakes that a trace, the data or the numbers of a run show.
+"""Guards: mistakes that the trace of a step, the arrays or the numbers of a run show.
 
-They warn or refuse, and change nothing.
+A guard looks at one value (`trace.StepTrace`, `arrays.Examples`) and yields findings; `examine`
+warns of them or raises. Guards change nothing and run nothing. A new guard is one function and
+one entry in the list of its family's file.
+
+Open to others: `guard`, `trace`, `step_guards`, `calls`, `constants`, `resources`,
+`side_effects`, `arrays`, `learning`.
 """

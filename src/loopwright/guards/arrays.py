@@ -2,9 +2,10 @@
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, final
 
 import keras
 import numpy as np
@@ -15,48 +16,41 @@ from loopwright.data.arrays import Arrays
 from loopwright.data.samples import Sample, is_dense, numbers, sample, shared_rows
 from loopwright.data.source import Data
 from loopwright.errors import DataError, message
-from loopwright.step_warnings import warn
+from loopwright.guards.guard import Finding, Guard, examine
+from loopwright.step_warnings import declare
 from loopwright.task import variables
 from loopwright.task.keras_model import CompiledModel
 from loopwright.task.supervised import Supervised, is_of_keras
 from loopwright.task.task import Task
 
+_LARGE_BATCH = declare("large-batch", "`batch_size` is larger than the data")
+_SORTED_LABELS = declare(
+    "sorted-labels", "labels are sorted, with `shuffle=False` or `validation_split`"
+)
+_SHARED_ROWS = declare("shared-rows", "more than 1 % of the validation rows are also training rows")
+_CONSTANT_LABELS = declare("constant-labels", "all labels are the same")
+_CONSTANT_INPUTS = declare("constant-inputs", "all inputs are the same, but their labels differ")
+_UNSCALED_IMAGES = declare(
+    "unscaled-images", "images of 0 to 255 reach the first weights without scaling"
+)
+
 _MOVES = frozenset(
     [
-        "Cast",
-        "ConcatV2",
-        "ExpandDims",
-        "GatherV2",
-        "Identity",
-        "IdentityN",
-        "MirrorPad",
-        "Pack",
-        "Pad",
-        "PadV2",
-        "PreventGradient",
-        "Reshape",
-        "ResizeBilinear",
-        "ResizeNearestNeighbor",
-        "ReverseV2",
-        "Slice",
-        "Split",
-        "SplitV",
-        "Squeeze",
-        "StopGradient",
-        "StridedSlice",
-        "Transpose",
-        "Unpack",
+        *("Cast", "ConcatV2", "ExpandDims", "GatherV2", "Identity", "IdentityN", "MirrorPad"),
+        *("Pack", "Pad", "PadV2", "PreventGradient", "Reshape", "ResizeBilinear"),
+        *("ResizeNearestNeighbor", "ReverseV2", "Slice", "Split", "SplitV", "Squeeze"),
+        *("StopGradient", "StridedSlice", "Transpose", "Unpack"),
     ]
 )
-"""Operations that leave the size of numbers as it is."""
+"""Operations that do not scale numbers."""
 _WEIGHS = frozenset(
     ["BatchMatMulV2", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "Einsum", "MatMul"]
 )
 _LOOKS = frozenset(["Rank", "Shape", "ShapeN", "Size"])
 
 
-def is_unscaled(graph: Any, leaf: int) -> bool:
-    """Return whether leaf number `leaf` of the batch meets weights, and nothing else, as it is."""
+def _is_unscaled(graph: Any, leaf: int) -> bool:
+    """Return whether leaf number `leaf` of the batch reaches weights, and only them, unscaled."""
     consumers = defaultdict[str, list[Any]](list)
     for node in graph.node:
         for name in node.input:
@@ -78,8 +72,8 @@ def is_unscaled(graph: Any, leaf: int) -> bool:
     return bool(met & _WEIGHS) and all(op in _WEIGHS or "Backprop" in op for op in met)
 
 
-def has_normalization(task: Task) -> bool:
-    """Return whether a layer of the task's models brings numbers to about the size of 1."""
+def _has_normalization(task: Task) -> bool:
+    """Return whether a layer of the task's models scales numbers to about 1."""
     layers = [
         part.value for part in variables.all_parts(task) if isinstance(part.value, keras.Layer)
     ]
@@ -88,23 +82,63 @@ def has_normalization(task: Task) -> bool:
 
 
 ENOUGH = 256
-"""Fewer examples are a trial or a toy, where equal labels or ones as inputs are meant."""
+"""With fewer examples equal labels or constant inputs are probably intended: a trial, a toy."""
 ENOUGH_ORDERED = 48
-"""That so many random labels are sorted by chance does not happen."""
+"""So many random labels are never sorted by chance."""
 DEFAULT_BATCH = 32
 
 
+@final
 @dataclass(frozen=True)
 class Conditions:
-    """What the examples are given to."""
+    """How the examples are used."""
 
     task: Task
     shuffle: bool
     nan_ends_the_run: bool
     graph: Callable[[], Any]
-    """The operations of the step as a `GraphDef`, None where it was not traced."""
+    """Returns the operations of the step as a `GraphDef`; None if it was not traced."""
     undisturbed: Callable[[], contextlib.AbstractContextManager[None]]
-    """Puts back what calling a model may change."""
+    """Restores what calling a model may change."""
+
+
+@final
+@dataclass(frozen=True)
+class Examples:
+    """The arrays to train and validate on, as guards see them; sampled when first asked for."""
+
+    data: Arrays
+    sets: Mapping[str, Arrays]
+    """The arrays to validate on, by name."""
+    conditions: Conditions
+
+    @cached_property
+    def seen(self) -> Sample:
+        """A sample of the training examples."""
+        return sample(self.data)
+
+    @cached_property
+    def held(self) -> dict[str, Sample]:
+        """A sample of each set to validate on."""
+        return {name: sample(one) for name, one in self.sets.items()}
+
+    @cached_property
+    def split(self) -> list[str]:
+        """The names of the sets that `validation_split` took from the training data."""
+        return [name for name, one in self.sets.items() if one.is_of(self.data)]
+
+    @cached_property
+    def known(self) -> "_Known | None":
+        """The model, if its values can be judged: enough examples, which reach it unmapped."""
+        is_enough = len(self.data) >= ENOUGH and not self.data.is_mapped
+        return _known(self.conditions.task) if is_enough else None
+
+
+def check(data: Data | None, sets: Mapping[str, Data], conditions: Conditions) -> None:
+    """Warn of data that is probably a mistake; raise for data that cannot be trained on."""
+    if isinstance(data, Arrays):
+        arrays = {name: one for name, one in sets.items() if isinstance(one, Arrays)}
+        examine(GUARDS, Examples(data, arrays, conditions), error=DataError)
 
 
 def require_numbers(data: Data | None, task: Task) -> None:
@@ -138,29 +172,7 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def check(data: Data | None, sets: Mapping[str, Data], conditions: Conditions) -> None:
-    """Warn of data that is probably a mistake; raise for data that cannot be trained on."""
-    if not isinstance(data, Arrays):
-        return
-    _check_batch_size(data)
-    if len(data) < ENOUGH_ORDERED:
-        return
-    seen = sample(data)
-    held = {name: sample(one) for name, one in sets.items() if isinstance(one, Arrays)}
-    split = [name for name, one in sets.items() if isinstance(one, Arrays) and one.is_of(data)]
-    _check_order(seen, held[split[0]] if split else None, conditions)
-    if len(data) < ENOUGH:
-        return
-    for name, other in held.items():
-        _check_shared(seen, other, name, is_split=name in split)
-    if not data.is_mapped:
-        known = _known(conditions.task)
-        if known is not None:
-            _check_finite(seen, known, conditions)
-            _check_constant(seen, known)
-        _check_images(seen, conditions)
-
-
+@final
 @dataclass(frozen=True)
 class _Known:
     """A model that is trained on inputs and labels by losses of Keras alone."""
@@ -184,46 +196,47 @@ def _known(task: Task) -> _Known | None:
     return _Known(model, bool(flat) and all(is_of_keras(loss) for loss in flat))
 
 
-def _check_batch_size(data: Arrays) -> None:
-    if len(data) < data.batch_size != DEFAULT_BATCH:
-        warn(
-            "large-batch",
-            message(
-                f"batch_size={data.batch_size:,} is larger than the data: every epoch is one step.",
-                expected=f"a batch_size of at most {len(data):,}",
-                received=f"{len(data):,} examples",
-                do=f"lower batch_size, for instance to {min(DEFAULT_BATCH, len(data)):,}",
-            ),
+def _large_batch(examples: Examples) -> Iterator[Finding]:
+    size, count = examples.data.batch_size, len(examples.data)
+    if count < size != DEFAULT_BATCH:
+        text = message(
+            f"batch_size={size:,} is larger than the data: every epoch is one step.",
+            expected=f"a batch_size of at most {count:,}",
+            received=f"{count:,} examples",
+            do=f"lower batch_size, for instance to {min(DEFAULT_BATCH, count):,}",
         )
+        yield Finding(text, _LARGE_BATCH)
 
 
-def _check_shared(seen: Sample, held: Sample, name: str, *, is_split: bool) -> None:
-    is_comparable = is_dense(seen.inputs) and is_dense(held.inputs)
-    if not is_comparable or held.examples < ENOUGH_ORDERED:
+def _shared_rows(examples: Examples) -> Iterator[Finding]:
+    if len(examples.data) < ENOUGH:
         return
-    count, rows, share = shared_rows(seen, held)
-    if count < 2 or share <= 0.01:
-        return
-    given = f"validation_data[{name[:-1]!r}]" if name else "validation_data"
-    warn(
-        "shared-rows",
-        message(
+    for name, held in examples.held.items():
+        is_comparable = is_dense(examples.seen.inputs) and is_dense(held.inputs)
+        if not is_comparable or held.examples < ENOUGH_ORDERED:
+            continue
+        count, rows, share = shared_rows(examples.seen, held)
+        if count < 2 or share <= 0.01:
+            continue
+        given = f"validation_data[{name[:-1]!r}]" if name else "validation_data"
+        where = "the validation_split" if name in examples.split else given
+        text = message(
             f"About {share:.0%} of the validation examples are also training examples.",
             expected="validation examples that the model was not trained on",
-            received=f"{count:,} of {rows:,} rows of "
-            f"{'the validation_split' if is_split else given} are equal to a training row",
+            received=f"{count:,} of {rows:,} rows of {where} are equal to a training row",
             do="split the data before it is copied, augmented or oversampled, and leave these rows "
             "out of one of the two",
-        ),
-    )
+        )
+        yield Finding(text, _SHARED_ROWS)
 
 
-def _check_order(seen: Sample, split: Sample | None, conditions: Conditions) -> None:
-    if split is None and conditions.shuffle:
+def _sorted_labels(examples: Examples) -> Iterator[Finding]:
+    conditions, split = examples.conditions, examples.split
+    if len(examples.data) < ENOUGH_ORDERED or (not split and conditions.shuffle):
         return
     is_known = _known(conditions.task) is not None
-    classes = _classes(seen.labels, is_known=is_known)
-    held = None if split is None else _classes(split.labels, is_known=is_known)
+    classes = _classes(examples.seen.labels, is_known=is_known)
+    held = _classes(examples.held[split[0]].labels, is_known=is_known) if split else None
     if classes is None:
         return
     whole = classes if held is None else np.concatenate([classes, held])
@@ -233,26 +246,21 @@ def _check_order(seen: Sample, split: Sample | None, conditions: Conditions) -> 
         return
     received = f"labels from {whole[0]:g} to {whole[-1]:g}, in order"
     if held is None:
-        warn(
-            "sorted-labels",
-            message(
-                "The labels are sorted and shuffle is off: a batch holds examples of one class.",
-                expected="batches with examples of all classes",
-                received=received,
-                do="leave shuffle=False out, or shuffle x and y together before fit",
-            ),
+        text = message(
+            "The labels are sorted and shuffle is off: a batch holds examples of one class.",
+            expected="batches with examples of all classes",
+            received=received,
+            do="leave shuffle=False out, or shuffle x and y together before fit",
         )
     else:
         only = ", ".join(f"{label:g}" for label in np.unique(held)[:5])
-        warn(
-            "sorted-labels",
-            message(
-                "The labels are sorted, and validation_split holds out the last examples.",
-                expected="all classes in both parts",
-                received=f"{received}; labels to validate on: {only}",
-                do="shuffle x and y together before fit, or pass validation_data",
-            ),
+        text = message(
+            "The labels are sorted, and validation_split holds out the last examples.",
+            expected="all classes in both parts",
+            received=f"{received}; labels to validate on: {only}",
+            do="shuffle x and y together before fit, or pass validation_data",
         )
+    yield Finding(text, _SORTED_LABELS)
 
 
 def _classes(labels: Any, *, is_known: bool) -> np.ndarray | None:
@@ -270,10 +278,12 @@ def _classes(labels: Any, *, is_known: bool) -> np.ndarray | None:
     return values if np.all(np.isfinite(values)) and np.all(values % 1 == 0) else None
 
 
-def _check_finite(seen: Sample, known: _Known, conditions: Conditions) -> None:
-    """Raise for NaN that reaches the loss: labels of a Keras loss, or inputs that come out."""
-    if not conditions.nan_ends_the_run:
+def _not_finite(examples: Examples) -> Iterator[Finding]:
+    """NaN that reaches the loss: in labels of a Keras loss, or in inputs that come out as NaN."""
+    known, conditions = examples.known, examples.conditions
+    if known is None or not conditions.nan_ends_the_run:
         return
+    seen = examples.seen
     for nest, path in ((seen.labels, "y"), (seen.inputs, "x")):
         for name, leaf in numbers(nest, path) if nest is not None else ():
             is_bad = ~np.isfinite(leaf) if leaf.dtype.kind == "f" else np.zeros(1, bool)
@@ -287,55 +297,55 @@ def _check_finite(seen: Sample, known: _Known, conditions: Conditions) -> None:
                 continue
             places = [(int(seen.places[row]), *map(int, rest)) for row, *rest in where[:3]]
             listed = ", ".join(f"{name}[{', '.join(map(str, place))}]" for place in places)
-            raise DataError(
+            yield Finding(
                 message(
                     f"{name} holds NaN or infinity, which makes the loss NaN.",
                     expected="finite numbers",
                     received=f"{len(rows):,} of {seen.looked_at}: {listed}"
                     + (", ..." if len(where) > 3 else ""),
                     do="leave these examples out or fill them in, for instance "
-                    'np.nan_to_num(x); Trainer(..., on_nan="skip") leaves out their batches',
+                    'np.nan_to_num(x); Trainer(..., on_nan="skip") skips their batches',
                 )
             )
 
 
 def _comes_out(model: keras.Model, seen: Sample, rows: np.ndarray, conditions: Conditions) -> bool:
-    """Return whether what the model makes of these examples is not finite either."""
+    """Return whether the model's predictions for these examples are not finite either."""
     inputs = tf.nest.map_structure(lambda leaf: tf.gather(leaf, rows), seen.inputs)
     with contextlib.suppress(Exception), conditions.undisturbed():
         outputs = tf.nest.flatten(model(inputs, training=False))
         return not all(bool(tf.reduce_all(tf.math.is_finite(one))) for one in outputs)
-    return False  # whatever it objects to shows in the first step
+    return False  # the first step shows what it objects to
 
 
-def _check_constant(seen: Sample, known: _Known) -> None:
+def _constant(examples: Examples) -> Iterator[Finding]:
+    known = examples.known
+    if known is None or not known.has_keras_losses:
+        return
+    seen = examples.seen
     labels = list(numbers(seen.labels, "y")) if seen.labels is not None else []
     inputs = list(numbers(seen.inputs, "x"))
-    if not labels or not is_dense(seen.labels) or not known.has_keras_losses:
+    if not labels or not is_dense(seen.labels):
         return
     if all(_is_constant(leaf) for _, leaf in labels):
         (name, leaf), *_ = labels
         value = f"every label is {leaf[0].item():g}" if leaf[0].size == 1 else "every row is equal"
-        warn(
-            "constant-labels",
-            message(
-                f"All labels ({name}) are the same: there is nothing to tell apart.",
-                expected="labels of two classes or more, or targets that differ",
-                received=f"{value}, in {seen.looked_at}",
-                do="check how the labels were read, filtered or split",
-            ),
+        text = message(
+            f"All labels ({name}) are the same: there is nothing to learn.",
+            expected="labels of two classes or more, or targets that differ",
+            received=f"{value}, in {seen.looked_at}",
+            do="check how the labels were read, filtered or split",
         )
+        yield Finding(text, _CONSTANT_LABELS)
     elif inputs and is_dense(seen.inputs) and all(_is_constant(leaf) for _, leaf in inputs):
         names = ", ".join(name for name, _ in inputs)
-        warn(
-            "constant-inputs",
-            message(
-                f"All examples of {names} are the same, and their labels are not.",
-                expected="inputs that differ from example to example",
-                received=f"{seen.looked_at}, all equal to the first",
-                do="check how the inputs were read or normalized",
-            ),
+        text = message(
+            f"All examples of {names} are the same, but their labels differ.",
+            expected="inputs that differ from example to example",
+            received=f"{seen.looked_at}, all equal to the first",
+            do="check how the inputs were read or normalized",
         )
+        yield Finding(text, _CONSTANT_INPUTS)
 
 
 def _is_constant(leaf: np.ndarray) -> bool:
@@ -343,25 +353,25 @@ def _is_constant(leaf: np.ndarray) -> bool:
     return bool(np.all(few == leaf[:1])) and bool(np.all(leaf == leaf[:1]))
 
 
-def _check_images(seen: Sample, conditions: Conditions) -> None:
-    for index, (name, leaf) in enumerate(numbers(seen.inputs, "x")):
-        if not _is_pixels(leaf) or not is_dense(seen.inputs):
+def _unscaled_images(examples: Examples) -> Iterator[Finding]:
+    if len(examples.data) < ENOUGH or examples.data.is_mapped:
+        return
+    inputs, conditions = examples.seen.inputs, examples.conditions
+    for index, (name, leaf) in enumerate(numbers(inputs, "x")):
+        if not _is_pixels(leaf) or not is_dense(inputs):
             continue
         graph = conditions.graph()
-        if graph is None or has_normalization(conditions.task):
+        if graph is None or _has_normalization(conditions.task):
             return
-        if is_unscaled(graph, index):
-            warn(
-                "unscaled-images",
-                message(
-                    f"{name} holds images from {leaf.min():g} to {leaf.max():g}, and nothing "
-                    "scales them.",
-                    expected="numbers about as large as 1",
-                    received=f"{leaf.dtype} {leaf.shape[1:]}, which go into the first weights as "
-                    "they are",
-                    do="begin the model with keras.layers.Rescaling(1 / 255), or divide x by 255",
-                ),
+        if _is_unscaled(graph, index):
+            text = message(
+                f"{name} holds images from {leaf.min():g} to {leaf.max():g}, and nothing "
+                "scales them.",
+                expected="numbers about as large as 1",
+                received=f"{leaf.dtype} {leaf.shape[1:]}, which reach the first weights unscaled",
+                do="begin the model with keras.layers.Rescaling(1 / 255), or divide x by 255",
             )
+            yield Finding(text, _UNSCALED_IMAGES)
 
 
 def _is_pixels(leaf: np.ndarray) -> bool:
@@ -378,5 +388,15 @@ def _is_pixels(leaf: np.ndarray) -> bool:
         return False
     if not (leaf.min() >= 0 and 50 < leaf.max() <= 255):
         return False
-    # Images alone have an own axis for colours; other numbers may fill a square.
+    # Only images have an axis for colours; other numbers may fill a square.
     return len(shape) == 3 or kind in "ui" or bool(np.all(leaf % 1 == 0))
+
+
+GUARDS = [
+    Guard(_large_batch, (_LARGE_BATCH,)),
+    Guard(_sorted_labels, (_SORTED_LABELS,)),
+    Guard(_shared_rows, (_SHARED_ROWS,)),
+    Guard(_not_finite, refuses=("holds NaN or infinity",)),
+    Guard(_constant, (_CONSTANT_LABELS, _CONSTANT_INPUTS)),
+    Guard(_unscaled_images, (_UNSCALED_IMAGES,)),
+]

@@ -1,131 +1,99 @@
-"""What a step called, and how: inference mode while training, swapped arguments, unrolled loops."""
+"""What a step called and returned: unused losses, swapped arguments, counts, unsavable layers."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 
-from loopwright.compat.keras_internals import Called, layers_in
+from loopwright.compat.keras_internals import layers_in
 from loopwright.compat.keras_optimizers import counter_in
-from loopwright.errors import StepError, message
-from loopwright.step_warnings import warn
-from loopwright.task.dataflow import flow
+from loopwright.errors import message
+from loopwright.guards.guard import Finding, Guard
+from loopwright.guards.trace import StepTrace
+from loopwright.step_warnings import declare
+from loopwright.task import variables
+from loopwright.task.dataflow import flow, resources
 
-MOST_UPDATES = 10
-"""So many updates by one optimizer in a step are no inner loop any more, but epochs."""
+_UNUSED_LOSSES = declare("unused-losses", "losses added by layers are not part of the loss")
+_SWAPPED_ARGUMENTS = declare("swapped-arguments", "a loss gets predictions first, labels second")
+_UNSAVABLE_LAYER = declare("unsavable-layer", "`get_config` of a layer fails")
 
 
-def check_training(called: Called, trained: Sequence[Any]) -> None:
-    """Warns of models that are trained, and were called without `training=True`."""
+def count_unused_losses(
+    models: Sequence[Any], trained: Sequence[Any], was_asked: Callable[[Any], bool]
+) -> Iterator[tuple[str, int]]:
+    """Yield the models that are trained, and how many losses of their layers nothing asked for.
+
+    Called inside the trace: Keras computes losses of weights when it is asked for them.
+    """
     trained_ids = {id(variable) for variable in trained}
-    given = {id(layer) for layer, training in called.layers if training is not None}
-    for layer in {id(layer): layer for layer, _ in called.layers}.values():
-        is_trained = any(id(v) in trained_ids for v in layer.trainable_variables)
-        idle = [inner.name for inner in _with_modes(layer)]
-        if is_trained and idle and id(layer) not in given:
-            warn(
-                "inference-mode",
-                message(
-                    f"The step calls {layer.name!r} without training=True: dropout and batch norm "
-                    "are in inference mode while training.",
-                    received=f"inference mode for {', '.join(idle)}",
-                    do="write model(x, training=True) in train_step, or False if that is meant",
-                ),
-            )
+    for model in models:
+        is_trained = any(id(v) in trained_ids for v in model.trainable_variables)
+        if not is_trained or was_asked(model):
+            continue
+        used = sum(len(layer.losses) for layer in getattr(model, "layers", ()) if was_asked(layer))
+        count = len(model.losses) - used
+        if count > 0:
+            yield model.name, count
 
 
-def _with_modes(layer: keras.Layer) -> list[keras.Layer]:
-    """The layers in it, and itself, that do something else while training."""
-    rates = ("rate", "stddev", "dropout", "recurrent_dropout")
-    return [
-        inner
-        for inner in layers_in(layer)
-        if inner.trainable
-        and (
-            isinstance(inner, keras.layers.BatchNormalization)
-            or any(_is_positive(getattr(inner, rate, 0)) for rate in rates)
+def _unused_losses(trace: StepTrace) -> Iterator[Finding]:
+    for name, count in trace.observed.unused_losses:
+        text = message(
+            f"The model {name!r} has {count} {'loss' if count == 1 else 'losses'} "
+            "of its own (regularisation, add_loss) that the step did not use.",
+            do="add them inside the tape: loss += sum(model.losses)",
         )
-    ]
+        yield Finding(text, _UNUSED_LOSSES)
 
 
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and value > 0
-
-
-def check_loss_arguments(called: Called, graph: Any, placeholders: Sequence[Any]) -> None:
-    """Warns of `loss(predictions, labels)`: Keras wants the labels first."""
-    from_variables, from_batch = flow(graph, _resources(graph)), flow(graph, placeholders)
-    for loss in called.losses:
+def _swapped_arguments(trace: StepTrace) -> Iterator[Finding]:
+    """Keras losses take the labels first."""
+    graph = trace.graph
+    from_variables, from_batch = flow(graph, resources(graph)), flow(graph, trace.batch)
+    for loss in trace.observed.called.losses:
         name, first, second = loss.name, loss.labels, loss.predictions
         # Inside a condition or a loop they belong to a graph of their own.
         if not all(getattr(tensor, "graph", None) is graph for tensor in (first, second)):
             continue
         is_label = second.name in from_batch and second.name not in from_variables
         if is_label and first.name in from_variables:
-            warn(
-                "swapped-arguments",
-                message(
-                    f"The arguments of {name} are swapped: predictions first, then labels.",
-                    expected=f"{name}: labels first, then predictions",
-                    received="a first argument that depends on weights, and a second that does not",
-                    do="write loss(labels, predictions)",
-                ),
+            text = message(
+                f"The arguments of {name} are swapped: predictions first, then labels.",
+                expected=f"{name}: labels first, then predictions",
+                received="a first argument that depends on weights, and a second that does not",
+                do="write loss(labels, predictions)",
             )
+            yield Finding(text, _SWAPPED_ARGUMENTS)
 
 
-def check_updates(step: str, *seen: Sequence[tuple[Any, Sequence[Any]]], replicas: int = 1) -> None:
-    """Warns of a Python loop over updates: it is unrolled while the step is traced.
-
-    `seen` are lists of the same updates, each noted at another place: `minimize`, the optimizer.
-    """
-    counts = [Counter((id(o), *map(id, variables)) for o, variables in updates) for updates in seen]
-    most = max((n for counted in counts for n in counted.values()), default=0) // replicas
-    if most >= MOST_UPDATES:
-        warn(
-            "unrolled-loop",
-            message(
-                f"{step} makes the same update {most} times: a Python loop was unrolled {most} "
-                "times at trace time.",
-                expected="one update for each batch",
-                received=f"{most} updates of the same variables by one optimizer",
-                do=f"leave epochs to fit(..., epochs={most}); for several updates on one batch "
-                f"write `for _ in tf.range({most}):`",
-            ),
-        )
-
-
-def check_reported(
-    step: str, outputs: Any, graph: Any, placeholders: Sequence[Any], optimizers: Sequence[Any]
-) -> None:
-    """Refuses as a loss what `optimizer.apply_gradients` returns: how many updates there were."""
+def _counted_updates(trace: StepTrace) -> Iterator[Finding]:
+    """`optimizer.apply_gradients` returns how many updates there were, which is no loss."""
+    if trace.is_compiled or not trace.is_train or trace.replicas > 1:
+        return  # a mirrored count has no single place in the graph
+    graph, optimizers = trace.graph, variables.of_kind(keras.optimizers.Optimizer, trace.task)
     counts = [counter_in(graph, optimizer) for optimizer in optimizers]
     counts = [tensor for tensor in counts if tensor is not None]
-    others = [*placeholders, *(t for t in _resources(graph) if all(t is not c for c in counts))]
+    others = [*trace.batch, *(t for t in resources(graph) if all(t is not c for c in counts))]
     from_counts, from_others = flow(graph, counts), flow(graph, others)
-    for name, (value, _) in outputs.items():
+    for name, (value, _) in trace.outputs.items():
         if "loss" in name and value.name in from_counts and value.name not in from_others:
-            raise StepError(
-                message(
-                    f"{step} returned {name!r}, which is not a loss but a number of updates.",
-                    expected="a number computed from the batch",
-                    received="what optimizer.apply_gradients returns: its count of updates",
-                    do="return the loss from which the gradients were taken",
-                )
+            text = message(
+                f"{trace.title} returned {name!r}, which is not a loss but a number of updates.",
+                expected="a number computed from the batch",
+                received="what optimizer.apply_gradients returns: its count of updates",
+                do="return the loss from which the gradients were taken",
             )
+            yield Finding(text)
 
 
-def _resources(graph: Any) -> list[Any]:
-    """The variables, as the graph sees them."""
-    return [t for op in graph.get_operations() for t in op.outputs if t.dtype == "resource"]
-
-
-def check_configs(layers: Sequence[keras.Layer]) -> None:
-    """Warns of layers that Keras could not save: their `get_config` names what is not there."""
-    for inner, error in failing_configs(layers):
-        # Whatever else it is, training does not need it.
+def _unsavable_layers(trace: StepTrace) -> Iterator[Finding]:
+    if trace.is_compiled or not trace.is_train:
+        return
+    for layer, error in failing_configs(variables.of_kind(keras.Layer, trace.task)):
+        # Any other error may be intended: training does not need the config.
         if isinstance(error, NameError | AttributeError):
-            warn("unsavable-layer", unsavable(inner, error))
+            yield Finding(unsavable(layer, error), _UNSAVABLE_LAYER)
 
 
 def failing_configs(layers: Sequence[keras.Layer]) -> list[tuple[keras.Layer, Exception]]:
@@ -134,7 +102,7 @@ def failing_configs(layers: Sequence[keras.Layer]) -> list[tuple[keras.Layer, Ex
     failing = list[tuple[keras.Layer, Exception]]()
     for inner in found:
         if type(inner).__module__.startswith("keras."):
-            continue  # a model of Keras fails where a layer in it does
+            continue  # a Keras model fails where a layer in it does
         try:
             inner.get_config()
         except Exception as error:
@@ -152,3 +120,12 @@ def unsavable(layer: keras.Layer, error: Exception) -> str:
         do="keep the arguments of __init__ as attributes, and return them: "
         '{**super().get_config(), "units": self.units}',
     )
+
+
+SWAPPED_ARGUMENTS = Guard(_swapped_arguments, (_SWAPPED_ARGUMENTS,))
+GUARDS = [
+    Guard(_unused_losses, (_UNUSED_LOSSES,)),
+    SWAPPED_ARGUMENTS,
+    Guard(_counted_updates, refuses=("is not a loss but a number of updates",)),
+    Guard(_unsavable_layers, (_UNSAVABLE_LAYER,)),
+]

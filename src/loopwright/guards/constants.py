@@ -1,4 +1,4 @@
-"""Constants of a traced step: values that Python computed once, and that every step would use."""
+"""Constants of a traced step: values that Python computed once and every step would use."""
 
 import contextlib
 from collections import Counter
@@ -13,62 +13,68 @@ from loopwright.compat.error_messages import own_lines, place_of, shape_text
 from loopwright.compat.random_calls import DrawingCall, drawing_calls
 from loopwright.errors import message
 from loopwright.exactness import BEST_EFFORT
-from loopwright.step_warnings import warn
+from loopwright.guards.guard import Finding, Guard, listed
+from loopwright.guards.trace import StepTrace
+from loopwright.step_warnings import declare
 
+_BAKED_IN_ARRAY = declare(
+    "baked-in-array",
+    "a step without a batch computes with a fixed array of 32 elements or more",
+)
 FEWEST_ELEMENTS = 32
-"""Arrays of so many elements may be a batch; weights of a sum, axes and filters are smaller."""
+"""Larger arrays may be a batch; weights of a sum, axes and filters are smaller."""
 
 _MOST_IN_A_SHAPE = 8
 _MOST_NAMED = 5
 # Names of operations are in the texts of assertions, and their control dependencies follow them.
 _FOLLOW_NAMES = frozenset(["Identity", "NoOp"])
-# Rows of an array that are chosen anew in each step are a batch like any other.
+# Rows of an array that are chosen in each step are a batch like any other.
 _CHOOSING = frozenset(["GatherV2", "Gather", "GatherNd", "RandomShuffle", "Slice", "StridedSlice"])
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A value in a graph, and the stack that put it there."""
+    """A value in a graph, and the stack that created it."""
 
     dtype: tf.DType
     shape: tuple[int, ...]
     digest: int
     traceback: tuple[Any, ...] = field(default=(), compare=False)
-    """Empty unless it was asked for: it takes long to put together."""
+    """Empty unless requested: collecting it is slow."""
 
     @property
     def value(self) -> tuple[Any, ...]:
-        """What two constants with the same value have in common."""
+        """Return what two constants of the same value have in common."""
         return self.dtype, self.shape, self.digest
 
     @property
     def is_a_shape(self) -> bool:
-        """Whether it may be a shape, an axis or an index that TensorFlow made itself."""
+        """Return whether it may be a shape, an axis or an index that TensorFlow made."""
         return self.dtype == tf.int32 and tf.TensorShape(self.shape).num_elements() <= (
             _MOST_IN_A_SHAPE
         )
 
 
 @dataclass(frozen=True)
-class Trace:
-    """What one pass of Python through a step left in the graph."""
+class Constants:
+    """The constants and operations that one pass of Python through a step left in the graph."""
 
     shapes: tuple[str, ...]
-    """Those of the batch."""
+    """The shapes of the batch."""
     constants: tuple[Constant, ...]
     operations: Counter[str]
 
 
-_recordings: list[tuple[list[Trace], bool]] = []
+_recordings: list[tuple[list[Constants], bool]] = []
 
 
 @contextlib.contextmanager
-def recorded(*, lines: bool = False) -> Iterator[list[Trace]]:
-    """Collect a trace for each time a step is called, also on replicas, in threads of their own.
+def recorded(*, lines: bool = False) -> Iterator[list[Constants]]:
+    """Collect the constants of each call of a step, also on replicas, in their own threads.
 
-    `lines` also notes the stack that put each constant there.
+    `lines` also keeps the stack that created each constant.
     """
-    traces = list[Trace]()
+    traces = list[Constants]()
     _recordings.append((traces, lines))
     try:
         yield traces
@@ -78,7 +84,7 @@ def recorded(*, lines: bool = False) -> Iterator[list[Trace]]:
 
 @contextlib.contextmanager
 def noted(batch: Any) -> Iterator[None]:
-    """Note the trace of the step that is called inside, if somebody asked for it."""
+    """Note the constants of the step that is called inside, if `recorded` is active."""
     if not _recordings or tf.executing_eagerly():
         yield
         return
@@ -92,7 +98,7 @@ def noted(batch: Any) -> Iterator[None]:
         stack = tuple(op.traceback) if lines else ()
         constants.append(replace(constant, traceback=stack))
     shapes = tuple(str(leaf.shape) for leaf in tf.nest.flatten(batch) if hasattr(leaf, "shape"))
-    traces.append(Trace(shapes, tuple(constants), operations))
+    traces.append(Constants(shapes, tuple(constants), operations))
 
 
 def _looked_at(
@@ -129,9 +135,9 @@ def _is_number(dtype: tf.DType) -> bool:
 
 
 def may_differ(
-    first: Sequence[Trace], second: Sequence[Trace], source: Any, *, for_xla: bool
+    first: Sequence[Constants], second: Sequence[Constants], source: Any, *, for_xla: bool
 ) -> bool:
-    """Whether two traces of a step, perhaps in other surroundings, may hold different values."""
+    """Return whether two traces of a step, perhaps in different contexts, may differ in values."""
     pairs = list(zip(first, second, strict=False))
     alike = [pair for pair in pairs if not for_xla and pair[0].shapes == pair[1].shapes]
     others = [pair for pair in pairs if pair not in alike]
@@ -142,10 +148,10 @@ def may_differ(
     )
 
 
-def _may_differ(one: Trace, other: Trace) -> bool:
-    """Whether a constant has another value, but for shapes and indices.
+def _may_differ(one: Constants, other: Constants) -> bool:
+    """Return whether the value of a constant differs, except for shapes and indices.
 
-    For XLA, and for a batch of known size, TensorFlow itself makes other ones of these.
+    For XLA, and for a batch of known size, TensorFlow itself makes different ones of these.
     """
     pair = [[c for c in t.constants if not c.is_a_shape] for t in (one, other)]
     left, right = (Counter(constant.value for constant in constants) for constants in pair)
@@ -153,7 +159,7 @@ def _may_differ(one: Trace, other: Trace) -> bool:
     return bool(gone & new)
 
 
-def differences(one: Trace, other: Trace) -> list[Constant]:
+def differences(one: Constants, other: Constants) -> list[Constant]:
     """Return the constants of the second trace that are not in the first."""
     known, found = Counter(constant.value for constant in one.constants), list[Constant]()
     for constant in other.constants:
@@ -165,11 +171,16 @@ def differences(one: Trace, other: Trace) -> list[Constant]:
 
 
 def changing(
-    title: str, first: Sequence[Trace], second: Sequence[Trace], source: Any, *, is_eager: bool
+    title: str,
+    first: Sequence[Constants],
+    second: Sequence[Constants],
+    source: Any,
+    *,
+    is_eager: bool,
 ) -> str | None:
-    """Return the message about values that differ between two like traces; None if none does.
+    """Return the message about values that differ between two equal traces, or None.
 
-    `source` is the person's step: random numbers and clocks in it are named.
+    `source` is the user's step: random numbers and clocks in it are named.
     """
     pairs = list(zip(first, second, strict=False))
     found = [constant for one, other in pairs for constant in differences(one, other)]
@@ -178,18 +189,22 @@ def changing(
     places = list(dict.fromkeys(place_of(constant) for constant in found))
     drawn = drawing_calls([*own_lines(source), *(line for c in found for line in own_lines(c))])
     kinds = dict.fromkeys(f"{c.dtype.name} {shape_text(tf.TensorShape(c.shape))}" for c in found)
-    what = f"constants that differ: {_listed(list(kinds))}" if found else "other operations"
+    what = (
+        f"constants that differ: {listed(list(kinds), _MOST_NAMED)}"
+        if found
+        else "different operations"
+    )
     received = [f"two traces of the step gave {what}"]
-    received += [f"drawn by {_listed(list(map(str, drawn)))}"] if drawn else []
+    received += [f"drawn by {listed(list(map(str, drawn)), _MOST_NAMED)}"] if drawn else []
     place = next((place for place in places if place), "")
     if is_eager:
         return message(
-            f"{title} uses a value that Python computes anew in each step{place}: "
-            "a resumed run would compute other values.",
+            f"{title} uses a value that Python computes again in each step{place}: "
+            "a resumed run would compute different values.",
             expected="values from the batch, from variables of the task, or from self.seed",
             received="; ".join(received),
-            do=f"{_instead(drawn)}; or {BEST_EFFORT}: a resumed run then draws other values; or "
-            "train without run_dir",
+            do=f"{_instead(drawn)}; or {BEST_EFFORT}: a resumed run then draws different values; "
+            "or train without run_dir",
         )
     return message(
         f"{title} uses a value that Python computed while the step was traced{place}: "
@@ -198,11 +213,6 @@ def changing(
         received="; ".join(received),
         do=f'{_instead(drawn)}; or run Python in each step with plan="eager"',
     )
-
-
-def _listed(texts: Sequence[str]) -> str:
-    more = len(texts) - _MOST_NAMED
-    return ", ".join(texts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _instead(drawn: Sequence[DrawingCall]) -> str:
@@ -221,30 +231,30 @@ def _instead(drawn: Sequence[DrawingCall]) -> str:
 # -- arrays that do not change ---------------------------------------------------------------------
 
 
-def check_arrays(title: str, graph: Any) -> None:
-    """Warn of a large fixed array in a step without a batch: it may be one batch, baked in."""
-    found = [*dict.fromkeys(_used_whole(graph, set(), set()))]
+def _baked_in_array(trace: StepTrace) -> Iterator[Finding]:
+    """A large fixed array in a step without a batch may be one batch, baked in."""
+    if trace.is_compiled or not trace.is_train or trace.batch:
+        return
+    found = [*dict.fromkeys(_used_whole(trace.graph, set(), set()))]
     if found:
-        warn(
-            "baked-in-array",
-            message(
-                f"{title} computes with a fixed array in every step{found[0][1]}.",
-                expected="a step without a batch argument that draws its examples in each step",
-                received=_listed([*dict.fromkeys(kind for kind, _ in found)]),
-                do="pass the data to fit(x, y) and take a batch argument; or hold all examples and "
-                "choose rows: tf.gather(self.x, keras.random.randint((32,), 0, rows, "
-                "seed=self.seed))",
-            ),
+        text = message(
+            f"{trace.title} computes with a fixed array in every step{found[0][1]}.",
+            expected="a step without a batch argument that draws its examples in each step",
+            received=listed([*dict.fromkeys(kind for kind, _ in found)], _MOST_NAMED),
+            do="pass the data to fit(x, y) and take a batch argument; or hold all examples and "
+            "choose rows: tf.gather(self.x, keras.random.randint((32,), 0, rows, "
+            "seed=self.seed))",
         )
+        yield Finding(text, _BAKED_IN_ARRAY)
 
 
 def uses_array(graph: Any) -> bool:
-    """Whether a step computes with a large fixed array: perhaps examples, baked in."""
+    """Return whether a step computes with a large fixed array: perhaps examples, baked in."""
     return any(True for _ in _used_whole(graph, set(), set()))
 
 
 def _used_whole(graph: Any, fixed: set[str], large: set[str]) -> Iterator[tuple[str, str]]:
-    """Kinds and places of large arrays that operations use as they are.
+    """Yield kinds and places of large arrays that operations use unchanged.
 
     `fixed` are the tensors known to have the same value in each step; what is computed from
     nothing else is fixed too. `large` are those that hold an array, or something made of one.
@@ -276,5 +286,8 @@ def _used_whole(graph: Any, fixed: set[str], large: set[str]) -> Iterator[tuple[
 
 
 def _is_array(value: Any) -> bool:
-    """Whether it may be examples: many numbers, which are not all the same."""
+    """Return whether it may be examples: many numbers, which are not all the same."""
     return value.size >= FEWEST_ELEMENTS and bool((value != value.flat[0]).any())
+
+
+GUARDS = [Guard(_baked_in_array, (_BAKED_IN_ARRAY,))]

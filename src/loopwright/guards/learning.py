@@ -18,49 +18,64 @@ from loopwright.task.optimizers import learning_rates, optimizers
 from loopwright.task.task import Task
 
 UPDATES = 16
-"""How many updates have to leave every weight unchanged, from the very first one on.
+"""How many updates must leave every weight unchanged, from the first one on.
 
-Later on weights may rest because nothing is left to learn.
+Later, weights may stay unchanged because nothing is left to learn.
 """
 EXPLODED = 1e6
-"""How many times its first value a loss has to reach; a first value below 1 counts as 1."""
+"""How many times its first value a loss must reach; a first value below 1 counts as 1."""
 LASTING_STEPS = 50
-"""How long it has to stay there: a loss that is NaN before that is told by its own error."""
+"""How long it must stay there: a loss that is NaN before that has an error of its own."""
 EPOCHS, BATCHES = 3, 11
-"""How many epochs of how many batches have to report the same bits."""
+"""How many epochs of how many batches must report the same bits."""
 _NO_RATE = 1e-5
-"""A learning rate that may leave weights as they are, though their gradients are not zero."""
+"""A learning rate so small that weights may stay unchanged though gradients are not zero."""
+
+_ZERO_LEARNING_RATE = step_warnings.declare(
+    "zero-learning-rate",
+    "no weight changed in the first 16 updates: the learning rate is 0, or below 1e-5",
+)
+_ZERO_GRADIENTS = step_warnings.declare(
+    "zero-gradients",
+    "no weight of an optimizer changed in its first 16 updates: all gradients are exactly zero",
+)
+_EXPLODING_LOSS = step_warnings.declare(
+    "exploding-loss", "the loss is more than a million times its first value, and stays there"
+)
+_CONSTANT_LOSS = step_warnings.declare(
+    "constant-loss", "the loss was bit-equal in the first three epochs"
+)
 
 
 @final
 class LearningWatch:
-    """A sink that looks at losses and weights where control is back in Python anyway."""
+    """A sink that looks at losses and weights at stops, where control is back in Python."""
 
     def __init__(self, task: Task, silenced: frozenset[str]) -> None:
         self._task, self._silenced = task, silenced
         self._optimizers: dict[str, keras.optimizers.Optimizer] = {}
         self._checksums: dict[str, tuple[int, ...]] = {}
-        """Of the weights before the first update, for each optimizer; empty once compared."""
+        """Of the weights of each optimizer before its first update; empty once compared."""
         self._is_new = False
         """Whether this run begins with untrained weights."""
         self._first_loss: float | None = None
         self._exploded_at: int | None = None
-        self._is_told = False
+        self._has_warned = False
         """Whether a mistake was named: its consequences are not named as well."""
         self._epoch_losses: list[float] = []
 
     def __call__(self, event: Event) -> None:
-        """Look at an event, and warn of what it shows."""
+        """Look at an event; warn of the mistake that it shows."""
         with step_warnings.silenced(self._silenced):
             match event:
                 case Trained():
                     self._look_at_loss(event)
-                    if not self._is_told:
+                    if not self._has_warned:
                         self._look_at_weights()
                 case EpochEnded():
                     self._look_at_epoch(event)
                 case Finished(reason="complete" | "stopped" | "left"):
-                    self._tell_explosion()
+                    self._warn_of_explosion()
                 case Started():
                     self._begin(event.step)
                 case _:
@@ -72,30 +87,30 @@ class LearningWatch:
             path: getattr(optimizer, "inner_optimizer", optimizer)
             for path, optimizer in optimizers(self._task).items()
         }
-        self._hold_weights()
+        self._store_checksums()
 
-    def _hold_weights(self) -> None:
-        """Hold what the weights are before the first update, as far as they are built.
+    def _store_checksums(self) -> None:
+        """Store checksums of the weights before the first update, as far as they are built.
 
         An eager step builds its optimizer when it runs: the first update has been made then.
         """
         for path, optimizer in self._optimizers.items():
-            # What has no weights to train is named when the step is traced, or by Keras.
+            # The trace, or Keras, names an optimizer without weights to train.
             is_built = optimizer.built and keras_optimizers.trained_by(optimizer)
             if path not in self._checksums and is_built and _updates(optimizer) <= 1:
                 self._checksums[path] = _checksums(optimizer)
 
     def _look_at_weights(self) -> None:
-        self._hold_weights()
+        self._store_checksums()
         for path, before in self._checksums.items():
             optimizer = self._optimizers[path]
             if before and _updates(optimizer) > UPDATES:
                 self._checksums[path] = ()
-                if _checksums(optimizer) == before and not self._is_told:
-                    self._tell_unchanged(path, optimizer)
+                if _checksums(optimizer) == before and not self._has_warned:
+                    self._warn_of_unchanged_weights(path, optimizer)
 
-    def _tell_unchanged(self, path: str, optimizer: keras.optimizers.Optimizer) -> None:
-        self._is_told = True
+    def _warn_of_unchanged_weights(self, path: str, optimizer: keras.optimizers.Optimizer) -> None:
+        self._has_warned = True
         rate = learning_rates({path: optimizer})["learning_rate"]
         names = [variable_name(v) for v in keras_optimizers.trained_by(optimizer)]
         listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
@@ -103,23 +118,23 @@ class LearningWatch:
         what = f"No weight{owner} changed in the first {UPDATES} updates"
         if rate < _NO_RATE:
             step_warnings.warn(
-                "zero-learning-rate",
+                _ZERO_LEARNING_RATE,
                 message(
                     f"{what}: the learning rate is {rate:g}.",
                     expected="updates that change the weights",
                     received=f"learning_rate={rate:g}; unchanged: {listed}",
-                    do="set the optimizer's learning_rate; look at the schedule or callback that "
+                    do="set the optimizer's learning_rate; check the schedule or callback that "
                     "sets it",
                 ),
             )
             return
         step_warnings.warn(
-            "zero-gradients",
+            _ZERO_GRADIENTS,
             message(
                 f"{what}: all gradients are exactly zero.",
                 expected="at least one gradient that is not zero",
                 received=f"learning_rate={rate:g}; unchanged: {listed}",
-                do="look at the last activation: a ReLU whose inputs are all negative or a "
+                do="check the last activation: a ReLU whose inputs are all negative or a "
                 "saturated sigmoid has no gradient; scale the inputs, or use another activation or "
                 "initializer; check that the loss is neither clipped nor rounded",
             ),
@@ -130,9 +145,7 @@ class LearningWatch:
         if loss is None:
             return
         if not np.isfinite(loss):
-            self._exploded_at = (
-                None  # NaN has a message of its own, or a callback that waits for it
-            )
+            self._exploded_at = None  # NaN has its own message, or a callback that waits for it
             return
         if self._first_loss is None:
             self._first_loss = loss
@@ -141,16 +154,16 @@ class LearningWatch:
         elif self._exploded_at is None:
             self._exploded_at = event.step
         elif event.step - self._exploded_at >= LASTING_STEPS:
-            self._tell_explosion()
+            self._warn_of_explosion()
 
-    def _tell_explosion(self) -> None:
-        if self._exploded_at is None or self._is_told:
+    def _warn_of_explosion(self) -> None:
+        if self._exploded_at is None or self._has_warned:
             return
-        self._is_told = True
+        self._has_warned = True
         rates = learning_rates(self._optimizers)
         listed = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
         step_warnings.warn(
-            "exploding-loss",
+            _EXPLODING_LOSS,
             message(
                 "The loss explodes: it is more than a million times its first value.",
                 expected="a loss that falls",
@@ -172,11 +185,11 @@ class LearningWatch:
             return
         self._epoch_losses.append(loss)
         is_constant = len(set(self._epoch_losses)) == 1 and loss != 0
-        if self._is_told or len(self._epoch_losses) < EPOCHS or not is_constant:
+        if self._has_warned or len(self._epoch_losses) < EPOCHS or not is_constant:
             return
-        self._is_told = True
+        self._has_warned = True
         step_warnings.warn(
-            "constant-loss",
+            _CONSTANT_LOSS,
             message(
                 f"The loss was exactly the same in the first {EPOCHS} epochs.",
                 expected="a loss that changes with the weights",
@@ -199,7 +212,7 @@ def _updates(optimizer: keras.optimizers.Optimizer) -> int:
 def _checksums(optimizer: keras.optimizers.Optimizer) -> tuple[int, ...]:
     """Return a checksum of every weight: holding copies of them would take their memory again."""
     held = [v for part in keras_optimizers.trained_by(optimizer) for v in variables.variables(part)]
-    # Halves are too coarse to tell a small update from none.
+    # Half precision is too coarse to distinguish a small update from none.
     if not all(v.dtype in (tf.float32, tf.float64) for v in held):
         return ()
     return tuple(zlib.crc32(variables.replicas(v)[0].numpy().tobytes()) for v in held)

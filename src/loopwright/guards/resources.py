@@ -1,4 +1,4 @@
-"""Resources of a traced step that are no variables: queues, tables, iterators, writers."""
+"""Resources of a traced step other than variables: queues, tables, iterators, writers."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,30 +21,30 @@ _READS = frozenset(
         "LookupTableExportV2",
     ]
 )
-"""Operations that leave a resource as it is. A table that is only read is part of the program."""
+"""Operations that do not change a resource. A table that is only read is part of the program."""
 _OUTPUT_ONLY = ("Write", "FlushSummaryWriter", "CloseSummaryWriter", "CreateSummary", "ImportEvent")
-"""How operations on summary writers begin: nothing that they write comes back into the step."""
+"""Prefixes of operations on summary writers: the step never reads what they write."""
 _LOCAL = ("Anonymous", "Dummy", "TensorArray", "Stack", "SummaryWriter", "Placeholder")
-"""How operations begin that make a resource for one step, an empty one, or a writer."""
+"""Prefixes of operations that make a resource for one step, an empty one, or a writer."""
 _PASSES = frozenset(["Identity", "IdentityN", "Switch", "RefSwitch", "Merge", "Enter", "Exit"])
 
 
 @dataclass(frozen=True)
 class Resource:
-    """Something with a state of its own that a step uses, and no checkpoint of variables holds."""
+    """Something with a state of its own that a step uses and no checkpoint saves."""
 
     handle: Any
-    """Its eager handle; None if the step makes it itself."""
+    """Its eager handle; None if the step creates it."""
     made_by: str
-    """The operation that makes it; empty if it comes from outside."""
+    """The operation that creates it; empty if it comes from outside."""
     operations: frozenset[str]
-    """What the step does with it."""
+    """The types of operations that use it."""
     place: str
-    """The person's line, as the end of a sentence."""
+    """The line of the step, as the end of a sentence."""
 
     @property
     def is_changed(self) -> bool:
-        """Whether the step may change it: whatever is not known to read or to write out does."""
+        """Return whether the step may change it: any operation not known to leave it unchanged."""
         is_dataset = self.handle is not None and self.handle.dtype == tf.variant
         return bool(self.made_by) or is_dataset or any(map(_changes, self.operations))
 
@@ -54,7 +54,7 @@ def _changes(operation: str) -> bool:
 
 
 def touched(graph: Any) -> tuple[Resource, ...]:
-    """Return every resource that a graph and its functions use, by their handles."""
+    """Return every resource that a graph and its functions use."""
     uses: dict[Any, set[str]] = {}
     places: dict[Any, str] = {}
     outside: dict[Any, Any] = {}
@@ -95,18 +95,18 @@ def _is_handle(tensor: Any) -> bool:
 
 
 def _is_variable(handle: Any) -> bool:
-    """Variables know the dtype and shape of what they hold; queues and tables do not."""
+    """Return whether a handle is a variable's: it has the dtype and shape of its value."""
     return getattr(handle, "_handle_data", None) is not None
 
 
 def require_saved(title: str, resources: Iterable[Resource], task: object) -> None:
-    """Raise if a step changes what no checkpoint holds."""
+    """Raise if a step changes a resource: no checkpoint holds it."""
     changed = [resource for resource in resources if resource.is_changed]
     if changed:
         raise StepError(
             message(
                 f"{title} uses a state that no checkpoint holds{changed[0].place}: "
-                "a resumed run would compute other numbers.",
+                "a resumed run would compute different numbers.",
                 expected="variables, keras.random.SeedGenerator or tf.random.Generator as state",
                 received=described(changed, task),
                 do="keep the values in a tf.Variable of the task (a ring buffer: "
@@ -119,7 +119,7 @@ def require_saved(title: str, resources: Iterable[Resource], task: object) -> No
 def require_separate(
     title: str, tested: Iterable[Resource], trained: Iterable[Resource], task: object
 ) -> None:
-    """Raise if a test step changes what the train step uses: validation would disturb training."""
+    """Raise if a test step changes a resource of the train step: it would affect training."""
     used = {id(resource.handle) for resource in trained if resource.handle is not None}
     shared = [r for r in tested if r.is_changed and id(r.handle) in used]
     if shared:
@@ -127,21 +127,21 @@ def require_separate(
             message(
                 f"{title} changes a state that train_step uses{shared[0].place}: "
                 "validation would change the training.",
-                expected="a test_step that leaves queues and tables of the training as they are",
+                expected="a test_step that does not change queues and tables of the training",
                 received=described(shared, task),
                 do="use a queue or table of its own in test_step, or variables of the task, which "
-                "are put back after validation",
+                "are restored after validation",
             )
         )
 
 
 def require_skippable(title: str, resources: Iterable[Resource], task: object) -> None:
-    """Raise if a step changes what cannot be put back when it is skipped."""
+    """Raise if a step changes a resource, which cannot be restored when the step is skipped."""
     changed = [resource for resource in resources if resource.is_changed]
     if changed:
         raise StepError(
             message(
-                f"{title} changes a state that a skipped step cannot put back{changed[0].place}.",
+                f"{title} changes a state that a skipped step cannot restore{changed[0].place}.",
                 expected='variables of the task as state, with on_nan="skip"',
                 received=described(changed, task),
                 do='keep the values in a tf.Variable of the task, or pass on_nan="raise"',
@@ -157,7 +157,7 @@ def described(resources: Iterable[Resource], task: object) -> str:
 def _described(resource: Resource, task: object) -> str:
     used = ", ".join(sorted(resource.operations))
     if resource.made_by:
-        return f"{resource.made_by}, made inside the step" + (f" ({used})" if used else "")
+        return f"{resource.made_by}, created inside the step" + (f" ({used})" if used else "")
     owner = next(_owners(task, "self", resource.handle, set()), None)
     if owner is None:
         return f"a resource that is not an attribute of the task ({used})"
@@ -169,7 +169,7 @@ _MOST_LOOKED_AT = 20_000
 
 
 def _owners(value: Any, path: str, handle: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Objects below a task that hold this handle, with their paths."""
+    """Yield the objects below a task that hold this handle, with their paths."""
     pending = [(value, path)]
     while pending and len(seen) < _MOST_LOOKED_AT:
         value, path = pending.pop(0)

@@ -4,8 +4,18 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from loopwright.compat.error_messages import own_lines
 from loopwright.compat.random_calls import Line
+from loopwright.errors import message
+from loopwright.step_warnings import declare, warn
+from loopwright.task.task import Task, owner
+
+_PYTHON_SIDE_EFFECT = declare(
+    "python-side-effect",
+    "`print`, `append` or a Python counter in a compiled step runs once, while tracing",
+)
 
 _LOGGING = frozenset(["debug", "info", "warning", "error", "exception"])
 _SYMBOLS = frozenset(["dtype", "name", "shape"])
@@ -13,7 +23,7 @@ _SYMBOLS = frozenset(["dtype", "name", "shape"])
 
 
 @dataclass(frozen=True)
-class SideEffect:
+class _SideEffect:
     """A statement that runs once, and where it is."""
 
     kind: str
@@ -21,19 +31,50 @@ class SideEffect:
     place: str
 
 
-def side_effects(
+def check_side_effects(title: str, task: Task, step: Any) -> None:
+    """Warn of Python statements in a step that is compiled: they run while it is traced."""
+    source = owner(task)
+    numbers = [name for name, value in vars(source).items() if isinstance(value, int | float)]
+
+    def methods(name: str, inherited: bool) -> list[Line]:
+        found = [vars(kind)[name] for kind in type(source).__mro__ if name in vars(kind)]
+        chosen = found[1:] if inherited else found[:1]
+        return [line for function in chosen for line in own_lines(function)]
+
+    for effect in _side_effects(own_lines(step), numbers, methods)[:1]:
+        what, instead = _KINDS[effect.kind]
+        text = message(
+            f"{title} {what}{effect.place}: Python runs once, while the step is traced.",
+            expected="TensorFlow operations for what should happen in each step",
+            received="a Python statement with an effect outside the step",
+            do=f'{instead}; or run Python in each step with plan="eager"',
+        )
+        warn(_PYTHON_SIDE_EFFECT, text)
+
+
+_KINDS = {
+    "print": ("prints with Python", "use tf.print(...)"),
+    "append": (
+        "appends a symbolic tensor to a list",
+        "return the value by name, and read it from the history or in a callback",
+    ),
+    "count": ("counts with a Python number", "count with self.step or a tf.Variable"),
+}
+
+
+def _side_effects(
     lines: Iterable[Line],
-    numbers: Iterable[str] = (),
-    methods: Callable[[str, bool], Iterable[Line]] = lambda name, inherited: (),
-) -> list[SideEffect]:
+    numbers: Iterable[str],
+    methods: Callable[[str, bool], Iterable[Line]],
+) -> list[_SideEffect]:
     """Return the side effects of the functions that begin in these lines, and of those they call.
 
     `numbers` are the attributes of `self` that hold a Python number; `methods(name, inherited)`
-    tells where a method of `self`, or of `super()`, begins. Functions are followed inside their
-    file. Code under `if tf.executing_eagerly():` and inner functions, which TensorFlow may call in
-    each step, are left out.
+    gives the lines where a method of `self`, or of `super()`, begins. Functions are followed
+    inside their file. Code under `if tf.executing_eagerly():` and inner functions, which
+    TensorFlow may call in each step, are left out.
     """
-    known, found, seen = frozenset(numbers), list[SideEffect](), set[Line]()
+    known, found, seen = frozenset(numbers), list[_SideEffect](), set[Line]()
     pending = list(lines)
     while pending:
         line = pending.pop(0)
@@ -47,7 +88,7 @@ def side_effects(
                 if kind:
                     place = f'file "{Path(line.file).name}", line {node.lineno}'
                     text = code[node.lineno - 1].strip()
-                    found.append(SideEffect(kind, f" ({place}: {text})"))
+                    found.append(_SideEffect(kind, f" ({place}: {text})"))
                 match node:
                     case ast.Call(func=ast.Name(id=name)) if name in functions:
                         pending.append(Line(line.file, functions[name]))

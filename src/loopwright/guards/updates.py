@@ -1,146 +1,258 @@
-"""Which variables a step updates: none of those to train, or one by two optimizers."""
+"""What a step trains: in which mode, how often, by which optimizer, from which loss."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from loopwright.compat import tensorflow_internals
+from loopwright.compat import keras_internals, tensorflow_internals
 from loopwright.compat.error_messages import shape_text, variable_name
-from loopwright.compat.keras_optimizers import Applied
 from loopwright.errors import message
 from loopwright.guards.constants import uses_array
-from loopwright.step_warnings import warn
-from loopwright.task import variables as state
-from loopwright.task.dataflow import flow
+from loopwright.guards.guard import Finding, Guard, listed
+from loopwright.guards.trace import StepTrace
+from loopwright.step_warnings import declare
+from loopwright.task import dataflow, metric_updates, variables
+from loopwright.task.task import owner
 
-_MOST_NAMED = 3
+MOST_UPDATES = 10
+"""Fewer updates by one optimizer in a step may be an inner loop; so many are epochs."""
+
+_INFERENCE_MODE = declare("inference-mode", "a model is trained and called without `training=True`")
+_UNROLLED_LOOP = declare("unrolled-loop", "a Python loop makes the same update many times")
+_SHARED_VARIABLES = declare("shared-variables", "two optimizers update the same variable")
+_UNREDUCED_LOSS = declare("unreduced-loss", "`minimize` gets a loss with one value per example")
+_CONSTANT_LOSS = declare(
+    "constant-loss",
+    "the returned loss depends on no variable, or the minimized one not on the batch",
+)
+_NO_UPDATE = declare("no-update", "a train step changes no trainable variable")
 
 
-def check_updated(title: str, task: Any, graph: Any) -> None:
-    """Warn of a train step that changes no trainable variable, though there is an optimizer."""
-    written = tensorflow_internals.written_handles(graph)
-    parts = [part.value for part in state.parts(task)]
-    optimizers = [part for part in parts if isinstance(part, keras.optimizers.Optimizer)]
-    optimizers += [part.optimizer for part in parts if getattr(part, "optimizer", None) is not None]
-    trainable = [v for part in parts for v in _trainable(part)]
-    if written is None or not optimizers or not trainable:
+def _inference_mode(trace: StepTrace) -> Iterator[Finding]:
+    if not trace.is_train:
         return
-    handles = {id(own.handle) for v in trainable for own in state.replicas(v)}
-    if not handles & written:
-        warn(
-            "no-update",
-            message(
-                f"{title} updates no trainable variable: the loss will stay the same.",
-                expected="an update in each step",
-                received=f"{len(trainable)} trainable variables and "
-                f"{type(optimizers[0]).__name__}, which is not applied",
-                do="call self.minimize(loss, model, optimizer, tape); in a Keras model "
-                "self.optimizer.apply(gradients, self.trainable_variables)",
-            ),
+    observed = trace.observed
+    updates = [*observed.requested, *observed.updates]
+    trained_ids = {id(variable) for _, updated in updates for variable in updated}
+    called = observed.called.layers
+    given = {id(layer) for layer, training in called if training is not None}
+    for layer in {id(layer): layer for layer, _ in called}.values():
+        is_trained = any(id(v) in trained_ids for v in layer.trainable_variables)
+        idle = [inner.name for inner in _with_modes(layer)]
+        if is_trained and idle and id(layer) not in given:
+            text = message(
+                f"The step calls {layer.name!r} without training=True: dropout and batch norm "
+                "are in inference mode while training.",
+                received=f"inference mode for {', '.join(idle)}",
+                do="write model(x, training=True) in train_step, or False if that is intended",
+            )
+            yield Finding(text, _INFERENCE_MODE)
+
+
+def _with_modes(layer: keras.Layer) -> list[keras.Layer]:
+    """Return the layers in it, and itself, that behave differently while training."""
+    rates = ("rate", "stddev", "dropout", "recurrent_dropout")
+    return [
+        inner
+        for inner in keras_internals.layers_in(layer)
+        if inner.trainable
+        and (
+            isinstance(inner, keras.layers.BatchNormalization)
+            or any(_is_positive(getattr(inner, rate, 0)) for rate in rates)
         )
+    ]
 
 
-def _trainable(part: Any) -> list[Any]:
-    """The trainable `tf.Variable`s of a part of a task."""
-    if isinstance(part, keras.Layer):
-        return [variable.value for variable in part.trainable_variables]
-    if isinstance(part, keras.Variable | tf.Variable) and part.trainable:
-        return state.variables(part)
-    return []
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and value > 0
 
 
-def check_optimizers(title: str, updates: Sequence[tuple[Any, Sequence[Any]]]) -> None:
-    """Warn of a variable that two optimizers update in one step."""
+def _unrolled_loop(trace: StepTrace) -> Iterator[Finding]:
+    """A Python loop over updates is unrolled while the step is traced."""
+    if not trace.is_train:
+        return
+    # The same updates, noted in two places: `minimize`, and the optimizer.
+    counts = [
+        Counter((id(optimizer), *map(id, updated)) for optimizer, updated in updates)
+        for updates in (trace.observed.requested, trace.observed.updates)
+    ]
+    most = max((n for counted in counts for n in counted.values()), default=0)
+    most //= trace.replicas if trace.is_compiled else 1
+    if most >= MOST_UPDATES:
+        text = message(
+            f"{trace.title} makes the same update {most} times: a Python loop was unrolled {most} "
+            "times at trace time.",
+            expected="one update for each batch",
+            received=f"{most} updates of the same variables by one optimizer",
+            do=f"leave epochs to fit(..., epochs={most}); for several updates on one batch "
+            f"write `for _ in tf.range({most}):`",
+        )
+        yield Finding(text, _UNROLLED_LOOP)
+
+
+def _shared_variables(trace: StepTrace) -> Iterator[Finding]:
+    if not trace.is_train:
+        return
     owners: dict[int, Any] = {}
     shared: dict[int, tuple[Any, Any, Any]] = {}
-    for optimizer, variables in updates:
-        for variable in variables:
+    for optimizer, updated in trace.observed.updates or trace.observed.requested:
+        for variable in updated:
             first = owners.setdefault(id(variable), optimizer)
             if first is not optimizer:
                 shared.setdefault(id(variable), (variable, first, optimizer))
     if shared:
-        variable, first, second = next(iter(shared.values()))
+        _, first, second = next(iter(shared.values()))
         names = [variable_name(v) for v, _, _ in shared.values()]
-        more = len(names) - _MOST_NAMED
-        listed = ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         count = "a variable" if len(names) == 1 else f"{len(names)} variables"
-        warn(
-            "shared-variables",
-            message(
-                f"{title} updates {count} with two optimizers: {listed}.",
-                expected="one optimizer for each variable",
-                received=f"{type(first).__name__} and {type(second).__name__}",
-                do="give each optimizer the variables of its own model only; for two losses add "
-                "them up, and minimize their sum",
-            ),
+        text = message(
+            f"{trace.title} updates {count} with two optimizers: {listed(names, 3)}.",
+            expected="one optimizer for each variable",
+            received=f"{type(first).__name__} and {type(second).__name__}",
+            do="give each optimizer the variables of its own model only; for two losses add "
+            "them up, and minimize their sum",
         )
+        yield Finding(text, _SHARED_VARIABLES)
 
 
-def check_loss(
-    title: str,
-    outputs: Mapping[str, Any],
-    graph: Any,
-    placeholders: Sequence[Any],
-    applied: Sequence[Applied],
-) -> None:
-    """Warn of a loss that stays the same: returned from no variable, or trained without a batch."""
-    if not applied:
-        return
-    reported = outputs.get("loss") if isinstance(outputs, Mapping) else None
-    tensors = [t for t in tf.nest.flatten(reported) if getattr(t, "graph", None) is graph]
-    if tensors:
-        weights = [t for op in graph.get_operations() for t in op.outputs if t.dtype == tf.resource]
-        reached = flow(graph, weights)
-        if not any(tensor.name in reached for tensor in tensors):
-            warn(
-                "constant-loss",
-                message(
-                    f"{title} returns a 'loss' that does not depend on any variable.",
-                    expected="the loss from which the gradients were taken",
-                    received="a tensor computed from the batch and constants only",
-                    do='return {"loss": loss} with the loss that is minimized',
-                ),
-            )
-    gradients = [
-        g for update in applied for g in tf.nest.flatten(update.gradients) if g is not None
-    ]
-    gradients = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-    if placeholders and all(getattr(g, "graph", None) is graph for g in gradients):
-        reached = flow(graph, placeholders, through={op.type for op in graph.get_operations()})
-        # A loss of weights alone may be meant; examples from outside hardly are.
-        is_fixed = not any(gradient.name in reached for gradient in gradients)
-        if is_fixed and uses_array(graph):
-            warn(
-                "constant-loss",
-                message(
-                    f"{title} minimizes a loss that does not depend on the batch: every step makes "
-                    "the same update.",
-                    expected="a loss computed from the step's `batch` argument",
-                    received="gradients that do not depend on the batch",
-                    do="take inputs and labels from `batch`, not from a variable outside the step",
-                ),
-            )
-
-
-def check_reduced(title: str, gradients: Sequence[tuple[Any, Any]]) -> None:
-    """Warn of a loss with one value for each example: its gradient is that of their sum."""
-    for target, sources in gradients:
+def _unreduced_loss(trace: StepTrace) -> Iterator[Finding]:
+    """The gradient of a loss with one value for each example is that of their sum."""
+    if not trace.is_train or trace.is_compiled:
+        return  # Keras' own examples sum, with weights for each example
+    for target, sources in trace.observed.gradients:
         kinds = keras.Variable | tf.Variable
         if not all(isinstance(source, kinds) for source in tf.nest.flatten(sources)):
             continue  # derivatives of a model's output by its input
         for loss in tf.nest.flatten(target):
             shape = tf.TensorShape(getattr(loss, "shape", []))
             if shape.rank and shape.num_elements() != 1:
-                warn(
-                    "unreduced-loss",
-                    message(
-                        f"{title} minimizes a loss of shape {shape_text(shape)}: its gradient is "
-                        "that of the sum, and grows with the batch size.",
-                        expected="one number",
-                        received=f"a loss of shape {shape_text(shape)}",
-                        do="reduce it first: tf.reduce_mean(loss)",
-                    ),
+                text = message(
+                    f"{trace.title} minimizes a loss of shape {shape_text(shape)}: its gradient is "
+                    "that of the sum, and grows with the batch size.",
+                    expected="one number",
+                    received=f"a loss of shape {shape_text(shape)}",
+                    do="reduce it first: tf.reduce_mean(loss)",
                 )
+                yield Finding(text, _UNREDUCED_LOSS)
                 return
+
+
+def _constant_loss(trace: StepTrace) -> Iterator[Finding]:
+    """A loss stays the same if it is returned from no variable, or trained without the batch."""
+    graph, applied = trace.graph, trace.observed.applied
+    if not trace.is_train or trace.replicas > 1 or not applied:
+        return
+    reported = trace.outputs.get("loss") if isinstance(trace.outputs, Mapping) else None
+    tensors = [t for t in tf.nest.flatten(reported) if getattr(t, "graph", None) is graph]
+    if tensors:
+        reached = dataflow.flow(graph, dataflow.resources(graph))
+        if not any(tensor.name in reached for tensor in tensors):
+            text = message(
+                f"{trace.title} returns a 'loss' that does not depend on any variable.",
+                expected="the loss from which the gradients were taken",
+                received="a tensor computed from the batch and constants only",
+                do='return {"loss": loss} with the loss that is minimized',
+            )
+            yield Finding(text, _CONSTANT_LOSS)
+    gradients = [
+        g for update in applied for g in tf.nest.flatten(update.gradients) if g is not None
+    ]
+    gradients = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+    if trace.batch and all(getattr(g, "graph", None) is graph for g in gradients):
+        every_kind = {op.type for op in graph.get_operations()}
+        reached = dataflow.flow(graph, trace.batch, through=every_kind)
+        # A loss of weights alone may be intended; examples from outside hardly are.
+        is_fixed = not any(gradient.name in reached for gradient in gradients)
+        if is_fixed and uses_array(graph):
+            text = message(
+                f"{trace.title} minimizes a loss that does not depend on the batch: every step "
+                "makes the same update.",
+                expected="a loss computed from the step's `batch` argument",
+                received="gradients that do not depend on the batch",
+                do="take inputs and labels from `batch`, not from a variable outside the step",
+            )
+            yield Finding(text, _CONSTANT_LOSS)
+
+
+def _no_update(trace: StepTrace) -> Iterator[Finding]:
+    if not trace.is_train or trace.observed.requested:
+        return
+    written = tensorflow_internals.written_handles(trace.graph)
+    parts = [part.value for part in variables.parts(trace.task)]
+    optimizers = [part for part in parts if isinstance(part, keras.optimizers.Optimizer)]
+    optimizers += [part.optimizer for part in parts if getattr(part, "optimizer", None) is not None]
+    trainable = [v for part in parts for v in _trainable(part)]
+    if written is None or not optimizers or not trainable:
+        return
+    handles = {id(own.handle) for v in trainable for own in variables.replicas(v)}
+    if not handles & written:
+        text = message(
+            f"{trace.title} updates no trainable variable: the loss will stay the same.",
+            expected="an update in each step",
+            received=f"{len(trainable)} trainable variables and "
+            f"{type(optimizers[0]).__name__}, which is not applied",
+            do="call self.minimize(loss, model, optimizer, tape); in a Keras model "
+            "self.optimizer.apply(gradients, self.trainable_variables)",
+        )
+        yield Finding(text, _NO_UPDATE)
+
+
+def _trainable(part: Any) -> list[Any]:
+    """Return the trainable `tf.Variable`s of a part of a task."""
+    if isinstance(part, keras.Layer):
+        return [variable.value for variable in part.trainable_variables]
+    if isinstance(part, keras.Variable | tf.Variable) and part.trainable:
+        return variables.variables(part)
+    return []
+
+
+def _idle_metrics(trace: StepTrace) -> Iterator[Finding]:
+    """Keras reports what the step returns: of a metric without updates, its initial value."""
+    if not trace.is_compiled:
+        return  # the metrics of a task are reported by the trainer, which names idle ones
+    metrics = trace.task.metrics
+    if any(keras_internals.without_values(metric) for metric in metrics):
+        yield Finding(
+            message(
+                f"{trace.title} does not update the metrics that the model was compiled with.",
+                expected="a step that updates them, or compile() without metrics",
+                received="compile(metrics=...), and no call of compute_metrics",
+                do="call self.compute_metrics(x, y, y_pred) in the step, or leave metrics out of "
+                "compile",
+            )
+        )
+    written = tensorflow_internals.written_handles(trace.graph)
+    if written is None or not isinstance(trace.outputs, Mapping):
+        return
+    for metric in metrics:
+        handles, returned = metric_updates.handles(metric), trace.outputs.get(metric.name)
+        if not handles or handles & written or returned is None:
+            continue
+        if keras_internals.is_loss_tracker(metric, owner(trace.task)):
+            continue
+        read = tensorflow_internals.captures_of(trace.graph, handles)
+        if returned.name in dataflow.flow_in_sight(trace.graph, read):
+            text = message(
+                f"{trace.title} returns the metric {metric.name!r} without an update: its value "
+                "stays the same.",
+                do=f"call update_state of {metric.name!r} in the step, or leave it out of what "
+                "the step returns",
+            )
+            yield Finding(text, metric_updates.IDLE_METRIC)
+
+
+GUARDS = [
+    Guard(_inference_mode, (_INFERENCE_MODE,)),
+    Guard(_unrolled_loop, (_UNROLLED_LOOP,)),
+    Guard(_shared_variables, (_SHARED_VARIABLES,)),
+    Guard(_unreduced_loss, (_UNREDUCED_LOSS,)),
+    Guard(_constant_loss, (_CONSTANT_LOSS,)),
+    Guard(_no_update, (_NO_UPDATE,)),
+    Guard(
+        _idle_metrics,
+        (metric_updates.IDLE_METRIC,),
+        refuses=("does not update the metrics that the model was compiled with",),
+    ),
+]

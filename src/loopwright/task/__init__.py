@@ -1,5 +1,7 @@
-"""What a person writes, and what can be known of it before it runs.
+"""Tasks: what users write, and what can be known about it without running it.
 
-Task, Supervised and a compiled Keras model; variables by name, gradients, scheduled numbers, and
-the guards that look at a traced step. Nothing here runs a step or reads data.
+Task, Supervised and compiled Keras models; variables by name, gradients, scheduled numbers, and
+the context of a running step. Never runs a step, reads data or writes files.
+
+Open to others: all files.
 """

@@ -5,54 +5,34 @@ from typing import Any
 
 ELEMENTWISE = frozenset(
     [
-        "Add",
-        "AddV2",
-        "Sub",
-        "Mul",
-        "RealDiv",
-        "DivNoNan",
-        "SquaredDifference",
-        "Maximum",
-        "Minimum",
-        "Pow",
-        "Equal",
-        "NotEqual",
-        "Greater",
-        "GreaterEqual",
-        "Less",
-        "LessEqual",
-        "LogicalAnd",
-        "LogicalOr",
+        *("Add", "AddV2", "Sub", "Mul", "RealDiv", "DivNoNan", "SquaredDifference", "Pow"),
+        *("Maximum", "Minimum", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less"),
+        *("LessEqual", "LogicalAnd", "LogicalOr"),
     ]
 )
-
-
 _SIZES = frozenset(["Shape", "ShapeN", "Size", "Rank"])
-
-
-# Some of their outputs may depend on what others of them do not.
+# One output of these may depend on inputs that another output does not depend on.
 _CALLS = frozenset(
     [
-        "If",
-        "StatelessIf",
-        "Case",
-        "StatelessCase",
-        "While",
-        "StatelessWhile",
-        "PartitionedCall",
-        "StatefulPartitionedCall",
+        *("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"),
+        *("PartitionedCall", "StatefulPartitionedCall"),
     ]
 )
 
 
 def flow_in_sight(graph: Any, sources: Iterable[Any]) -> set[str]:
-    """As `flow`, but not through branches, loops and functions, which mix what they are given."""
+    """Return what `flow` does, but not through branches, loops and functions, which mix inputs."""
     kinds = {op.type for op in graph.get_operations()}
     return flow(graph, sources, through=kinds - _CALLS - _SIZES)
 
 
+def resources(graph: Any) -> list[Any]:
+    """Return the variables, as the graph sees them: every tensor that is a handle."""
+    return [t for op in graph.get_operations() for t in op.outputs if t.dtype == "resource"]
+
+
 def flow(graph: Any, sources: Iterable[Any], through: Iterable[str] | None = None) -> set[str]:
-    """The names of all tensors whose values, not just their sizes, depend on the sources."""
+    """Return the names of all tensors whose values, not just sizes, depend on the sources."""
     reached = {tensor.name for tensor in sources}
     for op in graph.get_operations():
         passes = op.type not in _SIZES if through is None else op.type in through

@@ -1,4 +1,4 @@
-"""Does the tape tell the truth? Its gradients against central differences."""
+"""Check gradients of the tape against central differences."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from loopwright.compat.error_messages import variable_name
 from loopwright.errors import ConfigurationError, StepError, message
 
 _SMALLEST_PART = 1e-4
-"""Of the largest derivative of a variable: smaller ones are compared on this scale."""
+"""Fraction of a variable's largest derivative: smaller ones are compared on this scale."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class CheckedVariable:
 
     @property
     def relative_error(self) -> float:
-        """The worst of all elements; infinite where a derivative is NaN."""
+        """Return the largest error of all elements; infinite if a derivative is NaN."""
         tape = np.zeros_like(self.numeric) if self.tape is None else self.tape
         size = np.maximum(np.abs(tape), np.abs(self.numeric))
-        # An element near zero has no relative error to speak of.
+        # An element near zero has no meaningful relative error.
         size = np.maximum(size, _SMALLEST_PART * np.max(size, initial=0.0))
         error = np.abs(tape - self.numeric) / np.where(size > 0, size, 1.0)
         return float(np.max(np.where(np.isfinite(error), error, np.inf), initial=0.0))
@@ -37,20 +37,20 @@ class CheckedVariable:
 
 @dataclass(frozen=True)
 class GradientReport:
-    """What `check_gradients` found."""
+    """The result of `check_gradients`."""
 
     variables: tuple[CheckedVariable, ...]
     dtype: str
-    """In which the differences were taken: float64 can tell much more than float32."""
+    """The dtype of the differences: float64 is much more precise than float32."""
 
     @property
     def worst(self) -> CheckedVariable:
-        """The variable with the largest relative error."""
+        """Return the variable with the largest relative error."""
         return max(self.variables, key=lambda checked: checked.relative_error)
 
     @property
     def without_gradient(self) -> tuple[str, ...]:
-        """The names of the variables for which the tape gave None."""
+        """Return the names of the variables for which the tape returned None."""
         return tuple(checked.name for checked in self.variables if checked.tape is None)
 
     def __str__(self) -> str:
@@ -64,12 +64,12 @@ class GradientReport:
 def check_gradients(
     fn: Callable[..., Any], variables: Sequence[Any], *, most_elements: int = 100
 ) -> GradientReport:
-    """Compares what the tape says of `fn` with central differences.
+    """Compare the gradients of `fn` from the tape with central differences.
 
     `fn` takes as many arguments as there are variables, or none and reads the variables itself.
-    Variables are numbers, arrays, tensors or variables. Given as arguments they are float64 if
-    `fn` allows it; a variable that `fn` reads itself keeps its type, is changed in turn, and put
-    back. Of a large variable `most_elements` are tried, spread over it.
+    Variables are numbers, arrays, tensors or variables. Passed as arguments they are float64 if
+    `fn` allows it; a variable that `fn` reads itself keeps its type, is changed and then restored.
+    Of a large variable `most_elements` are checked, spread over it.
 
     >>> report = check_gradients(lambda a, b: 3 * a**2 + 2 * a * b, [5.0, 3.0])
     >>> [round(float(v.tape[0]), 3) for v in report.variables], report.worst.relative_error < 1e-8
@@ -79,7 +79,7 @@ def check_gradients(
     if not given:
         raise ConfigurationError(
             message(
-                "There is nothing to check.",
+                "Nothing to check: no variables were given.",
                 expected="at least one variable",
                 received="an empty list",
                 do="pass the variables, for instance model.trainable_variables",
@@ -93,13 +93,13 @@ def check_gradients(
     try:
         return _checked(_Point(fn, (tf.float64,) * len(given)), labels, given, most_elements)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
-        # Something in `fn` is float32: a constant, a layer, a variable of its own.
+        # Something in `fn` is float32: a constant, a layer, one of its own variables.
         return _checked(_Point(fn, tuple(map(_own_dtype, given))), labels, given, most_elements)
 
 
 @dataclass(frozen=True)
 class _Point:
-    """A function, and how it gets its variables."""
+    """A function, and how it gets its variables: as arguments, or by reading them."""
 
     fn: Callable[..., Any]
     dtypes: tuple[tf.DType, ...]
@@ -107,7 +107,7 @@ class _Point:
     """The variables that `fn` reads itself."""
 
     def output(self, values: Sequence[np.ndarray], tape: tf.GradientTape | None = None) -> Any:
-        """What `fn` gives for these values, and what the tape has watched."""
+        """Return the output of `fn` for these values, and what the tape has watched."""
         tensors = [tf.constant(v, d) for v, d in zip(values, self.dtypes, strict=True)]
         for variable, tensor in zip(self.read, tensors, strict=False):
             variable.assign(tensor)
@@ -117,7 +117,7 @@ class _Point:
         return tf.convert_to_tensor(output), list(map(_tensor_or_variable, self.read)) or tensors
 
     def array(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """What `fn` gives, for differences."""
+        """Return the output of `fn` as an array, for differences."""
         return np.asarray(self.output(values)[0], np.float64)
 
 
@@ -144,10 +144,10 @@ def _checked(
 def _derivatives(
     point: _Point, start: list[np.ndarray], index: int, gradient: Any, most_elements: int
 ) -> tuple[np.ndarray | None, np.ndarray]:
-    """By the tape, and by differences, of the same elements."""
+    """Return the derivatives of the same elements, by the tape and by differences."""
     value, dtype = start[index], point.dtypes[index].as_numpy_dtype
     places = np.unique(np.linspace(0, value.size - 1, min(value.size, most_elements)).astype(int))
-    # The step at which rounding and curvature spoil a central difference least.
+    # The step at which rounding and curvature distort a central difference least.
     step = float(np.finfo(dtype).eps) ** (1 / 3)
 
     def moved(place: int, by: float) -> tuple[np.ndarray, float]:
@@ -158,8 +158,8 @@ def _derivatives(
 
     def slope(place: int) -> float:
         (above, right), (below, left) = moved(place, step), moved(place, -step)
-        # Differences first: those of sums would drown in the rounding of large sums.
-        with np.errstate(invalid="ignore"):  # what is not a number is told by the report
+        # Differences first: those of large sums would be lost in rounding.
+        with np.errstate(invalid="ignore"):  # the report shows NaN
             return float(np.sum(_weights(above.shape) * (above - below))) / (right - left)
 
     numeric = np.array([slope(place) for place in places])
@@ -169,7 +169,7 @@ def _derivatives(
 
 
 def _weights(shape: Any) -> np.ndarray:
-    """Sums up an output of many elements so that mistakes in them do not cancel out."""
+    """Return weights to sum up an output so that errors of its elements do not cancel out."""
     size = int(np.prod(tuple(shape)))
     return np.reshape(1.0 if size == 1 else 1.0 + 0.5 * np.cos(np.arange(size)), tuple(shape))
 
@@ -179,16 +179,16 @@ def _require_repeatable(point: _Point, start: list[np.ndarray]) -> None:
     if not np.array_equal(first, again, equal_nan=True):
         raise StepError(
             message(
-                "The function gives another value when it is called again.",
+                "The function returns a different value when it is called again.",
                 expected="a function of its variables and nothing else",
                 received=f"a difference of {np.max(np.abs(first - again)):.2g}",
-                do="leave out what is random or counts: call layers with training=False",
+                do="remove random numbers and counters: call layers with training=False",
             )
         )
 
 
 def _argument_names(fn: Callable[..., Any]) -> list[str]:
-    """What has to be passed to a function; empty if it is called without anything."""
+    """Return the names of the required arguments of a function."""
     kinds = inspect.Parameter
     parameters = inspect.signature(fn).parameters.values()
     return [
@@ -203,7 +203,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def _labels(given: Sequence[Any]) -> list[str]:
-    """The names of variables; by their places where names do not tell them apart."""
+    """Return the names of variables, with their positions if names are not unique."""
     names = [variable_name(v) if hasattr(v, "assign") else f"[{i}]" for i, v in enumerate(given)]
     return [n if names.count(n) == 1 else f"{n}[{i}]" for i, n in enumerate(names)]
 

@@ -1,29 +1,26 @@
 """From gradients to updated variables: scale, weigh, reduce, transform, accumulate, clip, apply."""
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from loopwright.compat import keras_optimizers, tensorflow_internals
-from loopwright.compat.error_messages import (
-    variable_name,
-)
+from loopwright.compat.error_messages import variable_name
 from loopwright.errors import ConfigurationError, StepError, message
-from loopwright.step_warnings import warn
-from loopwright.task import watching
+from loopwright.step_warnings import declare, warn
+from loopwright.task import context
+
+_NO_GRADIENT = declare("no-gradient", "a variable given to `minimize` has no gradient")
 
 Transform = Callable[[list[Any], list[Any]], Sequence[Any]]
 """(gradients, variables) -> gradients, after the reduction over replicas.
 
-None in place of a gradient leaves its variable as it is.
+None in place of a gradient leaves its variable unchanged.
 """
-
-
 Transforms = Transform | Sequence[Transform] | None
 """One, several in the order they are applied, or none."""
 
@@ -31,7 +28,7 @@ Transforms = Transform | Sequence[Transform] | None
 def transformed(
     transforms: Transforms, gradients: list[Any], variables: list[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """The gradients that all transforms leave, and their variables.
+    """Return the gradients after all transforms, and their variables.
 
     >>> transformed(lambda gradients, variables: [None, 2.0], [1.0, 1.0], ["a", "b"])
     ([2.0], ['b'])
@@ -41,7 +38,7 @@ def transformed(
         if not isinstance(result, list | tuple) or len(result) != len(gradients):
             raise StepError(
                 message(
-                    "A gradient transform has to return as many gradients as it was given.",
+                    "A gradient transform must return as many gradients as it was given.",
                     expected=f"a list of {len(gradients)} gradients",
                     received=f"{type(result).__name__}"
                     + (f" of {len(result)}" if isinstance(result, list | tuple) else ""),
@@ -63,42 +60,14 @@ def transformed(
 
 
 def as_list(transforms: Transforms) -> list[Transform]:
-    """None, one or several, as a list."""
+    """Return the transforms as a list."""
     if transforms is None:
         return []
     return [transforms] if callable(transforms) else list(transforms)
 
 
-@dataclass(frozen=True)
-class StepScope:
-    """What `minimize` and `apply` have to know about the step they are called in."""
-
-    fraction: Any = None
-    """This replica's part of the global batch, n_local / n_global; None with one replica."""
-    reduced: Callable[[], contextlib.AbstractContextManager[None]] | None = None
-    """With several replicas: marks gradients as reduced (see `compat`)."""
-    met: list[tuple[Any, list[Any]]] | None = None
-    """While building: collects the optimizers met and the variables they train."""
-    updates: bool = True
-    """False in a dry run that only collects."""
-
-
-# AutoGraph has nothing to convert here, and reading all of it takes a second of the first step.
+# AutoGraph has nothing to convert here, and would take a second of the first step to find out.
 _as_written = tf.autograph.experimental.do_not_convert
-
-
-_current = threading.local()  # replicas are traced in threads of their own
-
-
-@contextlib.contextmanager
-def step_scope(scope: StepScope) -> Iterator[None]:
-    """Makes `scope` the current one for this thread."""
-    before = getattr(_current, "scope", None)
-    _current.scope = scope
-    try:
-        yield
-    finally:
-        _current.scope = before
 
 
 @_as_written
@@ -111,7 +80,7 @@ def minimize(
     when: Any = True,
     transform: Transforms = None,
 ) -> Any:
-    """One optimizer update that lowers `loss`; returns the norm of its gradient."""
+    """Make one optimizer update that lowers `loss`; return the norm of its gradient."""
     variables = trainable(model_or_variables)
     if _is_dry_run(optimizer, variables):
         return tf.zeros(())
@@ -134,7 +103,7 @@ def apply(
     when: Any = True,
     transform: Transforms = None,
 ) -> Any:
-    """One optimizer update from gradients of one's own; returns their norm."""
+    """Make one optimizer update from the given gradients; return their norm."""
     gradients, variables = list(gradients), list(variables)
     if len(gradients) != len(variables):
         raise StepError(
@@ -156,10 +125,10 @@ def apply(
     return _update(gradients, variables, optimizer, scale, when, transform)
 
 
-def build_optimizers(met: list[tuple[Any, list[Any]]]) -> None:
-    """Builds every optimizer that a dry run met, for all variables it was given."""
+def build_optimizers(requested: list[context.Update]) -> None:
+    """Build every optimizer of a dry run, for all variables it was given."""
     by_optimizer: dict[int, tuple[Any, dict[int, Any]]] = {}
-    for optimizer, variables in met:
+    for optimizer, variables in requested:
         _, known = by_optimizer.setdefault(id(optimizer), (optimizer, {}))
         known |= {id(variable): variable for variable in variables}
     for optimizer, known in by_optimizer.values():
@@ -167,17 +136,13 @@ def build_optimizers(met: list[tuple[Any, list[Any]]]) -> None:
             optimizer.build(list(known.values()))
 
 
-def _scope() -> StepScope:
-    return getattr(_current, "scope", None) or StepScope()
-
-
 def _is_dry_run(optimizer: Any, variables: list[Any]) -> bool:
-    scope = _scope()
-    if scope.met is not None:
-        scope.met.append((optimizer, variables))
-    if not scope.updates:
-        watching.record(variables, [tf.zeros(()) for _ in variables])
-    return not scope.updates
+    step = context.current()
+    if step.requested is not None:
+        step.requested.append((optimizer, variables))
+    if not step.updates:
+        step.record(variables, [tf.zeros(()) for _ in variables])
+    return not step.updates
 
 
 def _build(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> None:
@@ -200,24 +165,24 @@ def _update(
     when: Any,
     transform: Transforms,
 ) -> Any:
-    scope = _scope()
-    if scope.fraction is not None:
-        gradients = _reduce(gradients, scope.fraction)
+    step = context.current()
+    if step.fraction is not None:
+        gradients = _reduce(gradients, step.fraction)
     unscaled = gradients if scale is None else [_times(g, 1.0 / scale) for g in gradients]
     rows = [_rows_once(gradient) for gradient in unscaled]
     norm = tf.linalg.global_norm(rows)
-    if watching.is_recording():
+    if step.watch is not None:
         norms = [tf.norm(tf.cast(each, norm.dtype)) for each in rows]
-        watching.record(variables, norms, unscaled)
+        step.record(variables, norms, unscaled)
     if as_list(transform):
         transforms = [_as_graph(each) for each in as_list(transform)]
-        with keras_optimizers.replicas_draw_alike():
+        with _replicas_draw_alike():
             gradients, variables = transformed(transforms, unscaled, variables)
         if scale is not None:
             gradients = [_times(gradient, scale) for gradient in gradients]
 
-    if scope.reduced is not None:
-        _apply_on_replicas(gradients, variables, optimizer, when, scope.reduced)
+    if step.reduced is not None:
+        _apply_on_replicas(gradients, variables, optimizer, when, step.reduced)
     elif isinstance(when, bool):
         if when:
             optimizer.apply(gradients, variables)
@@ -231,20 +196,25 @@ def _update(
 
 
 def _as_graph(transform: Transform) -> Transform:
-    """Lets a person's `if` on a tensor become a graph operation, as in their step."""
+    """Return a transform whose `if` on a tensor becomes a graph operation, as in the step."""
     return transform if tf.executing_eagerly() else tensorflow_internals.autograph(transform)
 
 
-def _reduce(gradients: list[Any], fraction: Any) -> list[Any]:
-    """The mean over all examples of all replicas; a replica without examples adds nothing."""
+def _replicas_draw_alike() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which what is done to reduced gradients is the same on all replicas."""
+    return context.entered(replace(context.current(), draws_alike=True))
 
-    def weighed(values: Any) -> Any:
+
+def _reduce(gradients: list[Any], fraction: Any) -> list[Any]:
+    """Return the mean over all examples of all replicas; a replica without any adds nothing."""
+
+    def weighted(values: Any) -> Any:
         weight = tf.cast(fraction, values.dtype)
         return tf.where(weight > 0, values * weight, tf.zeros_like(values))
 
-    weighted = [_map_values(weighed, gradient) for gradient in gradients]
-    context = tf.distribute.get_replica_context()
-    return list(context.all_reduce(tf.distribute.ReduceOp.SUM, weighted))
+    shares = [_map_values(weighted, gradient) for gradient in gradients]
+    replica = tf.distribute.get_replica_context()
+    return list(replica.all_reduce(tf.distribute.ReduceOp.SUM, shares))
 
 
 def _apply_on_replicas(
@@ -254,19 +224,19 @@ def _apply_on_replicas(
     when: Any,
     reduced: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> None:
-    """Applies gradients that are equal on all replicas.
+    """Apply gradients that are equal on all replicas.
 
     Every branch is taken across replicas: `tf.distribute` refuses a `tf.cond` inside a replica
     whose branch updates mirrored variables.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    _refuse_what_replicas_cannot(optimizer, inner)
+    _require_settings_for_replicas(optimizer, inner)
     steps = inner.gradient_accumulation_steps
 
     def apply_each(strategy: Any, per_replica: Any) -> None:
         def apply_one(values: Any) -> None:
-            alike = keras_optimizers.replicas_draw_alike()
-            with reduced(), keras_optimizers.without_accumulation(inner), alike:
+            accumulated = keras_optimizers.without_accumulation(inner)
+            with reduced(), accumulated, _replicas_draw_alike():
                 optimizer.apply(values, variables)
 
         strategy.extended.call_for_each_replica(apply_one, args=(per_replica,))
@@ -306,16 +276,16 @@ def _apply_on_replicas(
             lambda: _nothing(None),
         )
 
-    context = tf.distribute.get_replica_context()
-    if not isinstance(when, bool) and tensorflow_internals.workers(context.strategy)[0] > 1:
+    replica = tf.distribute.get_replica_context()
+    if not isinstance(when, bool) and tensorflow_internals.workers(replica.strategy)[0] > 1:
         # The first of all replicas decides, for those on other machines too.
         asked = tf.cast(tf.cast(when, tf.bool), tf.float32)
-        first = tf.cast(context.replica_id_in_sync_group, tf.int32) == 0
-        when = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(first, asked, 0.0))
-    context.merge_call(across, args=(gradients, when))
+        first = tf.cast(replica.replica_id_in_sync_group, tf.int32) == 0
+        when = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(first, asked, 0.0))
+    replica.merge_call(across, args=(gradients, when))
 
 
-def _refuse_what_replicas_cannot(optimizer: Any, inner: Any) -> None:
+def _require_settings_for_replicas(optimizer: Any, inner: Any) -> None:
     refused = {
         "ema_overwrite_frequency": inner.use_ema and inner.ema_overwrite_frequency,
         "gradient_accumulation_steps inside a LossScaleOptimizer": (
@@ -341,7 +311,7 @@ def _map_values(function: Callable[[Any], Any], gradient: Any) -> Any:
 
 
 def _rows_once(gradient: Any) -> Any:
-    """The rows of an embedding's gradient, those of the same index added up."""
+    """Return the rows of an embedding's gradient, with those of the same index added up."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     rows, position = tf.unique(gradient.indices)
@@ -357,7 +327,7 @@ def _nothing(_: Any) -> Any:
 
 
 def trainable(model_or_variables: Any) -> list[Any]:
-    """The variables that an update is to change: of a layer, of several, or given as they are."""
+    """Return the variables to update: those of a layer or of several, or the given ones."""
     if isinstance(model_or_variables, keras.Layer):
         variables = list(model_or_variables.trainable_variables)
         name = f"The model {model_or_variables.name!r}"
@@ -379,7 +349,7 @@ def trainable(model_or_variables: Any) -> list[Any]:
 
 
 def present(gradients: Sequence[Any], variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The pairs that have a gradient; names the variables that have none."""
+    """Return the pairs that have a gradient; warn of the variables that have none."""
     missing = [v for g, v in zip(gradients, variables, strict=True) if g is None]
     names = ", ".join(variable_name(v) for v in missing)
     if len(missing) == len(gradients):
@@ -394,12 +364,12 @@ def present(gradients: Sequence[Any], variables: Sequence[Any]) -> tuple[list[An
         )
     if missing:
         warn(
-            "no-gradient",
+            _NO_GRADIENT,
             message(
-                f"{len(missing)} of {len(gradients)} variables have no gradient, and stay as they "
-                f"are: {names}.",
-                do="leave them out of minimize if that is meant; else check that the loss uses "
-                "what they compute",
+                f"{len(missing)} of {len(gradients)} variables have no gradient, and are not "
+                f"updated: {names}.",
+                do="leave them out of minimize if that is intended; otherwise check that the loss "
+                "uses what they compute",
             ),
         )
     pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]

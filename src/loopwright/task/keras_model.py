@@ -1,4 +1,4 @@
-"""A compiled Keras model as a task, with the numbers that Keras' own `fit` reports for it."""
+"""A compiled Keras model as a task that reports the same numbers as Keras' own `fit`."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, final
@@ -14,7 +14,7 @@ from loopwright.task.task import Task, class_name
 
 @final
 class CompiledModel(Task):
-    """Runs a model's own `train_step`, `test_step` and `predict_step` unchanged."""
+    """A task that runs a model's `train_step`, `test_step` and `predict_step` unchanged."""
 
     reported: ClassVar[Literal["mean", "last"]] = "last"
 
@@ -32,24 +32,24 @@ class CompiledModel(Task):
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        """The model's metrics property, which may be its own."""
+        """The model's metrics, which its class may override."""
         return list(self.model.metrics)
 
     def train_step(self, batch: Any) -> Any:
-        """The model's."""
+        """Call the model's `train_step`."""
         return self.model.train_step(batch)
 
     def test_step(self, batch: Any) -> Any:
-        """The model's."""
+        """Call the model's `test_step`."""
         return self.model.test_step(batch)
 
     def predict_step(self, batch: Any) -> Any:
-        """The model's."""
+        """Call the model's `predict_step`."""
         return self.model.predict_step(batch)
 
 
 def as_task(given: Any, strategy: tf.distribute.Strategy) -> Task:
-    """What was given to `Trainer`, as a task whose variables belong to the strategy."""
+    """Return the argument of `Trainer` as a task whose variables belong to the strategy."""
     if isinstance(given, Task | keras.Model):
         task = given if isinstance(given, Task) else CompiledModel(given)
         if replicas.replica_count(strategy) > 1:
@@ -63,7 +63,7 @@ def as_task(given: Any, strategy: tf.distribute.Strategy) -> Task:
                 "Trainer needs something to train.",
                 expected="a Task, a compiled Keras model, or a function that makes one",
                 received=f"{given!r} ({type(given).__name__})",
-                do="pass lw.Supervised(model, loss, optimizer), or a Task of your own",
+                do="pass lw.Supervised(model, loss, optimizer), or your own Task",
             )
         )
     with strategy.scope():
@@ -78,20 +78,20 @@ def _require_made_in_scope(task: Task, strategy: tf.distribute.Strategy) -> None
             message(
                 f"This {class_name(task)} was built outside the strategy's scope.",
                 expected="models, optimizers and metrics created inside strategy.scope()",
-                received="a task that was built before",
+                received="a task that was built before the scope",
                 do="pass a function that builds it: Trainer(make_task, strategy=strategy)",
             )
         )
 
 
 def plan_for(task: Task, plan: Any) -> Any:
-    """Return the plan: where it is left open, a model compiled to run eagerly does."""
+    """Return the plan; with `"auto"`, a model compiled to run eagerly does so."""
     asks = isinstance(task, CompiledModel) and task.model.run_eagerly
     return "eager" if plan == "auto" and asks else plan
 
 
 def as_keras_merges(logs: Any) -> Any:
-    """Merge nested results into one dict, as Keras' `fit` does: sorted, the last of a name wins.
+    """Merge nested results into one dict, as Keras' `fit` does: sorted, the last value wins.
 
     The compiled metrics of a model are one metric, whose result is a dict.
 
@@ -107,6 +107,6 @@ def as_keras_merges(logs: Any) -> Any:
 
 
 def as_keras_reports(model: keras.Model, last_logs: Mapping[str, Any]) -> dict[str, Any]:
-    """What `fit` shows: the metrics if the step returned just them, else the last step's values."""
+    """Return what `fit` shows: the metrics if the step returned only them, else the last values."""
     metrics = model.get_metrics_result()
     return dict(metrics if set(metrics) == set(last_logs) else last_logs)

@@ -1,4 +1,4 @@
-"""The optimizers of a task: their numbers, learning rates and averaged weights."""
+"""The optimizers of a task: hyper-parameters, learning rates and averaged weights."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -16,9 +16,9 @@ Plain = bool | int | float | str
 
 
 def hyperparameters(task: Task) -> dict[str, Plain]:
-    """The precision, and each optimizer with its own numbers.
+    """Return the precision, and the hyper-parameters of each optimizer.
 
-    A number that is scheduled is told by the name of its schedule.
+    A scheduled hyper-parameter appears by the name of its schedule.
     """
     found: dict[str, Plain] = {"precision": keras.config.dtype_policy().name}
     held = optimizers(task)
@@ -34,7 +34,7 @@ def hyperparameters(task: Task) -> dict[str, Plain]:
 
 
 def optimizers(task: Task) -> dict[str, keras.optimizers.Optimizer]:
-    """The optimizers of a task by where they are."""
+    """Return the optimizers of a task by their paths."""
     held = {part.path: part.value for part in variables.parts(task)}
     if isinstance(task, CompiledModel):
         held = {"optimizer": task.model.optimizer}
@@ -44,9 +44,9 @@ def optimizers(task: Task) -> dict[str, keras.optimizers.Optimizer]:
 
 
 def learning_rates(held: Mapping[str, keras.optimizers.Optimizer]) -> dict[str, float]:
-    """The rate of each optimizer as it is now: `learning_rate`, or `NAME_learning_rate` each."""
+    """Return the current rates: `learning_rate`, or `NAME_learning_rate` of each optimizer."""
     rates = {
-        # Under a strategy it is a variable that float() does not know.
+        # Under a strategy it is a variable that float() does not accept.
         path: float(tf.convert_to_tensor(optimizer.learning_rate))
         for path, optimizer in held.items()
         if optimizer.built
@@ -57,20 +57,15 @@ def learning_rates(held: Mapping[str, keras.optimizers.Optimizer]) -> dict[str, 
 
 
 def finalize_averages(task: Task) -> None:
-    """Puts the averaged weights of an optimizer with `use_ema` in place, as Keras does."""
-    optimizers = variables.of_kind(keras.optimizers.Optimizer, task)
-    if isinstance(task, CompiledModel) and isinstance(
-        task.model.optimizer, keras.optimizers.Optimizer
-    ):
-        optimizers = [task.model.optimizer]
-    for optimizer in optimizers:
+    """Assign the averaged weights of optimizers with `use_ema`, as Keras does."""
+    for optimizer in optimizers(task).values():
         if optimizer.built:
             optimizer.finalize_variable_values(keras_optimizers.trained_by(optimizer))
 
 
 @contextlib.contextmanager
 def averages_in_place(task: Task) -> Iterator[None]:
-    """The averaged weights of optimizers with `use_ema`, until it is left."""
+    """Use the averaged weights of optimizers with `use_ema` inside; restore the others after."""
     weights = [w.value for layer in variables.of_kind(keras.Layer, task) for w in layer.weights]
     before = [weight.read_value() for weight in weights]
     finalize_averages(task)

@@ -1,4 +1,4 @@
-"""Scheduled: a number that follows a schedule while the step runs, wherever the step runs.
+"""Scheduled: a number inside a step that follows a schedule.
 
 class Translator(lw.Task):
     def __init__(self, model):
@@ -10,9 +10,7 @@ class Translator(lw.Task):
         ...  # self.teacher_forcing is a number here, and is reported by this name
 """
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -20,9 +18,7 @@ import keras
 import tensorflow as tf
 
 from loopwright.errors import StepError, message
-from loopwright.task import variables
-
-_current = threading.local()  # replicas are traced in threads of their own
+from loopwright.task import context, variables
 
 
 @final
@@ -31,7 +27,7 @@ class Scheduled:
     """A number inside a step: a loss weight, a teacher-forcing rate, a temperature.
 
     `schedule` is a Keras `LearningRateSchedule`, or any function of the number of steps done. The
-    number follows `task.step`, so it is resumed with it. What the task holds is also reported.
+    number follows `task.step`, so it is resumed with it. Those that the task holds are reported.
 
     >>> weight = Scheduled(keras.optimizers.schedules.PolynomialDecay(0.0, 10, 1.0))
     >>> float(weight.at(5))
@@ -42,24 +38,24 @@ class Scheduled:
 
     @property
     def value(self) -> tf.Tensor:
-        """The number at the step that is being run, as a tensor."""
-        counter = getattr(_current, "counter", None)
+        """The number at the current step, as a tensor."""
+        counter = context.current().counter
         if counter is None:
             raise StepError(
                 message(
                     "A Scheduled has a value only inside a step: it follows the step counter.",
-                    expected="to be read in train_step, test_step or predict_step, by a Trainer",
-                    received="a read outside of any step",
+                    expected="a read in train_step, test_step or predict_step, run by a Trainer",
+                    received="a read outside a step",
                     do="write scheduled.at(task.step)",
                 )
             )
         return self.at(counter.read_value())
 
     def at(self, step: Any) -> tf.Tensor:
-        """The number after so many steps."""
+        """Return the number after `step` steps."""
         return tf.cast(self.schedule(tf.cast(step, tf.int64)), keras.config.floatx())
 
-    # On the right of a tensor TensorFlow converts it by itself; these are for the other places.
+    # TensorFlow converts it on the right of a tensor; these methods are for all other places.
 
     __array_priority__ = 100  # NumPy would multiply element by element
 
@@ -100,24 +96,13 @@ class Scheduled:
         return self._like(other) >= other
 
     def _like(self, other: Any) -> tf.Tensor:
-        """The value in the precision of what it meets."""
+        """Return the value in the dtype of the other operand."""
         dtype = tf.as_dtype(getattr(other, "dtype", keras.config.floatx()))
         return tf.cast(self.value, dtype) if dtype.is_floating else self.value
 
 
-@contextlib.contextmanager
-def following(counter: tf.Variable) -> Iterator[None]:
-    """Lets every `Scheduled` that is read in this thread follow `counter`."""
-    before = getattr(_current, "counter", None)
-    _current.counter = counter
-    try:
-        yield
-    finally:
-        _current.counter = before
-
-
 def held(task: object) -> dict[str, Scheduled]:
-    """Every `Scheduled` that a task holds, by its path: `kl_weight`, `weights[0]`.
+    """Return every `Scheduled` that a task holds, by its path: `kl_weight`, `weights[0]`.
 
     >>> class Task:
     ...     def __init__(self):
@@ -130,12 +115,12 @@ def held(task: object) -> dict[str, Scheduled]:
 
 
 def fingerprint(task: object) -> Any:
-    """Changes when a traced step would no longer be the step as it now stands, with its numbers."""
+    """Return a value that changes when a traced step no longer matches the task and its numbers."""
     return variables.fingerprint(task), held(task)
 
 
 def reported(task: object, outputs: Any) -> Any:
-    """The outputs of a step, and beside them the scheduled numbers it ran with."""
+    """Return the outputs of a step, and the scheduled numbers it ran with."""
     if not isinstance(outputs, Mapping):
         return outputs
     numbers = {name: number for name, number in held(task).items() if name not in outputs}

@@ -1,4 +1,4 @@
-"""Supervised: inputs, labels, a loss. The whole case, written once."""
+"""Supervised: a task for inputs, labels and a loss."""
 
 import contextlib
 import re
@@ -8,9 +8,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright.compat.error_messages import (
-    shape_text,
-)
+from loopwright.compat.error_messages import shape_text
 from loopwright.errors import StepError, message
 from loopwright.task.dataflow import ELEMENTWISE, flow
 from loopwright.task.gradients import Transform
@@ -19,11 +17,11 @@ from loopwright.task.task import Scalars, Task
 
 @final
 class Supervised(Task):
-    """Trains a model on batches of `(x, y)` or `(x, y, sample_weight)`.
+    """Train a model on batches of `(x, y)` or `(x, y, sample_weight)`.
 
     Loss, optimizer and metrics are what Keras' `compile` takes: names, objects, plain functions,
     and lists or dicts of them for several outputs. The model's own losses are always added.
-    `gradients` are functions that change the gradients, in this order, as `minimize` takes them.
+    `gradients` are functions that transform the gradients, in this order, as in `minimize`.
 
     >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     >>> task = Supervised(model, "mse", "sgd", metrics=["mae"])
@@ -57,13 +55,13 @@ class Supervised(Task):
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        """The metrics asked for, named as in Keras, and those that layers of the model hold."""
+        """The requested metrics, named as in Keras, and those that layers of the model hold."""
         asked = [metric for metric in self._objective.metrics if metric.name != "loss"]
-        # As a layer's: `model.metrics` would add those of a `compile` that is not ours.
+        # Those of the layers: `model.metrics` would add those of a `compile` that is not ours.
         return list(dict.fromkeys([*asked, *keras.Layer.metrics.fget(self.model)]))
 
     def train_step(self, batch: Any) -> Scalars:
-        """Predicts, scores, updates."""
+        """Predict, score and update."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         with tf.GradientTape() as tape:
             predictions = self.model(x, training=True)
@@ -74,7 +72,7 @@ class Supervised(Task):
         return scalars
 
     def test_step(self, batch: Any) -> Scalars:
-        """Predicts and scores."""
+        """Predict and score."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         predictions = self.model(x, training=False)
         scalars = self._losses(y, predictions, sample_weight)
@@ -82,7 +80,7 @@ class Supervised(Task):
         return scalars
 
     def predict_step(self, batch: Any) -> Any:
-        """Predicts; labels and weights in the batch are passed over."""
+        """Predict; labels and weights in the batch are ignored."""
         x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
         return self.model(x, training=False)
 
@@ -120,7 +118,7 @@ class Supervised(Task):
 
 @final
 class _Objective(keras.Model):
-    """Keras' own reading of loss and metrics, beside the model instead of compiled into it."""
+    """Keras' handling of loss and metrics, outside of the model instead of compiled into it."""
 
     def __init__(self, model: keras.Model) -> None:
         super().__init__(name=f"{model.name}_objective", dtype=model.dtype_policy)
@@ -162,10 +160,10 @@ def _pairs(y: Any, predictions: Any, names: list[str]) -> list[tuple[str, Any, A
 
 
 def check_labels(loss: Any, labels: Any, predictions: Any, output: str = "") -> None:
-    """Refuses labels and predictions that a loss passed as `loss=` would only fit by broadcasting.
+    """Raise if labels and predictions would only fit by broadcasting in a loss passed as `loss=`.
 
-    Keras' own losses put a missing last axis right by themselves. Before a person's it is refused:
-    Keras adds the axis to the labels of a function too, and one that allows for its absence, with
+    Keras' own losses handle a missing last axis. With a loss of your own it is refused: Keras adds
+    the axis to the labels of a function too, and a function that expects it to be missing, with
     `y - predictions[:, 0]`, would compute n x n differences.
     """
     y, p = getattr(labels, "shape", None), getattr(predictions, "shape", None)
@@ -191,7 +189,7 @@ def check_labels(loss: Any, labels: Any, predictions: Any, output: str = "") -> 
 
 
 def _takes_class_numbers(loss: Any) -> bool:
-    """Losses of Keras whose labels have another shape than the predictions, and rightly so."""
+    """Return whether it is a Keras loss whose labels rightly differ in shape from predictions."""
     names = [loss, type(loss).__name__]
     names += [getattr(loss, attribute, "") for attribute in ("name", "__name__")]
     names += [getattr(getattr(loss, "fn", None), "__name__", "")]
@@ -210,15 +208,15 @@ def _same(y: tf.TensorShape, p: tf.TensorShape) -> bool:
 
 
 def _meet_in(loss: Any, y: tf.TensorShape, p: tf.TensorShape) -> bool:
-    """Whether a person's loss combines the labels as they are with something of another shape.
+    """Return whether a custom loss combines the labels with predictions of another shape.
 
-    A function may take class numbers and look them up: only what it computes can tell.
+    A function may take class numbers and look them up: only its graph shows that.
     """
     if tf.executing_eagerly():
         return False
     function = loss.call if isinstance(loss, keras.losses.Loss) else loss
     specs = [tf.TensorSpec(shape, keras.config.floatx()) for shape in (y, p)]
-    with contextlib.suppress(Exception):  # what is wrong otherwise shows when it is called
+    with contextlib.suppress(Exception):  # any other mistake shows when the loss is called
         graph = tf.function(function).get_concrete_function(*specs).graph
         labels = flow(graph, graph.inputs[:1], through=("Cast", "Identity"))
         predictions = flow(graph, graph.inputs[1:2])

@@ -1,4 +1,4 @@
-"""Task: what is learned. Models, optimizers and metrics are attributes; the step is a method.
+"""Task: models, optimizers and metrics are attributes, the training step is a method.
 
 class Regression(lw.Task):
     def __init__(self, model):
@@ -32,7 +32,7 @@ from loopwright.task.gradients import minimize as minimize_loss
 
 @dataclass(frozen=True)
 class Mean:
-    """A scalar with a weight of its own, where examples are the wrong one: tokens, pixels.
+    """A scalar with a weight other than the number of examples: tokens, pixels.
 
     >>> {"loss": Mean(value=0.7, weight=120)}
     {'loss': Mean(value=0.7, weight=120)}
@@ -47,11 +47,11 @@ Scalars = Mapping[str, Any]
 
 
 def totals(outputs: Any, step: str, examples: Any) -> dict[str, tuple[Any, Any]]:
-    """(weighted sum, weight) per name; refuses what is not a dict of scalars."""
+    """Return (weighted sum, weight) by name; raise if `outputs` is not a dict of scalars."""
     if not isinstance(outputs, Mapping):
         raise StepError(
             message(
-                f"{step} has to return a dict of scalars.",
+                f"{step} must return a dict of scalars.",
                 expected='return {"loss": loss}',
                 received="nothing (no return statement?)" if outputs is None else _kind(outputs),
                 do="return the numbers to report, by name",
@@ -62,7 +62,7 @@ def totals(outputs: Any, step: str, examples: Any) -> dict[str, tuple[Any, Any]]
         mean = given if isinstance(given, Mean) else Mean(given, examples)
         value = tf.cast(_scalar(step, f"{name!r}", mean.value), tf.float64)
         weight = tf.cast(_scalar(step, f"the weight of {name!r}", mean.weight), tf.float64)
-        # A replica without examples may well have computed 0 / 0.
+        # A replica without examples may have computed 0 / 0.
         found[str(name)] = (tf.where(weight > 0, value * weight, tf.zeros_like(value)), weight)
     return found
 
@@ -75,12 +75,12 @@ def _scalar(step: str, what: str, value: Any) -> Any:
     if tensor is None or not _is_number(tensor.dtype):
         is_metric = isinstance(value, keras.metrics.Metric)
         do = (
-            "leave it out: the metrics of a task are reported by themselves"
+            "leave it out: the metrics of a task are reported automatically"
             if is_metric
             else f"return a number as {what}, or leave it out"
         )
     elif tensor.shape == (0,):
-        # What a Keras loss gives on a replica without examples; its weight is zero.
+        # A Keras loss returns this on a replica without examples; its weight is zero.
         return tf.zeros((), tensor.dtype)
     elif tensor.shape.rank != 0:
         do = "reduce it first, for instance with tf.reduce_mean"
@@ -107,32 +107,32 @@ def _kind(value: Any) -> str:
 
 
 class Task:
-    """A person's own training: subclass it and write `train_step`."""
+    """Your own training: subclass it and write `train_step`."""
 
     reported: ClassVar[Literal["mean", "last"]] = "mean"
-    """What becomes of the scalars of many steps: their mean over the examples of an epoch."""
+    """How the scalars of many steps are reported: as their mean over the examples of an epoch."""
 
     def train_step(self, batch: Any) -> Scalars:
-        """One step on one batch; returns scalars, which the trainer averages and reports."""
+        """Train on one batch; return scalars, which the trainer averages and reports."""
         raise _missing(self, "train_step", "fit")
 
     def test_step(self, batch: Any) -> Scalars:
-        """Scores one batch, for validation and `evaluate`; returns scalars as `train_step`."""
+        """Score one batch, for validation and `evaluate`; return scalars like `train_step`."""
         raise _missing(self, "test_step", "evaluate and validation_data")
 
     def predict_step(self, batch: Any) -> Any:
-        """The predictions for one batch."""
+        """Return the predictions for one batch."""
         raise _missing(self, "predict_step", "predict")
 
     @property
     def step(self) -> tf.Tensor:
-        """How many steps the run has done; a tensor inside the step."""
+        """The number of steps done in the run; a tensor inside the step."""
         return self.step_counter.read_value()
 
     @property
     def step_counter(self) -> tf.Variable:
         """The variable behind `step`; the trainer counts with it."""
-        # Made on first use: a subclass that forgets super().__init__() works all the same.
+        # Created on first use, so that a subclass that forgets super().__init__() works.
         counter = self.__dict__.get("_step_counter")
         if counter is None:
             with tf.init_scope():
@@ -151,9 +151,9 @@ class Task:
         return state.of_kind(keras.metrics.Metric, self)
 
     def exports(self) -> dict[str, keras.Model]:
-        """The models that `trainer.export` writes, by the names of their signatures.
+        """Return the models that `trainer.export` writes, by the names of their signatures.
 
-        By default `serve` is the model that is called `self.model`, or the only one there is.
+        By default `serve` is `self.model`, or the only model there is.
         """
         models = state.of_kind(keras.Model, self)
         named = getattr(self, "model", None)
@@ -163,10 +163,10 @@ class Task:
         return {} if chosen is None else {"serve": chosen}
 
     def images(self) -> Mapping[str, Any]:
-        """Pictures to look at while it trains, by name; TensorBoard shows them.
+        """Return images to show in TensorBoard while training, by name.
 
-        Images from 0 to 1, or bytes, as `(count, height, width, channels)`. Asked for at the ends
-        of epochs, twice a minute at most; what they draw at random does not disturb the training.
+        Values from 0 to 1, or bytes, as `(count, height, width, channels)`. Called at the ends of
+        epochs, at most twice a minute; random numbers drawn here do not affect the training.
         """
         return {}
 
@@ -180,7 +180,7 @@ class Task:
         when: Any = True,
         transform: Transforms = None,
     ) -> Any:
-        """Updates a model, or a list of variables, so that `loss` falls; returns the gradient norm.
+        """Update a model, or a list of variables, to lower `loss`; return the gradient norm.
 
         `when` is a condition on the device: `when=self.step % 5 == 0`. `transform(gradients,
         variables)`, or a list of such functions, changes the gradients, after they were averaged
@@ -199,7 +199,7 @@ class Task:
         when: Any = True,
         transform: Transforms = None,
     ) -> Any:
-        """As `minimize`, for gradients of one's own."""
+        """Update variables like `minimize`, from gradients that you computed."""
         return apply_gradients(gradients, variables, optimizer, when=when, transform=transform)
 
 
@@ -209,25 +209,25 @@ def owner(task: Task) -> Any:
 
 
 def class_name(task: Task) -> str:
-    """Return the name of the person's class, for messages: `VAE`, never the task around it."""
+    """Return the name of the user's class, for messages: `VAE`, never the task around it."""
     return type(owner(task)).__name__
 
 
 def has_step(task: Task, name: Literal["train_step", "test_step", "predict_step"]) -> bool:
-    """Whether the task's class, or the task itself, brings this step."""
+    """Return whether the task's class, or the task itself, defines this step."""
     return getattr(type(task), name) is not getattr(Task, name) or name in vars(task)
 
 
 def require_step(
     task: Task, name: Literal["train_step", "test_step", "predict_step"], *, has_batch: bool = True
 ) -> None:
-    """Raises in words if the task lacks the step, or if its step takes other arguments."""
+    """Raise if the task has no such step, or if its step takes different arguments."""
     if not has_step(task, name):
         getattr(task, name)(None)
     step = getattr(owner(task), name)
     try:
         signature = inspect.signature(getattr(step, "python_function", step))
-    except (TypeError, ValueError):  # a callable that does not tell
+    except (TypeError, ValueError):  # a callable without a signature
         return
     try:
         signature.bind(*([None] if has_batch else []))
@@ -255,7 +255,7 @@ def _wrong_arguments(task: Task, name: str, signature: inspect.Signature, has_ba
             + ('; or call fit(None, until="1000 steps")' if name == "train_step" else ""),
         )
     return message(
-        f"{title} has to take one argument, the batch.",
+        f"{title} must take one argument, the batch.",
         expected=f"def {name}(self, batch)",
         received=written,
         do="take one argument and unpack it in the step: x, y = batch",
@@ -263,7 +263,7 @@ def _wrong_arguments(task: Task, name: str, signature: inspect.Signature, has_ba
 
 
 def results(task: Task, updated: Collection[keras.metrics.Metric]) -> dict[str, Any]:
-    """What those of the task's metrics say now that were updated, by name."""
+    """Return the current results of the updated metrics of a task, by name."""
     found: dict[str, Any] = {}
     for metric in [metric for metric in task.metrics if metric in updated]:
         value = metric.result()
@@ -272,7 +272,7 @@ def results(task: Task, updated: Collection[keras.metrics.Metric]) -> dict[str, 
 
 
 def reset(task: Task) -> None:
-    """Begins a new epoch for the task's metrics."""
+    """Reset the task's metrics for a new epoch."""
     for metric in task.metrics:
         metric.reset_state()
 

@@ -1,4 +1,4 @@
-"""The parts of a task: every model, optimizer, metric, seed and variable it holds, and its name."""
+"""The parts of a task: every model, optimizer, metric, seed and variable, by its name."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,19 +12,15 @@ from loopwright.errors import StepError, message
 from loopwright.exactness import BEST_EFFORT
 
 Row = Mapping[str, Any]
-"""What a checkpoint knows of a variable beside its bytes: `name`, `dtype`, `shape`."""
-
-
+"""What a checkpoint stores about a variable, with its bytes: `name`, `dtype`, `shape`."""
 MOST_NAMED = 10
 """How many variables of a kind a message names."""
-
-
 SEED_STATE = "seed_generator_state"
-"""What Keras calls the variable of every `SeedGenerator`."""
+"""The name that Keras gives the variable of every `SeedGenerator`."""
 
 
 def untracked_message(title: str, variables: Sequence[str]) -> str:
-    """The message about variables that a step uses and its task does not hold."""
+    """Return the message about variables that a step uses and its task does not hold."""
     is_seed = [SEED_STATE in variable for variable in variables]
     remedies: list[str] = []
     if not all(is_seed):
@@ -49,9 +45,9 @@ def untracked_message(title: str, variables: Sequence[str]) -> str:
 
 
 def unordered(path: str, items: int) -> str:
-    """The message about a set: its order is another one in each process."""
+    """Return the message about a set, whose order differs between processes."""
     return message(
-        f"{path} is a set, which has no order: its variables cannot be told apart.",
+        f"{path} is a set, which has no order: its variables cannot be identified.",
         expected="a list, a tuple or a dict",
         received=f"a set of {items}",
         do=f"make {path} a list",
@@ -59,12 +55,12 @@ def unordered(path: str, items: int) -> str:
 
 
 def shape_list(shape: Any) -> list[int | None] | None:
-    """A `tf.TensorShape` as JSON; None where it is open."""
+    """Return a `tf.TensorShape` as JSON; None if it is unknown."""
     return None if shape.rank is None else shape.as_list()
 
 
 def shape_text(shape: Sequence[int | None] | None) -> str:
-    """A shape from a table, as a person would write it down.
+    """Return a shape from a table as text.
 
     >>> shape_text([None, 3])
     '(None, 3)'
@@ -73,7 +69,7 @@ def shape_text(shape: Sequence[int | None] | None) -> str:
 
 
 def shortened(texts: Sequence[str]) -> list[str]:
-    """The first few, and how many there are beside them."""
+    """Return the first texts, and how many more there are."""
     more = len(texts) - MOST_NAMED
     return [*texts[:MOST_NAMED], *([f"... and {more} more"] if more > 0 else [])]
 
@@ -100,22 +96,22 @@ class Part:
 
 
 def parts(task: object, *also: type) -> list[Part]:
-    """Every part of a task, also inside lists, tuples, dicts and plain objects; each once."""
+    """Return every part of a task, also in lists, tuples, dicts and plain objects, each once."""
     return list(_walk(task, "", {}, kinds=(*_PARTS, *also)))
 
 
 def all_parts(task: object, *also: type) -> list[Part]:
-    """Every part of a task, also those inside other parts: the layers of models."""
+    """Return every part of a task, also those inside other parts: the layers of models."""
     return list(_walk(task, "", {}, deep=True, kinds=(*_PARTS, *also)))
 
 
 def of_kind(kind: type[T], task: object) -> list[T]:
-    """The parts of one kind, in the order of their attributes."""
+    """Return the parts of one kind, in the order of their attributes."""
     return [part.value for part in parts(task) if isinstance(part.value, kind)]
 
 
 def variables(part: Any) -> list[Any]:
-    """The `tf.Variable`s of one part."""
+    """Return the `tf.Variable`s of one part."""
     match part:
         case tf.Variable():
             return [part]
@@ -130,7 +126,7 @@ def variables(part: Any) -> list[Any]:
 
 
 def keras_variables(task: object) -> list[keras.Variable]:
-    """Every variable that Keras knows, of all parts, as far as they are built."""
+    """Return every Keras variable of all parts, as far as they are built."""
     held = [part.value for part in parts(task)]
     own = [value for value in held if isinstance(value, keras.Variable)]
     seeds = [value.state for value in held if isinstance(value, keras.random.SeedGenerator)]
@@ -139,9 +135,9 @@ def keras_variables(task: object) -> list[keras.Variable]:
 
 
 def untrained_variables(task: object) -> list[Any]:
-    """All variables but what optimizers own or train: metrics, seeds, statistics, counters.
+    """Return all variables except those that optimizers own or train: metrics, seeds, counters.
 
-    Validation puts these back, so that a run with and without it ends with the same bits.
+    Validation restores them, so that a run with and without it ends with the same bits.
     """
     found: dict[int, Any] = {}
     for part in parts(task):
@@ -159,24 +155,24 @@ def untrained_variables(task: object) -> list[Any]:
 
 
 def metric_variables(task: object) -> list[Any]:
-    """The variables of metrics: NaN in them spoils a report, and not the training."""
+    """Return the variables of metrics: NaN in them affects the report, not the training."""
     models = [m for layer in of_kind(keras.Layer, task) for m in getattr(layer, "metrics", ())]
     metrics = [*of_kind(keras.metrics.Metric, task), *models]
     return [variable.value for metric in metrics for variable in metric.variables]
 
 
 def statistics(task: object) -> list[Any]:
-    """The floating variables that layers update by themselves, like those of batch norm."""
+    """Return the floating variables that layers update by themselves, like those of batch norm."""
     found = [v for layer in of_kind(keras.Layer, task) for v in layer.non_trainable_weights]
     unique = {id(v.value): v.value for v in found if v.value.dtype.is_floating}
     return list(unique.values())
 
 
 def fingerprint(task: object) -> tuple[Any, ...]:
-    """Changes when a traced step would no longer be the step as it now stands.
+    """Return a value that changes when a traced step no longer matches the task.
 
-    Which parts there are, which layers are frozen, and the plain numbers and words that a trace
-    has baked in: `task.noise_rate = 0.5` between two calls of `fit` means what it says.
+    Made of the parts, the frozen layers, and plain numbers and strings, which a trace bakes in:
+    `task.noise_rate = 0.5` between two calls of `fit` has an effect.
     """
     parts_now = tuple((part.path, id(part.value)) for part in parts(task))
     layers = of_kind(keras.Layer, task)
@@ -188,11 +184,12 @@ def fingerprint(task: object) -> tuple[Any, ...]:
 
 
 def named(task: object) -> dict[str, Any]:
-    """Every variable of a task by its path from the task: `generator.layers[0].kernel`.
+    """Return every variable of a task by its path: `generator.layers[0].kernel`.
 
-    The same code gives the same names in any process. What is shared has the first of its paths;
-    what an optimizer keeps for a variable is named after it: `optimizer.momentums[weight]`. A
-    variable whose replicas may differ appears once for each: `accuracy.total.replicas[1]`.
+    The same code gives the same names in any process. A shared variable has the first of its
+    paths; what an optimizer keeps for a variable is named after the variable:
+    `optimizer.momentums[weight]`. A variable whose replicas may differ appears once for each:
+    `accuracy.total.replicas[1]`.
 
     >>> class Task:
     ...     def __init__(self):
@@ -209,7 +206,7 @@ def named(task: object) -> dict[str, Any]:
         variable = _variable_of(part.value)
         if variable is not None and id(variable) not in paths:
             name = "step" if part.path == "_step_counter" else part.path
-            while name in found:  # somebody's attribute may look like another's path
+            while name in found:  # an attribute may look like the path of another
                 name += "'"
             paths[id(variable)] = name
             numbers, count = tensorflow_internals.replica_numbers(variable)
@@ -230,7 +227,7 @@ def named(task: object) -> dict[str, Any]:
 
 
 def replicas(variable: Any) -> tuple[Any, ...]:
-    """The variables behind a variable, one for each replica of this process."""
+    """Return the variables behind a variable, one for each replica of this process."""
     if isinstance(variable, tf.distribute.DistributedValues):
         return tuple(variable.distribute_strategy.experimental_local_results(variable))
     return (variable,)
@@ -239,10 +236,10 @@ def replicas(variable: Any) -> tuple[Any, ...]:
 def require_complete(
     named: Mapping[str, Any], captured: Iterable[Any], title: str, *, accepts_seeds: bool = False
 ) -> list[str]:
-    """Raises if a step uses a variable without a name: no checkpoint would hold it.
+    """Raise if a step uses a variable without a name: no checkpoint would hold it.
 
-    `captured` are the variables that its trace met, as `engine.trace.Built` has them. With
-    `accepts_seeds`, returns the states of seed generators that are not saved.
+    `captured` are the variables in its trace, as `engine.trace.Built` has them. With
+    `accepts_seeds`, return the states of seed generators that are not saved.
     """
     known = {id(own.handle) for variable in named.values() for own in replicas(variable)}
     used = [own for variable in captured for own in replicas(variable)]
@@ -254,7 +251,7 @@ def require_complete(
 
 
 def table(named: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Names, dtypes and shapes, to be kept as JSON.
+    """Return names, dtypes and shapes, to be stored as JSON.
 
     >>> table({"weight": tf.Variable([[1.0, 2.0]])})
     [{'name': 'weight', 'dtype': 'float32', 'shape': [1, 2]}]
@@ -272,7 +269,7 @@ def _is_trained(part: Any) -> bool:
 def _walk(
     value: Any, path: str, seen: dict[int, Any], *, deep: bool = False, kinds: Any = _PARTS
 ) -> Iterator[Part]:
-    """Every part below a value; `deep`: also those inside parts, but not inside optimizers."""
+    """Yield every part below a value; `deep`: also inside parts, but not inside optimizers."""
     if id(value) in seen:
         return
     inner: Iterable[tuple[str, Any]] = ()
@@ -289,7 +286,7 @@ def _walk(
         inner = [(f".{name}" if path else name, vars(value)[name]) for name in own]
     else:
         return
-    seen[id(value)] = value  # held, so that nothing else gets its id
+    seen[id(value)] = value  # kept alive, so that no other object gets its id
     found = (p for name, i in inner for p in _walk(i, path + name, seen, deep=deep, kinds=kinds))
     if deep and isinstance(value, set | frozenset):
         found = list(found)
@@ -299,7 +296,7 @@ def _walk(
 
 
 def _held(part: Any) -> Iterator[tuple[str, Any]]:
-    """What a part holds: by attribute where it has one, else by its place in a list of Keras."""
+    """Yield what a part holds: by attribute if it has one, else by its place in a list."""
     if isinstance(part, tf.Variable | keras.Variable):
         return
     if isinstance(part, keras.random.SeedGenerator | tf.random.Generator):
@@ -325,9 +322,9 @@ def _held(part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _slots(optimizer: Part, paths: Mapping[int, str], seen: dict[int, Any]) -> Iterator[Part]:
-    """What an optimizer holds; lists with an item for each variable, by the variables' names.
+    """Yield what an optimizer holds; lists with an item for each variable by the variables' names.
 
-    By their places, freezing one of two layers of the same shape would go unnoticed.
+    By positions, freezing one of two layers of the same shape would go unnoticed.
     """
     trained = keras_optimizers.trained_by(optimizer.value)
     labels = [paths.get(id(_variable_of(v)), str(index)) for index, v in enumerate(trained)]
@@ -344,19 +341,19 @@ def _slots(optimizer: Part, paths: Mapping[int, str], seen: dict[int, Any]) -> I
 
 
 def _key(key: Any, index: int) -> str:
-    # An address would be another one in the next process.
+    # An address would differ in the next process.
     text = repr(key)
     return f"[#{index}]" if " at 0x" in text else f"[{text}]"
 
 
 def _variable_of(value: Any) -> Any:
-    """The `tf.Variable` that a value is or stands for; None if there is none (yet)."""
+    """Return the `tf.Variable` that a value is or wraps; None if there is none (yet)."""
     inner = value.value if isinstance(value, keras.Variable) else value
     return inner if isinstance(inner, tf.Variable) else None
 
 
 def _may_differ(variable: Any) -> bool:
-    """Whether replicas change a variable each for itself: metrics, seeds, batch norm."""
+    """Return whether each replica changes its own copy: metrics, seeds, batch norm."""
     is_summed_up = variable.synchronization == tf.VariableSynchronization.ON_READ
     is_own = variable.aggregation == tf.VariableAggregation.NONE and not variable.trainable
     return is_summed_up or is_own
@@ -370,7 +367,7 @@ def _described(variable: Any) -> str:
 
 
 def _is_plain_object(value: Any) -> bool:
-    """An object of a person's own class; not a module, function, array or library object."""
+    """Return whether it is an object of a user's class: no module, array or library object."""
     if not hasattr(value, "__dict__") or isinstance(value, type):
         return False
     root = type(value).__module__.partition(".")[0]

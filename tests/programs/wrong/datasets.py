@@ -32,7 +32,7 @@ def images_as_bytes(mistake: bool) -> Wrong:
         lw.Supervised(model, "mse", keras.optimizers.Adam(1e-3)),
         "x holds images from 0 to 255, and nothing scales them.\n"
         "  expected: numbers about as large as 1\n"
-        "  received: uint8 (8, 8, 1), which go into the first weights as they are\n"
+        "  received: uint8 (8, 8, 1), which reach the first weights unscaled\n"
         "  do: begin the model with keras.layers.Rescaling(1 / 255), or divide x by 255",
         IMAGES,
         Y[:256],
@@ -61,7 +61,7 @@ def flat_images_in_a_step_of_ones_own(mistake: bool) -> Wrong:
         Flat(),
         "x holds images from 0 to 255, and nothing scales them.\n"
         "  expected: numbers about as large as 1\n"
-        "  received: float32 (256,), which go into the first weights as they are\n"
+        "  received: float32 (256,), which reach the first weights unscaled\n"
         "  do: begin the model with keras.layers.Rescaling(1 / 255), or divide x by 255",
         flat,
         Y[:256],
@@ -172,7 +172,7 @@ def nan_in_the_inputs(mistake: bool) -> Wrong:
         "  expected: finite numbers\n"
         "  received: 2 of 300 examples: x[7, 2], x[250, 0]\n"
         "  do: leave these examples out or fill them in, for instance np.nan_to_num(x); "
-        'Trainer(..., on_nan="skip") leaves out their batches',
+        'Trainer(..., on_nan="skip") skips their batches',
         x,
         Y,
         options={"batch_size": 100},
@@ -196,7 +196,7 @@ def nan_that_the_model_does_not_fill_in(mistake: bool) -> Wrong:
         "  expected: finite numbers\n"
         "  received: 6 of 300 examples: x[0, 1], x[50, 1], x[100, 1], ...\n"
         "  do: leave these examples out or fill them in, for instance np.nan_to_num(x); "
-        'Trainer(..., on_nan="skip") leaves out their batches',
+        'Trainer(..., on_nan="skip") skips their batches',
         x,
         Y,
         options={"batch_size": 100},
@@ -212,7 +212,7 @@ def nan_in_the_labels(mistake: bool) -> Wrong:
         "  expected: finite numbers\n"
         "  received: 1 of 300 examples: y[299, 0]\n"
         "  do: leave these examples out or fill them in, for instance np.nan_to_num(x); "
-        'Trainer(..., on_nan="skip") leaves out their batches',
+        'Trainer(..., on_nan="skip") skips their batches',
         X,
         y,
         options={"batch_size": 100},
@@ -222,7 +222,7 @@ def nan_in_the_labels(mistake: bool) -> Wrong:
 def inputs_that_are_all_zero(mistake: bool) -> Wrong:
     return Wrong(
         _regression(),
-        "All examples of x are the same, and their labels are not.\n"
+        "All examples of x are the same, but their labels differ.\n"
         "  expected: inputs that differ from example to example\n"
         "  received: 300 examples, all equal to the first\n"
         "  do: check how the inputs were read or normalized",
@@ -236,7 +236,7 @@ def inputs_that_are_all_zero(mistake: bool) -> Wrong:
 def labels_of_one_class(mistake: bool) -> Wrong:
     return Wrong(
         _classifier(),
-        "All labels (y) are the same: there is nothing to tell apart.\n"
+        "All labels (y) are the same: there is nothing to learn.\n"
         "  expected: labels of two classes or more, or targets that differ\n"
         "  received: every label is 1, in 300 examples\n"
         "  do: check how the labels were read, filtered or split",

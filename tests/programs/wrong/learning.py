@@ -20,7 +20,7 @@ def _network(activation: str | None = None, units: int = 1, bias: float = 0.0) -
 
 
 _DEAD = (
-    "  do: look at the last activation: a ReLU whose inputs are all negative or a saturated "
+    "  do: check the last activation: a ReLU whose inputs are all negative or a saturated "
     "sigmoid has no gradient; scale the inputs, or use another activation or initializer; check "
     "that the loss is neither clipped nor rounded"
 )
@@ -89,7 +89,7 @@ def learning_rate_of_zero(mistake: bool) -> Wrong:
         "No weight changed in the first 16 updates: the learning rate is 0.\n"
         "  expected: updates that change the weights\n"
         "  received: learning_rate=0; unchanged: net/output/kernel, net/output/bias\n"
-        "  do: set the optimizer's learning_rate; look at the schedule or callback that sets it",
+        "  do: set the optimizer's learning_rate; check the schedule or callback that sets it",
         X,
         Y,
         id="zero-learning-rate",

@@ -146,7 +146,7 @@ def logits_for_probabilities(mistake: bool) -> Wrong:
         "sparse_categorical_crossentropy expects probabilities, but the predictions are the output "
         "of a layer without a softmax.\n"
         "  expected: probabilities, or sparse_categorical_crossentropy with from_logits=True\n"
-        "  received: predictions (None, 3), as a layer gives them\n"
+        "  received: predictions (None, 3), the raw output of a layer\n"
         "  do: pass from_logits=True to the loss, or end the model with "
         'activation="softmax"',
         X,
@@ -167,7 +167,7 @@ def logits_for_probabilities_in_a_step(mistake: bool) -> Wrong:
         'without a sigmoid (file "losses_and_metrics.py", line {line}: losses = '
         "keras.losses.binary_crossentropy(y, predictions)  # here).\n"
         "  expected: probabilities, or binary_crossentropy with from_logits=True\n"
-        "  received: predictions (None, 1), as a layer gives them\n"
+        "  received: predictions (None, 1), the raw output of a layer\n"
         "  do: pass from_logits=True to the loss, or end the model with "
         'activation="sigmoid"',
         X,
@@ -182,7 +182,7 @@ def relu_for_probabilities(mistake: bool) -> Wrong:
         "BinaryCrossentropy expects probabilities, but the predictions are the output of a layer "
         "without a sigmoid.\n"
         "  expected: probabilities, or BinaryCrossentropy with from_logits=True\n"
-        "  received: predictions (None, 1), as a layer gives them\n"
+        "  received: predictions (None, 1), the raw output of a layer\n"
         "  do: pass from_logits=True to the loss, or end the model with "
         'activation="sigmoid"',
         X,

@@ -251,9 +251,9 @@ def layer_that_the_loss_does_not_use(mistake: bool) -> Wrong:
 
     return Wrong(
         Half(),
-        "2 of 4 variables have no gradient, and stay as they are: spare/kernel, spare/bias.\n"
-        "  do: leave them out of minimize if that is meant; else check that the loss uses what "
-        "they compute",
+        "2 of 4 variables have no gradient, and are not updated: spare/kernel, spare/bias.\n"
+        "  do: leave them out of minimize if that is intended; otherwise check that the loss uses "
+        "what they compute",
         X,
         Y,
         id="no-gradient",
@@ -346,7 +346,7 @@ def model_called_without_training(mistake: bool) -> Wrong:
         "The step calls 'net' without training=True: dropout and batch norm are in inference mode "
         "while training.\n"
         "  received: inference mode for norm\n"
-        "  do: write model(x, training=True) in train_step, or False if that is meant",
+        "  do: write model(x, training=True) in train_step, or False if that is intended",
         X,
         Y,
         id="inference-mode",
@@ -367,7 +367,7 @@ def labels_without_their_axis(mistake: bool) -> Wrong:
         "Spread.train_step combines shapes (None,) and (None, 1), which broadcasts to (n, n) "
         '(file "steps.py", line {line}: difference = y - self.model(x, training=True)  # here).\n'
         "  do: give both the same shape, for instance labels[:, None] or tf.squeeze(predictions, "
-        "-1); if it is meant, use both axes: a[:, None] and b[None, :]",
+        "-1); if this is intended, use both axes: a[:, None] and b[None, :]",
         X,
         Y[:, 0] if mistake else Y,
         id="broadcast",
@@ -629,7 +629,7 @@ def nothing_returned(mistake: bool) -> Wrong:
 
     return Wrong(
         Silent(),
-        "Silent.train_step has to return a dict of scalars.\n"
+        "Silent.train_step must return a dict of scalars.\n"
         '  expected: return {"loss": loss}\n'
         "  received: nothing (no return statement?)\n"
         "  do: return the numbers to report, by name",
@@ -713,8 +713,8 @@ def metric_without_updates(mistake: bool) -> Wrong:
         Idle(),
         "Idle.train_step does not update the metric 'error': left out of the numbers of the "
         "training.\n"
-        "  do: call update_state in train_step to report it there; nothing, if it is meant for the "
-        "other step only",
+        "  do: call update_state in train_step to report it there; nothing, if it is for the other "
+        "step only",
         X,
         Y,
         id="idle-metric",

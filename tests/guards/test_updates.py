@@ -1,0 +1,136 @@
+"""What a step trains: in which mode, and how often."""
+
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+from keras import layers
+from tests.guards.regression_step import (
+    Regression,
+    X,
+    fit,
+    squared_error,
+    warned,
+)
+
+
+def dense(*more: keras.Layer) -> keras.Model:
+    return keras.Sequential([keras.Input((4,)), *more, layers.Dense(1)])
+
+
+# --- in which mode -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        (lambda: layers.Dropout(0.5, seed=1, name="dropout"), "dropout"),
+        (lambda: layers.BatchNormalization(name="norm"), "norm"),
+    ],
+)
+def test_a_model_called_without_training_is_in_inference_mode(layer: Any, name: str):
+    model = dense(layer())
+    task = Regression(lambda model, x, y: tf.reduce_mean(tf.square(y - model(x))), model)
+    assert warned(task) == (
+        f"The step calls {model.name!r} without training=True: dropout and batch norm are in "
+        "inference mode while training.\n"
+        f"  received: inference mode for {name}\n"
+        "  do: write model(x, training=True) in train_step, or False if that is intended"
+    )
+
+
+def frozen() -> keras.Model:
+    model = dense(layers.BatchNormalization())
+    model.layers[0].trainable = False
+    return model
+
+
+@pytest.mark.parametrize(
+    ("loss", "model"),
+    [
+        (squared_error, lambda: dense(layers.Dropout(0.5, seed=1))),
+        (lambda model, x, y: squared_error(model, x, y) + 0 * model(x)[0, 0], dense),
+        (
+            lambda model, x, y: tf.reduce_mean(tf.square(y - model(x, training=False))),
+            lambda: dense(layers.BatchNormalization()),
+        ),
+        (lambda model, x, y: tf.reduce_mean(tf.square(y - model(x))), dense),
+        (lambda model, x, y: tf.reduce_mean(tf.square(y - model(x))), frozen),
+    ],
+    ids=["training", "once each", "meant", "no modes", "frozen"],
+)
+def test_a_model_that_is_called_as_it_should_be_is_no_mistake(loss: Any, model: Any):
+    fit(Regression(loss, model()))  # a warning would be an error here
+
+
+# --- how often --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["apply_gradients", "apply"])
+def test_updates_by_the_optimizer_itself_are_unrolled_too(method: str):
+    class ByHand(Regression):
+        def train_step(self, batch):
+            x, y = batch
+            loss = tf.zeros(())
+            for _epoch in range(12):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(y - self.model(x, training=True)))
+                variables = self.model.trainable_variables
+                gradients = tape.gradient(loss, variables)
+                if method == "apply":
+                    self.optimizer.apply(gradients, variables)
+                else:
+                    self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            return {"loss": loss}
+
+    assert warned(ByHand()).startswith(
+        "ByHand.train_step makes the same update 12 times: a Python loop was unrolled 12 times"
+    )
+
+
+def test_a_loop_in_the_train_step_of_a_keras_model_is_unrolled_too():
+    class ByHand(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            loss = tf.zeros(())
+            for _epoch in range(12):
+                with tf.GradientTape() as tape:
+                    loss = self.compute_loss(x, y, self(x, training=True))
+                gradients = tape.gradient(loss, self.trainable_variables)
+                self.optimizer.apply_gradients(
+                    zip(gradients, self.trainable_variables, strict=True)
+                )
+            return {"loss": loss}
+
+    model = ByHand([keras.Input((X.shape[1],)), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert "makes the same update 12 times" in warned(model)
+
+
+def test_a_few_updates_of_one_batch_by_hand_are_no_unrolled_loop():
+    class Critic(Regression):
+        def train_step(self, batch):
+            x, y = batch
+            loss = tf.zeros(())
+            for _ in range(5):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(y - self.model(x, training=True)))
+                variables = self.model.trainable_variables
+                self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return {"loss": loss}
+
+    fit(Critic())
+
+
+def test_a_loop_of_tensorflow_inside_a_step_is_not_unrolled():
+    class Looping(Regression):
+        def train_step(self, batch):
+            loss = tf.zeros(())
+            for _ in tf.range(12):
+                loss = Regression.train_step(self, batch)["loss"]
+            return {"loss": loss}
+
+    task = Looping()
+    fit(task)
+    assert int(task.optimizer.iterations) == 24
