@@ -127,8 +127,9 @@ class Trainer:
         with self._team.losses_explained():
             self._task = as_task(task, self._strategy)
         require_watchable(watch, self._task)
-        # Whole gradients go to TensorBoard only; on several replicas nobody holds them.
-        keeps = run_dir is not None and self._strategy.num_replicas_in_sync == 1
+        # Whole gradients are for sinks; several replicas do not hold them.
+        is_observed = run_dir is not None or bool(sinks)
+        keeps = is_observed and self._strategy.num_replicas_in_sync == 1
         watched = None if watch is None else GradientWatch(keeps=keeps)
         self._runners = CompiledSteps(self._task, self._strategy, on_nan, watched, silenced)
         asked = asked_for(plan_for(self._task, plan))
@@ -283,6 +284,7 @@ class Trainer:
             class_weight=class_weight,
             callbacks=callbacks,
             sinks=[self._console(verbose), *map(tolerated, self._sinks)] if self.is_chief else [],
+            is_observed=self.is_chief and bool(self._sinks),
         )
         require_shareable(asked, self._team)
         if self._run is None:

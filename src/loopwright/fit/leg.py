@@ -5,6 +5,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, final
 
 import keras
@@ -26,6 +27,7 @@ from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
 from loopwright.exactness import EXACT
 from loopwright.fit import declaration
+from loopwright.fit.observer import Observer
 from loopwright.guards import arrays
 from loopwright.guards.learning import LearningWatch
 from loopwright.loop import train, verdict
@@ -35,6 +37,7 @@ from loopwright.loop.signals import Signals
 from loopwright.sinks.callback_model import Scoring
 from loopwright.sinks.history import History
 from loopwright.sinks.keras_callbacks import CallbackBridge
+from loopwright.sinks.notify import notify
 from loopwright.task.optimizers import finalize_averages
 from loopwright.task.task import Task
 
@@ -89,6 +92,9 @@ class FitRequest:
     class_weight: Mapping[int, float] | None
     callbacks: Sequence[keras.callbacks.Callback]
     sinks: Sequence[Sink]
+    is_observed: bool = False
+    """Whether a sink other than the terminal receives facts, learning rates, gradients, images."""
+    run_dir: Path | None = None
 
 
 @final
@@ -137,6 +143,17 @@ class Leg:
         self.tally = EpochMetrics(lent.task, "train_step", lent.runners.updates)
         with self.watch.timing("compile"):
             self.training = self._built_training(counted if snapshot is None else snapshot.step)
+        self._observer = None
+        if asked.is_observed:
+            self._observer = Observer(
+                lent.task,
+                lent.strategy,
+                lent.runners,
+                self.watch,
+                data=asked.data,
+                settings={"seed": lent.seed, "until": str(asked.until)},
+                run_dir=asked.run_dir,
+            )
         self._seconds_to_build = self.watch.clock() - began
 
     def _built_training(self, step: int) -> Stepper:
@@ -352,12 +369,23 @@ class Leg:
         }
         return verdict.verdict(spent, causes)
 
+    def _completed(self, event: Event) -> Sequence[Event]:
+        if isinstance(event, Started):
+            event = replace(event, inexact=tuple(self.reasons))
+        return [event] if self._observer is None else self._observer.completed(event)
+
+    def _last_images(self, finished: Finished) -> Sequence[Event]:
+        is_end = finished.reason in ("complete", "stopped")
+        return self._observer.images(finished.step) if self._observer and is_end else []
+
     def _heard(
         self,
         events: Iterator[Event],
         sinks: Sequence[Sink],
         leaving: Mapping[type[BaseException], Callable[[], None]],
     ) -> Iterator[Event]:
+        if self._observer is not None:
+            self._observer.collect_facts()
         began, first_step = self.watch.clock(), self.training.step
         finished, reason = None, "failed"
         try:
@@ -365,9 +393,10 @@ class Leg:
                 if isinstance(event, Finished):
                     finished = event
                     break
-                tell(sinks, event)
-                with self.watch.timing("caller"):
-                    yield event
+                for told in self._completed(event):
+                    notify(sinks, told)
+                    with self.watch.timing("caller"):
+                        yield told
         except BaseException as error:
             # An exception in the caller's own code closes the generator too, and fails the run.
             is_left = (
@@ -387,15 +416,25 @@ class Leg:
             spent = self.watch.whole(seconds + self._seconds_to_build)
             advice = self._verdict(spent, finished.step - first_step)
             whole = finished.seconds + self._seconds_to_build
-            finished = replace(finished, seconds=whole, spent=spent, advice=advice)
+            finished = replace(
+                finished,
+                seconds=whole,
+                spent=spent,
+                advice=advice,
+                history=self.history.history,
+            )
             self.is_over = finished.reason in ("complete", "stopped", "left")
             if self.is_over:
                 finalize_averages(self.lent.task)
-            tell(sinks, finished)
+            with contextlib.ExitStack() as last:
+                last.callback(notify, sinks, finished)  # also if the images are interrupted
+                images = self._last_images(finished)
+                for event in images:
+                    notify(sinks, event)
             declaration.leave(self.lent.task)
             self.feed = None
             self.training.close()
-        yield finished
+        yield from [*images, finished]
 
 
 def _restarted_steps(snapshot: Snapshot | None, steps_per_epoch: int | None) -> int:
@@ -404,11 +443,3 @@ def _restarted_steps(snapshot: Snapshot | None, steps_per_epoch: int | None) -> 
         return 0
     place = snapshot.place
     return max(0, place.step - place.step_in_epoch - place.epoch * steps_per_epoch)
-
-
-def tell(sinks: Sequence[Sink], event: Event) -> None:
-    """Tells every sink of an event."""
-    with contextlib.ExitStack() as every_sink:
-        # In their order, and each of them even if one before it raises.
-        for sink in reversed(sinks):
-            every_sink.callback(sink, event)

@@ -1,23 +1,20 @@
 """Resuming: a call of `fit` in a run directory goes on where the run was saved."""
 
 import contextlib
-import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Reached, Snapshot
 from loopwright.config.edits import OnChange
-from loopwright.engine.scorer import undisturbed
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event, Finished
 from loopwright.exactness import Exact, Inexact, require_replayable
 from loopwright.fit import declaration
 from loopwright.fit.attempt import LastAttempt
-from loopwright.fit.leg import FitRequest, Leg, Lent, tell
+from loopwright.fit.leg import FitRequest, Leg, Lent
 from loopwright.fit.moment import (
     at_start_of_epoch,
     declare,
@@ -31,10 +28,11 @@ from loopwright.fit.sharing import Found, accepted_data, held, start_over
 from loopwright.loop import signals
 from loopwright.loop.schedule import Every, Place
 from loopwright.sinks.log import WorkerLog
-from loopwright.sinks.run_files import Facts, Files, RunFiles, facts
+from loopwright.sinks.notify import notify
+from loopwright.sinks.run_files import Files, RunFiles
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
-from loopwright.task.optimizers import finalize_averages, learning_rates, optimizers
+from loopwright.task.optimizers import finalize_averages
 
 
 def entry(
@@ -121,7 +119,7 @@ def leg_events(
         changed = attempt.continued(leg, lent.task)
         # They are opened when everything was compared, and not before.
         files: Files = (
-            run_files(lent, run, lambda: fitting)
+            RunFiles(run.directory, time.time)
             if team.is_chief
             else WorkerLog(run.directory, team.index, time.time)
         )
@@ -131,7 +129,12 @@ def leg_events(
             _resume_plans(lent, run, saved, is_begun=what != "begin")
             made = Leg(
                 lent,
-                replace(asked, sinks=[*asked.sinks, files]),
+                replace(
+                    asked,
+                    sinks=[*asked.sinks, files],
+                    is_observed=team.is_chief,
+                    run_dir=run.directory,
+                ),
                 first_epoch=first_epoch,
                 snapshot=snapshot,
                 heard=heard,
@@ -225,8 +228,9 @@ def _skipped(fitting: Leg, named: dict[str, Any], found: Found | None, exact: Ex
     finalize_averages(fitting.lent.task)
     declaration.leave(fitting.lent.task)
     fitting.is_over = True
-    skipped = Finished(fitting.training.step, 0.0, "skipped")
-    tell(fitting.asked.sinks, skipped)
+    numbers = fitting.history.history
+    skipped = Finished(fitting.training.step, 0.0, "skipped", history=numbers)
+    notify(fitting.asked.sinks, skipped)
     return skipped
 
 
@@ -256,35 +260,3 @@ def _warn_of_no_validation(run: Run) -> None:
                 do="pass validation_data to fit, or leave KeepBest out of keep",
             )
         )
-
-
-def run_files(lent: Lent, run: Run, fitting: Callable[[], Leg]) -> RunFiles:
-    """The files that tell of a run."""
-
-    def images() -> Mapping[str, Any]:
-        with undisturbed(lent.task, lent.strategy):
-            return lent.task.images()
-
-    held = functools.cache(lambda: optimizers(lent.task))  # looking for them takes a while
-    return RunFiles(
-        run.directory,
-        clock=time.time,
-        learning_rates=lambda: learning_rates(held()),
-        gradients=lent.runners.last_gradients,
-        history=lambda: fitting().history.history,
-        images=images,
-        facts=lambda: _facts(fitting(), run.directory),
-        inexact=lambda: fitting().reasons,
-    )
-
-
-def _facts(fitting: Leg, run_dir: Path) -> Facts:
-    lent, asked = fitting.lent, fitting.asked
-    spec = None if fitting.feed is None else fitting.feed.batch_spec
-    batch_size = {} if asked.data is None else asked.data.fingerprint()
-    numbers = {
-        "seed": lent.seed,
-        "until": str(asked.until),
-        **{name: value for name, value in batch_size.items() if name == "batch_size"},
-    }
-    return facts(lent.task, numbers, lent.runners.built("train_step", spec).graph, run_dir)
