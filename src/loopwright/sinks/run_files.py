@@ -6,9 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, final
-
-from rich.console import Console
+from typing import Any, Protocol, TextIO, final
 
 from loopwright import disk
 from loopwright.events import (
@@ -21,7 +19,7 @@ from loopwright.events import (
     Started,
     Trained,
 )
-from loopwright.sinks.log import Lines
+from loopwright.sinks.log import opened_log
 from loopwright.sinks.notify import attempted, tolerated
 from loopwright.sinks.report import write_report
 from loopwright.sinks.tensorboard import HOME, TensorBoardFiles, event_files
@@ -167,7 +165,7 @@ class RunFiles:
         self._journal = Journal(directory / JOURNAL, clock)
         self._board = TensorBoardFiles(directory / HOME, clock)
         self._inexact: list[str] = []
-        self._log: Any = None
+        self._log: TextIO | None = None
         self._sinks: list[Sink] = []
 
     def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
@@ -177,11 +175,8 @@ class RunFiles:
         known_events = event_files(self._directory)
         self._journal.open(lengths.get(JOURNAL, 0), is_new_leg=is_new_leg)
         cut_all(self._directory, known_events, lengths)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        handle = disk.opened(self._directory, LOG, flags)
-        self._log = os.fdopen(handle, "a", encoding="utf-8")
-        log = Lines(Console(file=self._log, width=200, force_terminal=False), self._clock)
-        sinks = (self._journal, self._board, self._board.draw, log.show, self._summarize)
+        self._log, lines = opened_log(self._directory, LOG, self._clock)
+        sinks = (self._journal, self._board, self._board.draw, lines.show, self._summarize)
         self._sinks = [tolerated(sink) for sink in sinks]
 
     def close(self) -> None:
