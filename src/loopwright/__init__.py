@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     from loopwright.events import EpochStarted as EpochStarted
     from loopwright.events import Event as Event
     from loopwright.events import Finished as Finished
+    from loopwright.events import GradientsWatched as GradientsWatched
+    from loopwright.events import ImagesDrawn as ImagesDrawn
     from loopwright.events import Noted as Noted
     from loopwright.events import PlanChosen as PlanChosen
+    from loopwright.events import RunFacts as RunFacts
     from loopwright.events import Saved as Saved
     from loopwright.events import Sink as Sink
     from loopwright.events import Started as Started
@@ -83,8 +86,11 @@ _HOMES = {
         "EpochStarted",
         "Event",
         "Finished",
+        "GradientsWatched",
+        "ImagesDrawn",
         "Noted",
         "PlanChosen",
+        "RunFacts",
         "Saved",
         "Sink",
         "Started",

@@ -110,8 +110,9 @@ class Trainer:
         with self._team.losses_explained():
             self._task = as_task(task, self._strategy)
         require_watchable(watch, self._task)
-        # Whole gradients go to TensorBoard only; on several replicas no process holds them.
-        keeps = run_dir is not None and self._strategy.num_replicas_in_sync == 1
+        # Whole gradients are for sinks; several replicas do not hold them.
+        is_observed = run_dir is not None or bool(sinks)
+        keeps = is_observed and self._strategy.num_replicas_in_sync == 1
         watched = None if watch is None else GradientWatch(keeps=keeps)
         compiled = CompiledSteps(self._task, self._strategy, on_nan, watched, silenced)
         selector = PlanSelector(asked_for(plan_for(self._task, plan)), compiled, self._task)
@@ -201,6 +202,7 @@ class Trainer:
             self._team,
             saves=self._run is not None,
             sinks=[self._note_end, *(sinks if self.is_chief else ())],
+            is_observed=self.is_chief and bool(self._sinks),
             history=history,
         )
         if self._run is None:

@@ -265,8 +265,8 @@ def test_the_terminal_names_the_best_of_the_run_also_after_it_was_resumed(tmp_pa
     trainer(tmp_path, 10.0, keep=keep).fit(**arguments(2))
     run = Run(tmp_path, keep)
     show = Outlook(lambda: 0.0, keep[0], lambda: run.best(keep[0]))
-    show.hear(lw.Started(20, 5, 10, 50, 20))
-    show.hear(lw.Validated(30, 2, 0.1, {"accuracy": 0.05}))
+    show.update(lw.Started(20, 5, 10, 50, 20))
+    show.update(lw.Validated(30, 2, 0.1, {"accuracy": 0.05}))
     assert [part.text for part in show.parts()] == ["best val_accuracy 1.000 at step 10"]
 
 

@@ -270,7 +270,7 @@ def test_the_order_of_callbacks_may_change(tmp_path):
     second = callbacks()[::-1]
     trained(tmp_path / "run", task(), callbacks=second, epochs=2)
     assert second[0].best_weights is not None
-    with pytest.raises(lw.ConfigurationError, match="other callbacks"):
+    with pytest.raises(lw.ConfigurationError, match="different callbacks"):
         trained(tmp_path / "run", task(), callbacks=second[:1], epochs=2)
 
 

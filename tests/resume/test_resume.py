@@ -281,7 +281,7 @@ def test_another_model_other_data_and_other_callbacks_are_refused_in_words(faile
         fit(Noisy(), *arrays(64))
     with pytest.raises(lw.ConfigurationError, match="The data differs"):
         fit(Noisy(), *arrays(), batch_size=16)
-    with pytest.raises(lw.ConfigurationError, match="other callbacks"):
+    with pytest.raises(lw.ConfigurationError, match="different callbacks"):
         fit(Noisy(), *arrays())
 
 

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 import loopwright as lw
-from loopwright.events import EpochEnded, Finished, Saved, Trained
+from loopwright.events import (
+    EpochEnded,
+    Finished,
+    GradientsWatched,
+    ImagesDrawn,
+    RunFacts,
+    Saved,
+    Started,
+    Trained,
+)
 from loopwright.sinks.run_files import Journal
 
 
@@ -18,7 +27,7 @@ from loopwright.sinks.run_files import Journal
 def opened(
     path: Path, after_bytes: int, clock: Callable[[], float], **options: bool
 ) -> Iterator[Journal]:
-    journal = Journal(path, clock, lambda: {"learning_rate": 0.1})
+    journal = Journal(path, clock)
     with contextlib.closing(journal):
         journal.open(after_bytes, **options)
         yield journal
@@ -33,7 +42,8 @@ def trained(step: int) -> Trained:
 
 
 def ended(**metrics: Any) -> EpochEnded:
-    return EpochEnded(epoch=0, step=3, steps=3, seconds=0.5, metrics=metrics)
+    rates = {"learning_rate": 0.1}
+    return EpochEnded(epoch=0, step=3, steps=3, seconds=0.5, metrics=metrics, learning_rates=rates)
 
 
 def test_an_event_is_a_line_with_its_name_and_time(tmp_path: Path):
@@ -49,6 +59,24 @@ def test_an_event_is_a_line_with_its_name_and_time(tmp_path: Path):
             "learning_rates": {"learning_rate": 0.1},
         }
     ]
+
+
+def test_facts_history_gradients_and_images_are_not_in_the_journal(tmp_path: Path):
+    facts = RunFacts({"seed": 0}, "a summary", {"keras": "3"}, graph=object())
+    with opened(tmp_path / "m", 0, lambda: 0.0) as journal:
+        journal(Started(0, 1, 3, 3, facts=facts, inexact=["a reason"]))
+        journal(GradientsWatched(3, {"w": np.ones(3)}))
+        journal(ImagesDrawn(3, {"noise": np.ones((1, 2, 2, 1))}))
+        journal(Finished(3, 1.0, "complete", history={"loss": [0.5]}))
+    started, finished = lines(tmp_path / "m")
+    assert list(started)[2:] == [
+        "step",
+        "epochs",
+        "steps_per_epoch",
+        "total_steps",
+        "resumed_steps",
+    ]
+    assert list(finished)[2:] == ["step", "seconds", "reason", "spent", "advice", "saved"]
 
 
 def test_numbers_that_json_does_not_know_become_words(tmp_path: Path):
@@ -95,7 +123,7 @@ def test_a_new_leg_leaves_the_end_of_the_one_before_and_nothing_of_its_own_first
 def test_a_journal_that_lost_its_end_is_told_of_and_goes_on(tmp_path: Path):
     (tmp_path / "m").write_text('{"event": "started"}\n')
     with (
-        pytest.warns(lw.LoopwrightWarning, match="has lost its end"),
+        pytest.warns(lw.LoopwrightWarning, match="is truncated: it has 21 bytes, and had 500"),
         opened(tmp_path / "m", 500, lambda: 0.0) as journal,
     ):
         journal(ended())

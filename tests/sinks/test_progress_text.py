@@ -5,7 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loopwright.events import EpochEnded, Finished, Metrics, Started, Trained, Validated
+from loopwright.events import (
+    BatchSkipped,
+    EpochEnded,
+    Finished,
+    Metrics,
+    PlanChosen,
+    Started,
+    Trained,
+    Validated,
+)
 from loopwright.sinks import progress_text
 from loopwright.sinks.progress_text import Part
 
@@ -87,7 +96,7 @@ def test_an_ended_epoch_says_its_length_time_and_rate(steps: int, seconds: float
     [
         (Finished(1435, 3.0, "complete"), "done: 1,335 steps in 3.0 s"),
         (Finished(101, 3.0, "stopped"), "stopped by a callback after 1 step in 3.0 s"),
-        (Finished(102, 0.5, "left"), "left after 2 steps in 0.50 s"),
+        (Finished(102, 0.5, "left"), "ended by the caller after 2 steps in 0.50 s"),
         (Finished(100, 3600.0, "failed"), "failed after 0 steps in 1:00:00"),
         (Finished(102, 0.5, "interrupted"), "interrupted after 2 steps in 0.50 s"),
         (
@@ -131,3 +140,15 @@ def test_the_indent_of_the_lines_below_the_first_is_counted():
 
 def test_a_wide_character_counts_as_two_columns():
     assert progress_text.columns([Part("損失"), Part("1")]) == 8
+
+
+def test_resumed_runs_skipped_batches_and_plans_are_lines_of_their_own():
+    resumed = progress_text.resumed(Started(1060, 3, 45, 135, resumed_steps=60))
+    assert said(resumed) == "resuming from step 1,060"
+    skipped = [BatchSkipped(12, "examples 8 to 15"), BatchSkipped(12, "examples 8 to 15", 10)]
+    assert [said(progress_text.skipped(event)) for event in skipped] == [
+        "skipped the batch of step 12 · examples 8 to 15",
+        "skipped the batch of step 12; rolled back to step 10 · examples 8 to 15",
+    ]
+    chosen = progress_text.chosen(PlanChosen(30, "fused", "2x faster", 'plan="fused"'))
+    assert said(chosen) == 'plan: fused · 2x faster · to reproduce: plan="fused"'

@@ -509,7 +509,7 @@ def test_a_finished_epoch_stays_as_one_line(clock: Clock) -> None:
     [
         ("complete", "done: 14,370 steps in 3.2 s"),
         ("stopped", "stopped by a callback after 14,370 steps in 3.2 s"),
-        ("left", "left after 14,370 steps in 3.2 s"),
+        ("left", "ended by the caller after 14,370 steps in 3.2 s"),
         ("failed", "failed after 14,370 steps in 3.2 s"),
     ],
 )
@@ -885,5 +885,5 @@ def test_short_epochs_are_printed_before_whatever_comes_next(clock: Clock) -> No
     sink(Trained(5, 4, 1, 1, 1.0, {"loss": 0.5}))  # a long epoch: its bar is drawn below them
     assert [line.split(" · ")[0] for line in left_on_screen(output)[:6]] == [
         *("epoch 1/5", "epoch 2/5", "note: something to know"),
-        *("epoch 3/5", "left out step 4", "epoch 4/5"),
+        *("epoch 3/5", "skipped the batch of step 4", "epoch 4/5"),
     ]

@@ -11,7 +11,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import loopwright as lw
 from loopwright import testing
-from loopwright.events import Trained
+from loopwright.events import GradientsWatched, Trained
+from loopwright.fit.observer import Observer
+from loopwright.loop.clock import Stopwatch
 from loopwright.sinks.tensorboard import TensorBoardFiles
 
 X = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
@@ -95,16 +97,25 @@ def test_histograms_are_of_whole_embeddings_and_unscaled_gradients(tmp_path: Pat
     assert 0 < np.abs(rows[:, :2]).max() < 50
 
 
-def test_histograms_come_every_ten_seconds_at_most(tmp_path: Path):
+def test_gradients_come_every_ten_seconds_at_most_and_their_histograms_are_finite(tmp_path: Path):
     now = 0.0
-    board = TensorBoardFiles(tmp_path, lambda: now, dict, lambda: {"w": np.array([1.0, np.nan])})
+    trainer = lw.Trainer(task(), plan="graph", watch="gradients", sinks=[lambda event: None])
+    trainer.fit(X, Y, batch_size=24, verbose=0)
+    steps = trainer._runners  # pyright: ignore[reportPrivateUsage]
+    observer = Observer(trainer.task, tf.distribute.get_strategy(), steps, Stopwatch(lambda: now))
+    watched = list[GradientsWatched]()
     for step in range(1, 26):
-        board(Trained(step, 0, step, 1, 0.1, {}))
+        found = observer.completed(Trained(step, 0, step, 1, 0.1, {}))
+        watched += [event for event in found if isinstance(event, GradientsWatched)]
         now += 1.0
+    assert [event.step for event in watched] == [1, 11, 21]
+    names = [name.removeprefix("gradient_norm/") for name in NAMES]
+    assert sorted(watched[0].gradients) == sorted(names)
+
+    board = TensorBoardFiles(tmp_path, lambda: now)
+    board(GradientsWatched(1, {"w": np.array([1.0, np.nan])}))
     board.close()
-    found = histograms(tmp_path)["gradient/w"]
-    assert list(found) == [1, 11, 21]
-    assert found[1][:, 2].sum() == 1
+    assert histograms(tmp_path)["gradient/w"][1][:, 2].sum() == 1
 
 
 def test_watching_leaves_a_run_exactly_resumable_and_as_it_was_without():

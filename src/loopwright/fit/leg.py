@@ -1,5 +1,6 @@
 """One call of `fit`: its data, its schedule, its steps and who is told, put together."""
 
+import contextlib
 import inspect
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from loopwright.fit.leg_loop import (
     ReplayedStops,
     Validation,
 )
+from loopwright.fit.observer import Observer
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.fit.slow_parts import slow_part
@@ -103,6 +105,7 @@ class Leg:
             )
             self._validation.build()
             self._check_data()
+        self._observer = self._made_observer() if request.is_observed else None
         self._seconds_to_build = self.watch.clock() - began
 
     def looped(
@@ -135,16 +138,19 @@ class Leg:
         sinks: list[Sink] = [self.bridge, self.history, *map(self._timed, self.request.sinks)]
         if self.parts.team.is_chief:
             sinks.append(LearningWatch(self.parts.task, self.parts.compiled.silenced))
+        if self._observer is not None:
+            self._observer.collect_facts()
         began, first_step = self.watch.clock(), self.stepper.step
-        finished, reason = None, "failed"
+        finished, images, reason = None, list[Event](), "failed"
         try:
             for event, _, _ in happened:
                 if isinstance(event, Finished):
                     finished = event
                     continue
-                notify(sinks, event)
-                with self.watch.timing("caller"):
-                    yield event
+                for told in self._completed(event):
+                    notify(sinks, told)
+                    with self.watch.timing("caller"):
+                        yield told
         except BaseException as error:
             if isinstance(error, LoopLeft | KeyboardInterrupt):
                 reason = "left" if isinstance(error, LoopLeft) else "interrupted"
@@ -154,8 +160,8 @@ class Leg:
         finally:
             seconds = self.watch.clock() - began
             finished = finished or Finished(self.stepper.step, seconds, reason)
-            finished = self._end(finished, sinks, seconds, first_step)
-        yield finished
+            finished, images = self._end(finished, sinks, seconds, first_step)
+        yield from (*images, finished)
 
     def _trained(
         self, place: Place, scores: Metrics, checkpoints: Checkpoints
@@ -243,8 +249,8 @@ class Leg:
 
     def _end(
         self, finished: Finished, sinks: Sequence[Sink], seconds: float, first_step: int
-    ) -> Finished:
-        """End the leg, and tell every sink how its time was spent."""
+    ) -> tuple[Finished, Sequence[Event]]:
+        """End the leg, and tell every sink how its time was spent; return what they were told."""
         self.parts.selector.end()
         # Of this start: a resumed run has seconds before it that were not measured here.
         spent = self.watch.whole(seconds + self._seconds_to_build)
@@ -260,15 +266,41 @@ class Leg:
             self.watch,
         )
         whole = finished.seconds + self._seconds_to_build
-        finished = replace(finished, seconds=whole, spent=spent, advice=advice)
+        numbers = self.history.history
+        finished = replace(finished, seconds=whole, spent=spent, advice=advice, history=numbers)
         self.is_over = finished.reason in OVER
         if self.is_over:
             finalize_averages(self.parts.task)
-        notify(sinks, finished)
+        with contextlib.ExitStack() as last:
+            last.callback(notify, sinks, finished)  # also if the images are interrupted
+            images = self._last_images(finished)
+            for event in images:
+                notify(sinks, event)
         declaration.leave(self.parts.task)
         self.feed = None
         self.stepper.close()
-        return finished
+        return finished, images
+
+    def _made_observer(self) -> Observer:
+        parts, request = self.parts, self.request
+        return Observer(
+            parts.task,
+            parts.strategy,
+            parts.compiled,
+            self.watch,
+            data=request.data,
+            settings={"seed": parts.seed, "until": str(request.until)},
+            run_dir=request.run_dir,
+        )
+
+    def _completed(self, event: Event) -> Sequence[Event]:
+        if isinstance(event, Started):
+            event = replace(event, inexact=tuple(self.reasons))
+        return [event] if self._observer is None else self._observer.completed(event)
+
+    def _last_images(self, finished: Finished) -> Sequence[Event]:
+        is_end = finished.reason in ("complete", "stopped")
+        return self._observer.images(finished.step) if self._observer and is_end else []
 
 
 def _restarted_steps(snapshot: Snapshot | None, steps_per_epoch: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -44,6 +45,9 @@ class FitRequest:
     callbacks: Sequence[keras.callbacks.Callback]
     sinks: Sequence[Sink]
     history: History
+    is_observed: bool = False
+    """Whether a sink other than the terminal receives facts, learning rates, gradients, images."""
+    run_dir: Path | None = None
 
     @property
     def objection_to_resume(self) -> Objection | None:
@@ -58,6 +62,7 @@ def fit_request(
     *,
     saves: bool,
     sinks: Sequence[Sink],
+    is_observed: bool,
     history: History,
 ) -> FitRequest:
     """Return what the options ask for, of this worker's share of the data; raise if they clash."""
@@ -91,6 +96,7 @@ def fit_request(
         callbacks=options.callbacks,
         sinks=sinks,
         history=history,
+        is_observed=is_observed,
     )
     _require_shareable(request, team)
     return request

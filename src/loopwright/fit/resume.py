@@ -1,17 +1,14 @@
 """A call of `fit` in a run directory: begun, resumed where the run was saved, or skipped."""
 
 import contextlib
-import functools
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Reached, Snapshot
 from loopwright.config.edits import OnChange
-from loopwright.engine.scorer import undisturbed
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event, Finished
 from loopwright.exactness import Exact, Inexact, require_replayable
@@ -34,10 +31,10 @@ from loopwright.loop import signals
 from loopwright.loop.schedule import Every, Place
 from loopwright.sinks.log import WorkerLog
 from loopwright.sinks.notify import notify
-from loopwright.sinks.run_files import Facts, Files, RunFiles, facts
+from loopwright.sinks.run_files import Files, RunFiles
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
-from loopwright.task.optimizers import finalize_averages, learning_rates, optimizers
+from loopwright.task.optimizers import finalize_averages
 
 
 def entry(
@@ -123,7 +120,7 @@ def leg_events(
         changed = attempt.continued(number, parts.task)
         # They are opened when everything was compared, and not before.
         files: Files = (
-            run_files(parts, run, lambda: leg)
+            RunFiles(run.directory, time.time)
             if team.is_chief
             else WorkerLog(run.directory, team.index, time.time)
         )
@@ -133,7 +130,12 @@ def leg_events(
             _resume_plans(parts, run, saved, is_begun=what != "begin")
             leg = Leg(
                 parts,
-                replace(request, sinks=[*request.sinks, files]),
+                replace(
+                    request,
+                    sinks=[*request.sinks, files],
+                    is_observed=team.is_chief,
+                    run_dir=run.directory,
+                ),
                 first_epoch=first_epoch,
                 snapshot=snapshot,
                 signals=received,
@@ -226,7 +228,7 @@ def _skipped(leg: Leg, named: dict[str, Any], found: Found | None, exact: Exact)
     finalize_averages(leg.parts.task)
     declaration.leave(leg.parts.task)
     leg.is_over = True
-    skipped = Finished(leg.stepper.step, 0.0, "skipped")
+    skipped = Finished(leg.stepper.step, 0.0, "skipped", history=leg.history.history)
     notify(leg.request.sinks, skipped)
     return skipped
 
@@ -257,35 +259,3 @@ def _warn_of_no_validation(run: Run) -> None:
                 do="pass validation_data to fit, or leave KeepBest out of keep",
             )
         )
-
-
-def run_files(parts: Parts, run: Run, leg: Callable[[], Leg]) -> RunFiles:
-    """Return the files that describe a run."""
-
-    def images() -> Mapping[str, Any]:
-        with undisturbed(parts.task, parts.strategy):
-            return parts.task.images()
-
-    held = functools.cache(lambda: optimizers(parts.task))  # looking for them takes a while
-    return RunFiles(
-        run.directory,
-        clock=time.time,
-        learning_rates=lambda: learning_rates(held()),
-        gradients=parts.compiled.last_gradients,
-        history=lambda: leg().history.history,
-        images=images,
-        facts=lambda: _facts(leg(), run.directory),
-        inexact=lambda: leg().reasons,
-    )
-
-
-def _facts(leg: Leg, run_dir: Path) -> Facts:
-    parts, request = leg.parts, leg.request
-    spec = None if leg.feed is None else leg.feed.batch_spec
-    batch_size = {} if request.data is None else request.data.fingerprint()
-    numbers = {
-        "seed": parts.seed,
-        "until": str(request.until),
-        **{name: value for name, value in batch_size.items() if name == "batch_size"},
-    }
-    return facts(parts.task, numbers, parts.compiled.built("train_step", spec).graph, run_dir)

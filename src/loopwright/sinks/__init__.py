@@ -1,5 +1,6 @@
-"""Who is told what happens: terminal, log, journal, TensorBoard, Keras callbacks, report.
+"""Sinks receive events: terminal, log, journal, TensorBoard, Keras callbacks, history, report.
 
-A sink hears events and never changes the training; one that fails is switched off with a warning.
-The terminal, the history and the report import no TensorFlow.
+A sink never changes the training, except for Keras callbacks; a sink that fails is disabled with a
+warning. Everything that a sink needs is in the events. The terminal, the log and the report import
+no TensorFlow.
 """

@@ -1,8 +1,8 @@
 """Which callbacks have batch hooks, and how often these have to be called.
 
 Calling Python after every step costs most of the speed of a compiled loop. A callback that only
-counts and logs gets its calls later, one per step, with the values of that step. A callback that
-may change the training has to be called at once.
+counts and logs is called later, once per step, with the values of that step. A callback that may
+change the training is called at once.
 """
 
 import contextlib
@@ -24,23 +24,23 @@ TEST_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 @final
 @dataclass(frozen=True)
 class Demand:
-    """What a callback needs; by default to be called at stops."""
+    """What a callback needs; by default it is called at stops."""
 
     each_step: bool = False
     """One call per step; calls for the steps before a stop are delivered at that stop."""
     takes_values: Callable[[], bool] | None = None
     """Whether it reads the logs of the step whose batch has begun; None: never."""
     counts_batch: Callable[[], bool] | None = None
-    """Begins a batch without a call; False if the hooks have something to do in it. None: they
-    always have."""
+    """Counts a batch without calling the hooks; returns False if the hooks must be called. None:
+    they must always be called."""
     reads_optimizer: bool = False
-    """Whether it reads `model.optimizer`, which then is as it was after that step."""
+    """Whether it reads `model.optimizer`, which then has the values of that step."""
     steps_left: Callable[[], int | None] = lambda: None
-    """The steps until a call has to come at once, because it reads or changes the model."""
+    """The steps until it must be called at once, because it reads or changes the model."""
     each_test_batch: bool = False
     """Whether it is called for every batch of a validation."""
     note: str = ""
-    """What this costs, where nobody asked for it."""
+    """What this costs, unless the user asked for it."""
 
 
 _AT_STOPS = Demand()
@@ -65,13 +65,13 @@ def demand(callback: keras.callbacks.Callback) -> Demand:
 
 
 def _overridden(callback: Any, hooks: Sequence[str]) -> list[str]:
-    """The hooks that are neither Keras' empty ones nor those of a callback that is known."""
+    """Return the hooks that are neither Keras' empty ones nor those of a known callback."""
     return [hook for hook in hooks if hasattr(callback, hook) and not _is_known(callback, hook)]
 
 
 def _is_known(callback: Any, hook: str) -> bool:
     if hook in vars(callback):
-        # tqdm makes its hook in its constructor.
+        # tqdm defines its hook in its constructor.
         maker = str(getattr(vars(callback)[hook], "__module__", "")).partition(".")[0]
         known = [_name(owner)[0] for owner in type(callback).__mro__ if _known(owner)]
         return maker in known
@@ -88,11 +88,11 @@ def _cost(callback: Any, hooks: Sequence[str], test_hooks: Sequence[str]) -> str
     )
 
 
-# -- callbacks that are known --------------------------------------------------------------------
+# -- known callbacks -----------------------------------------------------------------------------
 
 
 def _saver(callback: Any) -> Demand:
-    """Counts steps, and saves the model at some of them."""
+    """Return the demand of a callback that counts steps and saves the model at some of them."""
     if callback.save_freq == "epoch":
         return _AT_STOPS
     return Demand(each_step=True, steps_left=lambda: keras_internals.steps_to_save(callback))
@@ -102,7 +102,7 @@ def _mlflow_saver(callback: Any) -> Demand:
     def left() -> int:
         return callback.save_freq - (callback.global_step - callback.global_step_last_saving)
 
-    # It counts steps for the names of its files also when it saves by epoch.
+    # It counts steps for its file names, even if it saves by epoch.
     is_by_epoch = callback.save_freq == "epoch"
     return Demand(each_step=True, steps_left=(lambda: None) if is_by_epoch else left)
 
@@ -142,7 +142,7 @@ def _counter(callback: Any) -> Demand:
 
 
 def _at_stops(callback: Any) -> Demand:
-    """Has no batch hook, or one that sets a bar to where the epoch is."""
+    """Return the demand of a callback without batch hooks, or with one that updates a bar."""
     return _AT_STOPS
 
 
@@ -170,12 +170,12 @@ def _known(owner: type) -> Callable[[Any], Demand] | None:
 
 
 def _name(owner: type) -> tuple[str, str]:
-    """The package and the name of a class; these packages need not be installed."""
+    """Return the package and the name of a class; the package need not be imported."""
     return owner.__module__.partition(".")[0], owner.__name__
 
 
 def is_known(callback: Any) -> bool:
-    """Return whether this is a callback of Keras or of another package that is known here."""
+    """Return whether this is a callback of Keras or of another known package."""
     return type(callback).__module__.partition(".")[0] == "keras" or bool(_known(type(callback)))
 
 
@@ -193,33 +193,33 @@ class BatchCalls:
 
     @property
     def needs_values(self) -> bool:
-        """Whether a callback reads the values of every step."""
+        """Return whether a callback reads the values of every step."""
         return any(wants.takes_values is not None for _, wants in self._counters)
 
     @property
     def reads_optimizer(self) -> bool:
-        """Whether a callback reads the optimizer as it was after every step."""
+        """Return whether a callback reads the optimizer's values of every step."""
         return any(wants.reads_optimizer for _, wants in self._counters)
 
     @property
     def needs_test_batches(self) -> bool:
-        """Whether a callback is called for every batch of a validation."""
+        """Return whether a callback is called for every validation batch."""
         return any(wants.each_test_batch for wants in self._demands)
 
     @property
     def called_each_step(self) -> str:
-        """The class of a callback for which control returns to Python after every step."""
+        """Return the class of a callback that needs control in Python after every step."""
         pairs = zip(self._callbacks, self._demands, strict=True)
         asking = [type(callback).__name__ for callback, wants in pairs if wants.steps_left() == 1]
         return asking[0] if asking else ""
 
     @property
     def notes(self) -> list[str]:
-        """What callbacks cost, in sentences."""
+        """Return sentences about the cost of callbacks."""
         return [wants.note for wants in self._demands if wants.note]
 
     def steps_left(self) -> int | None:
-        """The most steps to run until callbacks have to be called; None: any number."""
+        """Return the most steps to run until callbacks have to be called; None: any number."""
         wished = [wants.steps_left() for wants in self._demands]
         return min((steps for steps in wished if steps is not None), default=None)
 
@@ -227,7 +227,7 @@ class BatchCalls:
         """Call the hooks that come before a batch."""
         counters = [callback for callback, _ in self._counters]
         for callback in self._callbacks:
-            # The data may have ended instead: then a counter has counted this batch already.
+            # If the data ended before this batch, a counter has already counted it.
             if not (self._awaits_batch and any(callback is counter for counter in counters)):
                 self._call(callback, "on_train_batch_begin", batch, {})
         self._first, self._awaits_batch = batch, True
@@ -239,11 +239,11 @@ class BatchCalls:
         recorded: Sequence[StepNumbers],
         variables: Sequence[Any],
     ) -> None:
-        """Call the hooks that come after the batches since `begin`, the last of which is `batch`.
+        """Call the hooks that come after the batches since `begin` up to `batch`.
 
         `recorded` are the numbers of their steps; `variables` those whose values were recorded.
         """
-        with _put_back(variables) as current:
+        with _restored(variables) as current:
             for number in range(self._first, batch) if self._counters else ():
                 numbers = recorded[number - self._first] if self.needs_values else None
                 if numbers is not None and numbers.variables:
@@ -257,11 +257,11 @@ class BatchCalls:
         self._awaits_batch = False
 
     def rolled_back(self) -> None:
-        """The callbacks remember an earlier step: the batch that was begun will not come."""
+        """Forget the batch that was begun: the callbacks were restored to an earlier step."""
         self._awaits_batch = False
 
     def test_batch(self, batch: int, logs: Mapping[str, Any]) -> None:
-        """Call the hooks around a batch of a validation, which was scored."""
+        """Call the hooks around a validation batch that was scored."""
         shared = dict(logs)
         for callback in self._callbacks:
             self._call(callback, "on_test_batch_begin", batch, {})
@@ -269,7 +269,7 @@ class BatchCalls:
             self._call(callback, "on_test_batch_end", batch, shared)
 
     def _deliver(self, batch: int, logs: Mapping[str, Any] | None, *, is_next_last: bool) -> None:
-        """End a batch, and begin the next one; everybody hears of the end of the last one."""
+        """End a batch and begin the next one for the callbacks that count steps."""
         for callback, wants in self._counters:
             takes = wants.takes_values is not None and wants.takes_values()
             if (takes or wants.counts_batch is None) and not _has_ended(callback):
@@ -286,21 +286,21 @@ class BatchCalls:
 
 @functools.cache
 def _title(kind: type, hook: str) -> str:
-    """The hook by the name that the callback overrides: Keras' own one calls the older name."""
+    """Return the hook by the name that the callback overrides: the new or the older one."""
     older = hook.replace("_train_batch_", "_batch_")
     is_older = getattr(kind, hook) is getattr(keras.callbacks.Callback, hook)
     return f"{kind.__name__}.{older if is_older else hook}"
 
 
 def _has_ended(callback: Any) -> bool:
-    """Whether it has asked for the end of the training, and would ask again for every step."""
+    """Return whether it has stopped the training already, and would do so for every step."""
     is_nan_check = isinstance(callback, keras.callbacks.TerminateOnNaN)
     return is_nan_check and bool(callback.model.stop_training)
 
 
 @contextlib.contextmanager
-def _put_back(variables: Sequence[Any]) -> Iterator[list[Any]]:
-    """Give the values of the variables, and put these back in the end."""
+def _restored(variables: Sequence[Any]) -> Iterator[list[Any]]:
+    """Yield the values of the variables, and restore them at the end."""
     before = [variable.read_value() for variable in variables]
     current = [value.numpy() for value in before]
     try:

@@ -1,4 +1,4 @@
-"""The model that callbacks see, with the optimizer, `evaluate` and `predict` of the task."""
+"""The model that callbacks see, with the task's optimizer, `evaluate` and `predict`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, final
@@ -15,7 +15,7 @@ from loopwright.task.task import Task, has_step
 
 
 def callback_model(task: Task, inference: Inference | None = None) -> Any:
-    """The model that callbacks see: the one the task names or has, else all of them in one."""
+    """Return the model that callbacks see: `callback_model`, `model`, or all models in one."""
     named = getattr(task, "callback_model", None) or getattr(task, "model", None)
     if isinstance(named, keras.Model):
         return named
@@ -27,7 +27,7 @@ def callback_model(task: Task, inference: Inference | None = None) -> Any:
 
 @final
 class _AllModels(keras.Model):
-    """Every model of a task in one, for callbacks that save or restore weights."""
+    """All models of a task in one, for callbacks that save or restore weights."""
 
     def __init__(self, models: list[keras.Layer], task: Task, inference: Inference | None) -> None:
         super().__init__(name="all_models")
@@ -37,7 +37,7 @@ class _AllModels(keras.Model):
         self._inference = inference
 
     def predict(self, x: Any, batch_size: Any = None, steps: Any = None, **_: Any) -> Any:
-        """Predict with the task's own step, where it has one."""
+        """Predict with the task's `predict_step`; raise if there is none."""
         if self._inference is None or not self._predicts:
             raise ConfigurationError(
                 message(
@@ -51,10 +51,10 @@ class _AllModels(keras.Model):
         return self._inference.predict(x, batch_size=batch_size, steps=steps)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Refused: nobody could load it."""
+        """Raise: the saved model could not be loaded."""
         raise ConfigurationError(
             message(
-                "A callback saves the model, but this task has several.",
+                "A callback saves the model, but this task has several models.",
                 expected="one model to save, or weights only",
                 received=f"{len(self.models)} models",
                 do="name it in the task: self.callback_model = self.generator; or save the "
@@ -65,7 +65,7 @@ class _AllModels(keras.Model):
     def call(self, inputs: Any) -> Any:
         raise ConfigurationError(
             message(
-                "A callback called the model, but this task has several.",
+                "A callback called the model, but this task has several models.",
                 expected="one model to call",
                 received=f"{len(self.models)} models",
                 do="name it in the task: self.callback_model = self.generator",
@@ -75,16 +75,16 @@ class _AllModels(keras.Model):
 
 @final
 class _Several:
-    """Several optimizers where callbacks look for one, in the shape of Keras' MultiOptimizer."""
+    """Several optimizers as one attribute, like Keras' MultiOptimizer."""
 
     def __init__(self, optimizers: list[keras.optimizers.Optimizer], iterations: Any) -> None:
         self.optimizers, self.iterations, self.built = optimizers, iterations, True
 
 
 def lend(model: Any, task: Task, inference: Inference) -> Callable[[], None]:
-    """Gives the model the task's optimizer and `evaluate` while it trains; returns how to undo it.
+    """Give the model the task's optimizer and `evaluate`; return a function that undoes it.
 
-    A compiled model has its own.
+    A compiled model keeps its own.
     """
     if isinstance(task, CompiledModel):
         return lambda: None
@@ -102,7 +102,7 @@ def lend(model: Any, task: Task, inference: Inference) -> Callable[[], None]:
 
 
 def optimizer_for(model: Any, task: Task) -> Any:
-    """The optimizer that callbacks find in the model."""
+    """Return the optimizer that callbacks find in the model."""
     if isinstance(task, CompiledModel):
         return model.optimizer
     before = getattr(model, "optimizer", None)
@@ -110,7 +110,7 @@ def optimizer_for(model: Any, task: Task) -> Any:
 
 
 def optimizer_scalars(optimizer: Any) -> Sequence[Any]:
-    """The variables of an optimizer that are single numbers: its iterations, its learning rate."""
+    """Return the scalar variables of an optimizer, such as iterations and learning rate."""
     parts = [*getattr(optimizer, "optimizers", [optimizer])]
     found = [v for part in parts if part is not None for v in variables.variables(part)]
     counter = getattr(optimizer, "iterations", None) if len(parts) > 1 else None
@@ -119,7 +119,7 @@ def optimizer_scalars(optimizer: Any) -> Sequence[Any]:
 
 
 def _as_keras_evaluates(inference: Inference) -> Callable[..., Any]:
-    """`evaluate` with the arguments and results of Keras, run by the trainer."""
+    """Return `evaluate` with the arguments and results of Keras, run by the trainer."""
 
     def evaluate(
         x: Any = None,
@@ -134,10 +134,10 @@ def _as_keras_evaluates(inference: Inference) -> Callable[..., Any]:
         if callbacks:
             raise ConfigurationError(
                 message(
-                    "evaluate takes no callbacks while a task is trained.",
+                    "model.evaluate accepts no callbacks while a task is trained.",
                     expected="model.evaluate(x, y) in a callback",
                     received="callbacks",
-                    do="leave callbacks out; on_test_batch_end of a callback of fit hears of "
+                    do="leave callbacks out; callbacks of fit get on_test_batch_end for "
                     "validation_data",
                 )
             )
@@ -149,7 +149,7 @@ def _as_keras_evaluates(inference: Inference) -> Callable[..., Any]:
 
 
 def _optimizer_of(model: Any, task: Task) -> Any:
-    """The optimizer that trains the model; several in one if there are several, None if none."""
+    """Return the optimizer that trains the model; several as one, None if there is none."""
     optimizers = variables.of_kind(keras.optimizers.Optimizer, task)
     weights = {id(weight) for weight in model.trainable_weights}
     found = [o for o in optimizers if weights & {id(v) for v in keras_optimizers.trained_by(o)}]

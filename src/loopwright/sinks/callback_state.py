@@ -1,8 +1,8 @@
-"""What Keras callbacks remember, taken out for a checkpoint and put back.
+"""The state of Keras callbacks, saved in checkpoints and restored.
 
-A callback with `get_state()` and `set_state(state)` decides by itself; the state is JSON. Of Keras'
-own callbacks, and of others that are known to count steps, the numbers and words that changed since
-training began are kept, and so the settings stay those of the script; also the best weights of
+A callback with `get_state()` and `set_state(state)` defines its state, as JSON values. The state of
+Keras' own callbacks, and of other known callbacks, is each number or string attribute that changed
+since training began, so that settings come from the script; and the best weights of
 `EarlyStopping`.
 """
 
@@ -20,20 +20,20 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def as_begun(callbacks: Sequence[Any]) -> list[dict[str, Any]]:
-    """The plain attributes of each callback, to be taken when training has begun."""
+    """Return the plain attributes of each callback, read when training has begun."""
     return [_plain_attributes(callback) for callback in callbacks]
 
 
 def callback_states(
     callbacks: Sequence[Any], begun: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The state of each callback, as JSON knows it."""
+    """Return the state of each callback as JSON values."""
     pairs = zip(callbacks, begun, strict=True)
     return [{"class": type(c).__name__, "state": _state(c, before)} for c, before in pairs]
 
 
 def callback_tensors(callbacks: Sequence[Any]) -> dict[str, tf.Tensor]:
-    """The arrays that callbacks hold, by name: they go where the variables go."""
+    """Return the arrays that callbacks hold, by name; they are saved with the variables."""
     return {
         f"callbacks[{number}].best_weights[{place}]": tf.constant(array)
         for number, callback in enumerate(callbacks)
@@ -42,12 +42,12 @@ def callback_tensors(callbacks: Sequence[Any]) -> dict[str, tf.Tensor]:
 
 
 def objection(callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why these states do not belong to such callbacks, in any order; None if they do."""
+    """Return why these states do not match the callbacks, in any order; None if they do."""
     names, before = [type(c).__name__ for c in callbacks], [state["class"] for state in states]
     if sorted(names) == sorted(before):
         return _misread(callbacks, states)
     return message(
-        "This run was saved with other callbacks.",
+        "The run was saved with different callbacks.",
         expected=", ".join(before) or "no callbacks",
         received=", ".join(names) or "no callbacks",
         do='pass the same callbacks, pass on_change="start_over" to start over, or choose another '
@@ -56,7 +56,7 @@ def objection(callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]) -> 
 
 
 def _misread(callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the message about a state that is no dict, for a callback that needs one."""
+    """Return the message about a state that is not a dict, for a callback that needs one."""
     own = {type(callback).__name__ for callback in callbacks if hasattr(callback, "set_state")}
     for kept in states:
         if kept["class"] not in own and not isinstance(kept["state"], dict):
@@ -75,7 +75,7 @@ def restore_callbacks(
     states: Sequence[Mapping[str, Any]],
     tensors: Mapping[str, tf.Tensor],
 ) -> None:
-    """Puts back what callbacks remembered; of several of a class, each gets its own in order."""
+    """Restore the states of callbacks; callbacks of the same class are matched in order."""
     waiting = list(callbacks)
     for number, kept in enumerate(states):
         kinds = [type(each).__name__ for each in waiting]
@@ -100,7 +100,7 @@ def _state(callback: Any, begun: Mapping[str, Any]) -> Any:
 
 
 def _required_json(callback: Any) -> Any:
-    """Return what `get_state` gives; raise if JSON would not give the same back."""
+    """Return the result of `get_state`; raise if JSON would change it."""
     given = callback.get_state()
     try:
         found = json.loads(json.dumps(given, default=_plain_number))
@@ -112,9 +112,9 @@ def _required_json(callback: Any) -> Any:
             return found
     raise ConfigurationError(
         message(
-            f"{type(callback).__name__}.get_state gives a state that cannot be saved.",
-            expected="numbers, words, True, False, None, and lists and dicts of these, with words "
-            "as keys",
+            f"{type(callback).__name__}.get_state returns a state that cannot be saved.",
+            expected="numbers, strings, True, False, None, and lists and dicts of these, with "
+            "strings as keys",
             received=reason,
             do="return array.tolist() for an array, or keep the values in a variable of the task",
         )
@@ -128,7 +128,7 @@ def _plain_number(value: Any) -> Any:
 
 
 def _changed_key(value: Any) -> str:
-    """Return what JSON would make of a key that is no word: another key."""
+    """Return a description of a key that JSON would change to a string; empty if none."""
     if isinstance(value, Mapping):
         others = [key for key in value if not isinstance(key, str)]
         if others:

@@ -1,4 +1,4 @@
-"""History: what `fit` returns, collected from events."""
+"""History: the metrics that `fit` returns, collected from events."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol, final
@@ -20,7 +20,7 @@ class EpochLogs(Protocol):
 class History(keras.callbacks.History):
     """The numbers of a run: `.history` is a dict of lists, with Keras' names.
 
-    A `keras.callbacks.History` to tuners and trackers that ask for one.
+    It is a `keras.callbacks.History` for tuners and trackers that require one.
 
     Training numbers have one entry per epoch. `val_` numbers have one entry per validation, so
     with `validate_every="500 steps"` there can be more of them: `validation_steps` says at which
@@ -28,7 +28,7 @@ class History(keras.callbacks.History):
     """
 
     def __init__(self) -> None:
-        keras.callbacks.Callback.__init__(self)  # Keras' own keeps its numbers elsewhere
+        keras.callbacks.Callback.__init__(self)  # its own sets self.history
         self.epoch: list[int] = []
         self.epoch_steps: list[int] = []
         self.validation_steps: list[int] = []
@@ -42,11 +42,11 @@ class History(keras.callbacks.History):
 
     @property
     def history(self) -> dict[str, list[Any]]:
-        """Every number by name, those of training first."""
+        """Return every number by name, those of training first."""
         return self._training | self._validation
 
     def __call__(self, event: Event) -> None:
-        """Hears an event."""
+        """Collect the numbers of an event."""
         if isinstance(event, EpochEnded):
             self.epoch.append(event.epoch)
             self.epoch_steps.append(event.step)
@@ -59,7 +59,7 @@ class History(keras.callbacks.History):
                 self._validation.setdefault(f"val_{name}", []).append(value)
 
     def state(self) -> dict[str, Any]:
-        """Everything heard so far, for a checkpoint: copies, since it is written while more is."""
+        """Return a copy of all numbers, for a checkpoint that is written in the background."""
         return {
             "epoch": [*self.epoch],
             "epoch_steps": [*self.epoch_steps],
@@ -69,7 +69,7 @@ class History(keras.callbacks.History):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state: `fit` returns the numbers of the whole leg."""
+        """Restore a state, so that `fit` returns the numbers before a resume as well."""
         self.epoch, self.epoch_steps = list(state["epoch"]), list(state["epoch_steps"])
         self.validation_steps = list(state["validation_steps"])
         self._training, self._validation = dict(state["training"]), dict(state["validation"])
@@ -80,7 +80,7 @@ class History(keras.callbacks.History):
 
 
 def _as_lists(numbers: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """A metric may report an array, which JSON does not know."""
+    """Return numbers that JSON can hold: a metric may report an array."""
     return {
         name: [value.tolist() if hasattr(value, "tolist") else value for value in values]
         for name, values in numbers.items()

@@ -1,4 +1,4 @@
-"""The one bridge to Keras callbacks: a sink that calls them when Keras' own `fit` would."""
+"""The bridge to Keras callbacks: a sink that calls their hooks when Keras `fit` would."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
@@ -41,7 +41,7 @@ from loopwright.task.task import Task
 
 @final
 class TimedCallbacks:
-    """The callbacks of a `keras.callbacks.CallbackList`, timed while it goes through them.
+    """The callbacks of a `keras.callbacks.CallbackList`, timed while the list iterates over them.
 
     >>> watch = Stopwatch(clock=iter([0.0, 2.0]).__next__)
     >>> callbacks = TimedCallbacks(["a callback"], watch)
@@ -55,7 +55,7 @@ class TimedCallbacks:
         self.hook = ""
 
     def __iter__(self) -> Iterator[Any]:
-        """Give each callback; the time until the next one is asked for is the time of its hook."""
+        """Yield each callback; the time until the next one is requested is the time of its hook."""
         for callback in self._callbacks:
             with self._watch.timing("callbacks", f"{type(callback).__name__}.{self.hook}"):
                 yield callback
@@ -105,66 +105,66 @@ class CallbackBridge:
         self._begun = as_begun(self._callbacks)
 
     def state(self) -> list[dict[str, Any]]:
-        """What the callbacks remember, as JSON knows it."""
+        """Return the state of the callbacks as JSON values."""
         return callback_states(self._callbacks, self._begun)
 
     def objection(self, states: Sequence[Mapping[str, Any]]) -> str | None:
-        """Why these states cannot be put back into the callbacks; None if they can."""
+        """Return why these states cannot be restored; None if they can."""
         return objection(self._callbacks, states)
 
     def tensors(self) -> dict[str, Any]:
-        """The arrays that callbacks hold, by name."""
+        """Return the arrays that callbacks hold, by name."""
         return callback_tensors(self._callbacks)
 
     def restore(self, states: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any]) -> None:
-        """Puts back what callbacks remembered, once they have begun: beginning wipes it."""
+        """Restore the callbacks after their `on_train_begin`, which resets their state."""
         self._batches.rolled_back()
         self._restore = lambda: restore_callbacks(self._callbacks, states, tensors)
         if self._calls is not None:
             self._restore()
 
     def recall(self) -> None:
-        """Puts it back now: of a leg that was finished before, nothing begins."""
+        """Restore the callbacks now: a leg that is already complete does not begin again."""
         self._restore()
 
     @property
     def looks_for_nan(self) -> bool:
-        """Whether a callback decides by itself what a loss of NaN means."""
+        """Return whether a callback handles a loss of NaN."""
         return any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._callbacks)
 
     @property
     def recorded(self) -> Sequence[Any] | None:
-        """The variables to record in every step, beside its numbers; None: record nothing."""
+        """Return the variables to record in every step with its numbers; None: record nothing."""
         return self._variables if self._batches.needs_values else None
 
     def timing(self) -> Mapping[str, Any]:
-        """When control returns to Python because of callbacks; the same on all workers."""
-        asks = {
+        """Return when callbacks need control in Python, which must be the same on all workers."""
+        needs = {
             "steps until a callback has to be called": self.steps_left(),
             "a callback reads the values of every step": self.recorded is not None,
             "a callback is called for every validation batch": self.on_test_batch is not None,
         }
-        return {reason: asked for reason, asked in asks.items() if asked}
+        return {need: value for need, value in needs.items() if value}
 
     def steps_left(self) -> int | None:
-        """The most steps to run until callbacks have to be called; None: any number."""
+        """Return the most steps to run until callbacks have to be called; None: any number."""
         return self._batches.steps_left()
 
     def notes(self, step: int) -> list[Noted]:
-        """What callbacks cost, to be told when training begins."""
+        """Return notes about the cost of callbacks."""
         return [Noted(step, text) for text in self._batches.notes]
 
     @property
     def called_each_step(self) -> str:
-        """The class of a callback for which control returns to Python after every step."""
+        """Return the class of a callback that needs control in Python after every step."""
         return self._batches.called_each_step
 
     def stop_requested(self) -> bool:
-        """Whether a callback set `model.stop_training`."""
+        """Return whether a callback set `model.stop_training`."""
         return bool(self._model is not None and self._model.stop_training)
 
     def added(self) -> Mapping[str, Any]:
-        """What callbacks wrote into the logs of the last epoch, `learning_rate` for instance."""
+        """Return what callbacks added to the logs of the last epoch, such as `learning_rate`."""
         return {k: v for k, v in self._written.logs.items() if k not in self._logs}
 
     def before_steps(self, step_in_epoch: int) -> None:
@@ -178,7 +178,7 @@ class CallbackBridge:
 
     @property
     def on_test_batch(self) -> Callable[[int, Metrics], None] | None:
-        """What is called after every batch of a validation; None: nobody asks for it."""
+        """Return what to call after every validation batch; None: no callback needs it."""
         return self._batches.test_batch if self._batches.needs_test_batches else None
 
     def before_validation(self) -> None:
@@ -192,7 +192,7 @@ class CallbackBridge:
             self._call("on_test_end", dict(scores or {}))
 
     def __call__(self, event: Event) -> None:
-        """Calls the hooks that belong to the event."""
+        """Call the hooks that belong to the event."""
         if self._model is None:
             return
         match event:
@@ -209,7 +209,7 @@ class CallbackBridge:
                 self._call("on_epoch_end", event.epoch, self._logs)
             case Finished():
                 try:
-                    # As Keras: a run that failed, or that Ctrl-C ended at once, has no end.
+                    # As in Keras, on_train_end is not called after a failure or Ctrl-C.
                     has_end = event.saved if event.reason == "interrupted" else True
                     if event.reason != "failed" and has_end and self._calls is not None:
                         self._call("on_train_end", self._logs)
@@ -225,7 +225,7 @@ class CallbackBridge:
     def _start(self, event: Started) -> None:
         self._undo = lend(self._model, self._task, self._inference)
         for callback in self._callbacks:
-            _tell_direction(callback, self._task)
+            _set_direction(callback, self._task)
         self._model.stop_training = False
         self._calls = keras.callbacks.CallbackList(
             [*self._callbacks, self._written],
@@ -247,30 +247,30 @@ class CallbackBridge:
 
 @final
 class _Written(keras.callbacks.Callback):
-    """The last callback: reads what those before it wrote into the logs of an epoch."""
+    """The last callback: reads what earlier callbacks wrote into the logs of an epoch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.logs: dict[str, Any] = {}
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Keeps the logs as they are now."""
+        """Copy the logs."""
         self.logs = dict(logs or {})
 
 
 def _counts_from_zero(epochs: int) -> str:
     return message(
-        f"A callback put back a model that was trained for {epochs} epochs already.",
-        expected="epochs counted from 0, as many as fit was told",
-        received=f"a callback that goes on with epoch {epochs}",
+        f"A callback restored a model that was already trained for {epochs} epochs.",
+        expected="epochs that count from 0 in every call of fit",
+        received=f"a callback that resumes at epoch {epochs}",
         do=f"lower epochs by {epochs}, or leave BackupAndRestore out",
     )
 
 
-def _tell_direction(callback: Any, task: Task) -> None:
-    """Tells a callback with `mode="auto"` whether its metric is better high or low.
+def _set_direction(callback: Any, task: Task) -> None:
+    """Set `mode` of a callback with `mode="auto"` by the metric that it monitors.
 
-    Keras' own `fit` looks that up in the compiled model; here the metrics are the task's.
+    Keras `fit` finds the metric in the compiled model; here the metrics are the task's.
     """
     if getattr(callback, "mode", None) != "auto":
         return

@@ -1,4 +1,4 @@
-"""What is told of a run must not cost the run: whatever fails here warns."""
+"""The one place that calls sinks: a sink that fails warns, and does not stop the training."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -8,17 +8,17 @@ from loopwright.step_warnings import warn_at_call
 
 
 def notify(sinks: Sequence[Sink], event: Event) -> None:
-    """Call every sink with an event, in order, and each of them even if one before it raises."""
+    """Call every sink in order, also those after a sink that raises."""
     with contextlib.ExitStack() as every_sink:
         for sink in reversed(sinks):
             every_sink.callback(sink, event)
 
 
 def tolerated(sink: Sink) -> Sink:
-    """A sink that fails warns once and never stops training."""
+    """Return the sink without its errors: the first one warns and disables it."""
     failed = False
 
-    def hear(event: Event) -> None:
+    def receive(event: Event) -> None:
         nonlocal failed
         if failed:
             return
@@ -26,28 +26,24 @@ def tolerated(sink: Sink) -> Sink:
             sink(event)
         except Exception as error:
             failed = True
-            _warn(f"The sink {_name(sink)} failed and hears nothing more: {_told(error)}")
+            name = getattr(sink, "__qualname__", type(sink).__qualname__)
+            warn_at_call(
+                f"The sink {name} failed and was disabled for the rest of the run: "
+                f"{_described(error)}"
+            )
 
-    return hear
+    return receive
 
 
 @contextlib.contextmanager
-def attempted(what: str) -> Iterator[None]:
-    """Warns if what is done inside fails."""
+def attempted(what: str, verb: str = "written") -> Iterator[None]:
+    """Warn instead of raising: "The report could not be written: OSError: disk full"."""
     try:
         yield
     except Exception as error:
-        _warn(f"{what} could not be written: {_told(error)}")
+        warn_at_call(f"{what} could not be {verb}: {_described(error)}")
 
 
-def _name(sink: Sink) -> str:
-    return getattr(sink, "__qualname__", type(sink).__qualname__)
-
-
-def _told(error: Exception) -> str:
-    # TensorFlow's errors say nothing in their repr.
+def _described(error: Exception) -> str:
+    # The repr of a TensorFlow error does not contain its message.
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-
-
-def _warn(text: str) -> None:
-    warn_at_call(text)

@@ -1,4 +1,4 @@
-"""What a line of progress says: plain text in parts, wrapped between them."""
+"""The text of progress lines: parts that are joined, and wrapped between parts."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +25,7 @@ from loopwright.events import (
 
 @final
 class Part(NamedTuple):
-    """A piece of a line."""
+    """A part of a line, with its style in a terminal."""
 
     text: str
     style: str = ""
@@ -35,15 +35,15 @@ GAP, INDENT = " · ", "  "
 _ENDINGS = {
     "complete": "done:",
     "stopped": "stopped by a callback after",
-    "left": "left after",
+    "left": "ended by the caller after",
     "failed": "failed after",
     "interrupted": "interrupted after",
-    "skipped": "finished before and skipped:",
+    "skipped": "already complete, skipped:",
 }
 
 
 def running(run: Started, event: Trained, rate: float | None) -> list[Part]:
-    """A line about an epoch that goes on; its first part names the epoch."""
+    """Return the line of a running epoch; its first part names the epoch."""
     done, total = progress(run, event)
     parts = [_epoch(run, event.epoch), Part(_steps(done, total))]
     if rate:
@@ -54,14 +54,14 @@ def running(run: Started, event: Trained, rate: float | None) -> list[Part]:
 
 
 def progress(run: Started, event: Trained) -> tuple[int, int | None]:
-    """Steps done and steps in all: of the run if it has no epochs to count, else of the epoch."""
+    """Return the steps done and all steps: of the run if it counts no epochs, or of the epoch."""
     if run.epochs is None and run.total_steps is not None:
         return event.step - run.step + run.resumed_steps, run.total_steps
     return event.step_in_epoch, run.steps_per_epoch
 
 
 def ended(run: Started, event: EpochEnded) -> list[Part]:
-    """A line about an epoch that is over."""
+    """Return the line of a complete epoch."""
     length = run.steps_per_epoch
     was_cut = length is not None and event.steps < length
     parts = [
@@ -75,13 +75,13 @@ def ended(run: Started, event: EpochEnded) -> list[Part]:
 
 
 def validated(event: Validated) -> list[Part]:
-    """A line about a validation inside an epoch."""
+    """Return the line of a validation inside an epoch."""
     scores = {f"val_{name}": value for name, value in event.metrics.items()}
     return [Part(f"step {event.step}", style="dim"), *numbers(scores)]
 
 
 def last(run: Started, event: Finished) -> Part:
-    """How the run ended."""
+    """Return how the run ended."""
     steps = event.step - run.step + run.resumed_steps
     unit = "step" if steps == 1 else "steps"
     ending = "interrupted and saved after" if event.saved else _ENDINGS[event.reason]
@@ -89,28 +89,29 @@ def last(run: Started, event: Finished) -> Part:
 
 
 def chosen(event: PlanChosen) -> list[Part]:
-    """Which plan was chosen, why, and how to have it again."""
+    """Return which plan was chosen, why, and how to reproduce the choice."""
     return [
         Part(f"plan: {event.plan}"),
         Part(event.why, "dim"),
-        Part(f"again with {event.repeat}", "dim"),
+        Part(f"to reproduce: {event.repeat}", "dim"),
     ]
 
 
-def goes_on(run: Started) -> list[Part]:
-    """That a run goes on where it was saved."""
-    return [Part(f"goes on after step {run.step:,}", style="bold")]
+def resumed(run: Started) -> list[Part]:
+    """Return the line of a resumed run."""
+    return [Part(f"resuming from step {run.step:,}", style="bold")]
 
 
 def skipped(event: BatchSkipped) -> list[Part]:
-    """Which batch was left out."""
+    """Return the line of a skipped batch."""
     back = event.went_back_to_step
-    gone_back = "" if back is None else f", and went back to step {back:,}"
-    return [Part(f"left out step {event.step:,}{gone_back}", style="yellow"), Part(event.batch)]
+    rolled_back = "" if back is None else f"; rolled back to step {back:,}"
+    text = f"skipped the batch of step {event.step:,}{rolled_back}"
+    return [Part(text, style="yellow"), Part(event.batch)]
 
 
 def spent(event: Finished) -> list[Part]:
-    """Where the time of a run went, the largest part first; nothing if nobody measured."""
+    """Return the shares of a run's time, the largest first; nothing if it was not measured."""
     total = sum(event.spent.values())
     parts = sorted(event.spent.items(), key=lambda part: -part[1])
     shares = [(name, seconds / total) for name, seconds in parts if total and seconds > 0]
@@ -138,12 +139,12 @@ def _steps(done: int, total: int | None) -> str:
 
 
 def clock_time(seconds: float) -> str:
-    """Hours, minutes and seconds; `clock_time(125)` is 0:02:05."""
+    """Return hours, minutes and seconds: `clock_time(125)` is 0:02:05."""
     return str(timedelta(seconds=round(seconds)))
 
 
 def length_of_time(seconds: float) -> str:
-    """A length of time; `length_of_time(0.41)` is 0.41 s, `length_of_time(125)` is 0:02:05."""
+    """Return a duration: `length_of_time(0.41)` is 0.41 s, `length_of_time(125)` is 0:02:05."""
     if seconds >= 60:
         return clock_time(seconds)
     return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
@@ -156,7 +157,7 @@ def _rate(rate: float) -> str:
 
 
 def number(value: Any) -> str:
-    """A metric in few characters.
+    """Return a metric in few characters.
 
     >>> [number(value) for value in (0.93, 1.3e-05, 123456.0, 7, [0.5, 0.25, 1.0, 0.0])]
     ['0.9300', '1.3e-05', '1.235e+05', '7', '[0.5 0.25 1 …]']
@@ -178,14 +179,14 @@ def number(value: Any) -> str:
 
 
 def columns(parts: Iterable[Part]) -> int:
-    """How wide a line of these parts is; a Chinese character takes two columns."""
+    """Return the width of a line of these parts; a Chinese character takes two columns."""
     return sum(cell_len(part.text) + len(GAP) for part in parts) - len(GAP)
 
 
 def wrapped(parts: Iterable[Part], room: int) -> list[list[Part]]:
-    """Lines of whole parts, at most `room` columns wide; all but the first are indented.
+    """Return lines of whole parts, at most `room` columns wide; the first is not indented.
 
-    Nothing is left out: a part that is wider than the room gets a line to itself.
+    A part that is wider than `room` gets a line of its own.
 
     >>> parts = [Part("epoch 1"), Part("45 steps"), Part("loss 0.5"), Part("val_loss 0.7")]
     >>> [GAP.join(part.text for part in line) for line in wrapped(parts, room=20)]
@@ -210,7 +211,7 @@ _MOST_COLUMNS = 32
 
 @final
 class Outlook:
-    """Remembers of the events of a run what belongs beside its bar."""
+    """Collects what the bar shows about the whole run: losses, best score, checkpoint, plan."""
 
     def __init__(
         self,
@@ -220,21 +221,21 @@ class Outlook:
     ) -> None:
         self._clock, self._rule, self._best_before = clock, rule, best_before
         self._since: tuple[float, int] | None = None
-        """When the first steps were done, which compile, and the step then."""
+        """Time and step after the first steps, whose time includes compiling."""
         self._validations = list[float]()
         self._run = Started(0, None, None, None)
         self._followed = "loss"
         self._losses: list[float] = []
         self._each = 1
-        """How many losses the mean of one column is of."""
+        """How many losses are averaged in one column."""
         self._waiting: list[float] = []
         self._noted_step = -1
         self._best: tuple[float, int] | None = None
         self._saved_step: int | None = None
         self._plan = ""
 
-    def hear(self, event: Event) -> None:
-        """Hears an event; one that says nothing about the whole run changes nothing."""
+    def update(self, event: Event) -> None:
+        """Note what an event says about the whole run."""
         match event:
             case Started():
                 self._run, self._since = event, None
@@ -259,8 +260,8 @@ class Outlook:
         return best is None or best_first(score, rule) < best_first(best[0], rule)
 
     def note_loss(self, event: Trained) -> None:
-        """Remembers the loss of a moment; the columns stay few, however many there were."""
-        if self._followed not in event.metrics:  # of a GAN, say: the first number it reports
+        """Add a loss to the sparkline, whose number of columns is limited."""
+        if self._followed not in event.metrics:  # for example a GAN: its first metric
             self._followed = next(iter(event.metrics), self._followed)
         loss = _finite(event.metrics.get(self._followed))
         if loss is None or event.step == self._noted_step:
@@ -277,7 +278,7 @@ class Outlook:
             self._each *= 2
 
     def parts(self) -> list[Part]:
-        """How the loss went, the best so far, the last checkpoint, the plan."""
+        """Return the losses so far, the best score, the last checkpoint and the plan."""
         parts = list[Part]()
         if len(self._losses) > 1:
             parts.append(Part(f"{self._followed} {sparkline(self._losses)}"))
@@ -292,14 +293,14 @@ class Outlook:
         return parts
 
     def progress(self, event: Trained) -> tuple[int, int] | None:
-        """Steps done and steps in all; None if the epoch is all there is, or nobody knows."""
+        """Return the steps done and all steps; None for a single epoch or an unknown length."""
         run = self._run
         if run.total_steps is None or run.epochs in (None, 1):
             return None
         return event.step - run.step + run.resumed_steps, run.total_steps
 
     def left(self, event: Trained) -> list[Part]:
-        """How far the run is, and how long it will take from here."""
+        """Return the progress of the run in percent, and the time left."""
         done, total = self.progress(event) or (0, 1)
         parts = [Part(f"{done / total:.0%}")]
         seconds_per_step = self._seconds_per_step(event.step)
@@ -309,9 +310,9 @@ class Outlook:
         return parts
 
     def _seconds_per_step(self, step: int) -> float | None:
-        """The mean so far, with validations and checkpoints; None while only compiling is known.
+        """Return the mean so far, with validations and checkpoints; None during the first steps.
 
-        The first steps and the first validation are compiled, which says nothing about the others.
+        The first steps and the first validation are left out, because they include compiling.
         """
         if self._since is None or step <= self._since[1]:
             return None
@@ -323,7 +324,7 @@ class Outlook:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Numbers as a line of blocks.
+    """Return numbers as a line of blocks.
 
     >>> sparkline([3.0, 2.0, 1.0, 0.5, 0.5])
     '█▅▂▁▁'

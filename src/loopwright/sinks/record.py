@@ -1,4 +1,4 @@
-"""What the files of a run tell: read for its report and its summary, nothing is changed."""
+"""The record of a run, read from its files for reports and summaries; nothing is changed."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from loopwright.errors import CheckpointError, ConfigurationError, message
 from loopwright.exactness import Inexact
 
 KINDS: Final = ("started", "epoch_ended", "validated", "finished")
-"""The events that reports and summaries are made of; lines of other events are not parsed."""
+"""The events that reports and summaries use; lines of other events are not parsed."""
 
 _MOST_LINES = 10_000
 _PREFIX = b'{"event": "'
@@ -28,18 +28,18 @@ _LENGTH = len(_PREFIX) + min(map(len, KINDS))
 @final
 @dataclass(frozen=True)
 class Sample:
-    """Events of one kind in the order they happened; the last one is always among them."""
+    """Events of one kind in order; the last event is always included."""
 
     events: list[dict[str, Any]]
     count: int
-    """How many such lines the journal has."""
+    """How many lines of this kind the journal has."""
     every: int
-    """1: all of them were read. 8: every eighth."""
+    """1: every line was read. 8: every eighth line."""
 
 
 @final
 class _Lines:
-    """Lines of one kind: every n-th, where n doubles whenever there are too many."""
+    """Keeps every n-th line of one kind; n doubles whenever there are too many."""
 
     def __init__(self) -> None:
         self.kept, self.last = list[bytes](), b""
@@ -63,10 +63,10 @@ class _Lines:
 def read_sample(run_dir: Path) -> dict[str, Sample]:
     """Return the events of a journal by kind; empty if there is no journal.
 
-    Lines that are not JSON are skipped: the last one may be half written.
+    Lines that are not JSON are skipped: the last line may be incomplete.
     """
     found = {kind: _Lines() for kind in KINDS}
-    # The first letters tell the kinds apart: a million lines are looked at in half a second.
+    # Comparing only the first letters takes half a second for a million lines.
     beginnings = {(_PREFIX + kind.encode())[:_LENGTH]: lines for kind, lines in found.items()}
     try:
         handle = disk.opened(run_dir, "metrics.jsonl")
@@ -101,20 +101,20 @@ def _parsed(line: bytes) -> dict[str, Any]:
 @final
 @dataclass(frozen=True)
 class Record:
-    """A run as its files tell of it; what is missing is empty."""
+    """A run as read from its files; what is missing is empty."""
 
     directory: Path
     journal: Mapping[str, Sample]
-    """Events by kind; of a long journal a sample."""
+    """Events by kind; a sample if the journal is long."""
 
     @cached_property
     def status(self) -> dict[str, Any]:
-        """Where the run is: `status`, `step`, `time`."""
+        """Return `status`, `step` and `time` of the run."""
         return self.json("status.json")
 
     @cached_property
     def inexact(self) -> str:
-        """Why the run cannot be resumed exactly, in a sentence; empty if it can."""
+        """Return why the run cannot be resumed exactly, in a sentence; empty if it can."""
         reasons = self.status.get("not_exactly_resumable")
         listed = reasons if isinstance(reasons, list) else []
         texts = [text for text in listed if isinstance(text, str)]
@@ -122,19 +122,19 @@ class Record:
 
     @cached_property
     def finished(self) -> dict[str, Any]:
-        """How the last leg ended."""
+        """Return the event that ended the last leg."""
         return self._last("finished")
 
     @cached_property
     def last_epoch(self) -> dict[str, Any]:
-        """The numbers of the last epoch, under the names that Keras gives them."""
+        """Return the numbers of the last epoch, under the names that Keras gives them."""
         ended = self._last("epoch_ended")
         scores = {f"val_{name}": value for name, value in mapping(ended.get("validation")).items()}
         return {**mapping(ended.get("metrics")), **scores}
 
     @cached_property
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints that are whole, the oldest first."""
+        """Return the valid checkpoints, the oldest first."""
         try:
             found = Store(self.directory / "checkpoints").all()
         except disk.UnsafeFileError:
@@ -145,12 +145,12 @@ class Record:
 
     @cached_property
     def best(self) -> Best | None:
-        """The checkpoint that `restore("best")` gives."""
+        """Return the checkpoint of `restore("best")`."""
         return best_of(self.checkpoints, rules_of(self.directory, self.checkpoints)[0])
 
     @cached_property
     def shares(self) -> list[tuple[str, float]]:
-        """Where the time of the last leg went, the largest share first."""
+        """Return the shares of the last leg's time, the largest first."""
         named = {name: number(spent) for name, spent in mapping(self.finished.get("spent")).items()}
         spent = {name: seconds for name, seconds in named.items() if seconds and seconds > 0}
         total = sum(spent.values())
@@ -158,7 +158,7 @@ class Record:
         return sorted(shares, key=lambda share: -share[1])
 
     def json(self, name: str) -> dict[str, Any]:
-        """The content of a file; nothing if there is none, or half of one."""
+        """Return the content of a file; empty if it is missing or truncated."""
         text = self.text(name)
         try:
             return mapping(json.loads(text))
@@ -166,7 +166,7 @@ class Record:
             return {}
 
     def text(self, name: str) -> str:
-        """The text of a file; empty if there is none."""
+        """Return the text of a file; empty if it is missing."""
         try:
             return disk.read(self.directory, name).decode(errors="replace")
         except OSError:
@@ -178,7 +178,7 @@ class Record:
 
 
 def rules_of(directory: Path, checkpoints: Sequence[Checkpoint]) -> list[KeepBest]:
-    """The rules by which a run calls checkpoints the best: recorded, of its config, or default."""
+    """Return the rules for the best checkpoint: recorded, from the config, or the default."""
     rules = kept_best(checkpoints)
     if rules is None:
         try:
@@ -193,12 +193,12 @@ def rules_of(directory: Path, checkpoints: Sequence[Checkpoint]) -> list[KeepBes
 
 
 def read_record(run_dir: Path) -> Record:
-    """The record of a run; refused in words if there is none."""
+    """Return the record of a run; raise if there is none."""
     journal = read_sample(run_dir)
     if not journal:
         raise ConfigurationError(
             message(
-                "There is nothing to report on.",
+                "No run found: nothing to report on.",
                 expected="a run directory with a metrics.jsonl",
                 received=str(run_dir),
                 do="check the path, or train first",
@@ -207,16 +207,16 @@ def read_record(run_dir: Path) -> Record:
     return Record(run_dir, journal)
 
 
-# The files may have been written by somebody else: no field has to be what it should be.
+# The files may come from an untrusted source: any field may have any type.
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """The value if it is a dict, and an empty one otherwise."""
+    """Return the value if it is a dict, or else an empty dict."""
     return value if isinstance(value, dict) else {}
 
 
 def number(value: Any) -> float | None:
-    """The value if it is a finite number, and None otherwise.
+    """Return the value if it is a finite number, or else None.
 
     >>> number(3), number("3"), number(True), number(10**400)
     (3.0, None, None, None)
@@ -225,5 +225,5 @@ def number(value: Any) -> float | None:
         return None
     try:
         return float(value) if math.isfinite(value) else None
-    except OverflowError:  # of an int
+    except OverflowError:  # a large int
         return None

@@ -19,7 +19,7 @@
     return value.toLocaleString("en-US", { maximumSignificantDigits: 7 });
   }
 
-  // Labels of an axis have as many digits as it takes to tell one from the next.
+  // The labels of an axis have enough digits to differ.
   function labels(u, ticks, axis, space, increment) {
     const known = ticks.filter((tick) => tick != null);
     const largest = Math.max(...known.map(Math.abs));

@@ -1,6 +1,6 @@
-"""The report of a run: one page that needs nothing else, made from the files of its directory.
+"""The report of a run: one self-contained page, made from the files of its directory.
 
-The page is a template that escapes whatever it is given: the files may come from somebody else.
+The template escapes every value: the files may come from an untrusted source.
 """
 
 import base64
@@ -23,8 +23,8 @@ Points = Sequence[tuple[float, float]]
 Lines = dict[str, list[tuple[float, float]]]
 
 _MOST_POINTS = 800
-_MOST = 1e300  # beyond this, the length of an axis is not a finite number
-_MOST_STEPS = 1e15  # beyond this, the next step may be the same number, and an axis has no ticks
+_MOST = 1e300  # above this, the length of an axis overflows
+_MOST_STEPS = 1e15  # above this, consecutive steps may be the same float, and an axis has no ticks
 
 
 def charts(journal: Mapping[str, Sample]) -> list[dict[str, Any]]:
@@ -63,9 +63,9 @@ def curves(journal: Mapping[str, Sample]) -> dict[str, Lines]:
 
 
 def best_mark(best: Best | None, journal: Mapping[str, Sample]) -> dict[str, Any] | None:
-    """Return where charts mark the best checkpoint; None if there is none.
+    """Return the mark of the best checkpoint in charts; None if there is none.
 
-    `chart` is the title of the chart that shows the metric, `label` is for people.
+    `chart` is the title of the chart that shows the metric, `label` the text above the charts.
     """
     if best is None or not math.isfinite(best.score) or abs(best.score) >= _MOST:
         return None
@@ -104,7 +104,7 @@ def thinned(points: Points) -> Points:
 
 def _line(name: str, points: Points) -> dict[str, Any]:
     drawn = thinned(points)
-    # Nine digits tell every float32 from the next.
+    # Nine digits distinguish all float32 values.
     y = [float(f"{y:.9g}") for _, y in drawn]
     return {"name": name, "x": [int(x) if x.is_integer() else x for x, _ in drawn], "y": y}
 
@@ -115,7 +115,7 @@ def _events(journal: Mapping[str, Sample], kind: str) -> list[dict[str, Any]]:
 
 
 def _in_order(lines: Mapping[str, Mapping[float, float]]) -> Lines:
-    """Lines with training first, and their points from left to right."""
+    """Return lines with training first, and their points in order."""
     names = sorted(lines, key=lambda name: name != "train")
     return {name: sorted(lines[name].items()) for name in names}
 
@@ -127,18 +127,18 @@ _MOST_PLANS = 12
 
 
 def write_report(run_dir: Path) -> Path:
-    """Writes `report.html` into a run directory."""
+    """Write `report.html` into a run directory."""
     page = render(run_dir)
     disk.write_whole(run_dir, "report.html", page.encode(errors="replace"))
     return run_dir / "report.html"
 
 
 def render(run_dir: Path) -> str:
-    """The page, from what lies in the directory; what is missing is left out."""
+    """Return the page; a missing file leaves its section out."""
     record = read_record(run_dir)
     plan = record.json("plan.json")
     style = _packaged(f"{_UPLOT}uPlot.min.css") + _packaged("report.css")
-    # uPlot's licence asks to be part of every copy, and each report holds one.
+    # uPlot's licence must be in every copy, and each report contains a copy.
     library = f"/*\n{_packaged(f'{_UPLOT}LICENSE')}\n*/\n{_packaged(f'{_UPLOT}uPlot.iife.min.js')}"
     code = [library, _packaged("report.js")]
     drawn = {
@@ -183,7 +183,7 @@ def _packaged(name: str) -> str:
 
 
 def _policy(code: Sequence[str], style: str) -> str:
-    """What the browser may do with the page: run and apply what this package wrote, by its hash."""
+    """Return the content security policy: the scripts and the style of this package, by hash."""
     scripts = " ".join(map(_hash, code))
     return (
         f"default-src 'none'; script-src {scripts}; style-src {_hash(style)}; img-src data:; "
@@ -206,7 +206,7 @@ def _heading(record: Record) -> str:
 
 
 def _sampled(record: Record) -> list[str]:
-    """Which part of a long journal the curves are made of."""
+    """Return which part of a long journal the curves show."""
     words = {"epoch_ended": "epochs", "validated": "validations"}
     samples = [(word, record.journal.get(kind)) for kind, word in words.items()]
     return [
@@ -223,7 +223,7 @@ def _checkpoints(record: Record) -> list[tuple[str, str]]:
         rows.append((f"best checkpoint by {metric}", f"step {step:,}: {score:.6g}"))
     steps = [f"{entry.step:,}" for entry in record.checkpoints]
     if len(steps) > _MOST_CHECKPOINTS:
-        steps = [f"{len(steps):,} checkpoints, the last ones", *steps[-_MOST_CHECKPOINTS:]]
+        steps = [f"{len(steps):,} checkpoints, the newest", *steps[-_MOST_CHECKPOINTS:]]
     return [*rows, ("kept at steps", ", ".join(steps))] if steps else rows
 
 
@@ -237,7 +237,7 @@ def _shares(record: Record) -> list[dict[str, str]]:
 
 
 def _plans(changes: Sequence[Any]) -> list[dict[str, Any]]:
-    """The rows of the table of plans; a row has many trials, or none."""
+    """Return the rows of the table of plans; consecutive trials are one row."""
     rows = list[dict[str, Any]]()
     for change in map(mapping, changes):
         step, plan = number(change.get("step")), _plan(change)
@@ -247,7 +247,7 @@ def _plans(changes: Sequence[Any]) -> list[dict[str, Any]]:
         if change.get("trial") is not True:
             rows.append({"place": place, "text": plan, "trials": []})
             continue
-        # Between two trials, the plan in force has its turns.
+        # Between two trials, the current plan runs.
         if len(rows) > 2 and rows[-2]["trials"] and rows[-1]["text"] == rows[-3]["text"]:
             rows.pop()
         if not rows or not rows[-1]["trials"]:

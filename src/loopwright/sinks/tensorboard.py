@@ -1,9 +1,9 @@
-"""TensorBoard: the numbers of a run under Keras' tags, so that curves overlay with those of `fit`.
+"""TensorBoard files with Keras' tags, so that curves overlay with those of Keras `fit`.
 
-`train/` and `validation/` hold `epoch_loss` over epochs, `batch_loss` over steps, and
-`evaluation_loss_vs_iterations` over steps; `epoch_learning_rate` as well. Watched gradients are
-histograms over steps: `gradient/model.layers[0].kernel`. The hyper-parameters lie above both, so
-that TensorBoard finds the scores of either beside them.
+`train/` and `validation/` hold `epoch_loss` and `epoch_learning_rate` over epochs, `batch_loss` and
+`evaluation_loss_vs_iterations` over steps. Watched gradients are histograms over steps:
+`gradient/model.layers[0].kernel`. The hyperparameters are in the directory above both, where
+TensorBoard finds the scores of both.
 """
 
 import math
@@ -17,71 +17,85 @@ from tensorboard.plugins.hparams import api as hparams
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
 from loopwright import disk
-from loopwright.events import EpochEnded, Event, Finished, Metrics, Trained, Validated
+from loopwright.events import (
+    EpochEnded,
+    Event,
+    Finished,
+    GradientsWatched,
+    ImagesDrawn,
+    Metrics,
+    RunFacts,
+    Started,
+    Trained,
+    Validated,
+)
+from loopwright.sinks.notify import attempted
 
 HOME = "tensorboard"
 _PREFIX = "events.out.tfevents."
 _SECONDS_BETWEEN_TRAINED = 1.0
 _MOST_IMAGES = 16
-_SECONDS_BETWEEN_HISTOGRAMS = 10.0
 
 
 def event_files(run_dir: Path) -> list[str]:
-    """The event files of a run, by their paths in its directory."""
+    """Return the paths of a run's event files inside its directory."""
     found = disk.files_below(run_dir, HOME)
     return [name for name in found if name.rpartition("/")[2].startswith(_PREFIX)]
 
 
 @final
 class TensorBoardFiles:
-    """A sink that writes event files; of many `Trained` in a second it writes one."""
+    """A sink that writes event files; of `Trained`, it writes one per second."""
 
-    def __init__(
-        self,
-        directory: Path,
-        clock: Callable[[], float],
-        learning_rates: Callable[[], Mapping[str, Any]],
-        gradients: Callable[[], Mapping[str, Any]],
-    ) -> None:
+    def __init__(self, directory: Path, clock: Callable[[], float]) -> None:
         self._run_dir, self._home, self._clock = directory.parent, directory.name, clock
-        self._learning_rates, self._gradients = learning_rates, gradients
+        self._facts: RunFacts | None = None
         self._writers: dict[str, Any] = {}
-        self._last_trained = self._last_histograms = -math.inf
+        self._last_trained = -math.inf
 
-    def begin(self, hyperparameters: Mapping[str, Any], graph: Any) -> None:
-        """Writes what does not change: hyper-parameters, and the graph of the step."""
-        with self._writer(".").as_default(0):
-            hparams.hparams(dict(hyperparameters), trial_id=self._run_dir.name)
-        with self._writer("train").as_default(0), tf.Graph().as_default() as shown:
-            tf.import_graph_def(graph, name="")
-        with self._writer("train").as_default(0):
-            tf.summary.graph(shown)
+    def begin(self) -> None:
+        """Write hyperparameters and the graph of the step, if the run has no event file yet."""
+        facts = self._facts
+        if facts is None or event_files(self._run_dir):
+            return
+        with attempted("The hyperparameters and the graph for TensorBoard"):
+            with self._writer(".").as_default(0):
+                hparams.hparams(dict(facts.hyperparameters), trial_id=self._run_dir.name)
+            if facts.graph is not None:
+                with self._writer("train").as_default(0):
+                    with tf.Graph().as_default() as shown:
+                        tf.import_graph_def(facts.graph, name="")
+                    tf.summary.graph(shown)
 
-    def picture(self, name: str, images: Any, step: int) -> None:
-        """Shows images: numbers from 0 to 1, or bytes; one, or several of one size."""
-        shown = np.asarray(images)
-        shown = shown[None] if shown.ndim == 3 else shown
-        with self._writer("train").as_default(step):
-            tf.summary.image(name, shown, max_outputs=_MOST_IMAGES)
+    def draw(self, event: Event) -> None:
+        """Write images: numbers from 0 to 1, or bytes; one, or several of one size."""
+        if isinstance(event, ImagesDrawn):
+            with self._writer("train").as_default(event.step):
+                for name, images in event.images.items():
+                    shown = np.asarray(images)
+                    shown = shown[None] if shown.ndim == 3 else shown
+                    tf.summary.image(name, shown, max_outputs=_MOST_IMAGES)
 
     def __call__(self, event: Event) -> None:
-        """Hears an event."""
+        """Write the numbers of an event."""
         match event:
+            case Started():
+                self._facts = event.facts
+                self.begin()
             case Trained():
                 now = self._clock()
                 if now - self._last_trained >= _SECONDS_BETWEEN_TRAINED:
                     self._last_trained = now
                     rate = {"steps_per_second": event.steps / max(event.seconds, 1e-9)}
                     self._write("train", "batch_{0}", {**event.metrics, **rate}, event.step)
-                if now - self._last_histograms >= _SECONDS_BETWEEN_HISTOGRAMS:
-                    self._last_histograms = now
-                    self._write_histograms(self._gradients(), event.step)
+            case GradientsWatched():
+                self._write_histograms(event.gradients, event.step)
             case Validated():
                 tag = "evaluation_{0}_vs_iterations"
                 self._write("validation", tag, event.metrics, event.step)
             case EpochEnded():
                 rate = {"steps_per_second": event.steps / max(event.seconds, 1e-9)}
-                numbers = {**event.metrics, **self._learning_rates(), **rate}
+                numbers = {**event.metrics, **event.learning_rates, **rate}
                 self._write("train", "epoch_{0}", numbers, event.epoch)
                 self._write("validation", "epoch_{0}", event.validation, event.epoch)
             case Finished():
@@ -90,13 +104,13 @@ class TensorBoardFiles:
                 pass
 
     def flush(self) -> None:
-        """Until every number is in its file."""
+        """Wait until every number is in its file."""
         for writer in self._writers.values():
             writer.flush()
         self._give_modes()
 
     def close(self) -> None:
-        """Ends the files; what comes later goes into new ones."""
+        """Close the files; later events are written to new files."""
         for writer in self._writers.values():
             writer.close()
         self._give_modes()
@@ -110,16 +124,14 @@ class TensorBoardFiles:
         together = values[0]
         for more in values[1:]:
             together.MergeFrom(more)
-        # One operation for all of them: of short epochs there are hundreds in a second.
+        # One operation for all of them: there may be hundreds of short epochs per second.
         with self._writer(part).as_default(step):
             tf.summary.experimental.write_raw_pb(together.SerializeToString())
 
     def _write_histograms(self, gradients: Mapping[str, Any], step: int) -> None:
-        if not gradients:
-            return
         with self._writer("train").as_default(step):
             for name, values in gradients.items():
-                # Buckets between NaN and infinity would be none.
+                # NaN and infinity have no bucket.
                 tf.summary.histogram(f"gradient/{name}", values[np.isfinite(values)])
 
     def _writer(self, part: str) -> Any:
@@ -130,35 +142,6 @@ class TensorBoardFiles:
         return self._writers[part]
 
     def _give_modes(self) -> None:
-        """TensorFlow makes its files as the process's umask says."""
+        """Set the modes of the files, which TensorFlow creates by the umask of the process."""
         if self._writers:
             disk.give_modes(self._run_dir, self._home)
-
-
-_SECONDS_BETWEEN_PICTURES = 30.0
-
-
-@final
-class Pictures:
-    """A sink that shows the images of a task in TensorBoard."""
-
-    def __init__(
-        self,
-        images: Callable[[], Mapping[str, Any]],
-        board: TensorBoardFiles,
-        clock: Callable[[], float],
-    ) -> None:
-        self._images, self._board, self._clock = images, board, clock
-        self._drawn_at, self._drawn_step = -math.inf, -1
-
-    def __call__(self, event: Event) -> None:
-        """Hears an event; the end of a run is always shown."""
-        is_due = isinstance(event, EpochEnded) and (
-            self._clock() - self._drawn_at >= _SECONDS_BETWEEN_PICTURES
-        )
-        is_end = isinstance(event, Finished) and event.reason in ("complete", "stopped")
-        if not (is_due or is_end) or event.step == self._drawn_step:
-            return
-        self._drawn_at, self._drawn_step = self._clock(), event.step
-        for name, images in self._images().items():
-            self._board.picture(name, images, event.step)

@@ -1,4 +1,4 @@
-"""Progress for a person: a live bar in a terminal, plain lines anywhere else."""
+"""Progress in a terminal: a live bar; plain lines if the output is not a terminal."""
 
 import contextlib
 import importlib.util
@@ -44,13 +44,13 @@ _BAR_COLUMNS = (6, 30)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether what is written there is seen at once."""
+    """Return whether a stream is an open terminal."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 @final
 class Bar:
-    """Live lines for the run and the running epoch; finished epochs stay above them."""
+    """Draws the run and the running epoch as live lines; complete epochs stay above them."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class Bar:
         self._outlook = Outlook(clock, rule, best_before)
 
     def show(self, event: Event) -> None:
-        """Hears an event."""
-        self._outlook.hear(event)
+        """Draw an event."""
+        self._outlook.update(event)
         if isinstance(event, Trained):
             self._unfinished = event
             self._draw_if_due()
@@ -88,14 +88,14 @@ class Bar:
             if self._validated is not None:
                 self._keep(progress_text.validated(self._validated))
             self._validated = event
-            self._recent.clear()  # the time it took says nothing about the rate of steps
+            self._recent.clear()  # the rate of steps does not include validation
             self._draw_if_due()
         elif isinstance(event, EpochEnded):
             self._unfinished = self._validated = None
             self._unkept.append(event)
             if self._clock() - self._epochs_kept_at >= _SECONDS_BETWEEN_EPOCHS:
                 self._keep_epochs()
-            if event.seconds >= 1:  # else a bar for each short epoch would only flicker
+            if event.seconds >= 1:  # a bar for each short epoch would flicker
                 self._drawn_at = float("-inf")
         elif isinstance(event, EpochStarted):
             self._recent.clear()
@@ -107,7 +107,7 @@ class Bar:
             self._finish(event)
 
     def close(self) -> None:
-        """Gives the terminal back: cursor, stdout and stderr."""
+        """Restore the cursor, stdout and stderr."""
         if self._live is not None:
             live, self._live = self._live, None
             live.stop()
@@ -122,16 +122,16 @@ class Bar:
             console=self._output,
             auto_refresh=False,
             transient=True,
-            # What is printed meanwhile goes above the bar; what goes to a file goes there still.
+            # Prints appear above the bar; output that goes to a file is not redirected.
             redirect_stdout=is_screen and is_terminal(sys.stdout),
             redirect_stderr=is_screen and is_terminal(sys.stderr),
         )
         self._live.start()
         if event.resumed_steps:
-            self._keep(progress_text.goes_on(event))
+            self._keep(progress_text.resumed(event))
 
     def _keep_epochs(self) -> None:
-        """Prints a line for every epoch that has none yet."""
+        """Print the lines of the epochs that have not been printed yet."""
         ended, self._unkept = self._unkept, []
         if ended:
             self._print([progress_text.ended(self._run, each) for each in ended])
@@ -149,7 +149,7 @@ class Bar:
             self._output.print(Text(event.advice, "yellow"))
 
     def _keep(self, parts: Sequence[progress_text.Part]) -> None:
-        """Prints a line that stays, below the epochs before it."""
+        """Print a line that stays, below the epochs before it."""
         self._keep_epochs()
         self._print([parts])
 
@@ -162,9 +162,9 @@ class Bar:
             self._output.print(Segments(segments), end="", crop=False)
 
     def _segments(self, parts: Sequence[progress_text.Part], width: int) -> Iterator[Segment]:
-        """What rich makes of the wrapped parts; it takes ten times longer, and epochs can be short.
+        """Yield the wrapped parts as rich would render them, ten times faster.
 
-        Only a part that is wider than the screen is left to rich.
+        Epochs can be short. Only a part that is wider than the screen is rendered by rich.
         """
         style = self._output.get_style
         for number, line in enumerate(progress_text.wrapped(parts, width)):
@@ -188,7 +188,7 @@ class Bar:
             return
         self._drawn_at = now
         self._keep_epochs()
-        if self._unfinished.steps:  # from the first call on: it compiles, which is no rate
+        if self._unfinished.steps:  # measured after the first call, which compiles
             self._recent.append((now, self._unfinished.step))
             (since, first), (until, last) = self._recent[0], self._recent[-1]
             if last > first and until > since:
@@ -201,19 +201,17 @@ class Bar:
         self._live.update(Group(*lines), refresh=True)
 
     def _bars(self, event: Trained, now: float) -> list[Text | Table]:
-        """A bar for the run, where it is more than one epoch, and one for the epoch."""
+        """Return a bar for the epoch, and one for the run if the run has several epochs."""
         epoch, *rest = progress_text.running(self._run, event, self._rate)
         width, (least, most) = self._output.width, _BAR_COLUMNS
         room = width - cell_len(epoch.text) - least - 2
-        beside, *below = progress_text.wrapped(rest, room)
+        first_line, *below = progress_text.wrapped(rest, room)
         of_run = self._outlook.progress(event)
         left = [] if of_run is None else self._outlook.left(event)
-        if (
-            max(progress_text.columns(beside), progress_text.columns(left)) > room
-        ):  # no room for a bar
+        if max(map(progress_text.columns, (first_line, left))) > room:  # no room for a bar
             of_run_too = [progress_text.Part("run", "bold"), *left] if left else []
             return [*_wrapped(of_run_too, width), *_wrapped([epoch, *rest], width)]
-        rows = [(epoch, progress_text.progress(self._run, event), _line(beside))]
+        rows = [(epoch, progress_text.progress(self._run, event), _line(first_line))]
         if of_run is not None:
             rows.insert(0, (progress_text.Part("run", "bold"), of_run, _line(left)))
         columns = min(most, room + least - max(text.cell_len for _, _, text in rows))
@@ -229,7 +227,7 @@ class Bar:
 def _wrapped(
     parts: Iterable[progress_text.Part], room: int, *, is_continued: bool = False
 ) -> Iterator[Text]:
-    """Lines of at most `room` columns; only a part that is wider than that may exceed them."""
+    """Yield lines of at most `room` columns; only a part that is wider may exceed them."""
     for number, line in enumerate(
         progress_text.wrapped(parts, room - len(progress_text.INDENT) * is_continued)
     ):
@@ -253,10 +251,10 @@ def console(
     output: Console | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Sink:
-    """A sink that shows progress: 0 nothing, 1 a bar, 2 a line per epoch, "auto" what fits.
+    """Return a sink that shows progress: 0 nothing, 1 a bar, 2 a line per epoch.
 
-    The bar names the best validation by `rule`; `best_before` gives score and step of the best one
-    before this start.
+    "auto" draws a bar where the output can be redrawn. The bar shows the best validation by `rule`;
+    `best_before` returns score and step of the best validation before this start.
 
     >>> from loopwright.events import EpochEnded, Started
     >>> show = console(verbose=2)
@@ -267,17 +265,17 @@ def console(
     _require_known(verbose)
     if verbose == 0:
         return _ignore
-    # FORCE_COLOR makes rich take a file for a terminal; a bar in a file is only noise.
+    # With FORCE_COLOR rich treats a file as a terminal; a bar in a file is noise.
     screen = output or Console(force_terminal=None if is_terminal(sys.stdout) else False)
     is_plain = verbose == 2 or (verbose == "auto" and _asks_for_plain_text())
     if not is_plain and _can_redraw(screen):
-        return _Unbreakable(Bar(screen, clock, rule, best_before))
-    # In a notebook rich would wrap each line in HTML of its own; text is enough for lines.
-    return _Unbreakable(Lines(output or Console(force_jupyter=False), clock))
+        return _Guarded(Bar(screen, clock, rule, best_before))
+    # In a notebook rich would wrap each line in HTML.
+    return _Guarded(Lines(output or Console(force_jupyter=False), clock))
 
 
 def show_scores(verbose: Literal["auto", 0, 1, 2], numbers: Metrics) -> None:
-    """Print what `evaluate` found, as one line, unless `verbose` is 0.
+    """Print the scores of `evaluate` as one line, unless `verbose` is 0.
 
     >>> show_scores(2, {"loss": 0.21337})
     evaluate · loss 0.2134
@@ -292,7 +290,7 @@ def _require_known(verbose: object) -> None:
     if verbose not in ("auto", 0, 1, 2):
         raise ConfigurationError(
             message(
-                "This verbosity is unknown.",
+                "Unknown verbosity.",
                 expected='"auto", 0 (silent), 1 (bar) or 2 (a line per epoch)',
                 received=f"verbose={verbose!r}",
                 do='leave verbose out: "auto" draws a bar in a terminal, plain lines elsewhere',
@@ -301,7 +299,7 @@ def _require_known(verbose: object) -> None:
 
 
 def _ignore(event: Event) -> None:
-    """Hears an event and shows nothing."""
+    """Show nothing."""
 
 
 def _asks_for_plain_text() -> bool:
@@ -309,7 +307,7 @@ def _asks_for_plain_text() -> bool:
 
 
 def _can_redraw(output: Console) -> bool:
-    """Whether a line that was drawn can be drawn again, in characters that bars are made of."""
+    """Return whether lines can be redrawn, with the Unicode characters of a bar."""
     if output.is_jupyter:
         return importlib.util.find_spec("ipywidgets") is not None
     is_utf = output.encoding.startswith("utf")
@@ -317,8 +315,8 @@ def _can_redraw(output: Console) -> bool:
 
 
 @final
-class _Unbreakable:
-    """Hands events to a display until its output breaks: then quiet, for training goes on."""
+class _Guarded:
+    """Gives events to a display until its output breaks; training continues without output."""
 
     def __init__(self, display: Bar | Lines) -> None:
         self._display = display
@@ -332,7 +330,7 @@ class _Unbreakable:
         except (OSError, ValueError):  # a closed file raises ValueError
             self._give_up()
         except SystemExit as error:
-            # rich answers a broken pipe by leaving the program.
+            # rich exits the program on a broken pipe.
             if not isinstance(error.__context__, BrokenPipeError):
                 raise
             self._give_up()

@@ -1,0 +1,134 @@
+"""What sinks cannot see, added to the events of a leg: facts, rates, gradients, images."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+import keras
+import tensorflow as tf
+
+from loopwright.compat import environment
+from loopwright.data.source import Data
+from loopwright.engine.compiled_steps import CompiledSteps
+from loopwright.engine.scorer import undisturbed
+from loopwright.events import (
+    EpochEnded,
+    Event,
+    GradientsWatched,
+    ImagesDrawn,
+    RunFacts,
+    Started,
+    Trained,
+)
+from loopwright.loop.clock import Stopwatch
+from loopwright.sinks.notify import attempted
+from loopwright.task import variables
+from loopwright.task.optimizers import Plain, hyperparameters, learning_rates, optimizers
+from loopwright.task.task import Task
+
+_SECONDS_BETWEEN_GRADIENTS = 10.0
+_SECONDS_BETWEEN_IMAGES = 30.0
+
+_Found = TypeVar("_Found")
+
+
+@final
+class Observer:
+    """Reads the task and its compiled steps for sinks; what cannot be read warns once."""
+
+    def __init__(
+        self,
+        task: Task,
+        strategy: tf.distribute.Strategy,
+        steps: CompiledSteps,
+        watch: Stopwatch,
+        *,
+        data: Data | None = None,
+        settings: Mapping[str, Plain] | None = None,
+        run_dir: Path | None = None,
+    ) -> None:
+        self._task, self._strategy, self._steps, self._watch = task, strategy, steps, watch
+        self._data, self._settings, self._run_dir = data, settings or {}, run_dir
+        self._gradients_at = self._images_at = -math.inf
+        self._images_step = -1
+        self._facts: RunFacts | None = None
+        self._failed: set[str] = set()
+
+    def collect_facts(self) -> None:
+        """Collect the facts of the run, which `Started` carries."""
+        with attempted("The facts of the run", "collected"):
+            about_data = {} if self._data is None else self._data.fingerprint()
+            batch_size = {name: size for name, size in about_data.items() if name == "batch_size"}
+            traced = self._steps.trains_built()  # none if steps run eagerly
+            self._facts = RunFacts(
+                {**hyperparameters(self._task), **self._settings, **batch_size},
+                model_summaries(self._task),
+                environment.about(self._run_dir),
+                traced[-1].graph if traced else None,
+            )
+
+    def completed(self, event: Event) -> Sequence[Event]:
+        """Return the event with what sinks cannot see, and the events that belong to it."""
+        match event:
+            case Started():
+                return [replace(event, facts=self._facts)]
+            case Trained():
+                return [event, *self._gradients(event.step)]
+            case EpochEnded():
+                rates = self._tried("learning rates", self._learning_rates, {})
+                is_due = self._watch.clock() - self._images_at >= _SECONDS_BETWEEN_IMAGES
+                drawn = self.images(event.step) if is_due else []
+                return [replace(event, learning_rates=rates), *drawn]
+            case _:
+                return [event]
+
+    def images(self, step: int) -> Sequence[ImagesDrawn]:
+        """Return the images of the task, unless those of this step were drawn before."""
+        if step == self._images_step:
+            return []
+        self._images_at, self._images_step = self._watch.clock(), step
+        images = self._tried("images", self._drawn, {})
+        return [ImagesDrawn(step, images)] if images else []
+
+    def _drawn(self) -> Mapping[str, Any]:
+        with undisturbed(self._task, self._strategy):
+            return self._task.images()
+
+    def _gradients(self, step: int) -> Sequence[GradientsWatched]:
+        now = self._watch.clock()
+        if now - self._gradients_at < _SECONDS_BETWEEN_GRADIENTS:
+            return []
+        self._gradients_at = now
+        found = self._tried("gradients", self._steps.last_gradients, {})
+        return [GradientsWatched(step, found)] if found else []
+
+    def _learning_rates(self) -> dict[str, float]:
+        return learning_rates(self._optimizers)
+
+    @functools.cached_property
+    def _optimizers(self) -> Mapping[str, keras.optimizers.Optimizer]:
+        return optimizers(self._task)  # finding them takes a while
+
+    def _tried(self, name: str, find: Callable[[], _Found], default: _Found) -> _Found:
+        """Return what `find` gives; warn the first time it fails, and never call it again."""
+        if name in self._failed:
+            return default
+        self._failed.add(name)
+        with attempted(f"The {name} of the run", "collected"), self._watch.timing("logging", name):
+            found = find()
+            self._failed.discard(name)
+            return found
+        return default
+
+
+def model_summaries(task: Task) -> str:
+    """Return the Keras summary of every model that is an attribute of the task."""
+    lines = list[str]()
+    for part in variables.parts(task):
+        if isinstance(part.value, keras.Model) and not part.path.startswith("_"):
+            # Keras truncates lines that are longer than a terminal of 80 columns.
+            part.value.summary(line_length=78, print_fn=lambda text, **_: lines.append(text))
+    return "\n".join(lines)
