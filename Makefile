@@ -5,6 +5,8 @@ ARGS ?=
 
 BIN := .venv/bin
 STAMP := .venv/.installed
+# Many tests start processes: they import Loopwright faster if its bytecode is kept.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help install train test test-all check format docs bench bench-distribution faults
@@ -23,10 +25,10 @@ train: $(STAMP)  ## train the digits recipe: checkpoints, TensorBoard, report, e
 	$(BIN)/loopwright train digits export=saved_model $(ARGS)
 
 test: $(STAMP)  ## run the tests to pass before a push: one path through every promise
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m "not thorough" $(ARGS)
+	$(PYTEST) --numprocesses auto --dist loadfile -m "not thorough" $(ARGS)
 
 test-all: $(STAMP)  ## run every test, docstring example and documentation fence
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
+	$(PYTEST) --numprocesses auto --dist loadfile $(ARGS)
 
 check: $(STAMP)  ## check format, lint, types and layers
 	$(BIN)/ruff format --check .
@@ -51,6 +53,6 @@ faults: $(STAMP)  ## kill, corrupt and starve real runs, in full (about an hour)
 	@command -v strace >/dev/null || apt-get install --yes --quiet strace
 	@rm -f .faults.jsonl
 	LOOPWRIGHT_ALL_FAULTS=1 LOOPWRIGHT_FAULTS_REPORT=$(CURDIR)/.faults.jsonl \
-	  $(BIN)/python -m pytest tests/resume tests/checkpoints/test_store.py \
+	  $(PYTEST) tests/resume tests/checkpoints/test_store.py \
 	  tests/config/test_config_fuzz.py tests/distribute tests/programs $(ARGS)
 	$(BIN)/python -m tests.resume.faults .faults.jsonl

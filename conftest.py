@@ -1,6 +1,7 @@
 """Fences in README and docs run in a directory of their own; choices of plans are forgotten."""
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,15 @@ def pytest_configure() -> None:
     os.environ["LOOPWRIGHT_CACHE_DIR"] = ""
     # Importing albumentations would ask the network for a newer version.
     os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[object], list[object]]:
+    """Look for fences in pages only: reading the docstring of every object takes seconds."""
+    collectors = yield
+    if file_path.suffix != ".py":
+        return collectors
+    return [each for each in collectors if not type(each).__name__.startswith("Markdown")]
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ The checks are hooks and not fixtures, so that they come before and after every 
 `monkeypatch` and those of the conftest above.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -55,6 +56,7 @@ def pytest_collection_finish() -> None:
     """Four CPU devices, if any collected module uses TensorFlow; pure tests never import it."""
     if "tensorflow" not in sys.modules:
         return
+    gc.freeze()  # a million objects of TensorFlow that no collection has to look at
     import tensorflow as tf
 
     (cpu,) = tf.config.list_physical_devices("CPU")

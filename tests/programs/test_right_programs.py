@@ -1,7 +1,8 @@
 """Right programs: each trains in silence, and reports what Keras' own `fit` reports.
 
 Warnings are errors here as everywhere (`filterwarnings` in pyproject.toml), so that a guard that
-fires on one of them is a failure. `make test` trains every third program, `make faults` all.
+fires on one of them is a failure. `make test` trains a few, `make test-all` every third program,
+`make faults` all.
 """
 
 from collections.abc import Callable
