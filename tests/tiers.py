@@ -23,7 +23,8 @@ BUDGET_SECONDS = {
     "tests/resume": 140,
     "tests/engine": 90,
     "tests/programs": 75,
-    "tests/task": 60,
+    "tests/task": 35,
+    "tests/guards": 25,
     "tests/sinks": 55,
     "tests/data": 45,
     "tests/checkpoints": 45,
@@ -152,8 +153,8 @@ THOROUGH: dict[str, dict[str, str]] = {
     "task/test_keras_models.py": {
         r"a_gan|a_vae|an_optimizer|a_keras.*\[a (distiller|contr)": "a train step of its own",
     },
-    "task/test_mistakes.py": {"a_loop_in|float64_labels": "test_updates_by_the_optimizer"},
-    "task/test_traced_step.py": {"rows_chosen|values_that_stay": "its other tests"},
+    "guards/test_mistakes.py": {"a_loop_in|float64_labels": "test_updates_by_the_optimizer"},
+    "guards/test_constants.py": {"rows_chosen|values_that_stay": "its other tests"},
     # Callbacks, files and pages.
     "sinks/test_batch_hooks.py": {
         r".*-compiled\]": "the same with a supervised task",
