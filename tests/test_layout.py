@@ -286,6 +286,58 @@ def test_everything_was_imported(imported: dict[str, Any]):
             assert name in imported["loaded"]
 
 
+# --- rooms ---
+
+ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+PUBLIC_ROOMS = {"cli", "components", "recipes"}  # not imported by others, or public themselves
+
+
+def open_files(room: str) -> set[str]:
+    """The files that the sign of a room opens to other rooms."""
+    sign = ast.get_docstring(syntax(PACKAGE / room / "__init__.py")) or ""
+    _, _, listed = sign.rpartition("Open files: ")
+    return set(listed.removesuffix(".").replace("\n", " ").split(", "))
+
+
+def crossings() -> Iterator[tuple[str, str, str, str]]:
+    """Imports from one room into another: the file, the room, the file there, the name."""
+    for module in MODULES:
+        for node in ast.walk(syntax(module)):
+            if not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("loopwr")):
+                continue
+            for alias in node.names:
+                _, room, file, *_ = *f"{node.module}.{alias.name}".split("."), "", ""
+                if room in ROOMS and room != module.relative_to(PACKAGE).parts[0]:
+                    yield path_of(module), room, file, alias.name
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if room not in PUBLIC_ROOMS])
+def test_a_room_says_which_files_are_open_and_imports_nothing(room: str):
+    files = {path.stem for path in (PACKAGE / room).glob("[a-z]*.py")}
+    assert open_files(room) <= files
+    assert not imports(syntax(PACKAGE / room / "__init__.py"))
+    lines = (PACKAGE / room / "__init__.py").read_text().splitlines()
+    assert len(lines) <= 12, "what it is for, what it never does, what is open: ten lines"
+
+
+def test_rooms_import_from_each_other_only_what_is_open():
+    closed = [
+        f"{module}: {room}/{file}.py"
+        for module, room, file, _ in crossings()
+        if room not in PUBLIC_ROOMS and file not in open_files(room)
+    ]
+    assert not closed
+    used = {(room, file) for _, room, file, _ in crossings()}
+    opened = {
+        (room, file) for room in ROOMS if room not in PUBLIC_ROOMS for file in open_files(room)
+    }
+    assert not opened - used, "open, and used by no other room"
+
+
+def test_rooms_import_no_private_name_of_each_other():
+    assert not [crossing for crossing in crossings() if crossing[3].startswith("_")]
+
+
 # --- files ---
 
 

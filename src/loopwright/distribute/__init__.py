@@ -2,4 +2,6 @@
 
 Knows no task, no data set and no run directory. `cluster.py` and `supervisor.py` import no
 TensorFlow: `loopwright launch` needs them.
+
+Open files: cluster, replicas, strategy, supervisor, team.
 """

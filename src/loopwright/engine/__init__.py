@@ -1,4 +1,7 @@
-"""Steps traced, compiled and run by a plan; scores and predictions over whole data sets.
+"""Engine: steps traced, compiled and run by a plan; scores and predictions over data sets.
 
-Knows no run directory and no sinks: it is given data and a task, and returns numbers.
+Takes a task and data, and returns numbers. Never touches a run directory, a sink or a schedule.
+
+Open files: compiled_steps, inference, nan, plan_selector, predictor, scorer, step_cost, stepper,
+trace.
 """

@@ -1,4 +1,8 @@
-"""One call of `fit`: begun, resumed, skipped, rolled back; a moment taken and put back.
+"""Fit: one call of `fit`, begun, resumed, skipped or rolled back; a moment taken and put back.
 
-Puts the rooms below together, and is called by the trainer alone.
+Puts the rooms below together; only the trainer calls it. Never runs a step or writes a file by
+itself.
+
+Open files: attempt, declaration, event_stream, leg, leg_loop, options, parts, request, restore,
+resume.
 """

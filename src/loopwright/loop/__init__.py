@@ -1,5 +1,7 @@
-"""When things happen: the training loop on one page, the schedule, the clock, signals.
+"""Loop: when things happen. The training loop on one page, the schedule, the clock, signals.
 
-Pure: nothing here imports TensorFlow, Keras or NumPy. The loop is handed what it calls and yields
+Pure: imports no TensorFlow, Keras or NumPy. The loop calls the objects it is given and yields
 events; it never opens a file and never prints. Start with `train.py`.
+
+Open files: clock, schedule, signals, train, verdict.
 """

@@ -2,6 +2,6 @@
 
 Pure: imports no TensorFlow, Keras or NumPy. Never compiles or runs a step: that is `engine/`; the
 tuner decides from timings that it is given. The cache of choices is the only file it writes.
-Open to other rooms: `plan` (Plan, Terms), `plan_history` (PlanHistory, pilots, recall, decide),
-`tuner` (Tuner, Budget).
+
+Open files: plan, plan_history, tuner.
 """
