@@ -6,7 +6,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright.compat import tensorflow_internals
+from loopwright.compat import messages, tensorflow_internals
 from loopwright.compat.error_messages import describe
 from loopwright.compat.tensorflow_internals import PipelinePart
 from loopwright.data.batches import batch_digest, check_labelled, sampled_digest, weighted
@@ -63,6 +63,8 @@ def unsavable(dataset: tf.data.Dataset) -> str | None:
 
     >>> unsavable(tf.data.Dataset.range(10).shuffle(10).batch(2))
     """
+    if (unsaved := tensorflow_internals.unsaved_positions()) is not None:
+        return unsaved
     if dataset.options().experimental_warm_start:
         return "its options say experimental_warm_start: it reads before it is asked"
     parts = tensorflow_internals.pipeline_parts(dataset)
@@ -99,6 +101,8 @@ def unrepeatable(dataset: tf.data.Dataset) -> str | None:
     """
     if dataset.options().deterministic is False:
         return "its options say deterministic=False: what is ready first comes first"
+    if (unknown := tensorflow_internals.uninspected_pipelines()) is not None:
+        return unknown
     for part in tensorflow_internals.pipeline_parts(dataset):
         name = _NAMES.get(part.kind, part.kind)
         if part.seeds == (0, 0):
@@ -211,13 +215,11 @@ def _objection_of_tensorflow(dataset: tf.data.Dataset) -> str | None:
 
 def _explained(text: str, operations: set[str]) -> str:
     """In words, if it is known by what it does, or else by what its functions do."""
-    match = re.search(r"(\w+) is stateful", text)
-    kind = match[1] if match else ""
-    for candidate in (kind, *sorted(operations)):
+    for candidate in (messages.stateful_operation(text), *sorted(operations)):
         for name, explanation in _STATEFUL.items():
             if name in candidate and "Stateless" not in candidate:
                 return explanation.format(candidate)
-    return f"TensorFlow does not save it: {text.rpartition('}} ')[2]}"
+    return f"TensorFlow does not save it: {messages.kernel_message(text)}"
 
 
 _INSTEAD = (

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright.compat import tensorflow_internals
+from loopwright.compat import messages, tensorflow_internals
 from loopwright.distribute import cluster
 from loopwright.errors import ConfigurationError, message
 
@@ -144,7 +144,7 @@ def _multi_worker(key: tuple[Any, ...]) -> tf.distribute.Strategy:
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
     except RuntimeError as error:
-        if "program startup" not in str(error):
+        if not messages.is_too_late_to_connect(error):
             raise
         raise ConfigurationError(
             message(

@@ -7,7 +7,6 @@ go on from the last checkpoint. Nothing here imports TensorFlow.
 import contextlib
 import ctypes
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
+from loopwright.compat.messages import is_worker_noise
 from loopwright.distribute.cluster import tf_config
 
 _SECONDS_BETWEEN_LOOKS = 0.05
@@ -25,12 +25,6 @@ _SECONDS_TO_LEAVE = 600.0
 _ASKED_TO_LEAVE = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-_SAID_BETTER = re.compile(
-    r"(ring_alg|base_collective_executor|local_rendezvous|coordination_service\w*)\.cc:\d+\]"
-    r"|^Additional GRPC error information|^ *:UNKNOWN:Error received from peer"
-    r"|^The error could be from a previous operation|\[\[\{\{node Collective"
-)
-"""What TensorFlow's libraries write when a worker is gone, which the others say in words."""
 
 
 def python() -> list[str]:
@@ -200,7 +194,7 @@ class _Workers:
         with stream:
             for line in stream:
                 text = line.decode(errors="replace").rstrip()
-                if not _SAID_BETTER.search(text):
+                if not is_worker_noise(text):
                     self._say(f"[worker {index}] {text}")
 
 

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import re
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar, final
 import numpy as np
 import tensorflow as tf
 
-from loopwright.compat import tensorflow_internals
+from loopwright.compat import messages, tensorflow_internals
 from loopwright.distribute import replicas
 from loopwright.errors import ConfigurationError, WorkerLostError, message
 from loopwright.loop.signals import Signals
@@ -29,8 +28,6 @@ T = TypeVar("T")
 
 _FAILED = -(2**62)
 _PLACE = "{0}.workers[{1}]"
-_OF_OTHERS = re.compile(r"Collective|CoordinationService|WorkerService|heartbeat")
-"""In what TensorFlow says when another worker cannot be reached."""
 
 
 @final
@@ -173,11 +170,11 @@ class Team:
         try:
             yield
         except tf.errors.OpError as error:
-            if not _OF_OTHERS.search(str(error)):
+            reason = messages.lost_worker(error)
+            if reason is None:
                 raise
-            reason = re.search(r"aborted by: *([^\n]+)", str(error))
-            text = _lost(f"{type(error).__name__}{f': {reason[1]:.300}' if reason else ''}")
-            # Whoever leaves by SystemExit leaves without a word.
+            text = _lost(reason)
+            # Python prints nothing about a SystemExit.
             print(f"error: {text}", file=sys.stderr, flush=True)
             raise WorkerLostError(text) from error
 

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from loopwright.compat.error_messages import place_of, shape_text
-from loopwright.compat.keras_internals import Comparison
+from loopwright.compat.keras_internals import Comparison, has_logits
 from loopwright.errors import StepError, message
 from loopwright.step_warnings import warn
 
@@ -37,7 +37,7 @@ def source_of(tensor: Any) -> Any:
 def are_probabilities(tensor: Any) -> bool:
     """Whether a tensor comes out of a softmax or a sigmoid."""
     op = source_of(tensor)
-    return hasattr(tensor, "_keras_logits") or (op is not None and op.type in _PROBABILITIES)
+    return has_logits(tensor) or (op is not None and op.type in _PROBABILITIES)
 
 
 def is_softmax(tensor: Any) -> bool:
@@ -49,7 +49,7 @@ def is_softmax(tensor: Any) -> bool:
 def are_scores(tensor: Any) -> bool:
     """Whether a tensor comes straight from a layer without an activation that bounds it."""
     op = source_of(tensor)
-    if op is None or hasattr(tensor, "_keras_logits"):
+    if op is None or has_logits(tensor):
         return False
     if op.type in ("Add", "AddV2") and any(_is_weight(each) for each in op.inputs):
         op = next((source_of(each) for each in op.inputs if not _is_weight(each)), op)
