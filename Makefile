@@ -7,7 +7,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all check format docs bench bench-distribution faults
+.PHONY: help install train test test-all check compat format docs bench bench-distribution faults
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -33,6 +33,9 @@ check: $(STAMP)  ## check format, lint, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+
+compat: $(STAMP)  ## list the internals of Keras and TensorFlow in use, and whether they are there
+	$(BIN)/python -m loopwright.compat
 
 format: $(STAMP)  ## format, and mend what lint can mend
 	$(BIN)/ruff format .

@@ -1,5 +1,9 @@
-"""Everything that depends on the insides of Keras and TensorFlow, or on their messages.
+"""The only room that touches internals of Keras and TensorFlow, or reads their messages.
 
-Each adaptation is scoped, says what happens if the internal moves, and has a test that fails
-then. No other room may use a private name of Keras or TensorFlow.
+Never: knows a task, a plan or a run; changes Keras for longer than a scope, or for another thread.
+`internals.py` lists what is touched, why, and what happens if it moves; `make compat` prints it.
+Open to other rooms: `tensorflow_internals.py`, `keras_internals.py`, `keras_optimizers.py` (what
+the libraries do not publish), `error_messages.py`, `runtime_errors.py`, `messages.py`,
+`out_of_memory.py`, `tracebacks.py` (their errors), `random_calls.py`, `environment.py`,
+`quiet_start.py`. Closed: `patches.py`, `registry.py`.
 """

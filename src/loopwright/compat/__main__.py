@@ -28,7 +28,7 @@ def main() -> int:
 
 
 def _described(internal: Internal, gone: list[str]) -> str:
-    used = [f"{'moved  ' if name in gone else 'present'} {name}" for name in internal.names]
+    used = [f"{'moved  ' if n in gone else 'present'} {_breakable(n)}" for n in internal.names]
     rows = {
         "uses": used or ["texts of messages: checked by tests"],
         "why": [internal.why],
@@ -47,6 +47,11 @@ def _described(internal: Internal, gone: list[str]) -> str:
                 break_long_words=False,
             )
     return "\n".join(lines)
+
+
+def _breakable(name: str) -> str:
+    path, dot, attribute = name.rpartition(".")
+    return name if len(name) < _WIDTH - 2 * len(_INDENT) else f"{path} {dot}{attribute}"
 
 
 if __name__ == "__main__":

@@ -355,7 +355,7 @@ def writes_batch(callback: Any) -> bool:
 
 
 def count_batch(callback: Any) -> bool:
-    """Begin a batch of which `TensorBoard` writes nothing; return False if it writes something.
+    """Begin a batch that `TensorBoard` does not write; return False if it writes the batch.
 
     Its own hook sets a writer for every batch, which takes longer than a step of a small model.
     """

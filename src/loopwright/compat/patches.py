@@ -98,14 +98,15 @@ def _dispatched(owner: Any, name: str) -> Iterator[_Site]:
     found = vars(owner).get(name)
     is_field = found is None
     held: Any = _field(name) if is_field else found
-    site = _Site(held.fget if isinstance(held, property) else held)
+    is_property = isinstance(held, property)
+    getter: Any = held.fget if is_property else held
+    site = _Site(getter)
 
     # AutoGraph does not convert functions of Keras and TensorFlow: `wraps` makes this one of them.
     @functools.wraps(site.original)
     def current(*args: Any, **kwargs: Any) -> Any:
         return _replacements.get().get(site, site.original)(*args, **kwargs)
 
-    is_property = isinstance(held, property)
     setattr(owner, name, property(current, held.fset, held.fdel) if is_property else current)
     try:
         yield site
