@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all check format docs bench bench-distribution faults
+.PHONY: help install train test test-all check compat format docs bench bench-distribution faults
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -35,6 +35,9 @@ check: $(STAMP)  ## check format, lint, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+
+compat: $(STAMP)  ## list the internals of Keras and TensorFlow in use, and whether they are there
+	$(BIN)/python -m loopwright.compat
 
 format: $(STAMP)  ## format, and fix what lint can fix
 	$(BIN)/ruff format .

@@ -71,7 +71,7 @@ def test_one_process_trains_alone(environment: dict[str, str]):
     ids=["no json", "a list", "no task", "no such worker", "an evaluator"],
 )
 def test_a_tf_config_that_fits_nobody_is_refused_in_words(environment: dict[str, str]):
-    with pytest.raises(ConfigurationError, match="TF_CONFIG does not say") as refusal:
+    with pytest.raises(ConfigurationError, match="TF_CONFIG is invalid") as refusal:
         cluster.found(environment)
     assert "unset TF_CONFIG" in str(refusal.value)
 

@@ -117,7 +117,7 @@ def test_a_worker_that_is_gone_ends_the_other_and_the_run_goes_on_bit_for_bit(
     noticed = time.time() - float((tmp_path / "gone").read_text())
     workers.each[victim].send(signal.SIGKILL)
     assert code == EXIT_WORKER_LOST, log[-3000:]
-    assert "Another worker is gone" in log
+    assert "Lost connection to another worker" in log
     assert "loopwright launch --restarts" in log
     if at == COMMIT:
         assert bits(tmp_path / "run")["step"] == b"6"  # of step 9 there is all but the name

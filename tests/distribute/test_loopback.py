@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.networks import hears, other_addresses
 
-from loopwright.distribute.strategy import are_of_this_machine, listen_to_this_machine
+from loopwright.distribute.strategy import accept_only_loopback, are_loopback
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="filters on sockets are Linux's")
 
@@ -20,7 +20,7 @@ def port() -> Iterator[int]:
 
 
 def test_this_machine_is_heard_by_both_versions_of_ip(port: int):
-    assert listen_to_this_machine(port)
+    assert accept_only_loopback(port)
     for address in ("127.0.0.1", "127.0.0.2", "::1"):
         assert hears(address, port)
 
@@ -29,17 +29,17 @@ def test_this_machine_is_heard_by_both_versions_of_ip(port: int):
 def test_whoever_comes_from_another_network_is_not(port: int):
     (address, *_) = other_addresses()
     assert hears(address, port)
-    listen_to_this_machine(port)
+    accept_only_loopback(port)
     assert not hears(address, port)
 
 
 def test_a_port_that_nobody_listens_on_is_told(port: int):
-    assert not listen_to_this_machine(1)
+    assert not accept_only_loopback(1)
 
 
 def test_a_connection_that_was_accepted_goes_on(port: int):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        listen_to_this_machine(server.getsockname()[1])
+        accept_only_loopback(server.getsockname()[1])
         with socket.create_connection(server.getsockname()) as here, server.accept()[0] as there:
             here.sendall(b"x" * 100_000)
             assert len(there.recv(100_000, socket.MSG_WAITALL)) == 100_000
@@ -54,4 +54,4 @@ def test_a_connection_that_was_accepted_goes_on(port: int):
     ],
 )
 def test_addresses_of_this_machine_are_known(addresses: list[str], is_so: bool):
-    assert are_of_this_machine(addresses) is is_so
+    assert are_loopback(addresses) is is_so

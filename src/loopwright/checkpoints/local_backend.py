@@ -19,6 +19,7 @@ from typing import final
 from loopwright import disk
 from loopwright.checkpoints import lock as run_lock
 from loopwright.checkpoints.manifest import DamagedError, same_manifest, verified
+from loopwright.compat.messages import system_error_number
 from loopwright.compat.out_of_memory import is_out_of_memory
 from loopwright.errors import CheckpointError, message
 
@@ -260,7 +261,7 @@ def _reason(error: BaseException) -> tuple[str, str]:
         return "", ""
     number = error.errno if isinstance(error, OSError) else None
     if number is None:  # TensorFlow puts the text of the system into errors of its own
-        number = next((n for n in _REMEDIES if os.strerror(n) in str(error)), None)
+        number = system_error_number(error, _REMEDIES)
     if number is None and is_out_of_memory(error):
         number = errno.ENOMEM
     if number is None:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from loopwright.compat.messages import kernel_message
 from loopwright.compat.out_of_memory import out_of_memory_explained
 from loopwright.errors import CheckpointError, NotFiniteError, message
 from loopwright.task import variables as task_variables
@@ -183,8 +184,7 @@ def _explained(prefix: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:  # damaged files raise many kinds
-        # Without the node and the operation that TensorFlow adds.
-        reason = str(error).rpartition("}} ")[2].removesuffix(" [Op:RestoreV2]")
+        reason = kernel_message(error)
         raise CheckpointError(
             message(
                 f"The tensors in {prefix}.index and {prefix}.data-00000-of-00001 cannot be read.",

@@ -1,8 +1,8 @@
-"""Everything that depends on the insides of Keras and TensorFlow, or on their messages.
+"""The only room that touches internals of Keras and TensorFlow, or reads their messages.
 
-Each adaptation is scoped, says what happens if the internal moves, and has a test that fails
-then. No other room may use a private name of Keras or TensorFlow.
+Never: knows a task, a plan or a run; changes Keras for longer than a scope, or for another thread.
+`internals.py` lists what is touched, why, and what happens if it moves; `make compat` prints it.
 
-Open files: environment, error_messages, keras_internals, keras_optimizers, out_of_memory,
-quiet_start, random_calls, runtime_errors, tensorflow_internals, tracebacks.
+Open files: environment, error_messages, keras_internals, keras_optimizers, messages,
+out_of_memory, quiet_start, random_calls, runtime_errors, tensorflow_internals, tracebacks.
 """

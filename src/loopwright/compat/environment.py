@@ -1,4 +1,4 @@
-"""What a run's bits depend on beside its code: versions, threads, compiler settings, machine."""
+"""What a run's bits depend on besides its code: versions, threads, compiler settings, machine."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ _SETTINGS = ("XLA_FLAGS", "TF_XLA_FLAGS", "TF_ENABLE_ONEDNN_OPTS")
 
 
 def environment() -> dict[str, Any]:
-    """The same in two processes that give the same bits for the same program."""
+    """Return what is equal in two processes that compute the same bits for the same program."""
     return {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
@@ -36,7 +36,7 @@ def environment() -> dict[str, Any]:
 
 
 def about(run_dir: Path | None = None) -> dict[str, Any]:
-    """The environment, and what else tells where a run came from."""
+    """Return the environment, and where a run came from."""
     return {
         **environment(),
         "loopwright": metadata.version("loopwright"),
@@ -48,13 +48,13 @@ def about(run_dir: Path | None = None) -> dict[str, Any]:
 
 
 def _git(run_dir: Path | None) -> dict[str, Any] | None:
-    """The revision of the directory that a run was started in; None outside a repository.
+    """Return the revision of the directory a run was started in; None outside a repository.
 
-    A repository inside the run directory came with it: its settings can name programs, which
+    A repository inside the run directory came with it: its settings may name programs that
     `git status` would start.
     """
 
-    def told(*arguments: str) -> str:
+    def git(*arguments: str) -> str:
         done = subprocess.run(
             ["git", *_NO_PROGRAMS, *arguments],
             capture_output=True,
@@ -65,17 +65,17 @@ def _git(run_dir: Path | None) -> dict[str, Any] | None:
         return done.stdout.strip()
 
     try:
-        repository = Path(told("rev-parse", "--absolute-git-dir")).resolve()
+        repository = Path(git("rev-parse", "--absolute-git-dir")).resolve()
         if run_dir is not None and repository.is_relative_to(run_dir.resolve()):
             return None
-        changed = told("status", "--short", "--untracked-files=no", "--ignore-submodules=all")
-        return {"revision": told("rev-parse", "HEAD"), "is_changed": bool(changed)}
+        changed = git("status", "--short", "--untracked-files=no", "--ignore-submodules=all")
+        return {"revision": git("rev-parse", "HEAD"), "is_changed": bool(changed)}
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is different, one line each.
+    """Return the differences, one line each.
 
     >>> changes({"cores": 4, "keras": "3.15.1"}, {"cores": 2, "keras": "3.15.1"})
     ['cores: 4 then, 2 now']
@@ -89,7 +89,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def processor() -> str:
-    """The name of the processor, as far as the system tells it."""
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

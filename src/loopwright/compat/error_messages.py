@@ -1,4 +1,4 @@
-"""Errors of TensorFlow and Keras while a step is traced, turned into sentences about the step."""
+"""Errors of TensorFlow and Keras while a step is traced, explained in terms of the step."""
 
 import contextlib
 import inspect
@@ -70,7 +70,7 @@ SENTENCES = (
 
 @contextlib.contextmanager
 def explained(step: str, batch_spec: Any) -> Iterator[None]:
-    """Turns the errors that people meet most while a step is traced into sentences."""
+    """Explain the most frequent errors while a step is traced."""
     try:
         yield
     except LoopwrightError:
@@ -87,7 +87,7 @@ def explained(step: str, batch_spec: Any) -> Iterator[None]:
 
 
 def describe(spec: Any, name: str = "batch") -> str:
-    """A batch as a person would write it down.
+    """Return a batch as text.
 
     >>> print(describe((tf.TensorSpec((None, 20)), tf.TensorSpec((None,), tf.int64))))
     batch[0]: float32 (None, 20), batch[1]: int64 (None,)
@@ -109,7 +109,7 @@ def describe(spec: Any, name: str = "batch") -> str:
 
 
 def shape_text(shape: Any) -> str:
-    """A shape as a person would write it down.
+    """Return a shape as text.
 
     >>> shape_text(tf.TensorShape([None, 3]))
     '(None, 3)'
@@ -120,19 +120,19 @@ def shape_text(shape: Any) -> str:
 
 
 def variable_name(variable: Any) -> str:
-    """The name of a variable that a person recognises."""
+    """Return the path of a Keras variable, or the name of any other."""
     return getattr(variable, "path", None) or variable.name.partition(":")[0]
 
 
 def place_of(op: Any) -> str:
-    """The line of the step that made an operation, as the end of a sentence."""
+    """Return the line of the step that created an operation, as the end of a sentence."""
     return place_among(_frames_inside(op))
 
 
 def is_written(op: Any) -> bool:
-    """Return whether a line of the person's asks for this operation itself.
+    """Return whether a line of the user's code asks for this operation itself.
 
-    `a - b` does; `tf.reduce_mean(ragged, axis=1)` divides sums by lengths in code of TensorFlow's.
+    `a - b` does; `tf.reduce_mean(ragged, axis=1)` divides sums by lengths inside TensorFlow.
     """
     below = list[str]()
     for name, line in reversed(_frames_inside(op)):
@@ -144,7 +144,7 @@ def is_written(op: Any) -> bool:
 
 
 def own_lines(source: Any) -> list[Line]:
-    """Return the person's lines that made an operation; of a function, the line it begins in."""
+    """Return the user's lines that created an operation; of a function, its first line."""
     code = getattr(inspect.unwrap(getattr(source, "__func__", source)), "__code__", None)
     if code is not None:
         frames = [(code.co_filename, code.co_firstlineno)]
@@ -159,12 +159,12 @@ def _frames_inside(op: Any) -> "_Frames":
 
 
 def place_in(error: Exception) -> str:
-    """The person's line that an error came through, as the end of a sentence."""
+    """Return the user's line that an error came through, as the end of a sentence."""
     return place_among(_frames(error))
 
 
 def strings_for_numbers(step: str, place: str, received: str) -> str:
-    """The message about text where numbers are needed."""
+    """Return the message about text where numbers are needed."""
     return message(
         f"{step} takes strings for numbers{place}.",
         expected="numbers",
@@ -175,7 +175,7 @@ def strings_for_numbers(step: str, place: str, received: str) -> str:
 
 
 def _as_raised(error: Exception) -> Exception:
-    """The error before AutoGraph put lines of the person's code, or another class, around it."""
+    """Return the error that AutoGraph has wrapped, or the error itself."""
     original = error.__context__
     if "in user code:" not in str(error) or not isinstance(original, Exception):
         return error
@@ -290,7 +290,7 @@ def _batched_twice(text: str, batch: str) -> str | None:
         expected = "" if ranks is None else f"{ranks[1]} axes"
     firsts = {leaf.group(1, 2) for leaf in re.finditer(r"\((\w+), (\w+)[,)]", batch)}
     is_everywhere = len(firsts) == 1 and batch.count(": ") == len(re.findall(r"\(\w+, ", batch))
-    # An axis of the data itself has a length, beside an open number of examples.
+    # An axis of the data has a known length; the number of examples may be open.
     alike = is_everywhere and len({size == "None" for size in next(iter(firsts))}) == 1
     return expected if one_more and alike else None
 
@@ -378,7 +378,7 @@ _Frames = list[tuple[str, int]]
 def _frames(error: Exception) -> _Frames:
     metadata = getattr(error, "ag_error_metadata", None)
     if metadata is not None:
-        # Innermost first, with lines of the generated code mapped back to the person's file.
+        # Innermost first, with lines of the generated code mapped back to the user's file.
         return [(frame.filename, frame.lineno) for frame in reversed(metadata.translated_stack)]
     stack = traceback.extract_tb(error.__traceback__)
     return [(frame.filename, frame.lineno or 0) for frame in stack]
@@ -390,13 +390,13 @@ _WRAPPERS = re.compile(
     r"^(framework|util|autograph|eager|distribute)/"
     r"|^ops/(gen_\w+|math_ops|weak_tensor_ops|\w*override\w*|tensor_math\w*|variables|resource_\w+)\.py"
 )
-"""Files of TensorFlow that lead from a function that people call to the operation of that name."""
+"""Files of TensorFlow between a public function and the operation of that name."""
 _GENERATED = "__autograph_generated"
 _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 
 
 def _innermost_own(frames: _Frames) -> tuple[str, int] | None:
-    """The last line that is neither installed nor ours: the person's."""
+    """Return the last line of the user's code: neither installed nor ours."""
     return next((frame for frame in reversed(frames) if _is_own(*frame)), None)
 
 
@@ -411,6 +411,6 @@ def _code(frames: _Frames) -> str:
 
 
 def place_among(frames: _Frames) -> str:
-    """The innermost of these lines that is a person's own, as the end of a sentence."""
+    """Return the innermost of these lines that is the user's, as the end of a sentence."""
     own = _innermost_own(frames)
     return f' (file "{Path(own[0]).name}", line {own[1]}: {_code(frames)})' if own else ""

@@ -1,4 +1,7 @@
-"""Layers and Keras losses: which ones a step calls, and asks for their losses."""
+"""Internals of Keras: calls of layers, losses and metrics; models; counters of callbacks.
+
+`internals.py` says of each function what it touches and what happens if that moves.
+"""
 
 import contextlib
 import functools
@@ -12,7 +15,11 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from loopwright.compat.tensorflow_internals import replaced
+from loopwright.compat import registry
+from loopwright.compat.patches import replaced, shared
+
+Function = Callable[..., Any]
+T = TypeVar("T", bound=Function)
 
 
 @dataclass(frozen=True)
@@ -20,57 +27,46 @@ class Comparison:
     """One call of a Keras loss or metric."""
 
     name: str
-    """As the person knows it: `BinaryCrossentropy`."""
+    """As in the program: `BinaryCrossentropy`."""
     function: str
-    """The function of Keras behind it: `binary_crossentropy`; empty for a person's own."""
+    """The function of Keras behind it: `binary_crossentropy`; empty for a function of the user."""
     labels: Any
     predictions: Any
     settings: dict[str, Any]
-    """What the function is called with beside labels and predictions."""
+    """The other arguments of the function."""
     operations: list[Any]
     """An operation that the call made, for its line; empty if the call failed."""
 
 
 @contextlib.contextmanager
 def watching_comparisons(losses: list[Comparison], metrics: list[Comparison]) -> Iterator[None]:
-    """Note each call of a Keras loss, and each update of a metric that wraps a function.
+    """Record each call of a Keras loss, and each update of a metric that wraps a function."""
 
-    If this moves: the guards that look at labels and predictions say nothing (tested).
-    """
-    loss_call, update = keras.losses.Loss.__call__, keras.metrics.MeanMetricWrapper.update_state
+    def of_loss(original: Function) -> Function:
+        def call(self: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
+            noted = _comparison(self, getattr(self, "fn", None), y_true, y_pred)
+            losses.append(noted)
+            with without_keras_warnings(), _placed(noted):
+                return original(self, y_true, y_pred, *args, **kwargs)
 
-    # AutoGraph leaves functions of Keras alone: `wraps` lets these pass as such.
-    @functools.wraps(loss_call)
-    def of_loss(self: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-        function = getattr(self, "fn", None)
-        settings = dict(getattr(self, "_fn_kwargs", None) or {})
-        kind = type(self).__name__
-        name = getattr(function, "__name__", kind) if kind in _WRAPPERS else kind
-        noted = Comparison(name, _of_keras(function), y_true, y_pred, settings, [])
-        losses.append(noted)
-        with without_keras_warnings(), _placed(noted):
-            return loss_call(self, y_true, y_pred, *args, **kwargs)
+        return call
 
-    @functools.wraps(update)
-    def of_metric(self: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-        function, kind = self._fn, type(self).__name__
-        name = getattr(function, "__name__", kind) if kind in _WRAPPERS else kind
-        noted = Comparison(name, _of_keras(function), y_true, y_pred, dict(self._fn_kwargs), [])
-        metrics.append(noted)
-        with _placed(noted):
-            return update(self, y_true, y_pred, *args, **kwargs)
+    def of_metric(original: Function) -> Function:
+        def update_state(self: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
+            noted = _comparison(self, getattr(self, "_fn", None), y_true, y_pred)
+            metrics.append(noted)
+            with _placed(noted):
+                return original(self, y_true, y_pred, *args, **kwargs)
 
-    def of_function(function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(function)
+        return update_state
 
-        @functools.wraps(function)
+    def of_function(name: str, signature: inspect.Signature, original: Function) -> Function:
         def noted(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
             settings = dict(signature.bind(y_true, y_pred, *args, **kwargs).arguments)
-            name = function.__name__
             comparison = Comparison(name, name, y_true, y_pred, settings, [])
             losses.append(comparison)
             with without_keras_warnings(), _placed(comparison):
-                return function(y_true, y_pred, *args, **kwargs)
+                return original(y_true, y_pred, *args, **kwargs)
 
         return noted
 
@@ -79,8 +75,17 @@ def watching_comparisons(losses: list[Comparison], metrics: list[Comparison]) ->
         stack.enter_context(replaced(keras.metrics.MeanMetricWrapper, "update_state", of_metric))
         for name, function in list(vars(keras.losses).items()):
             if inspect.isfunction(function) and _takes_labels(function):
-                stack.enter_context(replaced(keras.losses, name, of_function(function)))
+                signature = inspect.signature(function)
+                recording = functools.partial(of_function, function.__name__, signature)
+                stack.enter_context(replaced(keras.losses, name, recording))
         yield
+
+
+def _comparison(caller: Any, function: Any, y_true: Any, y_pred: Any) -> Comparison:
+    kind = type(caller).__name__
+    name = getattr(function, "__name__", kind) if kind in _WRAPPERS else kind
+    settings = loss_arguments(caller)
+    return Comparison(name, _of_keras(function), y_true, y_pred, settings, [])
 
 
 _WRAPPERS = ("LossFunctionWrapper", "MeanMetricWrapper")
@@ -95,7 +100,16 @@ _SAID_BY_US = (
 
 @contextlib.contextmanager
 def without_keras_warnings() -> Iterator[None]:
-    """Leave out what Keras says about logits at each trace, and the guards say once."""
+    """Leave out the warnings of Keras about logits: the guards give them once, not at each trace.
+
+    The filters of Python belong to the whole process, so threads share the scope.
+    """
+    with shared(without_keras_warnings, _ignored):
+        yield
+
+
+@contextlib.contextmanager
+def _ignored() -> Iterator[None]:
     with warnings.catch_warnings():
         for text in _SAID_BY_US:
             warnings.filterwarnings("ignore", text)
@@ -120,21 +134,20 @@ def _takes_labels(function: Callable[..., Any]) -> bool:
 
 @contextlib.contextmanager
 def watching_losses() -> Iterator[Callable[[keras.Layer], bool]]:
-    """Notes which layers are asked for their `losses`; yields a question about one of them.
-
-    If this moves: the guard against forgotten model losses says nothing.
-    """
-    original = keras.Layer.losses
+    """Record which layers are asked for their `losses`; yield a question about one of them."""
     asked: list[keras.Layer] = []
 
-    def losses(self: keras.Layer) -> Any:
-        asked.append(self)
-        return original.fget(self)
+    def recording(original: Function) -> Function:
+        def losses(self: keras.Layer) -> Any:
+            asked.append(self)
+            return original(self)
+
+        return losses
 
     def was_asked(layer: keras.Layer) -> bool:
         return any(layer is inner for outer in asked for inner in layers_in(outer))
 
-    with replaced(keras.Layer, "losses", property(losses)):
+    with replaced(keras.Layer, "losses", recording):
         yield was_asked
 
 
@@ -152,32 +165,29 @@ class Called:
 
 @contextlib.contextmanager
 def watching_calls() -> Iterator[Called]:
-    """Notes the layers, Keras losses and metrics that a step calls.
-
-    If this moves: the guards against inference mode and swapped arguments say nothing.
-    """
+    """Record the layers, Keras losses and metrics that a step calls."""
     called, depth = Called(), threading.local()
-    layer_call = keras.Layer.__call__
 
-    # AutoGraph leaves functions of Keras alone: `wraps` lets these pass as such.
-    @functools.wraps(layer_call)
-    def of_layer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        outer = getattr(depth, "value", 0)
-        if not outer:
-            called.layers.append((self, kwargs.get("training")))
-        depth.value = outer + 1
-        try:
-            if outer:
-                return layer_call(self, *args, **kwargs)
-            with without_keras_warnings():
-                output = layer_call(self, *args, **kwargs)
-        finally:
-            depth.value = outer
-        called.outputs.append(output)
-        return output
+    def recording(original: Function) -> Function:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            outer = getattr(depth, "value", 0)
+            if not outer:
+                called.layers.append((self, kwargs.get("training")))
+            depth.value = outer + 1
+            try:
+                if outer:
+                    return original(self, *args, **kwargs)
+                with without_keras_warnings():
+                    output = original(self, *args, **kwargs)
+            finally:
+                depth.value = outer
+            called.outputs.append(output)
+            return output
+
+        return call
 
     with (
-        replaced(keras.Layer, "__call__", of_layer),
+        replaced(keras.Layer, "__call__", recording),
         watching_comparisons(called.losses, called.metrics),
         _refusing_whole_trainings(),
     ):
@@ -186,14 +196,12 @@ def watching_calls() -> Iterator[Called]:
 
 @contextlib.contextmanager
 def _refusing_whole_trainings() -> Iterator[None]:
-    """Raise where a step calls `model.fit`, `predict` or the like, which cannot be traced.
-
-    If this moves: such a call ends in a cryptic error of Keras (tested).
-    """
+    """Raise where a step calls `model.fit`, `predict` or the like, which cannot be traced."""
     with contextlib.ExitStack() as stack:
         for name in _WHOLE_TRAININGS:
-            owner = next(kind for kind in keras.Model.__mro__ if name in vars(kind))
-            stack.enter_context(replaced(owner, name, _refused(name, vars(owner)[name])))
+            owner = next((kind for kind in keras.Model.__mro__ if name in vars(kind)), None)
+            if owner is not None:
+                stack.enter_context(replaced(owner, name, functools.partial(_refused, name)))
         yield
 
 
@@ -203,8 +211,7 @@ _WHOLE_TRAININGS = (
 )
 
 
-def _refused(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
+def _refused(name: str, original: Function) -> Function:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(f"the step calls model.{name}")
 
@@ -212,89 +219,72 @@ def _refused(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def layers_in(layer: keras.Layer) -> list[keras.Layer]:
-    """The layer itself and all layers inside it, however deep.
-
-    If this moves: no step that trains layers can be built (tested).
-    """
-    return list(layer._flatten_layers())
+    """Return the layer and all layers inside it, at any depth."""
+    flatten = getattr(layer, "_flatten_layers", None)
+    if flatten is not None:
+        return list(flatten())
+    registry.warn_moved("keras_internals.layers_in")
+    return [layer, *(inner for part in getattr(layer, "layers", ()) for inner in layers_in(part))]
 
 
 def build_compiled_model(task: Any, batch_spec: Any) -> None:
-    """Creates what a compiled model makes lazily, as Keras' own `fit` does before it trains.
-
-    If this moves: with several replicas a compiled model has to arrive built, optimizer included.
-    """
+    """Create what a compiled model creates lazily, as Keras' own `fit` does before it trains."""
+    build = getattr(task.model, "_symbolic_build", None)
+    if build is None:
+        registry.warn_moved("keras_internals.build_compiled_model")
+        return
     batch = tf.nest.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), batch_spec)
-    task.model._symbolic_build(data_batch=batch)
+    build(data_batch=batch)
 
 
 def better(metric: keras.metrics.Metric) -> str | None:
-    """`"max"` or `"min"`, where the metric says which is better.
-
-    If this moves: `EarlyStopping("val_accuracy")` asks for a mode.
-    """
+    """Return `"max"` or `"min"`, whichever is better for a metric; None if the metric is silent."""
     return {"up": "max", "down": "min"}.get(getattr(metric, "_direction", None) or "")
 
 
-def loss_arguments(loss: keras.losses.Loss) -> dict[str, Any]:
-    """What a loss passes to its function; the config of Huber does not have its delta.
-
-    If this moves: an edited argument of a loss goes unnoticed (tested).
-    """
+def loss_arguments(loss: Any) -> dict[str, Any]:
+    """Return what a loss or metric passes to its function; Huber's config lacks its delta."""
     return dict(getattr(loss, "_fn_kwargs", None) or {})
 
 
 def without_values(metric: keras.metrics.Metric) -> bool:
-    """Whether these are the metrics of `compile(metrics=...)`, and no step has updated them yet.
-
-    If this moves: a step that forgets them fails at the end of the epoch, as in Keras (tested).
-    """
+    """Return whether these are metrics of `compile(metrics=...)` that no step has updated yet."""
     return type(metric).__name__ == "CompileMetrics" and not getattr(metric, "built", True)
 
 
 def is_loss_tracker(metric: keras.metrics.Metric, model: keras.Model) -> bool:
-    """Whether a metric is Keras' own mean of the loss, which a step of one's own need not update.
-
-    If this moves: a right step of a Keras model is warned of an idle metric (tested).
-    """
+    """Return whether a metric is Keras' own mean of the loss; custom steps need not update it."""
     return metric is getattr(model, "_loss_tracker", None)
+
+
+def has_logits(tensor: Any) -> bool:
+    """Return whether Keras has noted the logits that a tensor of probabilities was made from."""
+    return hasattr(tensor, "_keras_logits")
 
 
 @contextlib.contextmanager
 def watching_updates(metrics: Sequence[keras.metrics.Metric]) -> Iterator[set[Any]]:
-    """The metrics whose `update_state` is called while it lasts, also by calling the metric.
-
-    If this moves: in eager steps only a metric whose values have changed counts as updated.
-    """
+    """Record the metrics whose `update_state` is called, also by calling the metric."""
     updated = set[Any]()
 
-    def watching(metric: keras.metrics.Metric) -> Any:
-        update = metric.update_state
-
-        def update_state(*args: Any, **kwargs: Any) -> Any:
-            updated.add(metric)
-            return update(*args, **kwargs)
+    def recording(original: Function) -> Function:
+        def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if any(self is metric for metric in metrics):
+                updated.add(self)
+            return original(self, *args, **kwargs)
 
         return update_state
 
-    before = [vars(metric).get("update_state") for metric in metrics]
-    for metric in metrics:
-        object.__setattr__(metric, "update_state", watching(metric))  # Keras would track it
-    try:
+    kinds = {kind for metric in metrics for kind in type(metric).__mro__}
+    with contextlib.ExitStack() as stack:
+        for kind in kinds:
+            if "update_state" in vars(kind):
+                stack.enter_context(replaced(kind, "update_state", recording))
         yield updated
-    finally:
-        for metric, own in zip(metrics, before, strict=True):
-            if own is None:
-                object.__delattr__(metric, "update_state")
-            else:
-                object.__setattr__(metric, "update_state", own)
 
 
 def take_initial_epoch(model: keras.Model) -> int:
-    """The epoch with which `BackupAndRestore` asks Keras' own `fit` to go on; 0 if it did not.
-
-    If this moves: nobody is told that epochs count from zero here.
-    """
+    """Return the epoch at which `BackupAndRestore` asks Keras' own `fit` to resume; 0 if none."""
     epoch = getattr(model, "_initial_epoch", None) or 0
     if epoch:
         model._initial_epoch = None
@@ -302,11 +292,13 @@ def take_initial_epoch(model: keras.Model) -> int:
 
 
 def is_bookkeeping(attribute: str) -> bool:
-    """Whether Keras keeps lists in this attribute, of what its objects hold in others as well.
+    """Return whether Keras keeps lists in this attribute, of what other attributes hold as well."""
+    return attribute in _BOOKKEEPING or is_tracking(attribute)
 
-    If this moves: the names of some variables change, and checkpoints from before are refused.
-    """
-    return attribute in _BOOKKEEPING or attribute.startswith("_self_")
+
+def is_tracking(attribute: str) -> bool:
+    """Return whether `tf.Module` keeps notes about an object in this attribute."""
+    return attribute.startswith("_self_")
 
 
 _BOOKKEEPING = frozenset(
@@ -326,11 +318,14 @@ _BOOKKEEPING = frozenset(
 )
 
 
-def steps_to_save(callback: Any) -> int | None:
-    """Return the steps until a callback with `save_freq` saves; None if it saves by epoch.
+def save_hook_of(callback: Any) -> str:
+    """Return the method by which a callback decides after a batch to save; empty if it has none."""
+    name = "_should_save_on_batch"
+    return name if hasattr(callback, name) else ""
 
-    If this moves: every step is a stop while such a callback runs.
-    """
+
+def steps_to_save(callback: Any) -> int | None:
+    """Return the steps until a callback with `save_freq` saves; None if it saves by epoch."""
     if callback.save_freq == "epoch":
         return None
     seen = getattr(callback, "_batches_seen_since_last_saving", None)
@@ -338,41 +333,31 @@ def steps_to_save(callback: Any) -> int | None:
 
 
 def steps_to_profile(callback: Any) -> int | None:
-    """Return the steps until `TensorBoard(profile_batch=...)` starts or stops its profile.
-
-    If this moves: every step is a stop while such a callback runs.
-    """
+    """Return the steps until `TensorBoard(profile_batch=...)` starts or stops its profile."""
     if not profiles(callback):
         return None
-    seen = getattr(callback, "_global_train_batch", None)
-    if seen is None:
+    names = ("_global_train_batch", "_start_batch", "_stop_batch")
+    seen, start, stop = (getattr(callback, name, None) for name in names)
+    if seen is None or start is None or stop is None:
         return 1
-    edges = (callback._start_batch - 1, callback._stop_batch)
-    return min((edge - seen for edge in edges if edge > seen), default=None)
+    return min((edge - seen for edge in (start - 1, stop) if edge > seen), default=None)
 
 
 def profiles(callback: Any) -> bool:
-    """Return whether a `TensorBoard` callback profiles some batches.
-
-    If this moves: profiles have to be taken with `needs_every_step = True`.
-    """
+    """Return whether a `TensorBoard` callback profiles some batches."""
     return bool(getattr(callback, "_should_trace", False))
 
 
 def writes_batch(callback: Any) -> bool:
-    """Return whether `TensorBoard` writes the values of the batch that has begun.
-
-    If this moves: it gets the values of all batches, and decides by itself, which takes longer.
-    """
+    """Return whether `TensorBoard` writes the values of the batch that has begun."""
     batch = getattr(callback, "_global_train_batch", 0)
     return callback.update_freq != "epoch" and batch % callback.update_freq == 0
 
 
 def count_batch(callback: Any) -> bool:
-    """Begin a batch of which `TensorBoard` writes nothing; return False if it writes something.
+    """Begin a batch that `TensorBoard` does not write; return False if it writes the batch.
 
     Its own hook sets a writer for every batch, which takes longer than a step of a small model.
-    If this moves: its own hook is called for every batch.
     """
     batch = getattr(callback, "_global_train_batch", -1) + 1
     if batch == 0 or batch % callback.update_freq == 0:
@@ -381,9 +366,6 @@ def count_batch(callback: Any) -> bool:
     return True
 
 
-T = TypeVar("T", bound=Callable[..., Any])
-
-
 def registered(part: T) -> T:
-    """Lets Keras save a class or function by name, and find it again where this was imported."""
+    """Register a class or function, so that Keras can save it by name and load it again."""
     return keras.saving.register_keras_serializable(package="loopwright")(part)

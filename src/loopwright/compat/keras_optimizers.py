@@ -1,40 +1,46 @@
-"""What optimizers of Keras keep to themselves: accumulators, counters, variables."""
+"""Internals of Keras optimizers, and what Keras does differently with several replicas.
+
+`internals.py` says of each function what it touches and what happens if that moves.
+"""
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.losses import loss as keras_loss
 
-from loopwright.compat.tensorflow_internals import replaced
+from loopwright.compat import registry
+from loopwright.compat.patches import replaced
 from loopwright.errors import StepError, message
+
+keras_loss = registry.module("keras.src.losses.loss")
+Function = Callable[..., Any]
 
 
 @contextlib.contextmanager
 def without_accumulation(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """Makes one `apply` of an accumulating optimizer an ordinary update.
+    """Make one `apply` of an accumulating optimizer an ordinary update, in this thread.
 
     Keras' own accumulation branches inside a replica, which `tf.distribute` refuses. Its
-    `iterations` must go on counting updates, not calls: Adam and schedules read it.
-    If this moves: accumulation differs between one and several replicas (tested).
+    `iterations` must still count updates, not calls: Adam and schedules read it.
     """
     steps = optimizer.gradient_accumulation_steps
     if not steps:
         yield
         return
-    owner = defining_class("iterations")
-    original = owner.iterations
+    counter, owner = update_counter(optimizer), _defining_class("iterations")
 
-    def iterations(self: Any) -> Any:
-        return self._iterations // steps if self is optimizer else original.fget(self)
+    def no_accumulation(original: Function) -> Function:
+        return lambda self: None if self is optimizer else original(self)
+
+    def updates(original: Function) -> Function:
+        return lambda self: counter // steps if self is optimizer else original(self)
 
     with (
-        replaced(optimizer, "gradient_accumulation_steps", None),
-        replaced(owner, "iterations", property(iterations)),
+        replaced(owner, "gradient_accumulation_steps", no_accumulation),
+        replaced(owner, "iterations", updates),
     ):
         yield
 
@@ -50,150 +56,152 @@ class Applied:
 
 @contextlib.contextmanager
 def watching_applies() -> Iterator[list[Applied]]:
-    """Note each `apply` and `apply_gradients` of an optimizer, with what it was given.
+    """Record each `apply` and `apply_gradients` of an optimizer, with its arguments."""
+    seen = list[Applied]()
 
-    If this moves: the guards against unrolled loops and against two optimizers for one variable
-    miss updates that a step makes by itself.
-    """
-    owner = defining_class("apply")
-    original, seen = owner.apply, list[Applied]()
+    def recording(original: Function) -> Function:
+        def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            if trainable_variables is not None:
+                trainable_variables = list(trainable_variables)
+            grads = list(grads)
+            seen.append(Applied(self, trainable_variables or [], grads))
+            return original(self, grads, trainable_variables)
 
-    # AutoGraph leaves functions of Keras alone: `wraps` lets this pass as such.
-    @functools.wraps(original)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        if trainable_variables is not None:
-            trainable_variables = list(trainable_variables)
-        grads = list(grads)
-        seen.append(Applied(self, trainable_variables or [], grads))
-        return original(self, grads, trainable_variables)
+        return apply
 
-    with replaced(owner, "apply", apply):
+    with replaced(_defining_class("apply"), "apply", recording):
         yield seen
 
 
 def accumulators(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> list[Any]:
-    """The optimizer's own gradient accumulators for `variables`, as `tf.Variable`s.
-
-    If this moves: an accumulating optimizer fails with several replicas (tested).
-    """
-    stored = optimizer._accumulated_gradients
-    return [stored[optimizer._get_variable_index(variable)].value for variable in variables]
+    """Return the optimizer's own gradient accumulators for `variables`, as `tf.Variable`s."""
+    stored = getattr(optimizer, "_accumulated_gradients", None)
+    index_of = getattr(optimizer, "_get_variable_index", None)
+    if stored is None or index_of is None:
+        raise registry.refusal("keras_optimizers.accumulators")
+    return [stored[index_of(variable)].value for variable in variables]
 
 
 def trained_by(optimizer: keras.optimizers.Optimizer) -> list[Any]:
-    """The variables an optimizer was built for, in its own order.
-
-    If this moves: every `fit` fails (tested).
-    """
+    """Return the variables an optimizer was built for, in its own order."""
     return list(optimizer._trainable_variables)
 
 
 def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
-    """What an optimizer was given as its learning rate: a variable, a schedule or a function.
-
-    If this moves: every `fit` fails (tested).
-    """
-    return optimizer._learning_rate
+    """Return the learning rate an optimizer was given: a variable, a schedule or a function."""
+    if hasattr(optimizer, "_learning_rate"):
+        return optimizer._learning_rate
+    config = optimizer.get_config()["learning_rate"]
+    is_schedule = isinstance(config, dict)
+    schedules = keras.optimizers.schedules
+    return schedules.deserialize(config) if is_schedule else optimizer.learning_rate
 
 
 def update_counter(optimizer: keras.optimizers.Optimizer) -> Any:
-    """The optimizer's count of calls, which `iterations` divides by the accumulation steps.
-
-    If this moves: no step with an optimizer can be built (tested).
-    """
-    return optimizer._iterations
+    """Return the optimizer's count of calls; `iterations` divides it by the accumulation steps."""
+    if hasattr(optimizer, "_iterations"):
+        return optimizer._iterations
+    if optimizer.gradient_accumulation_steps:
+        raise registry.refusal("keras_optimizers.update_counter")
+    return optimizer.iterations
 
 
 def counter_in(graph: Any, optimizer: keras.optimizers.Optimizer) -> Any:
-    """The optimizer's count of calls as a graph has captured it; None if it has not.
-
-    If this moves: the guard against a count returned as a loss says nothing (tested).
-    """
+    """Return the optimizer's count of calls as a graph has captured it; None if it has not."""
     handle = update_counter(optimizer).value.handle
     return next((inner for outer, inner in graph.captures if outer is handle), None)
 
 
-def defining_class(attribute: str) -> Any:
-    """The class that gives Keras optimizers this attribute, where it can be replaced for all."""
-    return next(cls for cls in keras.optimizers.Optimizer.__mro__ if attribute in vars(cls))
+def _defining_class(attribute: str) -> Any:
+    """Return the class that gives Keras optimizers this attribute; None if none does."""
+    kinds = keras.optimizers.Optimizer.__mro__
+    return next((cls for cls in kinds if attribute in vars(cls)), None)
 
 
 _FAR_APART = 0x61C88647
-"""Between the seeds of two replicas: people take small numbers, one after the other."""
+"""Between the seeds of two replicas: users choose small numbers, one after the other."""
 
 
 @contextlib.contextmanager
 def losses_as_for_one_device() -> Iterator[None]:
-    """Stops Keras loss objects from dividing by the number of replicas.
+    """Stop Keras loss objects from dividing by the number of replicas.
 
     Gradients are weighted by examples when they are reduced, so that plain functions, Keras
-    losses and regularisation all count the same. If this moves: Keras losses weigh too little
-    with several replicas, which `tests/distribute/test_strategies.py` shows.
+    losses and regularization all count the same.
     """
-    with (
-        replaced(keras_loss, "scale_loss_for_distribution", lambda value: value),
-        replaced(keras_loss, "unscale_loss_for_distribution", lambda value: value),
-    ):
+    names = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
+    if not all(hasattr(keras_loss, name) for name in names):
+        raise registry.refusal("keras_optimizers.losses_as_for_one_device")
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            stack.enter_context(replaced(keras_loss, name, lambda _: lambda value: value))
         yield
 
 
 @contextlib.contextmanager
 def replicas_draw_apart(count: int, alike: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Has each of `count` replicas draw random numbers of its own from a `SeedGenerator`.
+    """Have each of `count` replicas draw random numbers of its own from a `SeedGenerator`.
 
     Keras gives every replica a copy of one seed: all would drop the same units, and a GAN would
     see as many times less noise. The copies stay equal, so that they mean the same to any number
     of replicas; the first one draws what one device draws. Where `alike()` holds, in the thread
-    of a replica, all draw what the first one draws. If this moves: replicas draw the same numbers
-    again (tested).
+    of a replica, all draw what the first one draws.
     """
     if count == 1:
         yield
         return
     owner = keras.random.SeedGenerator
-    drawn = owner.next
+    if "next" not in vars(owner):
+        raise registry.refusal("keras_optimizers.replicas_draw_apart")
 
-    def apart(self: Any, *args: Any, **kwargs: Any) -> Any:
-        seed, context = drawn(self, *args, **kwargs), tf.distribute.get_replica_context()
-        if context is None or alike():
-            return seed
-        number = tf.cast(context.replica_id_in_sync_group, seed.dtype) % count
-        return seed + tf.stack([number * _FAR_APART, tf.zeros_like(number)])
+    def apart(original: Function) -> Function:
+        def next_seed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            seed, context = original(self, *args, **kwargs), tf.distribute.get_replica_context()
+            if context is None or alike():
+                return seed
+            number = tf.cast(context.replica_id_in_sync_group, seed.dtype) % count
+            return seed + tf.stack([number * _FAR_APART, tf.zeros_like(number)])
+
+        return next_seed
 
     with replaced(owner, "next", apart):
         yield
 
 
 @contextlib.contextmanager
-def optimizers_reduce_nothing() -> Iterator[None]:
-    """Takes the sum over replicas out of Keras optimizers while a step is traced.
+def optimizers_reduce_nothing(replicas: int = 1) -> Iterator[None]:
+    """Take the sum over replicas out of Keras optimizers while a step is traced.
 
     With one replica there is nothing to sum, but TensorFlow registers a gradient for the sum that
     it keeps for ever, and with it the whole graph. With several, `minimize` has summed already.
-    If this moves: memory grows with each trainer, and updates are as many times too large as
-    there are replicas (both tested).
     """
     name = "_all_reduce_sum_gradients"
-    with replaced(defining_class(name), name, lambda self, pairs: list(pairs)):
+    owner = _defining_class(name)
+    if owner is None:
+        if replicas > 1:
+            raise registry.refusal("keras_optimizers.optimizers_reduce_nothing")
+        registry.warn_moved("keras_optimizers.optimizers_reduce_nothing")
+        yield
+        return
+    with replaced(owner, name, lambda _: lambda self, pairs: list(pairs)):
         yield
 
 
 @contextlib.contextmanager
 def plain_apply_refused() -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
-    """Refuses `optimizer.apply` in a step, because nobody would divide by the number of replicas.
+    """Refuse `optimizer.apply` in a step, which does not divide by the number of replicas.
 
     Yields a context manager inside which it is allowed: for gradients that are reduced.
-    If this moves: it is refused no longer, and such updates are too large (tested).
     """
     allowed = 0
 
-    def refusing(apply: Callable[..., Any]) -> Callable[..., Any]:
-        def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def refusing(original: Function) -> Function:
+        def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not allowed:
                 raise StepError(_own_apply(type(self).__name__))
-            return apply(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
 
-        return checked
+        return apply
 
     @contextlib.contextmanager
     def reduced() -> Iterator[None]:
@@ -204,10 +212,10 @@ def plain_apply_refused() -> Iterator[Callable[[], contextlib.AbstractContextMan
         finally:
             allowed -= 1
 
-    owners = {defining_class("apply"), keras.optimizers.LossScaleOptimizer}
+    owners = {_defining_class("apply"), keras.optimizers.LossScaleOptimizer}
     with contextlib.ExitStack() as stack:
         for owner in owners:
-            stack.enter_context(replaced(owner, "apply", refusing(vars(owner)["apply"])))
+            stack.enter_context(replaced(owner, "apply", refusing))
         yield reduced
 
 

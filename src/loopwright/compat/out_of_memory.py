@@ -3,10 +3,8 @@
 import contextlib
 from collections.abc import Iterator
 
-from loopwright.errors import (
-    CheckpointError,
-    message,
-)
+from loopwright.compat.messages import kernel_message
+from loopwright.errors import CheckpointError, message
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -26,8 +24,7 @@ def out_of_memory_explained(what: str) -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        # Without what TensorFlow puts around it: the node and the operation.
-        reason = str(error).rpartition("}} ")[2].partition(" [Op:")[0].splitlines()
+        reason = kernel_message(error).splitlines()
         raise CheckpointError(
             message(
                 f"{what}: out of memory.",

@@ -1,4 +1,4 @@
-"""TensorFlow's start without the lines that its libraries print about themselves."""
+"""Import TensorFlow without the lines that its libraries print at every start (decision 0017)."""
 
 import contextlib
 import faulthandler
@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from typing import Any, final
 
 UNQUIET = "LOOPWRIGHT_UNQUIET_START"
-"""The environment variable with which nothing is held back."""
+"""The environment variable that disables this."""
 
 _NOISE = (
     rb"All log messages before absl::InitializeLog"
@@ -33,7 +33,7 @@ _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 
 def install() -> None:
-    """Makes the start of TensorFlow quiet, wherever a program imports it from now on.
+    """Make the import of TensorFlow quiet, wherever a program imports it from now on.
 
     TF_CPP_MIN_LOG_LEVEL=0 asks for every line. Where TensorFlow is imported already, only the
     lines about devices are still to come.
@@ -49,12 +49,12 @@ def install() -> None:
 
 @final
 class _QuietTensorFlow(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow once, and has it loaded in silence."""
+    """Finds TensorFlow once, with a quiet loader."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The usual spec of TensorFlow, with a loader that is quiet; None for other modules."""
+        """Return the spec of TensorFlow with a quiet loader; None for other modules."""
         if fullname != "tensorflow":
             return None
         sys.meta_path.remove(self)
@@ -72,11 +72,11 @@ class _QuietLoader(importlib.abc.Loader):
         self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
-        """As the own loader does."""
+        """Create the module with its own loader."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Runs the module, which has its own loader again, and looks for devices."""
+        """Run the module, give its own loader back to it, and look for devices."""
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
@@ -88,12 +88,12 @@ class _QuietLoader(importlib.abc.Loader):
 
 
 def _look_for_devices(tensorflow: Any) -> None:
-    """Has TensorFlow look for GPUs now if there are none: it complains at the first time only.
+    """Have TensorFlow look for GPUs now if there are none: it only complains the first time.
 
-    With a GPU its settings, like CUDA_VISIBLE_DEVICES, may still have to be made.
+    With a GPU, settings like CUDA_VISIBLE_DEVICES may still have to be made.
     """
     if not _has_gpu_driver():
-        with contextlib.suppress(Exception):  # whatever is wrong will be said when it is used
+        with contextlib.suppress(Exception):  # raised again when TensorFlow is used
             tensorflow.config.list_physical_devices()
 
 
@@ -103,13 +103,13 @@ def _has_gpu_driver() -> bool:
 
 @contextlib.contextmanager
 def quiet_start() -> Iterator[None]:
-    """Holds back what is written to standard error, and then prints all of it but known noise.
+    """Collect standard error, and print all but known noise afterwards.
 
-    It works on the file descriptor: these lines come from libraries that know no Python. Their own
+    It works on the file descriptor: these lines come from C++ libraries. Their own
     switch, TF_CPP_MIN_LOG_LEVEL, is read too late for them. If such a library crashes the process,
     the signal and the Python lines that led there are printed, but not what is held back: a parent
-    that reads the standard error of its child sets `UNQUIET` in the child's environment. Where
-    there is a GPU, what is said about its driver is no noise.
+    that reads the standard error of its child sets `UNQUIET` in the child's environment. With
+    a GPU, lines about its driver are printed.
     """
     if os.environ.get(UNQUIET):
         yield
@@ -144,8 +144,8 @@ def without_noise(text: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _crashes_shown(screen: int) -> Iterator[None]:
-    """Have a crash printed where people see it: what is held back is lost with the process."""
-    if faulthandler.is_enabled():  # by the person, into a file of their own
+    """Print a crash to the screen: what is collected is lost with the process."""
+    if faulthandler.is_enabled():  # by the user, perhaps into a file
         yield
         return
     faulthandler.enable(screen, all_threads=False)

@@ -1,4 +1,4 @@
-"""Calls in a person's source that give another value each time: random numbers and the clock."""
+"""Calls in a user's source whose value changes each time: random numbers and the clock."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ _METHODS = frozenset(
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a person's file."""
+    """A line of a user's file."""
 
     file: str
     number: int
@@ -29,7 +29,7 @@ class Line:
 
 @dataclass(frozen=True)
 class DrawingCall:
-    """A call that gives another value each time, and where it is."""
+    """A call whose value changes each time, and where it is."""
 
     name: str
     place: str
@@ -75,7 +75,7 @@ def _in_file(file: str, numbers: set[int]) -> Iterator[DrawingCall]:
 
 
 def _dotted(node: ast.expr) -> str:
-    """`np.random.normal` of the expression that is called; empty if it is no such name."""
+    """Return the dotted name of a called expression, `np.random.normal`; empty if it has none."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -85,7 +85,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _draws(name: str) -> bool:
-    """Whether a call of this name gives another value each time.
+    """Return whether the value of a call of this name changes each time.
 
     >>> [_draws(name) for name in ("np.random.normal", "self.rng.choice", "tf.random.normal")]
     [True, True, False]

@@ -1,7 +1,7 @@
-"""Failures: errors of TensorFlow while a step runs, turned into one message about the step.
+"""Errors of TensorFlow while a step runs, explained in one message about the step.
 
 A kernel of TensorFlow writes one line, the same in eager steps, graphs and XLA. Around it stand
-stack traces that differ: they are replaced by the person's line that made the operation.
+stack traces that differ: they are replaced by the user's line that created the operation.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def error_for(failure: Failure, title: str, place: str, where: str) -> Loopwrigh
 
 
 def failure_in(reason: str, text: str) -> Failure:
-    """Return what a line of TensorFlow's tells, with the whole text that it stands in."""
+    """Return the failure that a line of TensorFlow describes, given the whole text around it."""
     for kind, pattern in _PATTERNS:
         found = re.search(pattern, reason)
         if not found:
@@ -91,7 +91,7 @@ def failure_in(reason: str, text: str) -> Failure:
 
 
 def asserted(first: str) -> str:
-    """Return the first thing that an assertion was told to show, if a person wrote it."""
+    """Return the first thing that an assertion was told to show, if the user wrote it."""
     first = first.strip().rstrip(".")
     return "" if first.startswith("Condition x ") or re.fullmatch(r"[-+\d.e ]*", first) else first
 

@@ -1,43 +1,44 @@
-"""Graphs: how a step becomes one, what it captures, how it draws under XLA."""
+"""Internals of TensorFlow: graphs, random numbers under XLA, pipelines, devices.
+
+`internals.py` says of each function what it touches and what happens if that moves.
+"""
 
 import contextlib
-import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.client import device_lib
-from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
-from tensorflow.python.ops import random_ops_util
 
+from loopwright.compat import registry
+from loopwright.compat.patches import replaced
 from loopwright.errors import LoopwrightError
 
+random_ops_util = registry.module("tensorflow.python.ops.random_ops_util")
+op_def_registry = registry.module("tensorflow.python.framework.op_def_registry")
+auto_control_deps_utils = registry.module("tensorflow.python.framework.auto_control_deps_utils")
+device_lib = registry.module("tensorflow.python.client.device_lib")
 
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Sets an attribute, and what it was again when the scope is left, by an error too."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
+
+def _autograph_api() -> Any:
+    return getattr(tf.__internal__, "autograph", None)
 
 
 # Inside our own graphs AutoGraph is off, and would refuse to convert what they call.
-_OUTSIDE_ANY_GRAPH = tf.__internal__.autograph.control_status_ctx()
+_OUTSIDE_ANY_GRAPH = getattr(_autograph_api(), "control_status_ctx", lambda: None)()
 
 
 def autograph(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets `if` and `while` on tensors in a person's step become graph operations.
+    """Turn `if` and `while` on tensors in a user's step into graph operations.
 
     A nested `tf.function` would do it too, but `merge_call` is refused inside one.
-    If this moves: steps would have to be written with `tf.cond`.
     """
-    api = tf.__internal__.autograph
-    converted = api.tf_convert(function, _OUTSIDE_ANY_GRAPH, user_requested=True)
+    convert = getattr(_autograph_api(), "tf_convert", None)
+    if convert is None or _OUTSIDE_ANY_GRAPH is None:
+        registry.warn_moved("tensorflow_internals.autograph")
+        return function
+    converted = convert(function, _OUTSIDE_ANY_GRAPH, user_requested=True)
 
     def call(*args: Any) -> Any:
         try:
@@ -53,10 +54,9 @@ def autograph(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def scratch_graph() -> Iterator[Any]:
-    """A graph to trace into and throw away.
+    """Open a graph to trace into and throw away.
 
     `tf.function` would trace a second time when the first trace creates variables.
-    If this moves: no step can be built (tested).
     """
     graph = tf.__internal__.FuncGraph("loopwright_build")
     with graph.as_default():
@@ -66,9 +66,9 @@ def scratch_graph() -> Iterator[Any]:
 def compiled(
     function: Callable[..., Any], input_signature: Any = None, *, xla: bool = False
 ) -> Callable[..., Any]:
-    """`tf.function`, without its warning that functions from one line of code are traced often.
+    """Return a `tf.function` that does not warn that functions from one line are traced often.
 
-    Every trainer brings its own loop, all from the same line. If this moves: the warning is back.
+    Every trainer creates its own loop from the same line.
     """
     graph_function = tf.function(
         function, input_signature, autograph=False, jit_compile=xla or None
@@ -78,11 +78,15 @@ def compiled(
 
 
 def run_on_copies(concrete: Any, arguments: Any) -> None:
-    """Calls a traced function on copies of the variables it holds, which are then thrown away.
+    """Call a traced function on temporary copies of the variables it holds.
 
-    An XLA step inside a loop is compiled when it first runs: this runs it without a trace.
-    If this moves: it is compiled at its first real step.
+    An XLA step inside a loop is compiled when it first runs: this compiles it without an effect on
+    the training.
     """
+    call = getattr(concrete, "_call_flat", None)
+    if call is None:
+        registry.warn_moved("tensorflow_internals.run_on_copies")
+        return
     own = {id(variable.handle): variable for variable in concrete.graph.variables}
     copies = {
         key: tf.Variable(variable.read_value(), trainable=False, dtype=variable.dtype)
@@ -92,31 +96,37 @@ def run_on_copies(concrete: Any, arguments: Any) -> None:
         copies[id(value)].handle if id(value) in copies else value
         for value in concrete.captured_inputs
     ]
-    concrete._call_flat(tf.nest.flatten(arguments, expand_composites=True), captured)
+    call(tf.nest.flatten(arguments, expand_composites=True), captured)
 
 
 def captured_variables(graph: Any) -> list[Any]:
-    """The variables that a scratch graph and its functions use; bare handles if only written.
-
-    If this moves: nobody is told that a step uses variables which no checkpoint holds.
-    """
-    watched = [v for v in graph._watched_variables if isinstance(v, tf.Variable)]
+    """Return the variables that a scratch graph and its functions use; handles if only written."""
+    watched = getattr(graph, "_watched_variables", None)
+    if watched is None:
+        registry.warn_moved("tensorflow_internals.captured_variables")
+        return []
     by_handle = {
-        id(v.handle): v for v in watched if not isinstance(v, tf.distribute.DistributedValues)
+        id(v.handle): v
+        for v in watched
+        if isinstance(v, tf.Variable) and not isinstance(v, tf.distribute.DistributedValues)
     }
     handles = [tensor for tensor in graph.external_captures if tensor.dtype == tf.resource]
-    # Lookup tables and iterators are resources too, without a dtype and shape of their own.
-    handles = [handle for handle in handles if getattr(handle, "_handle_data", None) is not None]
-    return [by_handle.get(id(handle), handle) for handle in handles]
+    return [by_handle.get(id(handle), handle) for handle in handles if is_variable_handle(handle)]
+
+
+def is_variable_handle(handle: Any) -> bool:
+    """Return whether a resource is a variable; tables, queues and iterators are resources too.
+
+    Only variables record the dtype and shape of what they hold.
+    """
+    return getattr(handle, "_handle_data", None) is not None
 
 
 def written_handles(graph: Any) -> set[int] | None:
-    """The ids of the variables' handles that a scratch graph may change, in its functions too.
-
-    If this moves: None, and a metric that no step updates is reported as 0 again.
-    """
+    """Return the ids of variables' handles that a scratch graph may change, in functions too."""
     inputs_of = getattr(auto_control_deps_utils, "get_read_write_resource_inputs", None)
     if inputs_of is None:
+        registry.warn_moved("tensorflow_internals.written_handles")
         return None
     pairs = zip(graph.internal_captures, graph.external_captures, strict=True)
     handles = {id(inner): id(outer) for inner, outer in pairs}
@@ -125,33 +135,36 @@ def written_handles(graph: Any) -> set[int] | None:
 
 
 def captures_of(graph: Any, handles: Collection[int]) -> list[Any]:
-    """The tensors by which a scratch graph knows the variables with these handles."""
+    """Return the placeholders in a scratch graph for the variables with these handles."""
     pairs = zip(graph.internal_captures, graph.external_captures, strict=True)
     return [inner for inner, outer in pairs if id(outer) in handles]
 
 
 @contextlib.contextmanager
 def random_numbers_for_xla() -> Iterator[None]:
-    """Draws random numbers with Philox by name while an XLA step is traced, on a CPU.
+    """Draw random numbers with Philox by name while an XLA step is traced, on a CPU.
 
-    All that Keras draws asks for `auto_select`, which gives the same numbers under XLA on a CPU and
-    takes some thirty times as long. If this moves: random layers are as slow as they were.
+    Keras asks for `auto_select`, which gives the same numbers under XLA on a CPU and takes about
+    thirty times as long.
     """
-    original = getattr(random_ops_util, "get_key_counter_alg", None)
-    if original is None or tf.config.list_physical_devices("GPU"):
+    util: Any = random_ops_util
+    if not hasattr(util, "get_key_counter_alg") or tf.config.list_physical_devices("GPU"):
         yield
         return
 
-    def by_name(seed: Any, alg: Any) -> Any:
-        is_open = alg in (None, "auto_select", random_ops_util.Algorithm.AUTO_SELECT)
-        return original(seed, "philox" if is_open else alg)
+    def by_name(original: Callable[..., Any]) -> Callable[..., Any]:
+        def choose(seed: Any, alg: Any) -> Any:
+            is_open = alg in (None, "auto_select", util.Algorithm.AUTO_SELECT)
+            return original(seed, "philox" if is_open else alg)
 
-    with replaced(random_ops_util, "get_key_counter_alg", by_name):
+        return choose
+
+    with replaced(util, "get_key_counter_alg", by_name):
         yield
 
 
 def slow_random_numbers() -> str | None:
-    """A note for plans, where `random_numbers_for_xla` finds nothing to adapt."""
+    """Return a note for plans if `random_numbers_for_xla` finds nothing to adapt."""
     if hasattr(random_ops_util, "get_key_counter_alg"):
         return None
     return (
@@ -160,11 +173,21 @@ def slow_random_numbers() -> str | None:
     )
 
 
-def iterator_state(iterator: Any) -> Any:
-    """The place of a `tf.data` iterator, shuffle buffers included, as a tensor that can be saved.
+def unsaved_positions() -> str | None:
+    """Return why positions of `tf.data` iterators cannot be saved; None if they can.
 
-    Raises an error of TensorFlow if the pipeline holds state that it cannot save.
-    If this moves: streams have no place; `tf.train.Checkpoint` saves them too.
+    >>> unsaved_positions()
+    """
+    internal = registry.BY_FUNCTION["tensorflow_internals.iterator_state"]
+    if not registry.missing(internal):
+        return None
+    return f"TensorFlow {tf.__version__} has moved the state of iterators: {internal.if_moved}"
+
+
+def iterator_state(iterator: Any) -> Any:
+    """Return the position of a `tf.data` iterator, shuffle buffers included, as a tensor.
+
+    Raises an error of TensorFlow if the pipeline holds state that cannot be saved.
     """
     fails = 2  # tf.data.experimental.ExternalStatePolicy.FAIL
     resource = iterator._iterator_resource
@@ -172,10 +195,9 @@ def iterator_state(iterator: Any) -> Any:
 
 
 def restore_iterator(iterator: Any, state: Any) -> None:
-    """Puts an iterator over the same pipeline to where `iterator_state` was taken.
-
-    If this moves: streams cannot go on where they were (tested).
-    """
+    """Move an iterator over the same pipeline to the position of `iterator_state`."""
+    if unsaved_positions() is not None:
+        raise registry.refusal("tensorflow_internals.restore_iterator")
     with tf.device("CPU:0"):
         tf.raw_ops.DeserializeIterator(
             resource_handle=iterator._iterator_resource, serialized=state
@@ -183,17 +205,14 @@ def restore_iterator(iterator: Any, state: Any) -> None:
 
 
 def holds_failure(state: Any) -> bool:
-    """Whether an iterator had read ahead and failed. If this moves: it fails again (tested)."""
+    """Return whether an iterator had prefetched data that failed."""
     text = tf.io.serialize_tensor(state).numpy()
     return bool(re.search(rb"Iterator::Root::[ -~]*(error_message|status_msg)", text))
 
 
 @dataclass(frozen=True)
 class PipelinePart:
-    """One dataset of a pipeline, by what it keeps to itself.
-
-    If this moves: pipelines that cannot be resumed are no longer refused (tested).
-    """
+    """One dataset of a pipeline, with the settings that it does not publish."""
 
     dataset: Any
     kind: str
@@ -205,15 +224,28 @@ class PipelinePart:
     is_stateful: bool
     stops_on_empty: bool
     operations: set[str]
-    """The kinds of all that its functions do."""
+    """The kinds of all operations in its functions."""
     tensors: list[Any]
     file: str
     functions: list[Any]
     """The Python functions it was given."""
 
 
+def uninspected_pipelines() -> str | None:
+    """Return why the parts of a pipeline are unknown; None if they can be inspected.
+
+    >>> uninspected_pipelines()
+    """
+    internal = registry.BY_FUNCTION["tensorflow_internals.pipeline_parts"]
+    if not registry.missing(internal):
+        return None
+    return f"TensorFlow {tf.__version__} has moved the parts of pipelines: {internal.if_moved}"
+
+
 def pipeline_parts(dataset: tf.data.Dataset) -> list[PipelinePart]:
-    """The datasets that a pipeline is made of, each before what it reads from."""
+    """Return the datasets that a pipeline is made of, each before what it reads from."""
+    if uninspected_pipelines() is not None:
+        return []
     seen, todo = list[Any](), [dataset]
     while todo:
         part = todo.pop()
@@ -224,10 +256,7 @@ def pipeline_parts(dataset: tf.data.Dataset) -> list[PipelinePart]:
 
 
 def pipeline_graphs(dataset: tf.data.Dataset) -> list[Any]:
-    """Return the graphs of a pipeline's functions.
-
-    If this moves: an error inside of them is told without its line (tested).
-    """
+    """Return the graphs of a pipeline's functions."""
     parts = pipeline_parts(dataset)
     return [function.function.graph for part in parts for function in part.dataset._functions()]
 
@@ -237,54 +266,58 @@ def _pipeline_part(part: Any) -> PipelinePart:
     seeds = (part._seed, part._seed2) if hasattr(part, "_seed2") else None
     is_ordered = getattr(part, "_deterministic", "") != "false"
     graphs = [function.function.graph.as_graph_def() for function in part._functions()]
-    if kind == "Variant" or "ParallelInterleave" in kind:  # these do not keep what they were told
+    if kind == "Variant" or "ParallelInterleave" in kind:  # these do not keep their arguments
         variant = tf.data.experimental.to_variant(part)
         text = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
         graphs.append(tf.compat.v1.GraphDef.FromString(text.numpy()))
     nodes = [node for graph in graphs for node in graph.node]
     nodes += [n for graph in graphs for f in graph.library.function for n in f.node_def]
-    definitions = map(op_def_registry.get, {node.op for node in nodes})
+    definition_of = getattr(op_def_registry, "get", lambda _: None)
+    definitions = map(definition_of, {node.op for node in nodes})
+    reshuffles = getattr(part, "_reshuffle_each_iteration", True) is not False
     return PipelinePart(
         dataset=part,
         kind=kind,
         inputs=part._inputs(),
         seeds=None if seeds is None else (int(seeds[0]), int(seeds[1])),
-        draws_each_pass=(kind == "Shuffle" and part._reshuffle_each_iteration is not False)
-        or (kind == "Random" and bool(part._rerandomize)),
+        draws_each_pass=(kind == "Shuffle" and reshuffles)
+        or (kind == "Random" and bool(getattr(part, "_rerandomize", True))),
         is_ordered=is_ordered and all(node.attr["deterministic"].s != b"false" for node in nodes),
         is_stateful=any(definition and definition.is_stateful for definition in definitions),
         stops_on_empty=getattr(part, "_stop_on_empty_dataset", True),
         operations={node.op for node in nodes},
         tensors=getattr(part, "_tensors", []),
-        file=part._filename.numpy().decode() if kind == "Cache" else "",
+        file=part._filename.numpy().decode()
+        if kind == "Cache" and hasattr(part, "_filename")
+        else "",
         functions=[f._func for f in part._functions() if hasattr(f, "_func")],
     )
 
 
 def gpu_memory_bytes() -> int | None:
-    """The memory of the smallest GPU; None if there is none.
-
-    If this moves: the memory of the host counts.
-    """
+    """Return the memory of the smallest GPU; None if there is none."""
     if not tf.config.list_physical_devices("GPU"):
         return None
-    limits = [d.memory_limit for d in device_lib.list_local_devices() if d.device_type == "GPU"]
-    return min(limits, default=None)
+    devices = getattr(device_lib, "list_local_devices", None)
+    if devices is None:
+        registry.warn_moved("tensorflow_internals.gpu_memory_bytes")
+        return None
+    return min((d.memory_limit for d in devices() if d.device_type == "GPU"), default=None)
 
 
 def workers(strategy: tf.distribute.Strategy) -> tuple[int, int]:
-    """How many processes train under a strategy, and which of them this is.
-
-    If this moves: each worker would take itself for the only one, and wait for the others (tested).
-    """
-    extended = strategy.extended
+    """Return how many processes train under a strategy, and the index of this one."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 1, 0
-    return extended._num_workers, extended._id_in_cluster
+    resolver = strategy.cluster_resolver
+    jobs = resolver.cluster_spec().as_dict()
+    counts = {job: len(jobs[job]) for job in ("chief", "worker") if job in jobs}
+    before = counts.get("chief", 0) if resolver.task_type == "worker" else 0
+    return max(1, sum(counts.values())), before + (resolver.task_id or 0)
 
 
 def replica_numbers(variable: Any) -> tuple[range, int]:
-    """Which replicas of a variable this process holds, and how many there are in all processes."""
+    """Return which replicas of a variable this process holds, and the count in all processes."""
     if not isinstance(variable, tf.distribute.DistributedValues):
         return range(1), 1
     strategy = variable.distribute_strategy
@@ -294,27 +327,35 @@ def replica_numbers(variable: Any) -> tuple[range, int]:
 
 
 def mirrored_strategy(devices: list[str] | None = None) -> tf.distribute.Strategy:
-    """A `MirroredStrategy` beside any others in this process.
+    """Return a `MirroredStrategy` that works next to others in this process.
 
-    Each numbers its collectives from the same start, and the second one meets those of the first.
-    If this moves: a second strategy in a process fails with a shape mismatch of collectives.
+    Each numbers its collectives from the same start: a second one would collide with the first.
     """
-    tf.distribute.MirroredStrategy._collective_key_base += 100_000
-    return tf.distribute.MirroredStrategy(devices)
+    kind = tf.distribute.MirroredStrategy
+    if hasattr(kind, "_collective_key_base"):
+        kind._collective_key_base += 100_000
+    else:
+        registry.warn_moved("tensorflow_internals.mirrored_strategy")
+    return kind(devices)
 
 
 def inner_graphs(op: Any) -> list[Any]:
-    """Return the graphs an operation calls: branches, loop bodies, a `tf.function`.
-
-    If this moves: constants and resources inside branches, loops and `tf.function`s go unseen
-    (tested).
-    """
+    """Return the graphs an operation calls: branches, loop bodies, a `tf.function`."""
     names: list[str] = []
     for attribute, is_list in _function_attributes(op):
         value = op.get_attr(attribute)
         names += [function.name for function in (value if is_list else [value])]
-    graphs = [getattr(op.graph._get_function(name), "graph", None) for name in names if name]
+    function_of = getattr(op.graph, "_get_function", None)
+    if function_of is None:
+        registry.warn_moved("tensorflow_internals.inner_graphs")
+        return []
+    graphs = [getattr(function_of(name), "graph", None) for name in names if name]
     return [graph for graph in graphs if graph is not None]
+
+
+def is_function(operation: str) -> bool:
+    """Return whether the type of a node is the name of a `tf.function`, which counts up."""
+    return operation.startswith("__")
 
 
 def inner_inputs(op: Any, inner: Any) -> list[tuple[Any, Any]]:
@@ -327,19 +368,16 @@ def inner_inputs(op: Any, inner: Any) -> list[tuple[Any, Any]]:
 
 
 def captured_values(graph: Any) -> dict[str, Any]:
-    """Return the eager tensors a graph captured, by the names of their placeholders.
-
-    If this moves: nobody is told that a step captured an array or a queue (tested).
-    """
-    eager = tf.__internal__.EagerTensor
-    return {inner.name: outer for outer, inner in graph.captures if isinstance(outer, eager)}
+    """Return the eager tensors a graph captured, by the names of their placeholders."""
+    pairs = [(outer, inner) for outer, inner in graph.captures if isinstance(outer, tf.Tensor)]
+    return {inner.name: outer for outer, inner in pairs if not tf.is_symbolic_tensor(outer)}
 
 
 _known: dict[str, Sequence[tuple[str, bool]]] = {}
 
 
 def _function_attributes(op: Any) -> Sequence[tuple[str, bool]]:
-    """Names of attributes that hold functions, and whether they hold several."""
+    """Return the names of attributes that hold functions, and whether they hold several."""
     if op.type not in _known:  # a definition is copied each time it is asked for
         kinds = {"func": False, "list(func)": True}
         held = [(attribute.name, attribute.type) for attribute in op.op_def.attr]
@@ -349,19 +387,18 @@ def _function_attributes(op: Any) -> Sequence[tuple[str, bool]]:
 
 @contextlib.contextmanager
 def watching_tapes() -> Iterator[list[tuple[Any, Any]]]:
-    """Note the targets and sources of each `tape.gradient`, unless it weighs the targets itself.
+    """Record the targets and sources of each `tape.gradient` without `output_gradients`."""
+    seen = list[tuple[Any, Any]]()
 
-    If this moves: the guard against a loss that was not reduced says nothing (tested).
-    """
-    original, seen = tf.GradientTape.gradient, list[tuple[Any, Any]]()
+    def recording(original: Callable[..., Any]) -> Callable[..., Any]:
+        def gradient(
+            self: Any, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any
+        ) -> Any:
+            if output_gradients is None:
+                seen.append((target, sources))
+            return original(self, target, sources, output_gradients, **kwargs)
 
-    @functools.wraps(original)
-    def gradient(
-        self: Any, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any
-    ) -> Any:
-        if output_gradients is None:
-            seen.append((target, sources))
-        return original(self, target, sources, output_gradients, **kwargs)
+        return gradient
 
-    with replaced(tf.GradientTape, "gradient", gradient):
+    with replaced(tf.GradientTape, "gradient", recording):
         yield seen

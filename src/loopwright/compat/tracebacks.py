@@ -1,8 +1,7 @@
-"""Tracebacks: the frames that a person sees when a call of the library raises.
+"""Tracebacks without the frames of Loopwright, Keras and TensorFlow.
 
-Frames of Loopwright, Keras and TensorFlow are removed; the person's own frames, and those of other
-libraries, stay. `LOOPWRIGHT_FULL_TRACEBACK=1`, or `keras.config.disable_traceback_filtering()`,
-shows every frame.
+The user's own frames, and those of other libraries, stay. `LOOPWRIGHT_FULL_TRACEBACK=1`, or
+`keras.config.disable_traceback_filtering()`, shows every frame.
 """
 
 import contextlib
@@ -41,7 +40,7 @@ def hides_frames() -> bool:
 
 
 def shortened(error: _Error) -> _Error:
-    """Return the error with only the frames that a person can act on, its causes included."""
+    """Return the error with only the frames that the user can act on, its causes included."""
     if not hides_frames():
         return error
     seen = set[int]()

@@ -1,14 +1,13 @@
 """Errors of a `tf.data` pipeline: the damaged file, or the line of the user's code."""
 
 import contextlib
-import re
 import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from loopwright.compat import runtime_errors, tensorflow_internals
+from loopwright.compat import messages, runtime_errors, tensorflow_internals
 from loopwright.compat.error_messages import place_among
 from loopwright.data import stream
 from loopwright.data.source import Feed
@@ -82,12 +81,11 @@ def _is_damaged(record: bytes) -> bool:
 
 
 def _damaged(text: str, names: list[str]) -> str:
-    found = re.search(r"(corrupted|truncated) record at (\d+)", text)
+    found = messages.damaged_record(text)
     if found:
-        reason, names_found = found[0], damaged_at(names, int(found[2]))
+        reason, names_found = found[0], damaged_at(names, found[1])
     else:
-        before_nodes = re.split(r"\s*\[(?:\[\{\{|Op:)", text)[0]
-        reason, names_found = before_nodes.rpartition("\n")[2].rpartition("}} ")[2], []
+        reason, names_found = messages.kernel_message(text).rpartition("\n")[2], []
     if names_found:
         received = f"{reason} in {_listed(names_found)}"
     elif names:
@@ -141,6 +139,4 @@ def _failed(text: str, feed: Feed) -> str:
 
 def _raised_in(text: str) -> str:
     """Return the line of a Python function that raised, from the traceback in the message."""
-    quoted = text.partition("Traceback (most recent call last):")[2]
-    frames = re.findall(r'File "(.+?)", line (\d+), in ', quoted)
-    return place_among([(name, int(line)) for name, line in frames])
+    return place_among(messages.quoted_frames(text))

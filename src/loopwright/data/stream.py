@@ -7,7 +7,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright.compat import tensorflow_internals
+from loopwright.compat import messages, tensorflow_internals
 from loopwright.compat.error_messages import describe
 from loopwright.compat.tensorflow_internals import PipelinePart
 from loopwright.data.batches import check_labelled, sampled_digest, weighted
@@ -58,6 +58,8 @@ def unsavable(dataset: tf.data.Dataset) -> str | None:
 
     >>> unsavable(tf.data.Dataset.range(10).shuffle(10).batch(2))
     """
+    if (unsaved := tensorflow_internals.unsaved_positions()) is not None:
+        return unsaved
     if dataset.options().experimental_warm_start:
         return "its options set experimental_warm_start, which starts reading too early"
     parts = tensorflow_internals.pipeline_parts(dataset)
@@ -94,6 +96,8 @@ def unrepeatable(dataset: tf.data.Dataset) -> str | None:
     """
     if dataset.options().deterministic is False:
         return f"its options set {_UNORDERED}"
+    if (unknown := tensorflow_internals.uninspected_pipelines()) is not None:
+        return unknown
     for part in tensorflow_internals.pipeline_parts(dataset):
         name = _NAMES.get(part.kind, part.kind)
         if part.seeds == (0, 0):
@@ -201,13 +205,11 @@ def _objection_of_tensorflow(dataset: tf.data.Dataset) -> str | None:
 
 def _explained(text: str, operations: set[str]) -> str:
     """Explain TensorFlow's error by the operation it names, or by others in the pipeline."""
-    match = re.search(r"(\w+) is stateful", text)
-    kind = match[1] if match else ""
-    for candidate in (kind, *sorted(operations)):
+    for candidate in (messages.stateful_operation(text), *sorted(operations)):
         for name, explanation in _STATEFUL.items():
             if name in candidate and "Stateless" not in candidate:
                 return explanation.format(candidate)
-    return f"TensorFlow cannot save it: {text.rpartition('}} ')[2]}"
+    return f"TensorFlow cannot save it: {messages.kernel_message(text)}"
 
 
 _INSTEAD = (

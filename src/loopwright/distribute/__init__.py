@@ -1,7 +1,6 @@
-"""Several devices, several machines: the cluster, the strategy, replicas, the team of workers.
+"""Several devices and several machines.
 
-Knows no task, no data set and no run directory. `cluster.py` and `supervisor.py` import no
-TensorFlow: `loopwright launch` needs them.
+Never: knows a task, a data set or a run directory; lets workers differ in what they do next.
 
 Open files: cluster, replicas, strategy, supervisor, team.
 """

@@ -1,7 +1,6 @@
-"""Which processes train together, as whoever started them has told each of them.
+"""The cluster that a process belongs to, from `TF_CONFIG` or the variables of SLURM.
 
-`TF_CONFIG` is what TensorFlow, Kubeflow, Ray and `loopwright launch` use; SLURM has variables of
-its own.
+TensorFlow, Kubeflow, Ray and `loopwright launch` set `TF_CONFIG`.
 """
 
 import json
@@ -18,7 +17,7 @@ _PORTS = 10_000
 
 @dataclass(frozen=True)
 class Cluster:
-    """The addresses of all workers by the names TensorFlow has for them, and which one this is."""
+    """The addresses of all workers by job, and the job and index of this one."""
 
     jobs: Mapping[str, tuple[str, ...]]
     """`{"worker": ("a:1", "b:1")}`; a `chief` comes before the workers."""
@@ -27,12 +26,12 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is the first of them."""
+        """Whether this is the first worker."""
         return self.job == next(iter(self.jobs)) and self.task == 0
 
 
 def found(environment: Mapping[str, str]) -> Cluster | None:
-    """The cluster that this process belongs to; None if it trains alone.
+    """Return the cluster that this process belongs to; None if it trains alone.
 
     >>> config = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
     >>> found({"TF_CONFIG": config})
@@ -48,7 +47,7 @@ def found(environment: Mapping[str, str]) -> Cluster | None:
 
 
 def tf_config(addresses: list[str], index: int) -> str:
-    """What one of several workers has to find in its `TF_CONFIG`."""
+    """Return the `TF_CONFIG` for one of several workers."""
     return json.dumps(
         {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
     )
@@ -75,7 +74,7 @@ _JOBS = ("chief", "worker")
 def _wrong(received: str) -> ConfigurationError:
     return ConfigurationError(
         message(
-            "TF_CONFIG does not say who trains together.",
+            "TF_CONFIG is invalid.",
             expected='{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", '
             '"index": 0}}, with a task that is one of the workers',
             received=received[:500],
@@ -85,10 +84,10 @@ def _wrong(received: str) -> ConfigurationError:
 
 
 def _of_slurm(environment: Mapping[str, str]) -> Cluster | None:
-    """The tasks of a job step, in the order of their numbers.
+    """Return the tasks of a SLURM job step, in the order of their ranks.
 
-    TensorFlow's own resolver sorts hosts by their letters, so that node10 comes before node9 and
-    gets its number; without GPUs it fails.
+    TensorFlow's own resolver sorts hosts alphabetically, so that node10 gets the rank of node9;
+    without GPUs it fails.
     """
     names = ("SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE")
     if not all(environment.get(name) for name in names):
@@ -107,8 +106,8 @@ def _of_slurm(environment: Mapping[str, str]) -> Cluster | None:
     except ValueError as error:
         raise ConfigurationError(
             message(
-                "The variables of SLURM do not say who trains together.",
-                expected="SLURM_PROCID, SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE that fit",
+                "The variables of SLURM do not match.",
+                expected="SLURM_PROCID, SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE of a job",
                 received=f"{rank}, {nodes}, {tasks}: {error}",
                 do='start it with srun, or train alone with strategy="none"',
             )
@@ -117,7 +116,7 @@ def _of_slurm(environment: Mapping[str, str]) -> Cluster | None:
 
 
 def expanded_hosts(text: str) -> list[str]:
-    """The hosts in a list as SLURM writes it.
+    """Return the hosts in a SLURM node list.
 
     >>> expanded_hosts("gpu,node[08-10,12]")
     ['gpu', 'node08', 'node09', 'node10', 'node12']
@@ -136,7 +135,7 @@ def expanded_hosts(text: str) -> list[str]:
 
 
 def expanded_counts(text: str) -> list[int]:
-    """How many tasks each host has.
+    """Return how many tasks each host has.
 
     >>> expanded_counts("2(x3),1")
     [2, 2, 2, 1]

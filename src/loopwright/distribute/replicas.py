@@ -1,6 +1,6 @@
-"""Replicas: what each of them keeps for itself, and what becomes of it with more or fewer of them.
+"""Replicas: splitting batches, reducing values, and restoring state on more or fewer replicas.
 
-Metrics, seeds and the statistics of batch norm are named once for each replica of all workers:
+Metrics, seeds and the statistics of batch norm have one variable for each replica of all workers:
 `accuracy.total.replicas[1]`.
 """
 
@@ -19,13 +19,13 @@ _NAME = re.compile(r"(.*)\.replicas\[(\d+)\]")
 
 
 def is_of_one(name: str, variable: Any) -> bool:
-    """Whether a variable belongs to one of several replicas; all others are held as one by all."""
+    """Return whether a variable belongs to one of several replicas; others are the same on all."""
     is_one = not isinstance(variable, tf.distribute.DistributedValues)
     return is_one and _NAME.fullmatch(name) is not None
 
 
 def renumbered(name: str, by: int) -> str:
-    """What it is called for a replica further on.
+    """Return the variable name of the replica that is `by` further.
 
     >>> renumbered("accuracy.total.replicas[1]", 2)
     'accuracy.total.replicas[3]'
@@ -34,16 +34,16 @@ def renumbered(name: str, by: int) -> str:
 
 
 def without_numbers(table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A table of variables in which those of all replicas are one."""
+    """Return a table of variables with one row for the variables of all replicas."""
     rows = {_variable(row["name"]): row for row in table}
     return [{**row, "name": name} for name, row in rows.items()]
 
 
 def shared_out(saved: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Saved tensors for the replicas that there are now, by the names that `named` has.
+    """Return saved tensors for the current number of replicas, by the names of `named`.
 
-    As many as before: each gets its own. Of others, the first one gets the sum of what is summed
-    up, and each the mean of what is averaged; what else there is, like seeds, is the first one's.
+    The same number: each replica gets its own. A different number: the first replica gets sums,
+    and zeros go to the others; means go to all; other values, like seeds, are those of the first.
 
     >>> total = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
     >>> two = {f"total.replicas[{i}]": tf.constant(float(i + 1)) for i in (0, 1)}
@@ -83,21 +83,21 @@ def _number(name: str) -> int:
 
 
 RESIDENT_SHARE = 0.25
-"""The part of the device's memory that data may fill as a whole; more is streamed."""
+"""The share of the device's memory that a data set may take; larger ones are streamed."""
 
 
 def replica_count(strategy: tf.distribute.Strategy) -> int:
-    """How many replicas take part in each step."""
+    """Return how many replicas take part in each step."""
     return strategy.num_replicas_in_sync
 
 
 def local_replicas(strategy: tf.distribute.Strategy) -> int:
-    """How many of them are in this process."""
+    """Return how many replicas are in this process."""
     return replica_count(strategy) // tensorflow_internals.workers(strategy)[0]
 
 
 def fits_on_device(tensors: Any) -> bool:
-    """Whether tensors take at most `RESIDENT_SHARE` of the device's memory."""
+    """Return whether tensors take at most `RESIDENT_SHARE` of the device's memory."""
     bytes_needed = sum(
         leaf.shape.num_elements() * leaf.dtype.size for leaf in tf.nest.flatten(tensors)
     )
@@ -105,14 +105,14 @@ def fits_on_device(tensors: Any) -> bool:
 
 
 def device_memory_bytes() -> int:
-    """The memory of the GPU that steps run on, or of the machine."""
+    """Return the memory of the GPU that steps run on, or of the machine."""
     return tensorflow_internals.gpu_memory_bytes() or os.sysconf("SC_PAGE_SIZE") * os.sysconf(
         "SC_PHYS_PAGES"
     )
 
 
 def count_examples(batch: Any) -> Any:
-    """How many examples a batch has: the length of its first tensor that has one."""
+    """Return how many examples a batch has: the length of its first tensor that has one."""
     for leaf in tf.nest.flatten(batch):
         if isinstance(leaf, tf.SparseTensor):
             return tf.cast(leaf.dense_shape[0], tf.int32)
@@ -124,7 +124,7 @@ def count_examples(batch: Any) -> Any:
 
 
 def known_example_count(batch_spec: Any) -> int | None:
-    """How many examples every batch of this spec has; None if that is left open."""
+    """Return how many examples every batch of this spec has; None if batches may differ."""
     for spec in tf.nest.flatten(batch_spec):
         if spec.shape.rank != 0:
             return spec.shape[0]
@@ -132,7 +132,7 @@ def known_example_count(batch_spec: Any) -> int | None:
 
 
 def share(batch: Any, index: int, count: int) -> Any:
-    """The part of a global batch that replica `index` of `count` works on.
+    """Return the part of a global batch that replica `index` of `count` works on.
 
     Shares differ by one example at most; a batch with fewer examples than replicas leaves some
     replicas without any.
@@ -154,7 +154,7 @@ def share(batch: Any, index: int, count: int) -> Any:
 
 
 def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
-    """A global batch as one value per replica; with one replica the batch itself."""
+    """Return a global batch as one value per replica; with one replica the batch itself."""
     count = replica_count(strategy)
     if count == 1:
         return batch
@@ -164,13 +164,13 @@ def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
 
 
 def part_here(batch: Any, strategy: tf.distribute.Strategy) -> Any:
-    """The part of a global batch that the replicas of this process work on."""
+    """Return the part of a global batch that the replicas of this process work on."""
     workers, worker = tensorflow_internals.workers(strategy)
     return batch if workers == 1 else share(batch, worker, workers)
 
 
 def split_here(batch: Any, strategy: tf.distribute.Strategy) -> Any:
-    """As `split`, over the replicas of this process alone: each of several workers has it all."""
+    """Return a batch as one value per replica of this process; every worker has the whole batch."""
     count = local_replicas(strategy)
     if count == 1:
         return batch
@@ -180,10 +180,10 @@ def split_here(batch: Any, strategy: tf.distribute.Strategy) -> Any:
 
 
 def sums_over_replicas(strategy: tf.distribute.Strategy, values: Any) -> Any:
-    """The sum of each scalar of a nest over all replicas."""
+    """Return the sum of each scalar of a nest over all replicas."""
     leaves, total = tf.nest.flatten(values), tf.distribute.ReduceOp.SUM
     if tensorflow_internals.workers(strategy)[0] > 1:
-        # All in one message: each costs as much as thousands of numbers in it.
+        # In one message: a message costs as much as thousands of numbers in it.
         reduced = strategy.extended.batch_reduce_to(total, [(leaf, leaf) for leaf in leaves])
         summed = [strategy.experimental_local_results(leaf)[0] for leaf in reduced]
     else:
@@ -192,19 +192,19 @@ def sums_over_replicas(strategy: tf.distribute.Strategy, values: Any) -> Any:
 
 
 def mean_over_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:
-    """The mean of one tensor per replica."""
+    """Return the mean of one tensor per replica."""
     if tensorflow_internals.workers(strategy)[0] > 1:
         return strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
     return tf.reduce_mean(tf.stack(strategy.experimental_local_results(value)), axis=0)
 
 
 def made_in_scope(variables: list[Any], strategy: tf.distribute.Strategy) -> bool:
-    """Whether every variable was created inside `strategy.scope()`."""
+    """Return whether every variable was created inside `strategy.scope()`."""
     return all(strategy.extended.variable_created_in_scope(variable) for variable in variables)
 
 
 def require_tensorflow_backend() -> None:
-    """Raises if Keras runs on something else."""
+    """Raise if Keras runs on another backend."""
     backend = keras.backend.backend()
     if backend != "tensorflow":
         raise ConfigurationError(

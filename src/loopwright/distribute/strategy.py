@@ -1,4 +1,7 @@
-"""Joining: the strategy that a process trains under, by a word or by what its environment says."""
+"""The strategy that a process trains under, by name or by its environment.
+
+Workers on one machine accept connections of this machine only (decision 0017).
+"""
 
 import contextlib
 import ctypes
@@ -13,23 +16,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright.compat import tensorflow_internals
+from loopwright.compat import messages, tensorflow_internals
 from loopwright.distribute import cluster
 from loopwright.errors import ConfigurationError, message
 
 _ATTACH_FILTER = 26  # SO_ATTACH_FILTER, which the socket module does not name
-_NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: a packet's header of IP stands before this
+_NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: the offset of the IP header
 _ACCEPT, _DROP = 0xFFFFFFFF, 0
 _LOAD_BYTE, _LOAD_WORD, _IF_EQUAL, _SHIFT_RIGHT, _RETURN = 0x30, 0x20, 0x15, 0x74, 0x06
 
-# Operation, how many to pass over if it is so and if not, value.
+# Operation, instructions to skip if true, to skip if false, value.
 _FILTER: Sequence[tuple[int, int, int, int]] = (
     (_LOAD_BYTE, 0, 0, _NETWORK_HEADER),
     (_SHIFT_RIGHT, 0, 0, 4),
-    (_IF_EQUAL, 0, 2, 4),  # IP version 4: the source begins with 127
+    (_IF_EQUAL, 0, 2, 4),  # IPv4: the source address begins with 127
     (_LOAD_BYTE, 0, 0, _NETWORK_HEADER + 12),
     (_IF_EQUAL, 8, 9, 127),
-    (_LOAD_WORD, 0, 0, _NETWORK_HEADER + 8),  # version 6: the source is ::1
+    (_LOAD_WORD, 0, 0, _NETWORK_HEADER + 8),  # IPv6: the source address is ::1
     (_IF_EQUAL, 0, 7, 0),
     (_LOAD_WORD, 0, 0, _NETWORK_HEADER + 12),
     (_IF_EQUAL, 0, 5, 0),
@@ -42,12 +45,12 @@ _FILTER: Sequence[tuple[int, int, int, int]] = (
 )
 
 
-def are_of_this_machine(addresses: Sequence[str]) -> bool:
-    """Whether nobody else can be meant by these addresses.
+def are_loopback(addresses: Sequence[str]) -> bool:
+    """Return whether all addresses are of this machine.
 
-    >>> are_of_this_machine(["127.0.0.1:20000", "localhost:20001"])
+    >>> are_loopback(["127.0.0.1:20000", "localhost:20001"])
     True
-    >>> are_of_this_machine(["127.0.0.1:20000", "node9:20000"])
+    >>> are_loopback(["127.0.0.1:20000", "node9:20000"])
     False
     """
     return all(map(_is_loopback, addresses))
@@ -60,8 +63,8 @@ def _is_loopback(address: str) -> bool:
     return host == "localhost"
 
 
-def listen_to_this_machine(port: int) -> bool:
-    """Drops what other machines send to a port that this process listens on; whether it could."""
+def accept_only_loopback(port: int) -> bool:
+    """Drop packets of other machines to a port of this process; return whether that worked."""
     if not sys.platform.startswith("linux"):
         return False
     code = b"".join(struct.pack("HBBI", *line) for line in _FILTER)
@@ -75,7 +78,7 @@ def listen_to_this_machine(port: int) -> bool:
 
 
 def _listening(port: int) -> Iterator[socket.socket]:
-    """Copies of this process' listening sockets of a port."""
+    """Yield copies of this process' sockets that listen on a port."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
@@ -92,17 +95,17 @@ WORDS = ("auto", "none", "mirrored", "multi_worker")
 
 
 def strategy_for(asked: "tf.distribute.Strategy | str | None") -> tf.distribute.Strategy:
-    """The strategy itself, or the one that a word stands for.
+    """Return the strategy itself, or the one of this name.
 
-    `"auto"` is `"multi_worker"` where `TF_CONFIG` or SLURM tell of other workers, `"mirrored"`
-    where this machine has several GPUs, and else `"none"`.
+    `"auto"` is `"multi_worker"` if `TF_CONFIG` or SLURM name other workers, `"mirrored"` if this
+    machine has several GPUs, and `"none"` if not.
     """
     if not isinstance(asked, str):
         return asked or tf.distribute.get_strategy()
     if asked not in WORDS:
         raise ConfigurationError(
             message(
-                "There is no strategy of this name.",
+                f"Unknown strategy {asked!r}.",
                 expected=f"{' or '.join(map(repr, WORDS))}, or a tf.distribute.Strategy",
                 received=repr(asked),
                 do="leave it out to train on one device",
@@ -114,8 +117,8 @@ def strategy_for(asked: "tf.distribute.Strategy | str | None") -> tf.distribute.
     if asked == "multi_worker":
         raise ConfigurationError(
             message(
-                "Nobody is there to train together with.",
-                expected="TF_CONFIG or the variables of SLURM, with two workers or more",
+                "No other workers found.",
+                expected="TF_CONFIG or SLURM variables that name at least two workers",
                 received="neither",
                 do='start it with loopwright launch --workers 2, or use strategy="auto"',
             )
@@ -131,7 +134,7 @@ def _key(together: cluster.Cluster) -> tuple[Any, ...]:
 
 @functools.cache
 def _multi_worker(key: tuple[Any, ...]) -> tf.distribute.Strategy:
-    """One for the process: TensorFlow connects the workers once."""
+    """Return the strategy of this process: TensorFlow connects the workers once."""
     jobs, job, task = key
     gpus = _gpus()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -144,19 +147,19 @@ def _multi_worker(key: tuple[Any, ...]) -> tf.distribute.Strategy:
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
     except RuntimeError as error:
-        if "program startup" not in str(error):
+        if not messages.is_too_late_to_connect(error):
             raise
         raise ConfigurationError(
             message(
-                "It is too late to connect with other workers.",
-                expected="a strategy made before TensorFlow makes its first tensor or variable",
-                received="TensorFlow in use already",
-                do="make the trainer first, with a function that makes the task: "
+                "It is too late to connect to other workers.",
+                expected="a strategy created before the first tensor or variable",
+                received="TensorFlow is already in use",
+                do="create the trainer first, with a function that creates the task: "
                 'Trainer(make_task, strategy="auto"); load data after it',
             )
         ) from None
-    if are_of_this_machine([address for _, each in jobs for address in each]):
-        listen_to_this_machine(int(dict(jobs)[job][task].rpartition(":")[2]))
+    if are_loopback([address for _, each in jobs for address in each]):
+        accept_only_loopback(int(dict(jobs)[job][task].rpartition(":")[2]))
     return strategy
 
 

@@ -1,13 +1,12 @@
-"""Supervising: workers as processes of this machine, started together and again after a death.
+"""Worker processes on this machine, started together and restarted together after a crash.
 
-A worker that dies takes the others with it: they could only wait for it. All are started again, and
-go on from the last checkpoint. Nothing here imports TensorFlow.
+If one worker dies, the others can only wait for it: all are killed and restarted, and resume from
+the last checkpoint. Nothing here imports TensorFlow.
 """
 
 import contextlib
 import ctypes
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -17,33 +16,28 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
+from loopwright.compat.messages import is_worker_noise
 from loopwright.distribute.cluster import tf_config
 
-_SECONDS_BETWEEN_LOOKS = 0.05
-_SECONDS_TO_LEAVE = 600.0
-"""For those who save after a signal; then they are killed."""
-_ASKED_TO_LEAVE = (128 + signal.SIGTERM, 128 + signal.SIGINT)
+_SECONDS_BETWEEN_POLLS = 0.05
+_SECONDS_TO_EXIT = 600.0
+"""For workers that save after a signal; then they are killed."""
+_STOPPED_BY_SIGNAL = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-_SAID_BETTER = re.compile(
-    r"(ring_alg|base_collective_executor|local_rendezvous|coordination_service\w*)\.cc:\d+\]"
-    r"|^Additional GRPC error information|^ *:UNKNOWN:Error received from peer"
-    r"|^The error could be from a previous operation|\[\[\{\{node Collective"
-)
-"""What TensorFlow's libraries write when a worker is gone, which the others say in words."""
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def python() -> list[str]:
-    """The interpreter for child processes.
+    """Return the interpreter for child processes.
 
-    With -P the current directory is not on their import path: it may be a run directory that came
-    from somebody else. PYTHONPATH still counts.
+    With -P the current directory is not on their import path: it may be a run directory from an
+    untrusted source. PYTHONPATH still counts.
     """
     return [sys.executable, "-P"]
 
 
 def failure(code: int, errors: str, output: str = "") -> str:
-    """Say how a child process failed: its exit code or signal, and what it printed last.
+    """Describe how a child process failed: its exit code or signal, and what it printed last.
 
     >>> print(failure(-6, "terminate called after throwing std::bad_alloc"))
     killed by SIGABRT:
@@ -71,24 +65,23 @@ def supervise(
     environment: Mapping[str, str],
     say: Callable[[str], None],
 ) -> int:
-    """Runs a command as so many workers, to the end; the exit code of whoever decided it."""
+    """Run a command as several workers until all have ended; return the exit code."""
     code = 0
-    with _heard() as asked:
-        for start in range(restarts + 1):
+    with _received_signals() as signals:
+        for left in range(restarts, -1, -1):
             team = _Workers(command, workers, environment, say)
             try:
-                code = team.ended(asked)
+                worker, code = team.wait(signals)
             finally:
-                team.end()
-            if code == 0 or asked or not _may_be_retried(code):
+                team.kill()
+            if code == 0 or signals or not _may_be_retried(code):
                 return code
-            left = restarts - start
-            say(f"a worker is gone (exit code {code}): " + _what_next(left))
+            say(f"worker {worker} exited with code {code}; {_next_action(left)}")
     return code
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, right now, on this machine."""
+    """Return ports of this machine that are free right now."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -96,29 +89,31 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def _what_next(left: int) -> str:
-    return f"all start again, {left - 1} more times at most" if left else "and no restart is left"
+def _next_action(left: int) -> str:
+    if not left:
+        return "no restarts left"
+    return f"restarting all workers ({left - 1} {'restart' if left == 2 else 'restarts'} left)"
 
 
 def _may_be_retried(code: int) -> bool:
-    """Whether it was an accident, and not what the program does every time.
+    """Return whether an exit code is that of a crash, and not of an error in the program.
 
     >>> [_may_be_retried(code) for code in (1, 2, 137, 143, 193)]
     [False, False, True, False, True]
     """
-    return code >= 128 and code not in _ASKED_TO_LEAVE
+    return code >= 128 and code not in _STOPPED_BY_SIGNAL
 
 
 @contextlib.contextmanager
-def _heard() -> Iterator[list[int]]:
-    """The signals that come while it is open."""
-    asked: list[int] = []
+def _received_signals() -> Iterator[list[int]]:
+    """Collect the signals that arrive in this scope."""
+    received: list[int] = []
     before = {
-        number: signal.signal(number, lambda number, _: asked.append(number))
+        number: signal.signal(number, lambda number, _: received.append(number))
         for number in _FORWARDED
     }
     try:
-        yield asked
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -126,7 +121,7 @@ def _heard() -> Iterator[list[int]]:
 
 @final
 class _Workers:
-    """Processes that train together, each in a group of its own."""
+    """Processes that train together, each in its own process group."""
 
     def __init__(
         self,
@@ -139,7 +134,7 @@ class _Workers:
         self._say, self._forwarded = say, 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._readers: list[threading.Thread] = []
-        prepare = _dies_with_parent()
+        prepare = _killed_with_parent()
         for index in range(count):
             process = subprocess.Popen(
                 command,
@@ -156,32 +151,37 @@ class _Workers:
             reader.start()
             self._readers.append(reader)
 
-    def ended(self, asked: list[int]) -> int:
-        """Waits for all; signals that are `asked` are handed on. The code that counts."""
-        leaving_since: float | None = None
+    def wait(self, signals: list[int]) -> tuple[int, int]:
+        """Wait for all workers and forward `signals`; return the worker and code that decide."""
+        exiting_since: float | None = None
         while True:
-            for number in asked[self._forwarded :]:
+            for number in signals[self._forwarded :]:
                 self._forwarded += 1
                 self._send(number)
             codes = [process.poll() for process in self._processes]
-            over = [_as_exit_code(code) for code in codes if code is not None]
-            # Whoever died of a signal has not saved, and the others wait for it.
-            died = [-code for code in codes if code is not None and code < 0]
-            failed = [code for code in over if code and code not in _ASKED_TO_LEAVE]
-            failed += [128 + number for number in died if number not in asked]
+            over = {i: _as_exit_code(code) for i, code in enumerate(codes) if code is not None}
+            failed = {i: code for i, code in over.items() if code and not self._stopped(i, signals)}
             if failed:
-                # A mistake of the program's says more than those who died of it.
-                return min(failed)
+                # An error of the program says more than the crashes that follow from it.
+                return min(failed.items(), key=lambda item: item[1])
             if len(over) == len(codes):
-                return max(over)
-            if any(over):
-                leaving_since = leaving_since or time.monotonic()
-                if time.monotonic() - leaving_since > _SECONDS_TO_LEAVE:
-                    return 128 + signal.SIGKILL
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+                return max(over.items(), key=lambda item: item[1])
+            if any(over.values()):
+                exiting_since = exiting_since or time.monotonic()
+                if time.monotonic() - exiting_since > _SECONDS_TO_EXIT:
+                    slow = next(i for i, code in enumerate(codes) if code is None)
+                    return slow, 128 + signal.SIGKILL
+            time.sleep(_SECONDS_BETWEEN_POLLS)
 
-    def end(self) -> None:
-        """Nobody is left, nor anybody that they started; all they said has been told."""
+    def _stopped(self, index: int, signals: list[int]) -> bool:
+        """Return whether a worker exited after a signal, or died of one of `signals`."""
+        code = self._processes[index].poll() or 0
+        # A worker that any other signal killed has not saved, and the others wait for it.
+        is_known = code >= 0 or -code in signals
+        return is_known and _as_exit_code(code) in _STOPPED_BY_SIGNAL
+
+    def kill(self) -> None:
+        """Kill all workers and the processes they started; print the rest of their output."""
         self._send(signal.SIGKILL)
         for process in self._processes:
             process.wait()
@@ -200,7 +200,7 @@ class _Workers:
         with stream:
             for line in stream:
                 text = line.decode(errors="replace").rstrip()
-                if not _SAID_BETTER.search(text):
+                if not is_worker_noise(text):
                     self._say(f"[worker {index}] {text}")
 
 
@@ -208,15 +208,15 @@ def _as_exit_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _dies_with_parent() -> Callable[[], None] | None:
-    """Has the kernel kill a worker whose supervisor was killed; where there is Linux."""
+def _killed_with_parent() -> Callable[[], None] | None:
+    """Return a function that has Linux kill a worker whose supervisor was killed."""
     if not sys.platform.startswith("linux"):
         return None
     library, parent = ctypes.CDLL(None), os.getpid()
 
     def prepare() -> None:
-        library.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-        if os.getppid() != parent:  # it was killed before the line above
+        library.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != parent:  # the supervisor was killed before the line above
             os._exit(1)
 
     return prepare

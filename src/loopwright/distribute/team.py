@@ -1,15 +1,14 @@
-"""Agreement: workers that train one model go by the same numbers.
+"""The workers of one training: they exchange numbers and decide alike.
 
-All of them must call the same collective operations in the same order, or all wait for ever. So
-nothing that is different between them may decide what comes next: not a clock, not a signal, not a
-wish to stop. They meet where control is back in Python, exchange a few numbers, and go by these
-until they meet again. A worker that trains alone meets nobody, and nothing costs anything.
+All workers must call the same collective operations in the same order, or all hang. So nothing that
+differs between them may decide what comes next: no clock, no signal, no request to stop. They meet
+where control is back in Python, exchange a few numbers, and use these until they meet again. For a
+worker that trains alone all of this costs nothing.
 """
 
 import contextlib
 import hashlib
 import json
-import re
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,55 +17,53 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
-from loopwright.compat import tensorflow_internals
+from loopwright.compat import messages, tensorflow_internals
 from loopwright.distribute import replicas
 from loopwright.errors import ConfigurationError, WorkerLostError, message
 from loopwright.loop.signals import Signals
 
 _FAILED = -(2**62)
 _PLACE = "{0}.workers[{1}]"
-_OF_OTHERS = re.compile(r"Collective|CoordinationService|WorkerService|heartbeat")
-"""In what TensorFlow says when another worker cannot be reached."""
 
 
 @final
 class Team:
-    """The workers of one strategy, of which this process is one."""
+    """The workers of one strategy; this process is one of them."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
         self.size, self.index = tensorflow_internals.workers(strategy)
         rows = tf.TensorSpec([self.size, None], tf.int64)
-        # Compiled: called operation by operation it takes several times as long.
+        # Compiled: several times as fast as operation by operation.
         self._summed = tensorflow_internals.compiled(self._sum, input_signature=(rows,))
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is nobody to agree with."""
+        """Whether there are no other workers."""
         return self.size == 1
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker decides, writes and talks; a worker alone is its own chief."""
+        """Whether this worker decides, writes and prints; a single worker is the chief."""
         return self.index == 0
 
     def exchanged(self, own: Sequence[int] | np.ndarray) -> np.ndarray:
-        """A row of numbers of each worker, as many from each; all workers have to call it."""
+        """Return a row of numbers of each worker, of equal lengths; all workers must call it."""
         rows = np.zeros((self.size, len(own)), np.int64)
         rows[self.index] = own
         return rows if self.is_alone else self._summed(tf.identity(rows)).numpy()
 
     def exchanged_bytes(self, own: bytes) -> list[bytes]:
-        """The bytes of each worker, of any length; all workers have to call it."""
+        """Return the bytes of each worker, of any length; all workers must call it."""
         lengths = self.exchanged([len(own)])[:, 0]
         padded = own.ljust(-(-max(lengths) // 8) * 8, b"\0")
         rows = self.exchanged(np.frombuffer(padded, np.int64))
         return [row.tobytes()[:length] for row, length in zip(rows, lengths, strict=True)]
 
     def barrier(self) -> None:
-        """Waits for all workers: whoever left while others work would be taken for dead.
+        """Wait for all workers: one that exits while others work would be taken for crashed.
 
-        Nothing is left to be done when they meet, so whoever is gone by then is not missed.
+        The work is done at this point, so a worker that is missing by now is no error.
         """
         if not self.is_alone:
             with contextlib.suppress(tf.errors.OpError):
@@ -76,11 +73,11 @@ class Team:
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, rows, axis=None)
 
     def from_chief(self, find: Callable[[], int]) -> int:
-        """What the chief alone finds out; where it fails, all fail."""
+        """Return what `find` returns on the chief; if it fails there, it fails on all workers."""
         if not self.is_chief:
             found = int(self.exchanged([0])[0, 0])
             if found == _FAILED:
-                raise WorkerLostError(_lost("the first worker could not begin; its log says why"))
+                raise WorkerLostError(_lost("the first worker could not start; see its log"))
             return found
         try:
             found = find()
@@ -91,7 +88,7 @@ class Team:
         return found
 
     def require_same(self, what: str, value: Any) -> None:
-        """Raises on all workers if something is not the same for all of them."""
+        """Raise on all workers if a value differs between them."""
         if self.is_alone:
             return
         text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
@@ -103,21 +100,21 @@ class Team:
                 message(
                     f"The workers do not have the same {what}.",
                     expected="the same program, data and settings on every worker",
-                    received=f"worker {', '.join(others)} has another than worker 0; here it is "
-                    f"{text:.300}",
+                    received=f"worker {', '.join(others)} differs from worker 0; "
+                    f"on this worker: {text:.300}",
                     do="start all workers with the same code, files and command",
                 )
             )
 
     def everywhere(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """The names of all variables on all workers; own ones stand for those of the others."""
+        """Return the variables of all workers by name; those of others stand for their own."""
         found = dict(named)
         for name, variable in self.differing(named).items():
             found |= {self._on(worker, name): variable for worker in range(self.size)}
         return found | dict(named)
 
     def whole(self, named: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of all variables on all workers, bit for bit; all workers have to call it."""
+        """Return the values of all variables of all workers; all workers must call it."""
         differing = self.differing(named)
         if not differing:
             return dict(values)
@@ -133,7 +130,7 @@ class Team:
         return found
 
     def places(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Where each worker is in its share of the data; all workers have to call it."""
+        """Return the data position of each worker; all workers must call it."""
         found: dict[str, Any] = {}
         for name in sorted(own):
             serialized = tf.io.serialize_tensor(own[name]).numpy()
@@ -142,13 +139,13 @@ class Team:
         return found
 
     def own_place(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """What this worker finds of itself in what `places` gave, and everything else there is."""
+        """Return `saved` with the positions that `places` saved for this worker."""
         ending = _PLACE.format("", self.index)
         own = {n.removesuffix(ending): v for n, v in saved.items() if n.endswith(ending)}
         return {**saved, **own}
 
     def differing(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that are not the same on all workers."""
+        """Return the variables that differ between workers."""
         if self.is_alone:
             return {}
         return {
@@ -156,43 +153,43 @@ class Team:
         }
 
     def _on(self, worker: int, name: str) -> str:
-        """What a variable of one replica is called on another worker."""
+        """Return the name that a variable of a replica has on another worker."""
         local = self._strategy.num_replicas_in_sync // self.size
         return replicas.renumbered(name, (worker - self.index) * local)
 
     @contextlib.contextmanager
     def losses_explained(self) -> Iterator[None]:
-        """Says in words that another worker is gone, where TensorFlow says it in its own."""
+        """Explain errors of TensorFlow that mean that another worker was lost."""
         if self.is_alone:
             yield
             return
         try:
             yield
         except tf.errors.OpError as error:
-            if not _OF_OTHERS.search(str(error)):
+            reason = messages.lost_worker(error)
+            if reason is None:
                 raise
-            reason = re.search(r"aborted by: *([^\n]+)", str(error))
-            text = _lost(f"{type(error).__name__}{f': {reason[1]:.300}' if reason else ''}")
-            # Whoever leaves by SystemExit leaves without a word.
+            text = _lost(reason)
+            # Python prints nothing about a SystemExit.
             print(f"error: {text}", file=sys.stderr, flush=True)
             raise WorkerLostError(text) from error
 
 
 def _lost(received: str) -> str:
     return message(
-        "Another worker is gone, and this one cannot go on without it.",
-        expected="all workers, to the end",
+        "Lost connection to another worker.",
+        expected="all workers until the end of the training",
         received=received,
-        do="start all workers again: they go on from the last checkpoint. "
-        "loopwright launch --restarts 3 does so by itself",
+        do="restart all workers: they resume from the last checkpoint. "
+        "loopwright launch --restarts 3 does so automatically",
     )
 
 
 @final
 class Agreement:
-    """What all workers go by between two meetings: the chief's clock, and what anybody asked for.
+    """The clock and the signals that all workers share: the chief's clock, a signal to any worker.
 
-    Every number that follows from this clock is the same on all workers, like the pace.
+    Every number computed from this clock, like the pace, is the same on all workers.
     """
 
     def __init__(self, team: Team, clock: Callable[[], float], signals: Signals) -> None:
@@ -200,15 +197,15 @@ class Agreement:
         self._seconds, self._is_interrupted = clock(), False
 
     def clock(self) -> float:
-        """The time, of a worker alone; else what it was when the workers last met."""
+        """Return the time of a single worker, or the chief's time when the workers last met."""
         return self._own_clock() if self._team.is_alone else self._seconds
 
     def interrupted(self) -> bool:
-        """Whether a signal came, to any worker, before the workers last met."""
+        """Return whether any worker received a signal before the workers last met."""
         return self._signals.received() if self._team.is_alone else self._is_interrupted
 
     def now(self) -> float:
-        """Meets, and says what time it is."""
+        """Meet the other workers, and return the time."""
         self._meet()
         return self.clock()
 
@@ -220,13 +217,13 @@ class Agreement:
         """Return whether any worker has this wish; all workers have to ask."""
         return self._meet(wish)
 
-    def _meet(self, wish: bool = False) -> bool:
+    def _meet(self, request: bool = False) -> bool:
         if self._team.is_alone:
-            return wish
+            return request
         bits = struct.unpack("q", struct.pack("d", self._own_clock()))[0]
-        rows = self._team.exchanged([bits, self._signals.number, int(wish)])
+        rows = self._team.exchanged([bits, self._signals.number, int(request)])
         self._seconds = struct.unpack("d", struct.pack("q", rows[0, 0]))[0]
-        # Several may have come: a machine that goes counts for more than a person's wish.
+        # Several may have come: a machine that shuts down outranks Ctrl-C.
         number = int(rows[:, 1].max())
         if number:
             self._signals.adopt(number)

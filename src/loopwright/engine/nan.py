@@ -5,13 +5,13 @@ copy of the state for every step, because it has to leave everything as it was: 
 batch norm, seeds, metrics.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import tensorflow as tf
 
+from loopwright.compat import messages
 from loopwright.compat.error_messages import place_in
 from loopwright.errors import ConfigurationError, message
 
@@ -98,8 +98,8 @@ def first_operation(
     try:
         step()
     except tf.errors.InvalidArgumentError as error:
-        found = re.search(r'eagerly-executing op "(\w+)"', str(error))
-        return f"first in {found[1]}{place_in(error)}" if found else ""
+        found = messages.operation_with_nan(error)
+        return f"first in {found}{place_in(error)}" if found else ""
     finally:
         tf.debugging.disable_check_numerics()
         _assign(variables, now)

@@ -124,7 +124,7 @@ class Step:
         with contextlib.ExitStack() as stack:
             reduced = None
             if self.replicas == 1 or not self.reports_last:
-                stack.enter_context(keras_optimizers.optimizers_reduce_nothing())
+                stack.enter_context(keras_optimizers.optimizers_reduce_nothing(self.replicas))
             if self.replicas > 1 and not self.reports_last:
                 stack.enter_context(keras_optimizers.losses_as_for_one_device())
                 apart = keras_optimizers.replicas_draw_apart(self.replicas, context.draws_alike)

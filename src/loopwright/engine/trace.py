@@ -201,7 +201,7 @@ def _built(outputs: Any, graph: Any, more_captured: Iterable[Any] = ()) -> Built
 
 
 def _kind(node: Any) -> str:
-    return "function" if node.op.startswith("__") else node.op
+    return "function" if tensorflow_internals.is_function(node.op) else node.op
 
 
 def _build_task(step: Step, batch_spec: Any) -> Built:

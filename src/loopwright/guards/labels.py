@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from loopwright.compat.error_messages import place_in, place_of, shape_text
-from loopwright.compat.keras_internals import Comparison
+from loopwright.compat.keras_internals import Comparison, has_logits
 from loopwright.errors import message
 from loopwright.guards.guard import Finding, Guard
 from loopwright.guards.trace import StepTrace
@@ -45,7 +45,7 @@ def _source_of(tensor: Any) -> Any:
 def _are_probabilities(tensor: Any) -> bool:
     """Return whether a tensor comes out of a softmax or a sigmoid."""
     op = _source_of(tensor)
-    return hasattr(tensor, "_keras_logits") or (op is not None and op.type in _PROBABILITIES)
+    return has_logits(tensor) or (op is not None and op.type in _PROBABILITIES)
 
 
 def _is_softmax(tensor: Any) -> bool:
@@ -57,7 +57,7 @@ def _is_softmax(tensor: Any) -> bool:
 def _are_scores(tensor: Any) -> bool:
     """Return whether a tensor comes straight from a layer without an activation that bounds it."""
     op = _source_of(tensor)
-    if op is None or hasattr(tensor, "_keras_logits"):
+    if op is None or has_logits(tensor):
         return False
     if op.type in ("Add", "AddV2") and any(_is_weight(each) for each in op.inputs):
         op = next((_source_of(each) for each in op.inputs if not _is_weight(each)), op)

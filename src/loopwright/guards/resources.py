@@ -62,7 +62,10 @@ def touched(graph: Any) -> tuple[Resource, ...]:
 
     def visit(graph: Any, known: dict[str, Any]) -> None:
         for name, value in tensorflow_internals.captured_values(graph).items():
-            if value.dtype in (tf.resource, tf.variant) and not _is_variable(value):
+            if value.dtype in (
+                tf.resource,
+                tf.variant,
+            ) and not tensorflow_internals.is_variable_handle(value):
                 outside[id(value)] = value
                 known.setdefault(name, id(value))
         for op in graph.get_operations():
@@ -91,12 +94,7 @@ def touched(graph: Any) -> tuple[Resource, ...]:
 
 
 def _is_handle(tensor: Any) -> bool:
-    return tensor.dtype == tf.resource or tensor.dtype._is_ref_dtype
-
-
-def _is_variable(handle: Any) -> bool:
-    """Return whether a handle is a variable's: it has the dtype and shape of its value."""
-    return getattr(handle, "_handle_data", None) is not None
+    return tensor.dtype == tf.resource or tensor.dtype != tensor.dtype.base_dtype
 
 
 def require_saved(title: str, resources: Iterable[Resource], task: object) -> None:

@@ -282,7 +282,7 @@ def _walk(
     elif isinstance(value, list | tuple | set | frozenset):
         inner = [(f"[{index}]", item) for index, item in enumerate(value)]
     elif path == "" or _is_plain_object(value):
-        own = [name for name in vars(value) if not name.startswith("_self_")]  # of tf.Module
+        own = [name for name in vars(value) if not keras_internals.is_tracking(name)]
         inner = [(f".{name}" if path else name, vars(value)[name]) for name in own]
     else:
         return

@@ -1,0 +1,164 @@
+"""Functions of Keras and TensorFlow replaced for one thread, and put back.
+
+A class belongs to the whole process, so the attribute itself becomes a function that looks up
+which replacement the calling thread has asked for. Threads that did not ask get the original; the
+threads in which a strategy runs its replicas have the replacements of the thread that started them.
+"""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, TypeVar, final
+
+import tensorflow as tf
+
+Function = Callable[..., Any]
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, around: Callable[[Function], Function]) -> Iterator[None]:
+    """Replace a function of a class or module, for this thread, until the scope is left.
+
+    `around` gets the function it replaces: the original, or the replacement of a scope around this
+    one. Of a property, or of an attribute that instances hold, it is the getter.
+
+    >>> class Layer:
+    ...     def call(self): return "layer"
+    >>> with replaced(Layer, "call", lambda original: lambda self: f"patched {original(self)}"):
+    ...     Layer().call()
+    'patched layer'
+    >>> Layer().call()
+    'layer'
+    """
+    everywhere = shared(_carried_to_replicas, _carried_to_replicas)
+    with everywhere, shared((owner, name), lambda: _dispatched(owner, name)) as site:
+        outer = _replacements.get()
+        token = _replacements.set({**outer, site: around(outer.get(site, site.original))})
+        try:
+            yield
+        finally:
+            _replacements.reset(token)
+
+
+@contextlib.contextmanager
+def shared(key: Hashable, scope: Callable[[], contextlib.AbstractContextManager[T]]) -> Iterator[T]:
+    """Enter a scope that belongs to the whole process: the first thread opens it, the last closes.
+
+    >>> import io
+    >>> output = io.StringIO()
+    >>> with shared("output", lambda: output), shared("output", lambda: output):
+    ...     output.closed
+    False
+    >>> output.closed
+    True
+    """
+    with _lock:
+        if key not in _open:
+            opened = scope()
+            _open[key] = _Open(opened, opened.__enter__())
+        held = _open[key]
+        held.threads += 1
+    try:
+        yield held.value
+    finally:
+        with _lock:
+            held.threads -= 1
+            if not held.threads:
+                del _open[key]
+                held.scope.__exit__(None, None, None)
+
+
+@final
+class _Open:
+    """A shared scope, and in how many threads it is open."""
+
+    def __init__(self, scope: contextlib.AbstractContextManager[Any], value: Any) -> None:
+        self.scope, self.value, self.threads = scope, value, 0
+
+
+@final
+class _Site:
+    """The attribute that is replaced; compared by identity."""
+
+    def __init__(self, original: Function) -> None:
+        self.original = original
+
+
+_lock = threading.RLock()
+_open: dict[Hashable, _Open] = {}
+_replacements: ContextVar[Mapping[_Site, Function]] = ContextVar("replacements", default={})  # noqa: B039
+
+
+@contextlib.contextmanager
+def _dispatched(owner: Any, name: str) -> Iterator[_Site]:
+    """Have an attribute look up the replacement of the calling thread."""
+    found = vars(owner).get(name)
+    is_field = found is None
+    held: Any = _field(name) if is_field else found
+    is_property = isinstance(held, property)
+    getter: Any = held.fget if is_property else held
+    site = _Site(getter)
+
+    # AutoGraph does not convert functions of Keras and TensorFlow: `wraps` makes this one of them.
+    @functools.wraps(site.original)
+    def current(*args: Any, **kwargs: Any) -> Any:
+        return _replacements.get().get(site, site.original)(*args, **kwargs)
+
+    setattr(owner, name, property(current, held.fset, held.fdel) if is_property else current)
+    try:
+        yield site
+    finally:
+        if is_field:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, held)
+
+
+@contextlib.contextmanager
+def _carried_to_replicas() -> Iterator[None]:
+    """Have strategies run replicas, each in a new thread, with the replacements of their caller."""
+    owner = tf.compat.v1.distribute.StrategyExtended
+    original = owner.call_for_each_replica
+
+    @functools.wraps(original)
+    def call_for_each_replica(self: Any, fn: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_graph = isinstance(fn, tf.types.experimental.GenericFunction)
+        return original(self, fn if is_graph else _with_own_replacements(fn), args, kwargs)
+
+    owner.call_for_each_replica = call_for_each_replica
+    try:
+        yield
+    finally:
+        owner.call_for_each_replica = original
+
+
+def _with_own_replacements(function: Function) -> Function:
+    own = _replacements.get()
+
+    @tf.autograph.experimental.do_not_convert
+    def on_replica(*args: Any, **kwargs: Any) -> Any:
+        token = _replacements.set(own)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _replacements.reset(token)
+
+    return on_replica
+
+
+def _field(name: str) -> property:
+    """Return a property for what instances hold in their own `__dict__`."""
+
+    def getter(self: Any) -> Any:
+        try:
+            return vars(self)[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def setter(self: Any, value: Any) -> None:
+        vars(self)[name] = value
+
+    return property(getter, setter)

@@ -1,0 +1,184 @@
+"""The list of internals: complete, true of the installed versions, and printed by `make compat`."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import loopwright
+from loopwright.compat import __main__ as printed
+from loopwright.compat import registry
+from loopwright.compat.internals import INTERNALS
+
+PACKAGE = Path(loopwright.__file__).parent
+COMPAT = PACKAGE / "compat"
+TEXTS = ("error_messages", "runtime_errors", "messages", "out_of_memory", "quiet_start")
+PYTHON = {("os", "_exit"), ("sys", "_getframe")}
+NAMED_TUPLE = "_fields"
+
+
+def syntax(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__") and name != NAMED_TUPLE
+
+
+def own_names(tree: ast.Module) -> set[str]:
+    """Private names that a module gives to its own objects."""
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            own |= {node.attr} if node.value.id in ("self", "cls") else set()
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            own.add(node.target.id)
+    return own
+
+
+def foreign_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
+    """Private names on objects of others: `x._name`, `getattr(x, "_name")`, private modules."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=holder), attr=name) if (
+                holder in ("self", "cls") or (holder, name) in PYTHON
+            ):
+                pass
+            case ast.Attribute(attr="__internal__"):
+                yield "__internal__"
+            case ast.Attribute(attr=name) if is_private(name) and name not in own:
+                yield name
+            case ast.Call(
+                func=ast.Name(id="getattr" | "hasattr" | "setattr" | "delattr"),
+                args=[_, ast.Constant(value=str(name)), *_],
+            ) if is_private(name) and name not in own:
+                yield name
+            case ast.ImportFrom(module=str(name)) if name.startswith(
+                ("keras.src", "tensorflow.python")
+            ):
+                yield name
+            case ast.Import(names=names):
+                modules = (alias.name for alias in names)
+                yield from (m for m in modules if m.startswith(("keras.src", "tensorflow.python")))
+
+
+def matched_messages(tree: ast.AST) -> Iterator[str]:
+    """Regular expressions and literals that are looked for in the text of an error."""
+
+    def is_text(node: ast.AST) -> bool:
+        return isinstance(node, ast.Call) and ast.unparse(node).startswith(("str(error", "str(e)"))
+
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="search" | "match" | "fullmatch"), args=args) if (
+                any(map(is_text, args))
+            ):
+                yield ast.unparse(node)
+            case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[text]) if is_text(text):
+                yield ast.unparse(node)
+
+
+def outside() -> list[Path]:
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if COMPAT not in path.parents]
+
+
+def test_no_other_room_uses_a_private_name_of_keras_or_tensorflow():
+    found = {}
+    for path in outside():
+        tree = syntax(path)
+        names = list(foreign_names(tree, own_names(tree)))
+        if names:
+            found[str(path.relative_to(PACKAGE))] = names
+    assert found == {}
+
+
+def test_no_other_room_matches_on_the_text_of_an_error():
+    found = {str(path): list(matched_messages(syntax(path))) for path in outside()}
+    assert {path: texts for path, texts in found.items() if texts} == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "model._loss_tracker",
+        "getattr(model, '_loss_tracker', None)",
+        "from keras.src import losses",
+        "import tensorflow.python.ops",
+        "tf.__internal__.FuncGraph",
+    ],
+)
+def test_a_private_name_would_be_found(code: str):
+    assert list(foreign_names(ast.parse(code), set()))
+
+
+def test_a_matched_message_would_be_found():
+    assert list(matched_messages(ast.parse("re.search('x', str(error))")))
+    assert list(matched_messages(ast.parse("'gone' in str(error)")))
+
+
+def test_every_function_that_touches_an_internal_is_in_the_list():
+    listed = set(registry.BY_FUNCTION)
+    missing = []
+    for path in sorted(COMPAT.glob("*.py")):
+        tree = syntax(path)
+        own = own_names(tree) - {"_call_flat"}
+        for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+            name = f"{path.stem}.{function.name}"
+            patches = "replaced(" in ast.unparse(function) and path.stem != "patches"
+            if (patches or list(foreign_names(function, own))) and name not in listed:
+                missing.append(name)
+    assert missing == ["tensorflow_internals._autograph_api"]  # of autograph, which is listed
+
+
+def test_every_entry_is_of_a_function_that_exists():
+    for internal in INTERNALS:
+        module, name = internal.used_by.split(".")
+        body = syntax(COMPAT / f"{module}.py").body
+        assert name in [node.name for node in body if isinstance(node, ast.FunctionDef)]
+        assert (
+            internal.names
+            or module in TEXTS
+            or name
+            in (
+                "holds_failure",
+                "without_keras_warnings",
+            )
+        )
+    assert len(registry.BY_FUNCTION) == len(INTERNALS)
+
+
+@pytest.mark.parametrize("internal", INTERNALS, ids=lambda internal: internal.used_by)
+def test_the_installed_versions_have_what_is_in_the_list(internal):
+    assert registry.missing(internal) == []
+
+
+def test_the_list_is_printed_with_what_is_there(capsys: pytest.CaptureFixture[str]):
+    assert printed.main() == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Internals of TensorFlow ")
+    assert max(map(len, text.splitlines())) <= 100
+    assert (
+        """
+keras_optimizers.trained_by
+  uses      present keras.optimizers.Optimizer._trainable_variables
+  why       name the variables of an optimizer by those that it trains
+  if moved  fails: no task with an optimizer can be trained
+"""
+        in text
+    )
+    assert text.endswith("0 of them moved, 0 without a fallback\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("_trainable_variables", 1), ("_accumulated_gradients", 0)]
+)
+def test_only_what_has_no_fallback_is_a_failure(
+    name: str, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    is_present = registry.is_present
+    monkeypatch.setattr(
+        registry, "is_present", lambda each: not each.endswith(f".{name}") and is_present(each)
+    )
+    assert printed.main() == code
+    assert f"moved   keras.optimizers.Optimizer.{name}" in capsys.readouterr().out
