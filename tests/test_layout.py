@@ -354,6 +354,12 @@ def test_an_exception_for_a_long_module_is_needed_and_has_a_reason(path: str):
     assert len((PACKAGE / path).read_text().splitlines()) > MOST_LINES
 
 
+@pytest.mark.parametrize("module", MODULES, ids=path_of)
+def test_a_module_says_its_idea_in_a_line(module: Path):
+    first = (ast.get_docstring(syntax(module)) or "").partition("\n")[0]
+    assert 0 < len(first) < 90
+
+
 def test_no_module_has_a_name_that_says_nothing():
     said_nothing = {"utils", "util", "base", "helpers", "helper", "common", "misc"}
     names = {path.stem.strip("_") for path in PACKAGE.rglob("*") if path.suffix in {"", ".py"}}

@@ -1,4 +1,4 @@
-"""Checkpoints of a run on disk: complete or missing, at whatever moment the process is killed.
+"""Checkpoints of a run on disk: complete or absent, whenever the process is killed.
 
 Never decides when to save, and touches files only through `disk`. `store`, `local_backend`,
 `manifest`, `retention`, `lock` and `inspection` import no TensorFlow. Another place for

@@ -1,4 +1,4 @@
-"""Checkpoints as directories: a kill at any moment leaves complete ones, and only these are found.
+"""Checkpoints as local directories: a kill at any moment leaves only complete ones.
 
 Next to `step-00001200` there can be
     step-00001200.tmp-<id>      being written or deleted: `clean` deletes it

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: verified when they are read, kept by rules, wherever they are stored.
+"""The checkpoints of a run, on any backend: verified when read, kept by rules.
 
     store = Store(run_dir / "checkpoints")
     store.write(1200, {"epoch": 3}, write_files)      # durable when it returns

@@ -1,4 +1,4 @@
-"""Print the internals of Keras and TensorFlow that Loopwright uses, and whether they are there.
+"""Print which internals of Keras and TensorFlow are used, and whether they exist.
 
 python -m loopwright.compat
 """

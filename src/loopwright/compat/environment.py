@@ -1,4 +1,4 @@
-"""What a run's bits depend on besides its code: versions, threads, compiler settings, machine."""
+"""What a run's bits depend on besides its code: versions, threads, settings, machine."""
 
 import os
 import platform

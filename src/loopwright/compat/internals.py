@@ -1,4 +1,4 @@
-"""The internals of Keras and TensorFlow that Loopwright uses: what, why, and what if they move."""
+"""The internals of Keras and TensorFlow in use: what, why, and what if they move."""
 
 from dataclasses import dataclass
 from typing import Literal

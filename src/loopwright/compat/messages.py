@@ -1,4 +1,4 @@
-"""Short texts in messages of TensorFlow that decide what Loopwright does. Imports no TensorFlow."""
+"""Texts in messages of TensorFlow that Loopwright acts on. Imports no TensorFlow."""
 
 import os
 import re

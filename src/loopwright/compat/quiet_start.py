@@ -1,4 +1,4 @@
-"""Import TensorFlow without the lines that its libraries print at every start (decision 0017)."""
+"""Import TensorFlow without the lines that its libraries print (decision 0017)."""
 
 import contextlib
 import faulthandler

@@ -1,4 +1,4 @@
-"""Which internals of Keras and TensorFlow the installed versions have, and a word if one is gone.
+"""Which internals of Keras and TensorFlow are installed, and a warning if one is gone.
 
 Imports neither library before it is asked.
 """

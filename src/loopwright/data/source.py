@@ -1,4 +1,4 @@
-"""The contract of every kind of data: a feed for training, a feed for one pass over the data."""
+"""The contract of every kind of data: a feed for training, and one for a single pass."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

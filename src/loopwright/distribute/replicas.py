@@ -1,4 +1,4 @@
-"""Replicas: splitting batches, reducing values, and restoring state on more or fewer replicas.
+"""Replicas: split batches, reduce values, restore state on more or fewer of them.
 
 Metrics, seeds and the statistics of batch norm have one variable for each replica of all workers:
 `accuracy.total.replicas[1]`.

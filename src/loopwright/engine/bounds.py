@@ -1,4 +1,4 @@
-"""Bounds that TensorFlow's kernels check and XLA's do not, checked inside the compiled loop.
+"""Bounds that TensorFlow's kernels check and XLA's do not, checked inside the loop.
 
 Under XLA a label outside the classes gives NaN, an index out of range reads another row, and
 assertions are removed. If a step runs under XLA, its trace is searched for these operations, and

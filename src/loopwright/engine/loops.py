@@ -1,4 +1,4 @@
-"""Loops around a step, as graphs: over arrays on the device, chunks, an iterator, or no data."""
+"""Loops around a step, as graphs: over resident arrays, chunks, an iterator, or no data."""
 
 import contextlib
 import math
@@ -18,7 +18,7 @@ from loopwright.plans.plan import Plan
 
 @final
 class Loops:
-    """The loops of one plan around one step; `outputs` are the specs of what the step gives.
+    """The loops of one plan around one step; `outputs` are the specs of its outputs.
 
     Beside the outputs they give the marks of `watch` and `bounds`: which steps were not finite, and
     which broke a bound; and the table of `recorder`: a row for each step, or nothing.
@@ -59,7 +59,7 @@ class Loops:
         return outputs, (is_finite, broken)
 
     def added(self, before: Any, outputs: Any) -> Any:
-        """What counts after these outputs: sums, or the last ones."""
+        """Return the totals after these outputs: sums, or the last ones."""
         if before is None or self._step.reports_last:
             return outputs
         return tf.nest.map_structure(lambda a, b: a + b, before, outputs)
@@ -150,7 +150,7 @@ class Loops:
     ) -> Any:
         run = run or (self.one if self._plan.loop == "fused" else self._compiled)
         # A while on tensors: the bounds of a tf.range would be constants to XLA, and every new
-        # number of steps would be compiled anew.
+        # number of steps would be compiled again.
         done, ran = tf.while_loop(
             lambda done, _: done < steps,
             lambda done, before: (done + 1, self._advanced(run, batch(done), done, before)),
@@ -198,7 +198,7 @@ class Loops:
 
 
 def next_optional(iterator: Any, end: str) -> Any:
-    """The next batch, or none; an epoch of unknown length carries its end in its elements."""
+    """Return the next batch, or none; elements mark the end of an epoch of unknown length."""
     return iterator.get_next() if end == "marked" else iterator.get_next_as_optional()
 
 
@@ -216,7 +216,7 @@ _MOST_BYTES = 4 * 2**20
 
 
 def room(batch_spec: Any, size: int) -> int:
-    """How many batches of `size` examples a chunk has room for.
+    """Return how many batches of `size` examples fit into a chunk.
 
     >>> room(tf.TensorSpec([None, 8], tf.float32), size=32768)
     4

@@ -1,4 +1,4 @@
-"""Predictions over whole data sets, many batches in one call, without a trace left in the task."""
+"""Predictions over whole data sets, many batches in one call, leaving the task unchanged."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ class Predictor:
         self._fingerprint: Any = None
 
     def predict(self, data: Data, *, steps: int | None, plan: Plan) -> Any:
-        """The predictions for all of a data set, as NumPy arrays in the nest the step returns."""
+        """Return the predictions for a data set as NumPy arrays, in the step's structure."""
         parts: list[Any] = []
         feed: Feed | None = data.one_pass(steps=steps)
         title = f"{class_name(self._task)}.predict_step"
@@ -112,7 +112,7 @@ class _Traced:
 
     @property
     def graph(self) -> Any:
-        """What the step was traced into."""
+        """The graph of the step."""
         return self._step.graph
 
     def in_loops(self, feed: Feed) -> Iterator[Any]:
@@ -137,12 +137,12 @@ class _Traced:
 
 
 def _leaves(step: Any) -> list[Any]:
-    """What a traced step gives, as symbolic tensors."""
+    """Return the outputs of a traced step, as symbolic tensors."""
     return tf.nest.flatten(step.structured_outputs)
 
 
 def _fits_into_a_loop(leaf: Any) -> bool:
-    """Whether the trace promises what can be joined on the device: dense, its inner axes known."""
+    """Return whether outputs can be joined on the device: dense, with known inner axes."""
     if not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
         return False
     return leaf.shape[1:].is_fully_defined()
@@ -153,7 +153,7 @@ _Run = Callable[[int], tuple[int, Any]]
 
 
 def _in_calls(run: _Run) -> Iterator[list[np.ndarray]]:
-    """One call after the other until the data ends, each short enough for Ctrl-C to be heard."""
+    """Yield the results of calls until the data ends, each short enough for Ctrl-C."""
     pace, asked, ran = Pace(), 0, 0
     while ran == asked:
         began, asked = time.perf_counter(), pace.at_most_steps
@@ -185,7 +185,7 @@ def _over_resident(compiled: Any, resident: Resident) -> _Run:
         batches = min(steps, reader.batches_left)
         if not batches:
             return 0, None
-        # Tensors, not Python numbers: every new number would be traced anew.
+        # Tensors, not Python numbers: every new number would be traced again.
         begin = tf.constant(reader.index * resident.batch_size)
         _, leaves = compiled(resident.tensors, reader.order, begin, tf.constant(batches))
         reader.advance(batches)
@@ -224,7 +224,7 @@ def _over_stream(compiled: Any, feed: Feed) -> _Run:
 
 
 def _collected(leaves_at: Callable[[Any], Any], step: Any, steps: Any) -> Any:
-    """How many batches a loop ran until it had enough or the data ended, and all they gave.
+    """Return how many batches a loop ran until it had enough or the data ended, and its outputs.
 
     `leaves_at` says whether there was a batch, and gives predictions; for none, of no examples.
     """
@@ -254,7 +254,7 @@ def _collected(leaves_at: Callable[[Any], Any], step: Any, steps: Any) -> Any:
 def _whole(parts: tuple[Any, ...]) -> Any:
     """All predictions of one leaf, in an array of their own."""
     whole = _joined(tuple(map(_as_numpy, parts)))
-    # The only part may be a view of a tensor, which nobody can write to.
+    # The only part may be a read-only view of a tensor.
     is_view = len(parts) == 1 and isinstance(whole, np.ndarray)
     return whole.copy() if is_view else whole
 

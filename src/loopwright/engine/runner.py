@@ -42,13 +42,13 @@ _NOTHING_SEEN: _Looked = ([], None)
 @final
 @dataclass(frozen=True)
 class Ran:
-    """What became of some steps."""
+    """The result of some steps."""
 
     steps: int
     outputs: Any
     """Their totals, or the last ones."""
     not_finite: Sequence[int] = ()
-    """Which of them were not finite, counted from 0: those that were skipped, or else the first."""
+    """Which steps were not finite, counted from 0: those that were skipped, or the first."""
     columns: Any = None
     """The numbers of each step, if they are recorded; see `Recorder`."""
 
@@ -76,11 +76,11 @@ class StepRunner:
         self._graphs: list[Any] = []
         """Those that the loops were traced into."""
         self.first_not_finite = ""
-        """Where NaN or infinity began, if an eager step has found out."""
+        """Where NaN or infinity began, if an eager step found it."""
 
     @property
     def skips(self) -> bool:
-        """Whether steps that are not finite leave everything as it was."""
+        """Whether steps that are not finite change nothing."""
         return bool(self._finite.kept)
 
     def open(self, feed: Feed | None) -> AnyReader:
@@ -119,7 +119,7 @@ class StepRunner:
         return Ran(ran, total, not_finite, joined(columns) if columns else None)
 
     def prepare(self, reader: AnyReader) -> Callable[[], None]:
-        """Traces at once; the function it returns compiles, and may do so beside the training.
+        """Trace now; the function it returns compiles, also while training continues.
 
         It changes nothing. Not for an eager step, nor for one that runs call by call.
         """
@@ -140,7 +140,7 @@ class StepRunner:
         if self._plan.loop == "python":
             return self._run_in_python(reader, watch)
         if reader is None:
-            # Tensors, not Python numbers: every new number would be traced anew.
+            # Tensors, not Python numbers: every new number would be traced again.
             arguments = (tf.constant(steps),)
             _, outputs, marks, table = self._call(
                 "none", self._loops.without_data, arguments, watch
@@ -191,7 +191,7 @@ class StepRunner:
         return count, outputs, self._seen(marks, count), more, table
 
     def _pulled(self, reader: StreamReader, steps: int) -> tuple[int, Any, bool]:
-        """How many batches of one size, at most `steps`; their chunk; whether more may come."""
+        """Return how many batches of one size there are, their chunk, and if more may come."""
         spec = reader.batch_spec
         if not reader.sizes and reader.held is None:
             optional = next_optional(reader.iterator, reader.end)

@@ -24,7 +24,7 @@ from loopwright.task.task import Task
 
 @contextlib.contextmanager
 def undisturbed(task: Task, strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Puts back every variable that no optimizer trains: metrics, seeds, statistics."""
+    """Restore on exit every variable that no optimizer trains: metrics, seeds, statistics."""
     # A read is a copy-on-write view: cheap, and unchanged by what comes.
     kept = [
         (own, own.read_value())
@@ -50,7 +50,7 @@ def score(
     interrupted: Callable[[], bool] = lambda: False,
     on_batch: Callable[[int, Mapping[str, Any]], None] | None = None,
 ) -> dict[str, Any] | None:
-    """Runs the test step over all of a feed; means are weighted by examples. None: interrupted.
+    """Run the test step over a whole feed; means are weighted by examples. None: interrupted.
 
     `on_batch` is called after every batch, with its number and the scores so far.
     """
@@ -84,7 +84,7 @@ def score(
 
 
 def feed_after(feed: Feed, batches: int) -> Feed | None:
-    """What comes after a feed that ran out: None at the end, more if its shape changed."""
+    """Return the feed after one that ran out: None at the end, another if its shape changed."""
     failure = feed.failure()
     if failure is not None:
         raise failure
@@ -125,7 +125,7 @@ class Scorer:
         on_batch: Callable[[int, Mapping[str, Any]], None] | None = None,
         watch: Stopwatch | None = None,
     ) -> dict[str, Any] | None:
-        """The scores of a data set; None if all workers agreed to stop. See `validation.score`."""
+        """Return the scores on a data set; None if all workers agreed to stop."""
         return score(
             self._task,
             self._runner,
@@ -143,7 +143,7 @@ class Scorer:
         self._runner(data.one_pass(steps=steps))
 
     def _runner(self, feed: Feed) -> StepRunner:
-        # Scores are wanted of any data, whatever plan the training runs by.
+        # Any data can be scored, whatever plan the training runs by.
         terms = self._compiled.terms(feed)
         plan = self._selector.plan_in_force  # a trial is no reason to compile a test step
         plan = settled(nearest(Plan(plan.step, plan.loop), terms), terms)

@@ -1,4 +1,4 @@
-"""Recording: the numbers of every single step of a compiled loop, for callbacks that log them.
+"""Records of each step of a compiled loop, for callbacks that log every step.
 
 The loop writes one row per step into a table; control does not return to Python between steps.
 Nothing is recorded unless a callback asks for it.

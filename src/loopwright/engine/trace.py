@@ -1,4 +1,4 @@
-"""Constants a step once without running it, so that everything it needs exists and guards see it.
+"""Trace a step once without running it: its variables exist then, and guards see it.
 
 Keras then creates what it creates lazily (unbuilt models, optimizer slots, metrics), at its
 initial value.

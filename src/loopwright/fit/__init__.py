@@ -1,4 +1,4 @@
-"""Fit: one call of `fit`, begun, resumed, skipped or rolled back; a moment taken and put back.
+"""Fit: one call of `fit`, begun, resumed, skipped or rolled back.
 
 Puts the rooms below together; only the trainer calls it. Never runs a step or writes a file by
 itself.

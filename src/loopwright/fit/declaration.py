@@ -1,4 +1,4 @@
-"""Declaration: what a program asks of a run, as JSON that is the same each time the program starts.
+"""What a program asks of a run, as JSON that is the same each time it starts.
 
 The learning rate is the one that the program set, not the one that training made of it: of each
 optimizer it is remembered what training left, so that only a value set since then counts.

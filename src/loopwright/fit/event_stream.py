@@ -1,4 +1,4 @@
-"""The events of one call of `fit`, as the caller reads them: a loop can be left at any event."""
+"""The events of one call of `fit`, as the caller reads them, and may stop reading."""
 
 import contextlib
 import gc

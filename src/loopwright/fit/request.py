@@ -28,7 +28,7 @@ _WRITING = (
 
 @dataclass(frozen=True)
 class FitRequest:
-    """What `fit` was asked for, and who is told of it."""
+    """What one call of `fit` is asked for, and the sinks that are told."""
 
     data: Data | None
     sets: Mapping[str, Data]

@@ -1,4 +1,4 @@
-"""What a step called and returned: unused losses, swapped arguments, counts, unsavable layers."""
+"""What a step called and returned: unused losses, swapped arguments, unsavable layers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Labels and predictions that do not fit their loss or metric: logits, one-hot, class numbers."""
+"""Labels and predictions that do not fit their loss or metric: logits, one-hot, classes."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a step computes: nothing from its batch, numbers from strings, `(n,)` against `(n, 1)`."""
+"""What a step computes: nothing from its batch, strings as numbers, `(n,)` with `(n, 1)`."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Python statements of a step that have an effect outside of it: they run once, while tracing."""
+"""Python statements of a step with an effect outside of it: they run once, while tracing."""
 
 import ast
 from collections.abc import Callable, Iterable, Iterator

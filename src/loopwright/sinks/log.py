@@ -1,4 +1,4 @@
-"""Progress as lines of a log: one per epoch, plus plans, notes, skipped batches and the end."""
+"""Progress as lines of a log: one per epoch, plus plans, notes, skipped batches, the end."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""From gradients to updated variables: scale, weigh, reduce, transform, accumulate, clip, apply."""
+"""From gradients to updates: scale, weigh, reduce, transform, accumulate, clip, apply."""
 
 import contextlib
 from collections.abc import Callable, Sequence
