@@ -120,7 +120,7 @@ def killed_and_verified(place: Path) -> None:
 
 
 def launched(place: Path) -> None:
-    """Two workers, of which one is killed; all start again, and go on."""
+    """Two workers; one is killed, all restart and resume."""
     saved, killed = place / "runs" / "digits" / "checkpoints", list[int]()
 
     def kill_a_worker(process: "subprocess.Popen[bytes]") -> None:
@@ -132,7 +132,7 @@ def launched(place: Path) -> None:
     terminal = Terminal(place, columns=128)
     train = "train digits fit.epochs=6 'fit.save_every=1 epoch'"
     terminal.run(f"loopwright launch --workers 2 --restarts 3 -- {train}", kill_a_worker)
-    terminal.save("launched", "two workers; one is killed, all start again and go on")
+    terminal.save("launched", "two workers; one is killed, all restart and resume")
 
 
 def main() -> None:
