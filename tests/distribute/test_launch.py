@@ -82,7 +82,7 @@ def test_workers_that_are_killed_at_random_end_with_the_same_bits(tmp_path: Path
         os.kill(chance.choice(sorted(workers_of(process))), signal.SIGKILL)
     said, _ = process.communicate(timeout=600)
     assert process.returncode == 0, said[-3000:]
-    assert said.count("all start again") == kills
+    assert said.count("restarting all workers") == kills
     is_same = bits(tmp_path / "killed") == bits(tmp_path / "whole")
     record("one of two workers killed, restarted by launch", tried=kills, held=kills * is_same)
     assert is_same
