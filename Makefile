@@ -25,7 +25,7 @@ train: $(STAMP)  ## train the digits recipe: checkpoints, TensorBoard, report, e
 	$(BIN)/loopwright train digits export=saved_model $(ARGS)
 
 test: $(STAMP)  ## run the tests to pass before a push: one path through every promise
-	$(PYTEST) --numprocesses auto --dist loadfile -m "not thorough" $(ARGS)
+	$(PYTEST) --numprocesses auto --dist loadfile -m "not thorough" --hypothesis-profile quick $(ARGS)
 
 test-all: $(STAMP)  ## run every test, docstring example and documentation fence
 	$(PYTEST) --numprocesses auto --dist loadfile $(ARGS)

@@ -19,6 +19,10 @@ import pytest
 # The machine may be busy: how long an example takes says nothing about it.
 hypothesis.settings.register_profile("loopwright", deadline=None, database=None)
 hypothesis.settings.load_profile("loopwright")
+# `make test` tries fewer examples of each property; `make test-all` the usual hundred.
+hypothesis.settings.register_profile(
+    "quick", parent=hypothesis.settings.get_profile("loopwright"), max_examples=40
+)
 
 
 @dataclass(frozen=True)
