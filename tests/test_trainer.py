@@ -472,7 +472,7 @@ def test_a_step_that_takes_a_batch_is_not_run_without_data():
 
 
 def test_labels_without_inputs_are_refused():
-    with pytest.raises(lw.DataError, match="but no inputs") as caught:
+    with pytest.raises(lw.DataError, match="passed without inputs") as caught:
         eager().fit(None, np.zeros(3), until="5 steps", verbose=0)
     assert_explains(caught.value)
 

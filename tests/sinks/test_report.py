@@ -208,13 +208,16 @@ def test_a_long_journal_takes_less_time_than_parsing_it_and_the_page_says_what_i
     (tmp_path / "metrics.jsonl").write_text(
         text + '{"event": "finished", "step": 7, "seconds": 1}\n'
     )
-    started = time.process_time()
-    for each in text.splitlines():
-        json.loads(each)
-    parsing = time.process_time() - started
-    started = time.process_time()
-    page = report.render(tmp_path)
-    assert time.process_time() - started < parsing
+    parsing, rendering, page = list[float](), list[float](), ""
+    for _ in range(3):  # interleaved, best of three: a busy machine slows either of them
+        started = time.process_time()
+        for each in text.splitlines():
+            json.loads(each)
+        parsing.append(time.process_time() - started)
+        started = time.process_time()
+        page = report.render(tmp_path)
+        rendering.append(time.process_time() - started)
+    assert min(rendering) < min(parsing)
     assert "The curves show 1 of every 8 of the 60,000 epochs." in page
     points = lines_of(page)["loss"]["train"]
     assert 400 <= len(points) <= 800
