@@ -150,8 +150,9 @@ def main() -> None:
         for row in rows():
             found: dict[str, list[float]] = {name: [] for name in contenders}
             for number in range(arguments.rounds + 1):
-                for name, contender in contenders.items():
-                    rate = contender.rate(row)
+                order = list(contenders)
+                for name in order[number % 3 :] + order[: number % 3]:
+                    rate = contenders[name].rate(row)
                     if number:  # the first round compiles
                         found[name].append(rate)
             ratios = [b / a for a, b in zip(found["old"], found["new"], strict=True)]

@@ -72,6 +72,8 @@ class EventStream:
         self._leave(on_purpose=False)
 
     def __del__(self) -> None:
+        if inspect.getgeneratorstate(self._events) != inspect.GEN_SUSPENDED:
+            return  # it was read to its end: looking for tracebacks takes a tenth of a second
         frame = sys._getframe(1)
         self._leave(on_purpose=_identity(frame) == self._loop and not _is_raising(frame))
 
