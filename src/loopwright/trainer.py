@@ -186,7 +186,7 @@ class Trainer:
 
     @shortens_tracebacks
     @takes(FitOptions, verbose=0)
-    def events(self, options: FitOptions) -> Iterator[Event]:
+    def events(self, options: FitOptions) -> EventStream:
         """Train like `fit`, yielding one event at a time: to stop, stop iterating.
 
         `break` finishes this call of `fit`; an exception in the loop does not: the next call

@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from loopwright import step_warnings
@@ -222,18 +222,11 @@ class Leg:
     def _check_data(self) -> None:
         parts, request = self.parts, self.request
         spec = None if self.feed is None else self.feed.batch_spec
-
-        def graph() -> Any:
-            # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
-            is_eager = parts.selector.plan.step == "eager"
-            return None if is_eager else parts.compiled.built("train_step", spec).graph
-
         conditions = arrays.Conditions(
             parts.task,
             shuffle=request.shuffle,
             nan_ends_the_run=parts.on_nan == "raise" and not self.bridge.looks_for_nan,
-            graph=graph,
-            undisturbed=lambda: undisturbed(parts.task, parts.strategy),
+            step=_TracedStep(parts, spec),
         )
         with step_warnings.silenced(parts.compiled.silenced):
             arrays.check(request.data, request.sets, conditions)
@@ -301,6 +294,23 @@ class Leg:
     def _last_images(self, finished: Finished) -> Sequence[Event]:
         is_end = finished.reason in ("complete", "stopped")
         return self._observer.images(finished.step) if self._observer and is_end else []
+
+
+@final
+@dataclass(frozen=True)
+class _TracedStep:
+    """The train step, as guards of its data see it."""
+
+    parts: Parts
+    batch_spec: Any
+
+    def graph(self) -> Any:
+        # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
+        is_eager = self.parts.selector.plan.step == "eager"
+        return None if is_eager else self.parts.compiled.built("train_step", self.batch_spec).graph
+
+    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        return undisturbed(self.parts.task, self.parts.strategy)
 
 
 def _restarted_steps(snapshot: Snapshot | None, steps_per_epoch: int | None) -> int:

@@ -2,10 +2,10 @@
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import keras
 import numpy as np
@@ -88,6 +88,18 @@ ENOUGH_ORDERED = 48
 DEFAULT_BATCH = 32
 
 
+class TracedStep(Protocol):
+    """The step that the examples are for."""
+
+    def graph(self) -> Any:
+        """Return its operations as a `GraphDef`; None if it was not traced."""
+        ...
+
+    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        """Restore on exit what calling a model may change."""
+        ...
+
+
 @final
 @dataclass(frozen=True)
 class Conditions:
@@ -96,10 +108,7 @@ class Conditions:
     task: Task
     shuffle: bool
     nan_ends_the_run: bool
-    graph: Callable[[], Any]
-    """Returns the operations of the step as a `GraphDef`; None if it was not traced."""
-    undisturbed: Callable[[], contextlib.AbstractContextManager[None]]
-    """Restores what calling a model may change."""
+    step: TracedStep
 
 
 @final
@@ -312,7 +321,7 @@ def _not_finite(examples: Examples) -> Iterator[Finding]:
 def _comes_out(model: keras.Model, seen: Sample, rows: np.ndarray, conditions: Conditions) -> bool:
     """Return whether the model's predictions for these examples are not finite either."""
     inputs = tf.nest.map_structure(lambda leaf: tf.gather(leaf, rows), seen.inputs)
-    with contextlib.suppress(Exception), conditions.undisturbed():
+    with contextlib.suppress(Exception), conditions.step.undisturbed():
         outputs = tf.nest.flatten(model(inputs, training=False))
         return not all(bool(tf.reduce_all(tf.math.is_finite(one))) for one in outputs)
     return False  # the first step shows what it objects to
@@ -360,7 +369,7 @@ def _unscaled_images(examples: Examples) -> Iterator[Finding]:
     for index, (name, leaf) in enumerate(numbers(inputs, "x")):
         if not _is_pixels(leaf) or not is_dense(inputs):
             continue
-        graph = conditions.graph()
+        graph = conditions.step.graph()
         if graph is None or _has_normalization(conditions.task):
             return
         if _is_unscaled(graph, index):
