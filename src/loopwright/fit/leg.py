@@ -1,6 +1,7 @@
 """One call of `fit`: its data, its schedule, its steps and who is told, put together."""
 
 import contextlib
+import functools
 import inspect
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from loopwright.data.reader import NOTHING_READ, Read
 from loopwright.data.source import Epochs, Feed
 from loopwright.distribute.team import Agreement
 from loopwright.engine.scorer import undisturbed
+from loopwright.engine.step_cost import slow_step
 from loopwright.engine.stepper import Stepper
 from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
@@ -30,9 +32,9 @@ from loopwright.fit.leg_loop import (
 from loopwright.fit.observer import Observer
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
-from loopwright.fit.slow_parts import slow_part
 from loopwright.guards import arrays
 from loopwright.guards.learning import LearningWatch
+from loopwright.loop import verdict
 from loopwright.loop.clock import Pace, Stopwatch
 from loopwright.loop.schedule import Every, Place, Schedule
 from loopwright.loop.signals import Signals
@@ -247,17 +249,7 @@ class Leg:
         self.parts.selector.end()
         # Of this start: a resumed run has seconds before it that were not measured here.
         spent = self.watch.whole(seconds + self._seconds_to_build)
-        advice = slow_part(
-            spent,
-            finished.step - first_step,
-            self.parts,
-            self.request,
-            self.feed,
-            self.stepper,
-            self._validation,
-            self.bridge,
-            self.watch,
-        )
+        advice = self._slow_part(spent, finished.step - first_step)
         whole = finished.seconds + self._seconds_to_build
         numbers = self.history.history
         finished = replace(finished, seconds=whole, spent=spent, advice=advice, history=numbers)
@@ -273,6 +265,31 @@ class Leg:
         self.feed = None
         self.stepper.close()
         return finished, images
+
+    def _slow_part(self, spent: Mapping[str, float], steps: int) -> str:
+        """Return a sentence about the slowest part of this start; empty if none stands out."""
+        if not steps:
+            return ""
+        feed, request, watch = self.feed, self.request, self.watch
+        is_data_slower = spent["data wait"] > spent["step"]
+        bottleneck = functools.partial(feed.bottleneck, is_data_slower) if feed is not None else str
+        built, plan = self.parts.compiled.trains_built(), self.parts.selector.plan
+        examples, seconds = self.stepper.examples_per_batch(), spent["step"] / steps
+        waits = 2 * self._validation.waited_seconds > spent["validation"]
+        validate_every, save_every = request.validate_every, request.save_every
+        causes = {
+            "data wait": lambda: verdict.slow_data(steps, spent, bottleneck()),
+            "step": lambda: slow_step(plan, built[-1] if built else None, examples, seconds),
+            "validation": lambda: verdict.slow_validation(spent, validate_every, waits=waits),
+            "checkpoint": lambda: verdict.slow_saving(save_every, watch.times["checkpoint"]),
+            "callbacks": lambda: verdict.slow_callbacks(watch.largest("callbacks")),
+            "logging": lambda: verdict.slow_logging(watch.largest("logging")),
+            "caller": lambda: ": do less for each event",
+            "tuning": lambda: verdict.slow_tuning(repr(plan)),
+            "compile": lambda: verdict.slow_compiling(len(built), is_xla=plan.step == "xla"),
+            "Python": lambda: verdict.slow_python(self.bridge.called_each_step),
+        }
+        return verdict.verdict(spent, causes)
 
     def _made_observer(self) -> Observer:
         parts, request = self.parts, self.request
