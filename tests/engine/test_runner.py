@@ -368,7 +368,7 @@ class GeneratesTwice:
         ("fused", "generator", "Python makes them one by one", "plan='xla'"),
         (Plan("graph", "graph", "chunk"), "generator", "stacked from dense", "plan='graph'"),
         (Plan("graph", "graph", "chunk"), "ragged", "stacked from dense", "plan='graph'"),
-        (Plan("graph", "graph", "resident"), "stream", "only arrays can lie", "plan='graph'"),
+        (Plan("graph", "graph", "resident"), "stream", "only arrays can be kept", "plan='graph'"),
         ("xla", "strings", "dense numbers only", "plan='graph'"),
         ("fused", "ragged", "dense numbers only", "plan='graph'"),
     ],
