@@ -181,7 +181,7 @@ def test_a_run_whose_file_was_made_anew_goes_on_with_the_same_bits(
 
     run_dir = tmp_path / "run"
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*are set aside")
+        warnings.filterwarnings("ignore", ".*were set aside")
         assert files[1] in refusal(lambda: fit(run_dir))
     assert list((tmp_path / "run/checkpoints").glob("step-*"))
     write(Path(files[1]))

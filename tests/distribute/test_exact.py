@@ -132,7 +132,7 @@ def test_a_run_of_two_workers_goes_on_with_one_and_says_since_when_bits_may_diff
     given = (str(tmp_path / "run"), "arrays")
     ended(Workers(tmp_path / "two", 2, train_exactly, *given, 0, signal.SIGUSR1, 14), 143)
     (log,) = ended(Workers(tmp_path / "one", 1, train_exactly, *given))
-    assert "replicas: 2 then, 1 now): this run goes on, and is bit-exact until step 14" in log
+    assert "replicas: 2 then, 1 now): this run continues, and is bit-exact until step 14" in log
     assert bits(tmp_path / "run")["step"] == b"39"
 
 
