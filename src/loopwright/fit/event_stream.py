@@ -38,8 +38,8 @@ class EventStream:
         return self
 
     def __next__(self) -> Event:
-        # Without a variable for it: a frame that refers to itself would keep the stream alive.
         is_held = sys.getrefcount(self) > _REFERENCES_OF_A_LOOP
+        # Without a variable for the frame: one that refers to itself would keep the stream alive.
         self._loop = None if is_held else _identity(sys._getframe(1))
         try:
             return next(self._events)

@@ -165,23 +165,6 @@ class Leg:
             finished, images = self._end(finished, sinks, seconds, first_step)
         yield from (*images, finished)
 
-    def _trained(
-        self, place: Place, scores: Metrics, checkpoints: Checkpoints
-    ) -> Iterator[Happened]:
-        self.agreement.meet()
-        return train(
-            self.schedule,
-            LegSteps(self.stepper, self.bridge, self.parts.selector, self.agreement),
-            LegStops(self._validation, self.bridge, self.agreement, checkpoints),
-            place=place,
-            scores=scores,
-            first_step=self.first_step,
-            pace=Pace(limit=self.bridge.steps_left),
-        )
-
-    def _notes(self, step: int) -> list[Noted]:
-        return [*self.bridge.notes(step), *(Noted(step, text) for text in self.notes)]
-
     def read_again(self, after: Read) -> None:
         """Open the data again, as if what is in `after` had been read."""
         self.feed, _ = self._feed(after)
@@ -206,6 +189,23 @@ class Leg:
         except NotFiniteError:
             return False
         return True
+
+    def _trained(
+        self, place: Place, scores: Metrics, checkpoints: Checkpoints
+    ) -> Iterator[Happened]:
+        self.agreement.meet()
+        return train(
+            self.schedule,
+            LegSteps(self.stepper, self.bridge, self.parts.selector, self.agreement),
+            LegStops(self._validation, self.bridge, self.agreement, checkpoints),
+            place=place,
+            scores=scores,
+            first_step=self.first_step,
+            pace=Pace(limit=self.bridge.steps_left),
+        )
+
+    def _notes(self, step: int) -> list[Noted]:
+        return [*self.bridge.notes(step), *(Noted(step, text) for text in self.notes)]
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:
         request = self.request
