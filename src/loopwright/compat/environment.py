@@ -12,11 +12,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from loopwright.compat import process
+from loopwright.plans import settings
+
 _NO_PROGRAMS = (
     *("--no-optional-locks", "-c", "core.fsmonitor=false"),
     *("-c", "core.hooksPath=/dev/null"),
 )
-_SETTINGS = ("XLA_FLAGS", "TF_XLA_FLAGS", "TF_ENABLE_ONEDNN_OPTS")
 
 
 def environment() -> dict[str, Any]:
@@ -31,8 +33,36 @@ def environment() -> dict[str, Any]:
         "devices": [device.device_type for device in tf.config.list_physical_devices()],
         "intra-op threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "inter-op threads": tf.config.threading.get_inter_op_parallelism_threads(),
-        **{name: os.environ.get(name) for name in _SETTINGS},
+        **_in_words(process.current()),
     }
+
+
+def _in_words(found: settings.Settings) -> dict[str, Any]:
+    """Return settings by their meaning: a variable that only names a file changes no bits."""
+    return {
+        "oneDNN": "on" if found.onednn else "off",
+        "XLA flags": " ".join(found.xla_flags) or None,
+        **{variable: getattr(found, name) or None for name, variable in settings.THREADS.items()},
+    }
+
+
+def _by_meaning(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded environment; earlier versions recorded variables as they were set."""
+    raw = {
+        name: recorded[name]
+        for name in (settings.ONEDNN, *settings.XLA_FLAGS)
+        if recorded.get(name)
+    }
+    rest = {
+        name: v
+        for name, v in recorded.items()
+        if name not in (settings.ONEDNN, *settings.XLA_FLAGS)
+    }
+    if "oneDNN" in recorded or settings.ONEDNN not in recorded:
+        return rest
+    asked = settings.onednn_asked(raw)
+    onednn = settings.onednn_by_default(process.cpu_flags()) if asked is None else asked
+    return rest | _in_words(settings.from_environment(raw, onednn=onednn))
 
 
 def about(run_dir: Path | None = None) -> dict[str, Any]:
@@ -80,6 +110,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     >>> changes({"cores": 4, "keras": "3.15.1"}, {"cores": 2, "keras": "3.15.1"})
     ['cores: 4 then, 2 now']
     """
+    before, now = _by_meaning(before), _by_meaning(now)
     names = sorted({*before, *now})
     return [
         f"{name}: {before.get(name)} then, {now.get(name)} now"

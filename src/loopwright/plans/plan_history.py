@@ -16,7 +16,9 @@ from typing import Any, Protocol, final
 
 from loopwright import disk
 from loopwright.errors import ConfigurationError, message
+from loopwright.plans import settings
 from loopwright.plans.plan import Plan
+from loopwright.plans.settings import Settings
 
 _FORMAT = 1
 
@@ -29,6 +31,14 @@ class PlanChange:
     plan: Plan
     is_trial: bool = False
     """Whether the plan was only being measured against the plan in force."""
+
+
+@dataclass(frozen=True)
+class SettingsChange:
+    """The steps after `step` ran in a process with these settings."""
+
+    step: int
+    settings: Settings
 
 
 class Pilot(Protocol):
@@ -81,6 +91,8 @@ class PlanHistory:
     """What was chosen for each kind of step: a resumed run follows it."""
     measured: tuple[str, ...] = ()
     """Kinds of step that the cache had no choice for: the run measures them, also when resumed."""
+    settings: tuple[SettingsChange, ...] = ()
+    """Which process settings ran which steps; empty in records of earlier versions."""
 
     @property
     def in_force(self) -> Plan | None:
@@ -116,6 +128,23 @@ class PlanHistory:
         """Return the history of a run that measures the plans for a kind of step itself."""
         return replace(self, measured=(*self.measured, identity))
 
+    def with_settings(self, step: int, found: Settings) -> "PlanHistory":
+        """Return the history with settings that the steps after `step` run by."""
+        kept = tuple(change for change in self.settings if change.step < step)
+        if kept and kept[-1].settings == found:
+            return self if len(kept) == len(self.settings) else replace(self, settings=kept)
+        return replace(self, settings=(*kept, SettingsChange(step, found)))
+
+    def settings_after(self, step: int) -> Settings | None:
+        """Return the settings that the step after `step` steps ran by; None if not recorded."""
+        known = [change.settings for change in self.settings if change.step <= step]
+        return known[-1] if known else None
+
+    def steps_to_settings_change(self, step: int) -> int | None:
+        """Return in how many steps the settings change; None if they do not."""
+        later = [change.step - step for change in self.settings if change.step > step]
+        return later[0] if later else None
+
     def at(self, step: int) -> tuple[Plan, int | None]:
         """Return the plan after `step` steps, and for how many steps; None: to the end."""
         later = [change.step for change in self.changes if change.step > step]
@@ -132,7 +161,10 @@ class PlanHistory:
 
     def until(self, step: int) -> "PlanHistory":
         """Return the history of the first `step` steps."""
-        return replace(self, changes=tuple(c for c in self.changes if c.step < step))
+        changes = tuple(c for c in self.changes if c.step < step)
+        return replace(
+            self, changes=changes, settings=tuple(c for c in self.settings if c.step < step)
+        )
 
     def content(self) -> dict[str, Any]:
         """Return the history as JSON values."""
@@ -148,6 +180,7 @@ class PlanHistory:
             "notes": list(self.notes),
             "choices": choices,
             "measured": list(self.measured),
+            "settings": [{"step": c.step, **c.settings.content()} for c in self.settings],
         }
 
     def text(self) -> str:
@@ -248,7 +281,15 @@ def parsed(content: Any) -> PlanHistory:
         for identity, choice in content["choices"].items()
     }
     measured = tuple(map(str, content.get("measured", ())))
-    return PlanHistory(changes, tuple(map(str, content["notes"])), choices, measured)
+    processes = tuple(
+        SettingsChange(int(each["step"]), settings.parsed(_without(each, "step")))
+        for each in content.get("settings", ())
+    )
+    return PlanHistory(changes, tuple(map(str, content["notes"])), choices, measured, processes)
+
+
+def _without(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key != name}
 
 
 # --- the memory of choices: the history of the run first, then the cache of this machine ---

@@ -1,0 +1,56 @@
+"""What TensorFlow read when this process imported it: oneDNN, and what else is fixed then."""
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+
+import tensorflow as tf
+
+from loopwright.plans import settings
+from loopwright.plans.settings import Settings
+
+_IS_ONEDNN_ON = "_ZN10tensorflow12IsMKLEnabledEv"
+_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_framework.2.dylib")
+
+
+def current() -> Settings:
+    """Return the settings of this process."""
+    return settings.from_environment(os.environ, onednn=onednn_is_on())
+
+
+@functools.cache
+def onednn_is_on() -> bool:
+    """Return whether TensorFlow runs oneDNN kernels in this process.
+
+    TensorFlow decides once, and has no public function that says how. Without its own answer, the
+    variable and the processor decide, as in TensorFlow's source.
+    """
+    for name in _LIBRARIES:
+        try:
+            library = ctypes.CDLL(str(Path(tf.__file__).parent / name))
+            answer = getattr(library, _IS_ONEDNN_ON)
+        except (OSError, AttributeError):
+            continue
+        answer.restype = ctypes.c_bool
+        return bool(answer())
+    asked = settings.onednn_asked(os.environ)
+    return settings.onednn_by_default(cpu_flags()) if asked is None else asked
+
+
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """Return the instruction sets of the processor, as Linux names them; none elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    named = (line.partition(":")[2].split() for line in lines if line.startswith("flags"))
+    return frozenset(next(named, ()))
+
+
+def onednn_may_help() -> bool:
+    """Return whether oneDNN is off only because TensorFlow left it off on this processor."""
+    has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    is_open = settings.onednn_asked(os.environ) is None
+    return is_open and not has_gpu and "avx2" in cpu_flags() and not onednn_is_on()

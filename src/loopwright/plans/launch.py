@@ -1,0 +1,103 @@
+"""How a process was launched: which variables Loopwright set, and if it may replace itself.
+
+`loopwright train`, `resume` and `run` set process settings before TensorFlow is imported, and mark
+the process. A marked process may replace itself once by `os.execve`, with other settings: the PID,
+the terminal and the arguments stay. Children inherit the variables, but not the mark of this PID.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from loopwright.plans.settings import Settings, onednn_asked
+
+MARK = "LOOPWRIGHT_LAUNCHED"
+
+
+@final
+@dataclass(frozen=True)
+class Launch:
+    """The mark of a process that Loopwright launched.
+
+    >>> Launch(process=7, key="ab", restarts=1, variables=("X",)).text()
+    '7 1 ab X'
+    """
+
+    process: int
+    key: str = "-"
+    """What was launched, to remember settings for its next start."""
+    restarts: int = 0
+    """How often the process has replaced itself."""
+    variables: tuple[str, ...] = ()
+    """What Loopwright has set; everything else was set by the user."""
+
+    def text(self) -> str:
+        """Return the value of the variable `MARK`."""
+        return " ".join(map(str, [self.process, self.restarts, self.key, *self.variables]))
+
+
+def read(environment: Mapping[str, str]) -> Launch | None:
+    """Return the mark in these variables, of this process or of one above it."""
+    process, restarts, key, *variables = environment.get(MARK, "").split() or ["", "", ""]
+    if not process.isdecimal() or not restarts.isdecimal():
+        return None
+    return Launch(int(process), key, int(restarts), tuple(variables))
+
+
+def own(environment: Mapping[str, str] = os.environ) -> Launch | None:
+    """Return the mark of this process; None if it was started in another way."""
+    found = read(environment)
+    return found if found is not None and found.process == os.getpid() else None
+
+
+def may_restart(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process may replace itself: launched by us, at most once per start."""
+    found = own(environment)
+    return found is not None and found.restarts == 0
+
+
+def unmarked(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables as the user has set them, without those of a Loopwright above."""
+    found = read(environment)
+    ours = set() if found is None else {MARK, *found.variables}
+    return {name: value for name, value in environment.items() if name not in ours}
+
+
+def marked(
+    environment: Mapping[str, str],
+    settings: Settings | None,
+    *,
+    key: str = "-",
+    restarts: int = 0,
+    process: int | None = None,
+) -> dict[str, str]:
+    """Return variables for a process that runs by these settings; None: as TensorFlow decides.
+
+    What the user has set is left as it is.
+    """
+    given = unmarked(environment)
+    ours = {} if settings is None or onednn_asked(given) is not None else settings.variables()
+    launched = Launch(process or os.getpid(), key, restarts, tuple(ours))
+    return {**given, **ours, MARK: launched.text()}
+
+
+def apply(environment: MutableMapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Give this process the variables, before TensorFlow is imported."""
+    for name in [name for name in environment if name not in wanted]:
+        del environment[name]
+    environment.update(wanted)
+
+
+def command() -> Sequence[str]:
+    """Return the command that started this process."""
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+def restart_variables(settings: Settings) -> dict[str, str]:
+    """Return the variables with which this process replaces itself."""
+    found = own()
+    key = "-" if found is None else found.key
+    restarts = 1 if found is None else found.restarts + 1
+    return marked(os.environ, settings, key=key, restarts=restarts)

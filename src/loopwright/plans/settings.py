@@ -1,0 +1,128 @@
+"""Process settings: the part of a plan that TensorFlow reads once, and then never again.
+
+A plan is what can change inside a process. oneDNN, XLA's flags and the sizes of thread pools
+cannot: they are environment variables, read when TensorFlow is imported or first used. They change
+the bits of a run, so `plan.json` records which settings ran which steps.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+"""Whether TensorFlow runs convolutions and matrix products by oneDNN; read at its import."""
+XLA_FLAGS = ("XLA_FLAGS", "TF_XLA_FLAGS")
+"""Flags of XLA, and of TensorFlow about XLA; read when XLA is first used."""
+THREADS = {
+    "intra_op_threads": "TF_NUM_INTRAOP_THREADS",
+    "inter_op_threads": "TF_NUM_INTEROP_THREADS",
+}
+
+# They say where files are written and what is logged, not what is computed.
+_WITHOUT_MEANING = ("dump", "persistent_cache", "log", "debug_options_file")
+
+
+@final
+@dataclass(frozen=True)
+class Settings:
+    """What is fixed for a process.
+
+    >>> Settings(onednn=True).in_words, Settings(onednn=True).variables()
+    ('oneDNN on', {'TF_ENABLE_ONEDNN_OPTS': '1'})
+    """
+
+    onednn: bool = False
+    xla_flags: tuple[str, ...] = ()
+    """Sorted, without those that only name files."""
+    intra_op_threads: int = 0
+    """Set by a variable; 0: TensorFlow decides."""
+    inter_op_threads: int = 0
+
+    @property
+    def in_words(self) -> str:
+        """The settings in words."""
+        parts = [f"oneDNN {'on' if self.onednn else 'off'}", *self.xla_flags]
+        for name in THREADS:
+            if getattr(self, name):
+                parts.append(f"{getattr(self, name)} {name.replace('_', ' ')}")
+        return ", ".join(parts)
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables that Loopwright sets to start a process by these settings.
+
+        Only oneDNN is ever chosen; the others are what the user has set.
+        """
+        return {ONEDNN: "1" if self.onednn else "0"}
+
+    def content(self) -> dict[str, Any]:
+        """Return the settings as JSON values."""
+        threads = {name: getattr(self, name) for name in THREADS if getattr(self, name)}
+        return {"onednn": self.onednn, "xla_flags": list(self.xla_flags), **threads}
+
+
+def parsed(content: Mapping[str, Any]) -> Settings:
+    """Return the settings in the values of `Settings.content`; raise ValueError for others."""
+    known = {"onednn", "xla_flags", *THREADS}
+    if not set(content) <= known or not isinstance(content.get("onednn"), bool):
+        raise ValueError(f"unknown process settings: {dict(content)}")
+    threads = {name: int(content.get(name, 0)) for name in THREADS}
+    return Settings(content["onednn"], tuple(map(str, content.get("xla_flags", ()))), **threads)
+
+
+def from_environment(environment: Mapping[str, str], *, onednn: bool) -> Settings:
+    """Return the settings of a process with these variables, of which oneDNN is known.
+
+    >>> from_environment({"XLA_FLAGS": "--b=1 --xla_dump_to=/tmp --a=2"}, onednn=False).xla_flags
+    ('--a=2', '--b=1')
+    """
+    flags = [flag for name in XLA_FLAGS for flag in _flags(environment.get(name, ""))]
+    threads = {name: _count(environment.get(variable)) for name, variable in THREADS.items()}
+    return Settings(onednn, tuple(sorted(_meaningful(flags))), **threads)
+
+
+def onednn_asked(environment: Mapping[str, str]) -> bool | None:
+    """Return what the variable asks of TensorFlow; None if it is unset or TensorFlow ignores it.
+
+    >>> onednn_asked({"TF_ENABLE_ONEDNN_OPTS": "1"}), onednn_asked({})
+    (True, None)
+    """
+    words = {"1": True, "true": True, "0": False, "false": False}
+    return words.get(environment.get(ONEDNN, "").lower())
+
+
+_BY_DEFAULT = ("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16")
+
+
+def onednn_by_default(cpu_flags: Iterable[str]) -> bool:
+    """Return whether TensorFlow switches oneDNN on by itself on such a processor.
+
+    >>> onednn_by_default(["avx2", "fma"]), onednn_by_default(["avx512f", "avx512_vnni"])
+    (False, True)
+    """
+    return any(flag in _BY_DEFAULT for flag in cpu_flags)
+
+
+def _flags(text: str) -> list[str]:
+    if text and not text.lstrip().startswith("-"):  # the name of a file of flags
+        try:
+            text = Path(text.strip()).read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return [text]
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _meaningful(flags: Iterable[str]) -> set[str]:
+    return {
+        flag
+        for flag in flags
+        if not any(word in flag.partition("=")[0] for word in _WITHOUT_MEANING)
+    }
+
+
+def _count(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() else 0

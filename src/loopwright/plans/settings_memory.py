@@ -1,0 +1,149 @@
+"""The memory of process settings: which were faster for a kind of step, and for a command.
+
+A step is known only after TensorFlow was imported, when it is too late to choose. So each choice is
+written twice: for the step that was measured, and for the command that was launched. The next
+start of the same command reads the second, and checks it against the first.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from loopwright import disk
+from loopwright.plans import plan_history, settings
+from loopwright.plans.settings import Settings
+
+_FORMAT = 1
+_UNREADABLE = (OSError, ValueError, TypeError, KeyError, RuntimeError, disk.UnsafeFileError)
+
+
+@final
+@dataclass(frozen=True)
+class SettingsChoice:
+    """Which settings a kind of step runs by, and the rates that decided it."""
+
+    identity: str
+    """Of the step, under the settings that TensorFlow would choose."""
+    settings: Settings
+    before: Settings
+    """What they were compared with."""
+    rates: tuple[float, ...]
+    """Steps per second in each turn by `settings`."""
+    rates_before: tuple[float, ...]
+    date: str
+    title: str = ""
+    """The task, for people."""
+
+    @property
+    def is_change(self) -> bool:
+        """Whether other settings than before won."""
+        return self.settings != self.before
+
+    @property
+    def why(self) -> str:
+        """The rates in words."""
+        return f"{_rate(self.rates)} against {_rate(self.rates_before)} with {self.before.in_words}"
+
+    @property
+    def gain(self) -> float:
+        """How many times faster the steps ran."""
+        return max(self.rates) / max(self.rates_before)
+
+    def content(self) -> dict[str, Any]:
+        """Return the choice as JSON values."""
+        return {
+            "format": _FORMAT,
+            "identity": self.identity,
+            "settings": self.settings.content(),
+            "before": self.before.content(),
+            "rates": list(self.rates),
+            "rates_before": list(self.rates_before),
+            "date": self.date,
+            "title": self.title,
+        }
+
+
+def parsed(content: Any) -> SettingsChoice:
+    """Return the choice in the values of `SettingsChoice.content`; raise ValueError for others."""
+    if content["format"] != _FORMAT:
+        raise ValueError(f"format {content['format']}; this version reads format {_FORMAT}")
+    rates, before = (tuple(map(float, content[name])) for name in ("rates", "rates_before"))
+    if not rates or not before or min(*rates, *before) <= 0:
+        raise ValueError("rates are missing")
+    return SettingsChoice(
+        str(content["identity"]),
+        settings.parsed(content["settings"]),
+        settings.parsed(content["before"]),
+        rates,
+        before,
+        str(content["date"]),
+        str(content.get("title", "")),
+    )
+
+
+def command_key(kind: str, *parts: Any) -> str:
+    """Return the name under which the settings of a command are remembered.
+
+    >>> command_key("run", "/work/train.py", ["--wide"])
+    'run-6a5b3b76f6aed7a0'
+    """
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def for_command(key: str) -> SettingsChoice | None:
+    """Return the choice remembered for a command; None if there is none that can be read."""
+    return _read("commands", key)
+
+
+def for_step(identity: str) -> SettingsChoice | None:
+    """Return the choice remembered for a kind of step; None if there is none."""
+    return _read("steps", identity)
+
+
+def remember(choice: SettingsChoice, key: str) -> None:
+    """Write a choice for its step and for a command; do nothing where that is not possible."""
+    _write("steps", choice.identity, choice)
+    if key != "-":
+        _write("commands", key, choice)
+
+
+def forget_command(key: str) -> None:
+    """Forget what is remembered for a command: its step has changed."""
+    place = _directory("commands")
+    with contextlib.suppress(*_UNREADABLE):
+        if place is not None:
+            (place / f"{key}.json").unlink(missing_ok=True)
+
+
+def _directory(part: str) -> Path | None:
+    plans = plan_history.cache_directory()
+    return None if plans is None else plans.parent / "settings" / part
+
+
+def _read(part: str, name: str) -> SettingsChoice | None:
+    try:
+        place = _directory(part)
+        if place is None:
+            return None
+        return parsed(json.loads((place / f"{name}.json").read_text(encoding="utf-8")))
+    except _UNREADABLE:
+        return None
+
+
+def _write(part: str, name: str, choice: SettingsChoice) -> None:
+    content = json.dumps(choice.content(), indent=2) + "\n"
+    with contextlib.suppress(*_UNREADABLE):  # RuntimeError: the user has no home directory
+        place = _directory(part)
+        if place is not None:
+            disk.make_run_directory(place)
+            disk.write_whole(place, f"{name}.json", content.encode(), shared=True)
+
+
+def _rate(rates: Sequence[float]) -> str:
+    best = max(rates)
+    return f"{best:,.0f} steps/s" if best >= 10 else f"{best:.2g} steps/s"
