@@ -28,7 +28,7 @@ from loopwright.engine.scorer import Scorer
 from loopwright.events import Event, Finished, Sink
 from loopwright.exactness import Exact, require_exact
 from loopwright.export.exporter import Exported, Format, export
-from loopwright.fit import declaration
+from loopwright.fit import declaration, trial_child
 from loopwright.fit.attempt import LastAttempt
 from loopwright.fit.event_stream import EventStream
 from loopwright.fit.leg import OVER, Leg
@@ -39,6 +39,7 @@ from loopwright.fit.request import fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
 from loopwright.loop.schedule import Place
+from loopwright.plans import launch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.sinks.history import History
@@ -124,7 +125,9 @@ class Trainer:
         self._attempt = LastAttempt()
         self._end: Finished | None = None
         self._open: weakref.ref[EventStream] | None = None
-        self._run = None if run_dir is None else Run(run_dir, keep, fresh=fresh)
+        self._trial = launch.trial()
+        own_dir = run_dir if self._trial is None else None
+        self._run = None if own_dir is None else Run(own_dir, keep, fresh=fresh)
         self._shown_rule = next(iter(best_rules(keep)), KeepBest())
         initial = InitialWeights(None if init_from is None else os.fspath(init_from))
         state = HeldState(self._task, compiled, self._run, self._team, initial=initial, fresh=fresh)
@@ -206,6 +209,8 @@ class Trainer:
             is_observed=self.is_chief and bool(self._sinks),
             history=history,
         )
+        if self._trial is not None:
+            trial_child.serve(self._trial, self._parts, request)
         if self._run is None:
             leg = Leg(self._parts, request, first_epoch=self._epochs_done)
             self._parts.state.start_from_given_weights()

@@ -28,6 +28,7 @@ from loopwright.errors import ConfigurationError, message
 from loopwright.experiment import Experiment, concluded
 from loopwright.export.exporter import newest, worded
 from loopwright.loop.schedule import Every, Schedule, every
+from loopwright.plans import launch
 from loopwright.sinks.notify import attempted
 from loopwright.sinks.report import write_report
 from loopwright.trainer import Trainer
@@ -56,7 +57,7 @@ def train(
     """Train a config in its run directory, or resume there; return the scores."""
     with open_job(config) as job:
         trainer = job.trainer
-        if trainer.is_chief:
+        if trainer.is_chief and launch.trial() is None:
             write_config(job.config, say, fresh=fresh)
         trainer.fit(**_fit_arguments(job))
         # Every worker concludes, because scoring is collective; only the chief writes files.

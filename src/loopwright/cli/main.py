@@ -10,7 +10,7 @@ import warnings
 
 import typer
 
-from loopwright.cli import look_commands, train_commands, use_commands
+from loopwright.cli import look_commands, run_command, train_commands, use_commands
 from loopwright.errors import (
     EXIT_WORKER_LOST,
     ConfigurationError,
@@ -37,6 +37,9 @@ app = typer.Typer(
 app.command("train")(train_commands.train)
 app.command("resume")(train_commands.resume)
 app.command("launch")(train_commands.launch)
+app.command(
+    "run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)(run_command.run)
 app.command("schedule")(train_commands.schedule)
 app.command("verify")(train_commands.verify)
 app.command("evaluate")(use_commands.evaluate)

@@ -33,6 +33,7 @@ _ENDINGS: dict[str, Status] = {
     "left": "complete",
     "skipped": "complete",
     "interrupted": "interrupted",
+    "restarting": "interrupted",
     "failed": "failed",
 }
 _LAST_BYTES = 65_536

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loopwright import recipes
+from loopwright.cli import process_settings
 from loopwright.cli.arguments import (
     Overrides,
     Quick,
@@ -19,6 +20,7 @@ from loopwright.cli.arguments import (
     code_options,
     run_config,
 )
+from loopwright.cli.process_settings import SettingsOption
 from loopwright.distribute import cluster, supervisor
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ def train(
     show: Annotated[
         bool, typer.Option("--show", help="Print the resulting config and exit.")
     ] = False,
+    settings: SettingsOption = "auto",
 ) -> None:
     """Train a recipe, a config or your own function.
 
@@ -53,15 +56,20 @@ def train(
 
         typer.echo(to_yaml(config), nl=False)
         return
-    _train(config, fresh=fresh)
+    _train(config, fresh=fresh, settings=settings)
 
 
-def resume(run: RunDirectory, overrides: Overrides = None, task: TrustedCode = None) -> None:
+def resume(
+    run: RunDirectory,
+    overrides: Overrides = None,
+    task: TrustedCode = None,
+    settings: SettingsOption = "auto",
+) -> None:
     """Resume a run from its last checkpoint.
 
     To train a complete run for longer, pass more epochs: fit.epochs=30.
     """
-    _train(run_config(run, task, overrides, trains=True), fresh=False)
+    _train(run_config(run, task, overrides, trains=True), fresh=False, settings=settings)
 
 
 def launch(
@@ -184,8 +192,9 @@ def _load(
     return config if run_dir is None else config.model_copy(update={"run_dir": str(run_dir)})
 
 
-def _train(config: "schema.Config", *, fresh: bool) -> None:
+def _train(config: "schema.Config", *, fresh: bool, settings: str) -> None:
     """Train and print the summary; after an interruption, print the command that resumes."""
+    process_settings.prepare(config, settings, fresh=fresh)  # before TensorFlow is imported
     from loopwright.cli import job
     from loopwright.loop.signals import Preempted
 

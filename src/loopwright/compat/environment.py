@@ -21,8 +21,11 @@ _NO_PROGRAMS = (
 )
 
 
-def environment() -> dict[str, Any]:
-    """Return what is equal in two processes that compute the same bits for the same program."""
+def environment(found: settings.Settings | None = None) -> dict[str, Any]:
+    """Return what is equal in two processes that compute the same bits for the same program.
+
+    With `found`, it is the environment of a process like this one with these settings.
+    """
     return {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
@@ -33,11 +36,11 @@ def environment() -> dict[str, Any]:
         "devices": [device.device_type for device in tf.config.list_physical_devices()],
         "intra-op threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "inter-op threads": tf.config.threading.get_inter_op_parallelism_threads(),
-        **_in_words(process.current()),
+        **by_name(process.current() if found is None else found),
     }
 
 
-def _in_words(found: settings.Settings) -> dict[str, Any]:
+def by_name(found: settings.Settings) -> dict[str, Any]:
     """Return settings by their meaning: a variable that only names a file changes no bits."""
     return {
         "oneDNN": "on" if found.onednn else "off",
@@ -62,7 +65,7 @@ def _by_meaning(recorded: Mapping[str, Any]) -> dict[str, Any]:
         return rest
     asked = settings.onednn_asked(raw)
     onednn = settings.onednn_by_default(process.cpu_flags()) if asked is None else asked
-    return rest | _in_words(settings.from_environment(raw, onednn=onednn))
+    return rest | by_name(settings.from_environment(raw, onednn=onednn))
 
 
 def about(run_dir: Path | None = None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright.compat import tensorflow_internals
+from loopwright.compat import process, tensorflow_internals
 from loopwright.compat.environment import environment
 from loopwright.data.source import Feed
 from loopwright.engine.compiled_steps import CompiledSteps
@@ -27,6 +27,7 @@ from loopwright.plans.plan_history import (
     load,
     recall,
 )
+from loopwright.plans.settings import Settings
 from loopwright.plans.tuner import Budget, Candidate, Compiler, Tuner
 from loopwright.task import variables
 
@@ -58,8 +59,13 @@ def as_candidate(plan: Plan, among: Sequence[Candidate]) -> Candidate:
     return Candidate(plan, savings.get(plan, 0.5))
 
 
-def identity(task: Any, built: Built, feed: Feed | None, terms: Terms) -> str:
-    """Return a digest of step, shapes, machine and versions, the same in any process."""
+def identity(
+    task: Any, built: Built, feed: Feed | None, terms: Terms, settings: Settings | None = None
+) -> str:
+    """Return a digest of step, shapes, machine and versions, the same in any process.
+
+    `settings` are those of another process; None: of this one.
+    """
     held = [
         variable for part in variables.parts(task) for variable in variables.variables(part.value)
     ]
@@ -69,7 +75,7 @@ def identity(task: Any, built: Built, feed: Feed | None, terms: Terms) -> str:
         None if feed is None else str(feed.batch_spec),
         feed.resident.batch_size if feed is not None and feed.resident is not None else None,
         terms,
-        environment(),
+        environment(settings),
     ]
     return hashlib.sha256(repr(known).encode()).hexdigest()
 
@@ -97,6 +103,11 @@ class PlanSelector:
         self._replayed: PlanHistory | None = None
         """What the steps of this call of `fit` repeat, until its last change."""
         self._is_continued = self._is_unwritten = False
+        self._feed: Feed | None = None
+        self._recorded: PlanHistory | None = None
+        """What the run has recorded, also of steps that are run again."""
+        self.settings = process.current()
+        """What this process runs by."""
         self.history = PlanHistory()
 
     @property
@@ -118,6 +129,7 @@ class PlanSelector:
         self, feed: Feed | None, compiler: Compiler, watch: Stopwatch, budget: Budget
     ) -> Pilot:
         """Return what chooses the plans of one call of `fit`."""
+        self._feed = feed
         pilot = self._pilot(feed, compiler, watch, budget)
         before, self._done_before, self._is_continued = self._done_before, None, False
         self._replayed = self._asked
@@ -183,6 +195,7 @@ class PlanSelector:
         A leg that `is_continued` follows this record, not what the cache has learned since.
         """
         self.history, self._is_continued = history.until(step), is_continued
+        self._recorded = history
         if self._asked is None:
             self._done_before = history
 
@@ -200,9 +213,47 @@ class PlanSelector:
         if note is not None and note not in self.history.notes:
             self._note(note)
         changed = self.history.changed(step, plan, is_trial=self._is_trial(step, plan))
+        changed = changed.with_settings(step, self.settings)
         if changed is not self.history or self._is_unwritten:
             self.history, self._is_unwritten = changed, False
             self._write(changed)
+
+    # -- process settings ----------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether plans are measured here, and nothing is left to try."""
+        return self._tuner is not None and self._tuner.is_settled
+
+    def identity_by(self, settings: Settings) -> str:
+        """Return the identity of the step in a process with these settings."""
+        terms = self._compiled.terms(self._feed)
+        built = self._compiled.built("train_step", self._spec)
+        return identity(self._task, built, self._feed, terms, settings)
+
+    @property
+    def has_convolutions(self) -> bool:
+        """Whether the step has convolutions."""
+        return self._compiled.built("train_step", self._spec).has_convolutions
+
+    @property
+    def _spec(self) -> Any:
+        return None if self._feed is None else self._feed.batch_spec
+
+    def settings_after(self, step: int) -> Settings | None:
+        """Return the settings that the run has recorded for the steps after `step`, if any."""
+        return None if self._recorded is None else self._recorded.settings_after(step)
+
+    def steps_to_settings_change(self, step: int) -> int | None:
+        """Return in how many steps the recorded settings change; None: not any more."""
+        return None if self._recorded is None else self._recorded.steps_to_settings_change(step)
+
+    def switch_settings(self, step: int, settings: Settings, why: str) -> None:
+        """Record that the steps after `step` run by other settings, with the plan "graph"."""
+        plan = settled(WORDS["graph"], self._compiled.terms(self._feed))
+        chosen = self.history.chosen(self.identity_by(settings), Choice(plan, why))
+        self.history = chosen.with_settings(step, settings).noted(why)
+        self._write(self.history)
 
     def _is_trial(self, step: int, plan: Plan) -> bool:
         replayed = self._replayed

@@ -4,5 +4,5 @@ Puts the rooms below together; only the trainer calls it. Never runs a step or w
 itself.
 
 Open files: attempt, declaration, event_stream, leg, leg_loop, options, parts, request, restore,
-resume.
+resume, settings_trial, trial_child.
 """

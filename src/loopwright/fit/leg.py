@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, Literal, final
 
 from loopwright import step_warnings
 from loopwright.checkpoints.snapshot import Snapshot
@@ -20,7 +20,7 @@ from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
 from loopwright.exactness import EXACT
 from loopwright.fit import declaration
-from loopwright.fit.event_stream import LoopLeft
+from loopwright.fit.event_stream import LoopLeft, Restart
 from loopwright.fit.leg_loop import (
     Checkpoints,
     LegSteps,
@@ -44,6 +44,7 @@ from loopwright.sinks.keras_callbacks import CallbackBridge
 from loopwright.sinks.notify import notify
 from loopwright.task.optimizers import finalize_averages
 
+_Reason = Literal["left", "interrupted", "restarting", "failed"]
 OVER = ("complete", "stopped", "left", "skipped")
 """The reasons of `Finished` after which the next call of `fit` begins another leg."""
 
@@ -143,7 +144,8 @@ class Leg:
         if self._observer is not None:
             self._observer.collect_facts()
         began, first_step = self.watch.clock(), self.stepper.step
-        finished, images, reason = None, list[Event](), "failed"
+        finished, images = None, list[Event]()
+        reason: _Reason = "failed"
         try:
             for event, _, _ in happened:
                 if isinstance(event, Finished):
@@ -154,8 +156,7 @@ class Leg:
                     with self.watch.timing("caller"):
                         yield told
         except BaseException as error:
-            if isinstance(error, LoopLeft | KeyboardInterrupt):
-                reason = "left" if isinstance(error, LoopLeft) else "interrupted"
+            reason = _reason(error)
             if inspect.getgeneratorstate(happened) == inspect.GEN_SUSPENDED:
                 happened.throw(error)
             raise
@@ -201,8 +202,13 @@ class Leg:
             place=place,
             scores=scores,
             first_step=self.first_step,
-            pace=Pace(limit=self.bridge.steps_left),
+            pace=Pace(limit=self._most_steps),
         )
+
+    def _most_steps(self) -> int | None:
+        """Return how many steps the next call may run: to a batch hook, or to other settings."""
+        change = self.parts.selector.steps_to_settings_change(self.stepper.step)
+        return min((n for n in (self.bridge.steps_left(), change) if n is not None), default=None)
 
     def _notes(self, step: int) -> list[Noted]:
         return [*self.bridge.notes(step), *(Noted(step, text) for text in self.notes)]
@@ -311,6 +317,18 @@ class Leg:
     def _last_images(self, finished: Finished) -> Sequence[Event]:
         is_end = finished.reason in ("complete", "stopped")
         return self._observer.images(finished.step) if self._observer and is_end else []
+
+
+def _reason(error: BaseException) -> _Reason:
+    match error:
+        case LoopLeft():
+            return "left"
+        case KeyboardInterrupt():
+            return "interrupted"
+        case Restart():
+            return "restarting"
+        case _:
+            return "failed"
 
 
 @final

@@ -25,6 +25,7 @@ from loopwright.fit import declaration
 from loopwright.fit.leg import Leg
 from loopwright.guards import resources
 from loopwright.loop.schedule import Place, restarted
+from loopwright.plans.settings import Settings
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
 from loopwright.task.task import class_name
@@ -230,7 +231,8 @@ def put_back(
     differ from those of a run without interruption.
     """
     everywhere = leg.parts.team.everywhere(named)
-    exact_until = _still_exact(snapshot, exact, _environment(leg))
+    recorded = leg.parts.selector.settings_after(snapshot.step)
+    exact_until = _still_exact(snapshot, exact, _environment(leg), recorded)
     rates = declaration.new_rates(snapshot.declared, leg.declared)
     restored = {name: variable for name, variable in named.items() if name not in rates}
     tensors.assign(restored, replicas.shared_out(read, everywhere))
@@ -270,8 +272,12 @@ def _environment(leg: Leg) -> dict[str, Any]:
     return environment.environment() | {"replicas": leg.parts.strategy.num_replicas_in_sync}
 
 
-def _still_exact(snapshot: Snapshot, exact: Exact, now: Mapping[str, Any]) -> int | None:
-    changes = environment.changes({"replicas": 1, **snapshot.environment}, now)
+def _still_exact(
+    snapshot: Snapshot, exact: Exact, now: Mapping[str, Any], recorded: Settings | None
+) -> int | None:
+    # The run may have changed its settings after this checkpoint: its record counts.
+    asked = {} if recorded is None else environment.by_name(recorded)
+    changes = environment.changes({"replicas": 1, **snapshot.environment, **asked}, now)
     if not changes:
         return snapshot.exact_until_step
     if exact == "require":

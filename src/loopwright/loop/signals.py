@@ -15,6 +15,8 @@ from typing import Any, final
 from loopwright.step_warnings import warn_at_call
 
 _PREEMPTING = (signal.SIGTERM, signal.SIGUSR1)
+HANDLED = (signal.SIGINT, *_PREEMPTING)
+"""The signals that are noted while a run can be saved."""
 
 
 @final
@@ -73,8 +75,9 @@ def watched() -> Iterator[Signals]:
         )
         yield signals
         return
-    handled = (signal.SIGINT, *_PREEMPTING)
-    before = {number: signal.signal(number, signals.note) for number in handled}
+    before = {number: signal.signal(number, signals.note) for number in HANDLED}
+    # A process that replaced itself has blocked them until they can be noted.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     try:
         yield signals
     finally:

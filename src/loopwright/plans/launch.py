@@ -7,13 +7,15 @@ the terminal and the arguments stay. Children inherit the variables, but not the
 
 import os
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import final
 
 from loopwright.plans.settings import Settings, onednn_asked
 
 MARK = "LOOPWRIGHT_LAUNCHED"
+TRIAL = "LOOPWRIGHT_TRIAL"
+"""In the environment of a trial's child: the PID of its parent, two file descriptors, a plan."""
 
 
 @final
@@ -90,7 +92,27 @@ def apply(environment: MutableMapping[str, str], wanted: Mapping[str, str]) -> N
     environment.update(wanted)
 
 
-def command() -> Sequence[str]:
+@final
+@dataclass(frozen=True)
+class Trial:
+    """What the child of a settings trial was told by its parent."""
+
+    asked: int
+    """The file descriptor of the questions."""
+    answered: int
+    plan: str
+    """The plan to train by: a word, or "auto" for the best one that can be found."""
+
+
+def trial() -> Trial | None:
+    """Return what this process was told as the child of a trial; its own children are not."""
+    parent, *told = os.environ.get(TRIAL, "").split() or [""]
+    if parent != str(os.getppid()) or len(told) != 3:
+        return None
+    return Trial(int(told[0]), int(told[1]), told[2])
+
+
+def command() -> list[str]:
     """Return the command that started this process."""
     return [sys.executable, *sys.orig_argv[1:]]
 

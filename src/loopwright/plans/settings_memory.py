@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -27,43 +27,43 @@ class SettingsChoice:
     """Which settings a kind of step runs by, and the rates that decided it."""
 
     identity: str
-    """Of the step, under the settings that TensorFlow would choose."""
-    settings: Settings
-    before: Settings
-    """What they were compared with."""
-    rates: tuple[float, ...]
-    """Steps per second in each turn by `settings`."""
-    rates_before: tuple[float, ...]
+    """Of the step, by the settings that TensorFlow would choose."""
+    default: Settings
+    """Those settings."""
+    other: Settings
+    """What was compared with them."""
+    rates_default: tuple[float, ...]
+    """Steps per second in each turn."""
+    rates_other: tuple[float, ...]
+    is_other_faster: bool
+    """Beyond the spread of the turns."""
     date: str
     title: str = ""
     """The task, for people."""
 
     @property
-    def is_change(self) -> bool:
-        """Whether other settings than before won."""
-        return self.settings != self.before
+    def chosen(self) -> Settings:
+        """The settings to start by."""
+        return self.other if self.is_other_faster else self.default
 
     @property
     def why(self) -> str:
         """The rates in words."""
-        return f"{_rate(self.rates)} against {_rate(self.rates_before)} with {self.before.in_words}"
+        other, default = _rate(self.rates_other), _rate(self.rates_default)
+        return f"{other} with {self.other.in_words}, {default} with {self.default.in_words}"
 
     @property
     def gain(self) -> float:
-        """How many times faster the steps ran."""
-        return max(self.rates) / max(self.rates_before)
+        """How many times as fast the other settings were."""
+        return max(self.rates_other) / max(self.rates_default)
 
     def content(self) -> dict[str, Any]:
         """Return the choice as JSON values."""
         return {
             "format": _FORMAT,
-            "identity": self.identity,
-            "settings": self.settings.content(),
-            "before": self.before.content(),
-            "rates": list(self.rates),
-            "rates_before": list(self.rates_before),
-            "date": self.date,
-            "title": self.title,
+            **asdict(self),
+            "default": self.default.content(),
+            "other": self.other.content(),
         }
 
 
@@ -71,15 +71,16 @@ def parsed(content: Any) -> SettingsChoice:
     """Return the choice in the values of `SettingsChoice.content`; raise ValueError for others."""
     if content["format"] != _FORMAT:
         raise ValueError(f"format {content['format']}; this version reads format {_FORMAT}")
-    rates, before = (tuple(map(float, content[name])) for name in ("rates", "rates_before"))
-    if not rates or not before or min(*rates, *before) <= 0:
+    default, other = (tuple(map(float, content[f"rates_{part}"])) for part in ("default", "other"))
+    if not default or not other or min(*default, *other) <= 0:
         raise ValueError("rates are missing")
     return SettingsChoice(
         str(content["identity"]),
-        settings.parsed(content["settings"]),
-        settings.parsed(content["before"]),
-        rates,
-        before,
+        settings.parsed(content["default"]),
+        settings.parsed(content["other"]),
+        default,
+        other,
+        content["is_other_faster"] is True,
         str(content["date"]),
         str(content.get("title", "")),
     )
@@ -89,7 +90,7 @@ def command_key(kind: str, *parts: Any) -> str:
     """Return the name under which the settings of a command are remembered.
 
     >>> command_key("run", "/work/train.py", ["--wide"])
-    'run-6a5b3b76f6aed7a0'
+    'run-147b927d5a54678e'
     """
     text = json.dumps(parts, sort_keys=True, default=str)
     return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

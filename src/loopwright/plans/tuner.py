@@ -191,6 +191,11 @@ class Tuner:
         choice, self.choice = self.choice, None
         return choice
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to try."""
+        return not self.candidates and self._compile is None and self._trial is None
+
     def end(self) -> None:
         """End a call of `fit`; the next one continues from here."""
         if self._leg is not None:

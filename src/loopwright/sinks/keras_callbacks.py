@@ -211,7 +211,8 @@ class CallbackBridge:
                 try:
                     # As in Keras, on_train_end is not called after a failure or Ctrl-C.
                     has_end = event.saved if event.reason == "interrupted" else True
-                    if event.reason != "failed" and has_end and self._calls is not None:
+                    is_end = has_end and event.reason not in ("failed", "restarting")
+                    if is_end and self._calls is not None:
                         self._call("on_train_end", self._logs)
                 finally:
                     self._undo()

@@ -1,0 +1,86 @@
+"""Process settings of a command, set before TensorFlow is imported. Nothing here imports it."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loopwright import disk
+from loopwright.errors import ConfigurationError, message
+from loopwright.plans import launch, plan_history, settings_memory
+from loopwright.plans.settings import Settings
+
+if TYPE_CHECKING:
+    from loopwright.config import schema
+
+_WORDS = ("auto", "default")
+_OF_THE_STEP = (
+    *("recipe", "task", "quick", "model", "data", "optimizer", "loss", "metrics"),
+    *("precision", "strategy"),
+)
+
+SettingsOption = Annotated[
+    str,
+    typer.Option(
+        "--settings",
+        metavar="auto|default",
+        help="Process settings such as oneDNN: auto measures them and uses the fastest; default "
+        "leaves them as TensorFlow decides.",
+    ),
+]
+
+
+def require_word(word: str) -> None:
+    """Raise for an unknown value of --settings."""
+    if word not in _WORDS:
+        raise ConfigurationError(
+            message(
+                "Unknown process settings.",
+                expected=" or ".join(_WORDS),
+                received=f"--settings {word}",
+                do="omit --settings; to set oneDNN yourself, set TF_ENABLE_ONEDNN_OPTS to 0 or 1",
+            )
+        )
+
+
+def prepare(config: "schema.Config", word: str, *, fresh: bool) -> None:
+    """Set this process up for a training: by its record, by what is remembered, or as it is.
+
+    What the user has set in the shell is left alone. With "default" nothing is set or measured.
+    """
+    require_word(word)
+    launched = launch.own()
+    if launched is not None and launched.restarts:
+        return  # it has replaced itself, and has the settings that it wants
+    if word == "default":
+        launch.apply(os.environ, launch.unmarked(os.environ))
+        return
+    key = _key(config)
+    found = None if fresh else recorded(Path(config.directory))
+    if found is None:
+        choice = settings_memory.for_command(key)
+        found = choice.chosen if choice is not None and choice.is_other_faster else None
+    launch.apply(os.environ, launch.marked(os.environ, found, key=key))
+
+
+def recorded(directory: Path) -> Settings | None:
+    """Return the settings that a run continues with; None if it has recorded none."""
+    try:
+        content = json.loads(disk.read(directory, "plan.json"))
+        names = disk.names(directory, "checkpoints")
+        history = plan_history.parsed(content)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ConfigurationError):
+        return None
+    steps = [int(name[5:]) for name in names if re.fullmatch("step-[0-9]{8,}", name)]
+    return history.settings_after(max(steps)) if steps else None
+
+
+def _key(config: "schema.Config") -> str:
+    """Return the key of what decides a config's step: not where, how long or from what seed."""
+    content = config.model_dump(mode="json")
+    code = str(Path.cwd()) if config.task is not None else ""
+    parts = {name: content[name] for name in _OF_THE_STEP}
+    return settings_memory.command_key("train", parts, content["fit"]["batch_size"], code)

@@ -1,0 +1,94 @@
+"""The child of a settings trial: the same program, whose first `fit` trains on request.
+
+The parent starts its own command again, with other process settings and the variable `TRIAL`. Up
+to its first `fit` the child does what the program does; then it trains in memory, in rounds, when
+it is asked to. It opens no run directory, calls no callback and no sink, and never returns.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NoReturn, final
+
+from loopwright.compat import process
+from loopwright.events import Trained
+from loopwright.fit.leg import Leg
+from loopwright.fit.leg_loop import NoCheckpoints
+from loopwright.fit.parts import Parts
+from loopwright.fit.request import FitRequest
+from loopwright.loop.schedule import Every, Place
+from loopwright.plans.launch import Trial
+from loopwright.plans.plan import plan_of
+from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.tuner import first_line
+from loopwright.task.task import class_name
+
+_WARM_UP_CALLS = 3
+_MOST_TUNING_SECONDS = 60.0
+_ENDLESS = Every(epochs=10**9)
+
+
+def serve(told: Trial, parts: Parts, request: FitRequest) -> NoReturn:
+    """Train in rounds as the parent asks, and end this process when it asks no more."""
+    line = _Line(told.asked, told.answered)
+    try:
+        rounds, selector = _rounds(parts, request, told.plan), parts.selector
+        next(rounds)
+        line.answer(
+            {
+                "identity": selector.identity_by(selector.settings),
+                "settings": selector.settings.content(),
+                "may_help": process.onednn_may_help() and selector.has_convolutions,
+                "title": class_name(parts.task),
+            }
+        )
+        for seconds in line.asked():
+            steps, spent = rounds.send(seconds)
+            line.answer({"steps": steps, "seconds": spent})
+    except BaseException as error:
+        line.answer({"failure": first_line(error) if isinstance(error, Exception) else repr(error)})
+    os._exit(0)
+
+
+def _rounds(parts: Parts, request: FitRequest, plan: str) -> Any:
+    """Yield once when everything is compiled, then steps and seconds of each round sent."""
+    is_measured = plan == "auto"
+    if not is_measured:
+        parts.selector.follow(PlanHistory().changed(0, plan_of(plan)))
+    alone = replace(
+        request, until=_ENDLESS, sets={}, callbacks=[], sinks=[], is_observed=False, run_dir=None
+    )
+    leg = Leg(parts, alone, first_epoch=0)
+    happened = leg.looped(Place(), {}, NoCheckpoints())
+    trained = (event for event, _, _ in happened if isinstance(event, Trained))
+    for _ in range(_WARM_UP_CALLS):
+        next(trained)
+    spent = 0.0
+    while is_measured and not parts.selector.is_settled and spent < _MOST_TUNING_SECONDS:
+        spent += next(trained).seconds
+    wanted = yield 0, 0.0
+    while True:
+        steps, seconds = 0, 0.0
+        while seconds < wanted:
+            event = next(trained)
+            steps, seconds = steps + event.steps, seconds + event.seconds
+        wanted = yield steps, seconds
+
+
+@final
+class _Line:
+    """Lines of JSON between parent and child."""
+
+    def __init__(self, asked: int, answered: int) -> None:
+        self._asked, self._answered = asked, answered
+
+    def asked(self) -> Iterator[float]:
+        with os.fdopen(self._asked, encoding="ascii") as lines:
+            for line in lines:
+                yield float(line)
+
+    def answer(self, content: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # the parent is gone
+            os.write(self._answered, json.dumps(content).encode() + b"\n")
