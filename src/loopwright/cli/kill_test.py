@@ -6,7 +6,6 @@ Both run in child processes, in a temporary directory.
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import tempfile
@@ -15,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from loopwright import disk
 from loopwright.checkpoints.manifest import read_manifest
 from loopwright.checkpoints.store import Store
+from loopwright.cli.process_settings import last_step
 from loopwright.compat.quiet_start import UNQUIET, without_noise
 from loopwright.config.file import FILE
 from loopwright.distribute.supervisor import failure, python
@@ -102,10 +101,10 @@ def verify(
             return Verdict(0, 0 if found is None else found.step, 0, [], inexact)
         # Measurements vary: the second training follows the plans of the first.
         plan = str(whole / "plan.json")
-        steps = sorted(moments.uniform(0, _last_step(whole)) for _ in range(kills))
+        steps = sorted(moments.uniform(0, last_step(whole)) for _ in range(kills))
         for number, step in enumerate(steps):
             process = _start(command, killed, plan)
-            while process.poll() is None and _last_step(killed) < step:
+            while process.poll() is None and last_step(killed) < step:
                 time.sleep(0.002)
             time.sleep(moments.uniform(0.0, 0.05))
             process.send_signal(signal.SIGKILL)
@@ -147,11 +146,6 @@ def _tail(run_dir: Path, stream: str) -> str:
     with _output(run_dir, stream).open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_READ_BYTES))
         return without_noise(file.read())[-_MOST_OUTPUT_BYTES:].decode(errors="replace")
-
-
-def _last_step(run_dir: Path) -> int:
-    names = disk.names(run_dir, "checkpoints")
-    return max((int(name[5:]) for name in names if re.fullmatch("step-[0-9]{8}", name)), default=0)
 
 
 def _compare(whole: Path, killed: Path, kills: int) -> Verdict:

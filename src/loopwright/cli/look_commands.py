@@ -225,6 +225,13 @@ def doctor() -> None:
     for name in ("KERAS_BACKEND", "CUDA_VISIBLE_DEVICES", "LOOPWRIGHT_CACHE_DIR"):
         if name in os.environ:
             typer.echo(f"{name:18} {os.environ[name]}")
+    from loopwright.compat.process import onednn_may_help
+
+    if onednn_may_help():
+        typer.echo(
+            "TensorFlow leaves oneDNN off on this processor. Convolutions may run faster with it: "
+            "loopwright train measures it in long runs, loopwright run --probe SCRIPT at once."
+        )
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         typer.echo("error: Loopwright needs KERAS_BACKEND=tensorflow")
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Process settings of a command, set before TensorFlow is imported. Nothing here imports it."""
+"""Process settings of a command, set before TensorFlow is imported."""
 
 import json
 import os
@@ -59,23 +59,41 @@ def prepare(config: "schema.Config", word: str, *, fresh: bool) -> None:
         launch.apply(os.environ, launch.unmarked(os.environ))
         return
     key = _key(config)
-    found = None if fresh else recorded(Path(config.directory))
+    directory = Path(config.directory)
+    step = 0 if fresh else last_step(directory)
+    found = asked_for(config.plan, step) or (recorded(directory, step) if step else None)
     if found is None:
         choice = settings_memory.for_command(key)
         found = choice.chosen if choice is not None and choice.is_other_faster else None
     launch.apply(os.environ, launch.marked(os.environ, found, key=key))
 
 
-def recorded(directory: Path) -> Settings | None:
-    """Return the settings that a run continues with; None if it has recorded none."""
+def last_step(directory: Path) -> int:
+    """Return the step of the newest checkpoint of a run, by its name; 0 if there is none."""
     try:
-        content = json.loads(disk.read(directory, "plan.json"))
         names = disk.names(directory, "checkpoints")
-        history = plan_history.parsed(content)
+    except OSError:
+        return 0
+    return max((int(n[5:]) for n in names if re.fullmatch("step-[0-9]{8,}", n)), default=0)
+
+
+def recorded(directory: Path, step: int) -> Settings | None:
+    """Return the settings that a run has recorded for the steps after `step`, if any."""
+    try:
+        history = plan_history.parsed(json.loads(disk.read(directory, "plan.json")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ConfigurationError):
+        return None  # what is wrong with it is said when the run is opened
+    return history.settings_after(step)
+
+
+def asked_for(plan: str, step: int) -> Settings | None:
+    """Return the settings in the plan history that a config names, for the steps after `step`."""
+    if not plan.endswith(".json"):
         return None
-    steps = [int(name[5:]) for name in names if re.fullmatch("step-[0-9]{8,}", name)]
-    return history.settings_after(max(steps)) if steps else None
+    try:
+        return plan_history.load(plan).settings_after(step)
+    except ConfigurationError:
+        return None  # refused when the trainer is made
 
 
 def _key(config: "schema.Config") -> str:

@@ -1,4 +1,4 @@
-"""`loopwright run`: start a program of the user's with the process settings that it runs best by.
+"""`loopwright run`: a program of the user, by the process settings measured for it.
 
 The program replaces this process, so that its exit code, signals, terminal and arguments are its
 own. Nothing here imports TensorFlow.

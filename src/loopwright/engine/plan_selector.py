@@ -241,12 +241,19 @@ class PlanSelector:
         return None if self._feed is None else self._feed.batch_spec
 
     def settings_after(self, step: int) -> Settings | None:
-        """Return the settings that the run has recorded for the steps after `step`, if any."""
-        return None if self._recorded is None else self._recorded.settings_after(step)
+        """Return the settings to run the steps after `step` by: asked for or recorded, if any."""
+        followed = self._followed_settings
+        return None if followed is None else followed.settings_after(step)
 
     def steps_to_settings_change(self, step: int) -> int | None:
-        """Return in how many steps the recorded settings change; None: not any more."""
-        return None if self._recorded is None else self._recorded.steps_to_settings_change(step)
+        """Return in how many steps these settings change; None: not any more."""
+        followed = self._followed_settings
+        return None if followed is None else followed.steps_to_settings_change(step)
+
+    @property
+    def _followed_settings(self) -> PlanHistory | None:
+        is_asked = self._asked is not None and bool(self._asked.settings)
+        return self._asked if is_asked else self._recorded
 
     def switch_settings(self, step: int, settings: Settings, why: str) -> None:
         """Record that the steps after `step` run by other settings, with the plan "graph"."""

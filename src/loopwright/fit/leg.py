@@ -19,7 +19,7 @@ from loopwright.engine.stepper import Stepper
 from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
 from loopwright.exactness import EXACT
-from loopwright.fit import declaration
+from loopwright.fit import declaration, settings_hint
 from loopwright.fit.event_stream import LoopLeft, Restart
 from loopwright.fit.leg_loop import (
     Checkpoints,
@@ -211,7 +211,9 @@ class Leg:
         return min((n for n in (self.bridge.steps_left(), change) if n is not None), default=None)
 
     def _notes(self, step: int) -> list[Noted]:
-        return [*self.bridge.notes(step), *(Noted(step, text) for text in self.notes)]
+        hint = settings_hint.measured(self.parts.selector)
+        texts = [*self.notes, *([] if hint is None else [hint])]
+        return [*self.bridge.notes(step), *(Noted(step, text) for text in texts)]
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:
         request = self.request
@@ -285,7 +287,10 @@ class Leg:
         validate_every, save_every = request.validate_every, request.save_every
         causes = {
             "data wait": lambda: verdict.slow_data(steps, spent, bottleneck()),
-            "step": lambda: slow_step(plan, built[-1] if built else None, examples, seconds),
+            "step": lambda: (
+                slow_step(plan, built[-1] if built else None, examples, seconds)
+                or settings_hint.unmeasured(self.parts.selector)
+            ),
             "validation": lambda: verdict.slow_validation(spent, validate_every, waits=waits),
             "checkpoint": lambda: verdict.slow_saving(save_every, watch.times["checkpoint"]),
             "callbacks": lambda: verdict.slow_callbacks(watch.largest("callbacks")),

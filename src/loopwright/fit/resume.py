@@ -179,7 +179,7 @@ def leg_events(
                 leg, named, run, number, files, resumed, exact, received, attempt, ends=ends
             )
             _warn_of_changes(number, leg.stepper.step, changed)
-            if what == "resume":
+            if what != "end":
                 restart_as_recorded(leg, received)
             replaced_by = None
             files.open({} if found is None else found[1].lengths, is_new_leg=what == "begin")

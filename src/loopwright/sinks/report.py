@@ -17,6 +17,7 @@ import jinja2
 
 from loopwright import disk
 from loopwright.checkpoints.retention import Best
+from loopwright.plans import settings
 from loopwright.sinks.record import Record, Sample, mapping, number, read_record
 
 Points = Sequence[tuple[float, float]]
@@ -160,6 +161,7 @@ def render(run_dir: Path) -> str:
         shares=_shares(record),
         advice=str(record.finished.get("advice", "")),
         plans=_plans(_listed(plan.get("changes"))),
+        settings=_settings(_listed(plan.get("settings"))),
         notes=[str(note) for note in _listed(plan.get("notes"))],
         figures=_figures(run_dir),
         texts=[("Model", record.text("model.txt")), ("Config", record.text("config.yaml"))],
@@ -257,6 +259,18 @@ def _plans(changes: Sequence[Any]) -> list[dict[str, Any]]:
         text = f"measured {count} other plan{'' if count == 1 else 's'}"
         rows[-1] |= {"trials": trials, "text": text}
     return rows[-_MOST_PLANS:]
+
+
+def _settings(changes: Sequence[Any]) -> list[tuple[str, str]]:
+    """Return the rows of the table of process settings."""
+    rows = list[tuple[str, str]]()
+    for change in map(mapping, changes):
+        try:
+            text = settings.parsed({k: v for k, v in change.items() if k != "step"}).in_words
+        except (ValueError, TypeError):
+            text = "unknown"
+        rows.append((f"after step {number(change.get('step')) or 0:,.0f}", text))
+    return rows
 
 
 def _plan(change: Mapping[str, Any]) -> str:
