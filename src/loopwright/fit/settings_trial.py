@@ -138,7 +138,7 @@ class SettingsTrial:
             if self._seconds >= ROUND_SECONDS:
                 self.duel.own.append(self._steps / self._seconds)
                 self._steps, self._seconds = 0, 0.0
-        is_turn = len(self.duel.challenger) <= len(self.duel.own)
+        is_turn = len(self.duel.challenger) <= len(self.duel.own) and self.duel.outcome == "open"
         if self._is_ready and is_turn and not self._signals.received():
             self._let_child_train()
         return self.duel.outcome

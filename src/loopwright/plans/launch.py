@@ -42,10 +42,11 @@ class Launch:
 
 def read(environment: Mapping[str, str]) -> Launch | None:
     """Return the mark in these variables, of this process or of one above it."""
-    process, restarts, key, *variables = environment.get(MARK, "").split() or ["", "", ""]
-    if not process.isdecimal() or not restarts.isdecimal():
-        return None
-    return Launch(int(process), key, int(restarts), tuple(variables))
+    match environment.get(MARK, "").split():
+        case [process, restarts, key, *variables] if (process + restarts).isdecimal():
+            return Launch(int(process), key, int(restarts), tuple(variables))
+        case _:
+            return None
 
 
 def own(environment: Mapping[str, str] = os.environ) -> Launch | None:

@@ -1,0 +1,95 @@
+"""Process settings as values: by meaning, recorded, refused if unknown."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loopwright.plans import plan_history, settings
+from loopwright.plans.plan import Plan
+from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.settings import Settings, from_environment, parsed
+
+ON, OFF = Settings(onednn=True), Settings(onednn=False)
+
+
+def test_settings_survive_json():
+    given = Settings(True, ("--xla_cpu_multi_thread_eigen=false",), 2, 1)
+    assert parsed(json.loads(json.dumps(given.content()))) == given
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"onednn": "yes"}, {"onednn": True, "malloc": "arena"}, {"onednn": 1}]
+)
+def test_unknown_settings_are_refused(content: dict[str, object]):
+    with pytest.raises(ValueError, match="unknown process settings"):
+        parsed(content)
+
+
+def test_a_flag_that_only_names_a_file_has_no_meaning():
+    cached = {"TF_XLA_FLAGS": "--tf_xla_persistent_cache_directory=/a --tf_xla_auto_jit=2"}
+    plain = {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2", "XLA_FLAGS": "--xla_dump_to=/b"}
+    assert from_environment(cached, onednn=False) == from_environment(plain, onednn=False)
+
+
+def test_the_order_of_flags_has_no_meaning():
+    one, other = ({"XLA_FLAGS": text} for text in ("--a=1  --b=2", "--b=2 --a=1"))
+    assert from_environment(one, onednn=True) == from_environment(other, onednn=True)
+
+
+def test_flags_may_be_in_a_file(tmp_path: Path):
+    (tmp_path / "flags").write_text("--a=1\n--b=2\n")
+    found = from_environment({"XLA_FLAGS": str(tmp_path / "flags")}, onednn=False)
+    assert found.xla_flags == ("--a=1", "--b=2")
+    missing = from_environment({"XLA_FLAGS": str(tmp_path / "none")}, onednn=False)
+    assert missing.xla_flags == (str(tmp_path / "none"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"), [("1", True), ("true", True), ("0", False), ("", None), ("2", None)]
+)
+def test_the_variable_of_onednn_is_read_as_tensorflow_reads_it(text: str, asked: bool | None):
+    assert settings.onednn_asked({settings.ONEDNN: text}) is asked
+
+
+def history() -> PlanHistory:
+    return PlanHistory().changed(0, Plan()).with_settings(0, OFF).with_settings(40, ON)
+
+
+def test_a_history_says_which_settings_ran_which_steps():
+    recorded = history()
+    assert [recorded.settings_after(step) for step in (0, 39, 40, 900)] == [OFF, OFF, ON, ON]
+    assert [recorded.steps_to_settings_change(step) for step in (0, 39, 40)] == [40, 1, None]
+    assert PlanHistory().settings_after(7) is None
+
+
+def test_settings_that_stay_are_recorded_once():
+    assert history().with_settings(60, ON) == history()
+    assert len(history().with_settings(60, OFF).settings) == 3
+
+
+def test_settings_that_ran_no_step_are_not_recorded():
+    assert history().with_settings(40, OFF).settings == history().settings[:1]
+
+
+def test_a_history_that_is_cut_ends_with_the_settings_of_its_last_step():
+    assert history().until(40).settings == history().settings[:1]
+    assert history().until(41) == history()
+
+
+def test_a_history_survives_its_file(tmp_path: Path):
+    history().save(tmp_path / "plan.json")
+    assert plan_history.load(tmp_path / "plan.json") == history()
+
+
+def test_a_history_of_an_earlier_version_has_no_settings():
+    content = history().content()
+    del content["settings"]
+    assert plan_history.parsed(content).settings == ()
+
+
+def test_a_history_with_unknown_settings_is_refused():
+    content = history().content()
+    content["settings"][1]["onednn"] = "perhaps"
+    with pytest.raises(ValueError, match="unknown process settings"):
+        plan_history.parsed(content)

@@ -1,0 +1,79 @@
+"""Settings that were measured are remembered, for a step and for a command."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loopwright.plans import settings_memory
+from loopwright.plans.settings import Settings
+from loopwright.plans.settings_memory import SettingsChoice
+
+ON, OFF = Settings(onednn=True), Settings(onednn=False)
+CHOICE = SettingsChoice(
+    "ab12", OFF, ON, (47.0, 48.0), (70.0, 66.0), True, "2026-11-17T10:00:00+00:00", "Supervised"
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(tmp_path))
+    return tmp_path / "settings"
+
+
+def test_a_choice_is_found_by_its_step_and_by_its_command():
+    settings_memory.remember(CHOICE, "train-1")
+    assert settings_memory.for_step("ab12") == CHOICE
+    assert settings_memory.for_command("train-1") == CHOICE
+    assert settings_memory.for_command("train-2") is None
+
+
+def test_a_choice_says_what_was_faster_and_by_how_much():
+    assert CHOICE.chosen == ON
+    assert CHOICE.why == "70 steps/s with oneDNN on, 48 steps/s with oneDNN off"
+    assert f"{CHOICE.gain:.2f}" == "1.46"
+    assert replace(CHOICE, is_other_faster=False).chosen == OFF
+
+
+def test_a_process_without_a_command_remembers_the_step_alone(cache: Path):
+    settings_memory.remember(CHOICE, "-")
+    assert settings_memory.for_step("ab12") == CHOICE
+    assert not (cache / "commands").exists()
+
+
+def test_a_command_whose_step_has_changed_is_forgotten():
+    settings_memory.remember(CHOICE, "train-1")
+    settings_memory.forget_command("train-1")
+    settings_memory.forget_command("train-1")
+    assert settings_memory.for_command("train-1") is None
+    assert settings_memory.for_step("ab12") == CHOICE
+
+
+def damaged(**values: object) -> str:
+    return json.dumps(CHOICE.content() | values)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{}", "[]", "null", "\0", damaged(format=2), damaged(rates_other=[])),
+        *(damaged(rates_default=[0.0]), damaged(other={"onednn": "?"}), damaged(rates_other=7)),
+    ],
+)
+def test_garbage_is_ignored(cache: Path, text: str):
+    settings_memory.remember(CHOICE, "train-1")
+    (cache / "commands" / "train-1.json").write_text(text)
+    assert settings_memory.for_command("train-1") is None
+
+
+def test_a_cache_that_is_disabled_or_cannot_be_written_remembers_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", "")
+    settings_memory.remember(CHOICE, "train-1")
+    assert settings_memory.for_step("ab12") is None
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(tmp_path / "file"))
+    settings_memory.remember(CHOICE, "train-1")
+    assert settings_memory.for_step("ab12") is None
