@@ -130,7 +130,8 @@ import loopwright as lw
 from loopwright.compat import process
 
 x = np.random.default_rng(0).normal(size=(256, 12, 12, 3)).astype("float32")
-model = keras.Sequential([keras.Input((12, 12, 3)), layers.Conv2D(8, 3), layers.Flatten(), layers.Dense(1)])
+parts = [layers.Conv2D(8, 3), layers.Flatten(), layers.Dense(1)]
+model = keras.Sequential([keras.Input((12, 12, 3)), *parts])
 trainer = lw.Trainer(lw.Supervised(model, "mse", "sgd"), run_dir="run", plan=sys.argv[1])
 trainer.fit(x, np.ones((256, 1)), epochs=2, verbose=2)
 print("oneDNN", process.onednn_is_on())

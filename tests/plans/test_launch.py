@@ -19,6 +19,12 @@ def test_a_launched_process_may_replace_itself_once():
     assert not launch.may_restart(again)
 
 
+def test_a_launched_process_may_follow_a_record_more_than_once_but_not_for_ever():
+    marked = [launch.marked({}, ON, restarts=restarts) for restarts in range(6)]
+    assert [launch.may_follow(each) for each in marked] == [True] * 4 + [False] * 2
+    assert not launch.may_follow({})
+
+
 def test_a_child_of_a_launched_process_is_not_launched():
     inherited = launch.marked({}, ON, process=os.getpid() + 1)
     assert launch.own(inherited) is None

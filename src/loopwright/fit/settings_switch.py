@@ -53,7 +53,7 @@ class SettingsSwitch:
         # Of all threads together: about how long a start takes on a machine with a few cores.
         self._start_seconds = min(time.process_time(), 60.0)
         self._trial: SettingsTrial | None = None
-        self._is_decided = not may_change(self._leg)
+        self._is_decided = not (_is_alone(leg) and launch.may_restart())
         self._is_missed = self._is_known = False
 
     def after(self, trained: Trained) -> Switch | None:
@@ -77,7 +77,7 @@ class SettingsSwitch:
             self._trial = None
 
     def _follow(self, recorded: Settings) -> Switch:
-        if may_change(self._leg):
+        if _is_alone(self._leg) and launch.may_follow():
             return Switch(f"continuing with {recorded.in_words}, as recorded", settings=recorded)
         self._is_missed = True
         now = self._selector.settings.in_words
@@ -166,19 +166,20 @@ def _to(choice: SettingsChoice) -> Switch:
     return Switch(note, choice.why, settings=choice.other)
 
 
-def may_change(leg: Leg) -> bool:
-    """Return whether this process may replace itself: it is alone, and was launched by us."""
+def _is_alone(leg: Leg) -> bool:
+    """Return whether replacing this process leaves nobody behind."""
     parts = leg.parts
     is_alone = parts.team.is_alone and parts.strategy.num_replicas_in_sync == 1
-    is_main = threading.current_thread() is threading.main_thread()
-    return is_alone and is_main and launch.may_restart()
+    return is_alone and threading.current_thread() is threading.main_thread()
 
 
 def restart_as_recorded(leg: Leg, signals: Signals) -> None:
     """Replace this process before its first step, if the run recorded other settings for it."""
     selector = leg.parts.selector
     recorded = selector.settings_after(leg.stepper.step)
-    if recorded is not None and recorded != selector.settings and may_change(leg):
+    if recorded is None or recorded == selector.settings:
+        return
+    if _is_alone(leg) and launch.may_follow():
         restart(recorded, signals)
 
 

@@ -1,8 +1,8 @@
 """How a process was launched: which variables Loopwright set, and if it may replace itself.
 
 `loopwright train`, `resume` and `run` set process settings before TensorFlow is imported, and mark
-the process. A marked process may replace itself once by `os.execve`, with other settings: the PID,
-the terminal and the arguments stay. Children inherit the variables, but not the mark of this PID.
+the process. A marked process may replace itself by `os.execve`, with other settings: the PID, the
+terminal and the arguments stay. Children inherit the variables, but not the mark of this PID.
 """
 
 import os
@@ -13,6 +13,7 @@ from typing import final
 
 from loopwright.plans.settings import Settings, onednn_asked
 
+_MOST_RESTARTS = 4
 MARK = "LOOPWRIGHT_LAUNCHED"
 TRIAL = "LOOPWRIGHT_TRIAL"
 """In the environment of a trial's child: the PID of its parent, two file descriptors, a plan."""
@@ -56,9 +57,19 @@ def own(environment: Mapping[str, str] = os.environ) -> Launch | None:
 
 
 def may_restart(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this process may replace itself: launched by us, at most once per start."""
+    """Return whether this process may replace itself to be faster: once per start."""
     found = own(environment)
     return found is not None and found.restarts == 0
+
+
+def may_follow(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process may replace itself to follow the record of a run.
+
+    More than once: a run whose newest checkpoint is damaged goes back to earlier settings, and
+    then forward again. The limit is for a machine on which a variable has no effect.
+    """
+    found = own(environment)
+    return found is not None and found.restarts < _MOST_RESTARTS
 
 
 def unmarked(environment: Mapping[str, str]) -> dict[str, str]:
