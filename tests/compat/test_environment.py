@@ -1,11 +1,16 @@
 """What the bits of a run depend on, beside its own code."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
 
-from loopwright.compat.environment import changes, environment
+from loopwright.compat import process
+from loopwright.compat.environment import by_name, changes, environment
+from loopwright.plans.settings import ONEDNN
 
 
 def test_it_names_the_versions_the_processor_and_the_threads_as_json():
@@ -22,5 +27,40 @@ def test_the_same_environment_has_no_changes():
 
 def test_what_changed_is_told_by_name(monkeypatch: pytest.MonkeyPatch):
     before = environment()
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    assert changes(before, environment()) == ["TF_ENABLE_ONEDNN_OPTS: None then, 0 now"]
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    now = "XLA flags: None then, --xla_cpu_multi_thread_eigen=false now"
+    assert changes(before, environment()) == [now]
+
+
+def test_settings_count_by_their_meaning(monkeypatch: pytest.MonkeyPatch):
+    before = environment()
+    monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_persistent_cache_directory=/somewhere")
+    # Set after the import, it has no effect on TensorFlow.
+    monkeypatch.setenv(ONEDNN, "0" if process.onednn_is_on() else "1")
+    assert changes(before, environment()) == []
+
+
+def test_a_fingerprint_of_an_earlier_version_is_read_by_its_meaning(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    raw = {"XLA_FLAGS": None, "TF_XLA_FLAGS": None, ONEDNN: None}
+    now = environment()
+    rest = {name: now[name] for name in now if name not in by_name(process.current())}
+    assert changes({**rest, **raw}, now) == []
+    other = "0" if process.onednn_is_on() else "1"
+    words = ("off then, on now", "on then, off now")
+    expected = f"oneDNN: {words[int(other)]}"
+    assert changes({**rest, **raw, ONEDNN: other}, now) == [expected]
+
+
+@pytest.mark.parametrize("word", ["0", "1"])
+def test_a_process_knows_whether_tensorflow_runs_onednn(word: str):
+    code = "from loopwright.compat import process; print(process.onednn_is_on())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, ONEDNN: word},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split()[-1] == str(word == "1")

@@ -23,6 +23,7 @@ def test_a_launched_process_may_follow_a_record_more_than_once_but_not_for_ever(
     marked = [launch.marked({}, ON, restarts=restarts) for restarts in range(6)]
     assert [launch.may_follow(each) for each in marked] == [True] * 4 + [False] * 2
     assert not launch.may_follow({})
+    assert not launch.may_follow(launch.marked({ONEDNN: "1"}, ON))
 
 
 def test_a_child_of_a_launched_process_is_not_launched():

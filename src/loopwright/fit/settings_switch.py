@@ -60,7 +60,7 @@ class SettingsSwitch:
         """Return what is to be done after some steps; None: nothing."""
         recorded = self._selector.settings_after(trained.step)
         if recorded is not None:
-            if recorded != self._selector.settings and not self._is_missed:
+            if _differ(recorded, self._selector.settings) and not self._is_missed:
                 return self._follow(recorded)
             self._is_known = True
         if self._is_decided:
@@ -166,6 +166,11 @@ def _to(choice: SettingsChoice) -> Switch:
     return Switch(note, choice.why, settings=choice.other)
 
 
+def _differ(recorded: Settings, now: Settings) -> bool:
+    """Return whether settings differ in what a restart can change; the rest is the user's."""
+    return recorded.onednn != now.onednn
+
+
 def _is_alone(leg: Leg) -> bool:
     """Return whether replacing this process leaves nobody behind."""
     parts = leg.parts
@@ -177,7 +182,7 @@ def restart_as_recorded(leg: Leg, signals: Signals) -> None:
     """Replace this process before its first step, if the run recorded other settings for it."""
     selector = leg.parts.selector
     recorded = selector.settings_after(leg.stepper.step)
-    if recorded is None or recorded == selector.settings:
+    if recorded is None or not _differ(recorded, selector.settings):
         return
     if _is_alone(leg) and launch.may_follow():
         restart(recorded, signals)

@@ -66,10 +66,12 @@ def may_follow(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether this process may replace itself to follow the record of a run.
 
     More than once: a run whose newest checkpoint is damaged goes back to earlier settings, and
-    then forward again. The limit is for a machine on which a variable has no effect.
+    then forward again. The limit is for a machine on which a variable has no effect. A variable
+    that the user has set is not changed.
     """
     found = own(environment)
-    return found is not None and found.restarts < _MOST_RESTARTS
+    is_open = onednn_asked(unmarked(environment)) is None
+    return found is not None and is_open and found.restarts < _MOST_RESTARTS
 
 
 def unmarked(environment: Mapping[str, str]) -> dict[str, str]:
