@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,13 @@ def test_a_choice_says_what_was_faster_and_by_how_much():
     assert CHOICE.why == "70 steps/s with oneDNN on, 48 steps/s with oneDNN off"
     assert f"{CHOICE.gain:.2f}" == "1.46"
     assert replace(CHOICE, is_other_faster=False).chosen == OFF
+
+
+@pytest.mark.parametrize(("days", "is_recent"), [(1, True), (29, True), (31, False)])
+def test_old_rates_are_measured_again(days: int, is_recent: bool):
+    now = datetime(2026, 11, 17, 10, tzinfo=UTC) + timedelta(days=days)
+    assert CHOICE.is_recent(now) is is_recent
+    assert not replace(CHOICE, date="some day").is_recent(now)
 
 
 def test_a_process_without_a_command_remembers_the_step_alone(cache: Path):

@@ -78,6 +78,7 @@ class Leg:
         self.bridge = CallbackBridge(request.callbacks, parts.task, parts.inference, self.watch)
         # All workers run the same steps between two meetings.
         parts.team.require_same("callbacks with batch hooks", self.bridge.timing())
+        parts.team.require_same("process settings", parts.selector.settings.content())
         self.history = request.history
         self.history.take_from(self.bridge)
         self.feed, length = self._feed(NOTHING_READ if snapshot is None else snapshot.read)
@@ -211,7 +212,7 @@ class Leg:
         return min((n for n in (self.bridge.steps_left(), change) if n is not None), default=None)
 
     def _notes(self, step: int) -> list[Noted]:
-        hint = settings_hint.measured(self.parts.selector)
+        hint = settings_hint.measured(self.parts.selector, is_alone=self.parts.team.is_alone)
         texts = [*self.notes, *([] if hint is None else [hint])]
         return [*self.bridge.notes(step), *(Noted(step, text) for text in texts)]
 

@@ -8,12 +8,12 @@ from loopwright.plans import launch, settings_memory
 from loopwright.plans.settings import ONEDNN
 
 
-def measured(selector: PlanSelector) -> str | None:
+def measured(selector: PlanSelector, *, is_alone: bool) -> str | None:
     """Return what was measured to be faster than this process; None if nothing was.
 
-    A process that was launched by us needs no hint: it starts by the faster settings itself.
+    A process that was launched by us, and is no worker of several, changes its settings itself.
     """
-    if launch.may_restart() or not _may_help(selector):
+    if (is_alone and launch.may_restart()) or not _may_help(selector):
         return None
     known = settings_memory.for_step(selector.identity_by(selector.settings))
     if known is None or not known.is_other_faster:

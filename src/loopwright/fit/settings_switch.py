@@ -103,7 +103,7 @@ class SettingsSwitch:
         if not is_worth(self._seconds_left(trained), self._start_seconds):
             return None
         known = settings_memory.for_step(selector.identity_by(selector.settings))
-        if known is not None:
+        if known is not None and known.is_recent(datetime.now(UTC)):
             self._is_decided = True
             if not known.is_other_faster:
                 return None

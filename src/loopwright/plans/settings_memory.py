@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, final
 
@@ -18,6 +19,7 @@ from loopwright.plans import plan_history, settings
 from loopwright.plans.settings import Settings
 
 _FORMAT = 1
+_MOST_AGE = timedelta(days=30)
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, RuntimeError, disk.UnsafeFileError)
 
 
@@ -51,6 +53,13 @@ class SettingsChoice:
         """The rates in words."""
         other, default = _rate(self.rates_other), _rate(self.rates_default)
         return f"{other} with {self.other.in_words}, {default} with {self.default.in_words}"
+
+    def is_recent(self, now: datetime) -> bool:
+        """Return whether the rates are of the last weeks; older ones are measured again."""
+        try:
+            return now - datetime.fromisoformat(self.date) < _MOST_AGE
+        except (ValueError, TypeError):
+            return False
 
     @property
     def gain(self) -> float:
