@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from loopwright.compat import process
 from loopwright.compat.environment import by_name, changes, environment
-from loopwright.plans.settings import ONEDNN
+from loopwright.plans import launch
+from loopwright.plans.settings import ONEDNN, Settings
 
 
 def test_it_names_the_versions_the_processor_and_the_threads_as_json():
@@ -51,6 +52,19 @@ def test_a_fingerprint_of_an_earlier_version_is_read_by_its_meaning(
     words = ("off then, on now", "on then, off now")
     expected = f"oneDNN: {words[int(other)]}"
     assert changes({**rest, **raw, ONEDNN: other}, now) == [expected]
+
+
+def test_onednn_that_a_record_has_switched_off_may_still_help(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(process, "onednn_is_on", lambda: False)
+    monkeypatch.setattr(process, "cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.delenv(ONEDNN, raising=False)
+    assert process.onednn_may_help()
+    for name, value in launch.marked(os.environ, Settings(onednn=False)).items():
+        monkeypatch.setenv(name, value)
+    assert os.environ[ONEDNN] == "0"
+    assert process.onednn_may_help()
+    monkeypatch.delenv(launch.MARK)
+    assert not process.onednn_may_help()
 
 
 @pytest.mark.parametrize("word", ["0", "1"])

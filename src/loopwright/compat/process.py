@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from loopwright.plans import settings
+from loopwright.plans import launch, settings
 from loopwright.plans.settings import Settings
 
 _IS_ONEDNN_ON = "_ZN10tensorflow12IsMKLEnabledEv"
@@ -50,7 +50,10 @@ def cpu_flags() -> frozenset[str]:
 
 
 def onednn_may_help() -> bool:
-    """Return whether oneDNN is off only because TensorFlow left it off on this processor."""
+    """Return whether oneDNN is off, but not because the user switched it off.
+
+    TensorFlow leaves it off on some processors, and Loopwright where a run has recorded so.
+    """
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
-    is_open = settings.onednn_asked(os.environ) is None
+    is_open = settings.onednn_asked(launch.unmarked(os.environ)) is None
     return is_open and not has_gpu and "avx2" in cpu_flags() and not onednn_is_on()
