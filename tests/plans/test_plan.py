@@ -63,3 +63,8 @@ def test_rewrites_are_printed_where_they_are_not_left_open():
         assert eval(repr(plan), {"Plan": lw.Plan}) == plan
         assert f"rewrites={rewrites!r}" in repr(plan)
     assert str(lw.Plan("xla", "fused")) == "'fused'"
+
+
+def test_records_made_before_there_were_rewrites_name_the_same_kinds_of_step():
+    """The identity of a kind of step is a digest of this text, among others."""
+    assert repr(HERE) == "Terms(batches='memory', plain=True, replicas=1)"
