@@ -110,6 +110,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         r"every_plan_runs.*\[(fused|Plan)": "eager",
         r"(a_run_split|a_runner).*\[(xla|fused|Plan)": "graph",
         "one_compile|a_compiled_model|a_trainer_reads|scores_are": "a fused loop is traced once",
+        "a_size": "its other tests",
     },
     "engine/test_plan_selector.py": {
         "chunks_are|preparing_a|a_candidate|a_validation": "test_a_small_network",
