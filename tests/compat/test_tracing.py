@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.compat.keras_parts import two_replicas
 
 import loopwright
-from loopwright.compat import tensorflow_internals
+from loopwright.compat import tensorflow_internals, xla_rewrites
 from loopwright.errors import StepError
 
 # --- autograph ------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_random_numbers_for_xla_are_the_ones_that_xla_draws_anyway(draw):
         return tf.function(function, jit_compile=True, autograph=False)().numpy()
 
     adapted, plain = (
-        drawn(tensorflow_internals.random_numbers_for_xla),
+        drawn(lambda: xla_rewrites.applied(())),
         drawn(contextlib.nullcontext),
     )
     np.testing.assert_array_equal(adapted, plain)
@@ -157,7 +157,7 @@ def test_random_numbers_for_xla_ask_for_philox_by_name_and_only_in_scope():
         graph = function.get_concrete_function().graph
         return {op.type for op in graph.get_operations()}
 
-    with tensorflow_internals.random_numbers_for_xla():
+    with xla_rewrites.applied(()):
         named = algorithms()
     open_choice = algorithms()
     # The operation that chooses by device, and whose choice XLA makes slowly.
@@ -166,10 +166,10 @@ def test_random_numbers_for_xla_ask_for_philox_by_name_and_only_in_scope():
 
 
 def test_a_tensorflow_that_has_moved_the_function_is_left_alone(monkeypatch):
-    monkeypatch.delattr(tensorflow_internals.random_ops_util, "get_key_counter_alg")
-    with tensorflow_internals.random_numbers_for_xla():
-        assert not hasattr(tensorflow_internals.random_ops_util, "get_key_counter_alg")
-    note = tensorflow_internals.slow_random_numbers()
+    monkeypatch.delattr(xla_rewrites.random_ops_util, "get_key_counter_alg")
+    with xla_rewrites.applied(()):
+        assert not hasattr(xla_rewrites.random_ops_util, "get_key_counter_alg")
+    note = xla_rewrites.slow_random_numbers()
     assert note is not None
     assert note.startswith("random numbers inside XLA are drawn slowly: TensorFlow")
 

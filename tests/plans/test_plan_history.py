@@ -130,3 +130,32 @@ def test_a_file_that_is_no_history_is_refused_in_words(tmp_path: Path, content: 
 def test_a_missing_file_is_said_to_be_missing(tmp_path: Path):
     with pytest.raises(lw.ConfigurationError, match="the file does not exist"):
         load(tmp_path / "nowhere.json")
+
+
+# --- rewrites -------------------------------------------------------------------------------------
+
+
+def test_a_plan_recorded_without_rewrites_had_none():
+    kept = PlanHistory().changed(0, GRAPH).changed(4, lw.Plan("xla", "fused", rewrites=()))
+    content = kept.chosen("a step", Choice(lw.Plan("xla", rewrites=()), "fast")).content()
+    for recorded in (*content["changes"], *content["choices"].values()):
+        assert recorded["plan"].pop("rewrites") == ()
+    found = parsed(json.loads(json.dumps(content)))
+    assert found.changes == kept.changes
+    assert found.choices["a step"].plan.rewrites == ()
+
+
+def test_rewrites_are_recorded_and_those_left_open_stay_open():
+    settled = lw.Plan("xla", "fused", rewrites=("threefry",))
+    for plan in (settled, lw.Plan("xla", "fused")):
+        kept = PlanHistory().changed(0, plan)
+        assert parsed(json.loads(kept.text())) == kept
+
+
+def test_a_plan_asked_for_takes_the_rewrites_of_the_run_it_goes_on_with():
+    asked = PlanHistory().changed(0, lw.Plan("xla", "fused"))
+    old = PlanHistory().changed(0, GRAPH).changed(10, lw.Plan("xla", "fused", rewrites=()))
+    assert asked.with_rewrites_of(old).changes[0].plan.rewrites == ()
+    assert asked.with_rewrites_of(PlanHistory().changed(0, GRAPH)) == asked
+    given = PlanHistory().changed(0, lw.Plan("xla", "fused", rewrites=("threefry",)))
+    assert given.with_rewrites_of(old) == given

@@ -58,8 +58,8 @@ INTERNALS: tuple[Internal, ...] = (
         (f"{_EAGER}.concrete_function.ConcreteFunction._call_flat",),
     ),
     Internal(
-        "tensorflow_internals.random_numbers_for_xla",
-        "draw random numbers under XLA on a CPU with Philox, about thirty times as fast",
+        "xla_rewrites._drawing_by",
+        "draw random numbers under XLA on a CPU by another algorithm, over thirty times as fast",
         "random numbers inside XLA are drawn slowly; a note of the plan says so",
         ("tensorflow.python.ops.random_ops_util.get_key_counter_alg",),
     ),

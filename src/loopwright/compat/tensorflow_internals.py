@@ -1,4 +1,4 @@
-"""Internals of TensorFlow: graphs, random numbers under XLA, pipelines, devices.
+"""Internals of TensorFlow: graphs, pipelines, devices.
 
 `internals.py` says of each function what it touches and what happens if that moves.
 """
@@ -15,7 +15,6 @@ from loopwright.compat import registry
 from loopwright.compat.patches import replaced
 from loopwright.errors import LoopwrightError
 
-random_ops_util = registry.module("tensorflow.python.ops.random_ops_util")
 op_def_registry = registry.module("tensorflow.python.framework.op_def_registry")
 auto_control_deps_utils = registry.module("tensorflow.python.framework.auto_control_deps_utils")
 device_lib = registry.module("tensorflow.python.client.device_lib")
@@ -138,39 +137,6 @@ def captures_of(graph: Any, handles: Collection[int]) -> list[Any]:
     """Return the placeholders in a scratch graph for the variables with these handles."""
     pairs = zip(graph.internal_captures, graph.external_captures, strict=True)
     return [inner for inner, outer in pairs if id(outer) in handles]
-
-
-@contextlib.contextmanager
-def random_numbers_for_xla() -> Iterator[None]:
-    """Draw random numbers with Philox by name while an XLA step is traced, on a CPU.
-
-    Keras asks for `auto_select`, which gives the same numbers under XLA on a CPU and takes about
-    thirty times as long.
-    """
-    util: Any = random_ops_util
-    if not hasattr(util, "get_key_counter_alg") or tf.config.list_physical_devices("GPU"):
-        yield
-        return
-
-    def by_name(original: Callable[..., Any]) -> Callable[..., Any]:
-        def choose(seed: Any, alg: Any) -> Any:
-            is_open = alg in (None, "auto_select", util.Algorithm.AUTO_SELECT)
-            return original(seed, "philox" if is_open else alg)
-
-        return choose
-
-    with replaced(util, "get_key_counter_alg", by_name):
-        yield
-
-
-def slow_random_numbers() -> str | None:
-    """Return a note for plans if `random_numbers_for_xla` finds nothing to adapt."""
-    if hasattr(random_ops_util, "get_key_counter_alg"):
-        return None
-    return (
-        f"random numbers inside XLA are drawn slowly: TensorFlow {tf.__version__} has moved "
-        "get_key_counter_alg"
-    )
 
 
 def unsaved_positions() -> str | None:

@@ -5,7 +5,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright.compat import tensorflow_internals
+from loopwright.compat import tensorflow_internals, xla_rewrites
 from loopwright.data import batches
 from loopwright.data.source import Feed
 from loopwright.engine.nan import OnNan, Watch
@@ -115,14 +115,16 @@ class CompiledSteps:
     def terms(self, feed: Feed | None) -> Terms:
         """Return the conditions that a plan has to meet."""
         replicas = self._strategy.num_replicas_in_sync
+        rewrites = xla_rewrites.available()
         if feed is None:
-            return Terms("none", replicas=replicas)
+            return Terms("none", replicas=replicas, rewrites=rewrites)
         leaves = tf.nest.flatten(feed.batch_spec)
         streamed = "python" if feed.end == "each epoch" else "pipeline"
         return Terms(
             batches="memory" if feed.resident is not None else streamed,
             plain=all(isinstance(s, tf.TensorSpec) and s.dtype != tf.string for s in leaves),
             replicas=replicas,
+            rewrites=rewrites,
         )
 
     def last_gradients(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright.compat import tensorflow_internals
+from loopwright.compat import tensorflow_internals, xla_rewrites
 from loopwright.distribute import replicas
 from loopwright.engine.bounds import Bounds, is_assertion, operations_made
 from loopwright.engine.nan import Watch
@@ -45,7 +45,7 @@ class Loops:
         """
         is_xla = self._plan.step == "xla"
         for_xla = (
-            tensorflow_internals.random_numbers_for_xla() if is_xla else contextlib.nullcontext()
+            xla_rewrites.applied(self._plan.rewrites or ()) if is_xla else contextlib.nullcontext()
         )
         with for_xla, operations_made() as made:
             outputs, is_finite = self._watch.around(

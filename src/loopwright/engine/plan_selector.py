@@ -8,7 +8,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright.compat import process, tensorflow_internals
+from loopwright.compat import process, xla_rewrites
 from loopwright.compat.environment import environment
 from loopwright.data.source import Feed
 from loopwright.engine.compiled_steps import CompiledSteps
@@ -198,6 +198,9 @@ class PlanSelector:
         self._recorded = history
         if self._asked is None:
             self._done_before = history
+        else:
+            # Asked for by name, a plan leaves open what a run in its middle has settled.
+            self._asked = self._asked.with_rewrites_of(history)
 
     def go_back(self, step: int) -> None:
         """Forget the plans after `step` steps: these steps run again."""
@@ -209,7 +212,7 @@ class PlanSelector:
 
     def record_plan(self, step: int, plan: Plan) -> None:
         """Record that the steps after `step` run by this plan."""
-        note = tensorflow_internals.slow_random_numbers() if plan.step == "xla" else None
+        note = xla_rewrites.slow_random_numbers() if plan.step == "xla" else None
         if note is not None and note not in self.history.notes:
             self._note(note)
         changed = self.history.changed(step, plan, is_trial=self._is_trial(step, plan))

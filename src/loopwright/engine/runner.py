@@ -4,7 +4,7 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import tensorflow as tf
@@ -306,7 +306,9 @@ class StepRunner:
     def _run_zeros(self, size: int) -> None:
         """Runs the step without XLA on a batch of zeros, on copies of its variables."""
         spec = self._built.batch_spec
-        one: Any = tensorflow_internals.compiled(self._loops.one)
+        plan = replace(self._plan, rewrites=())  # made for XLA, they may not run without it
+        as_written = Loops(self._step, self._built.outputs, plan, self._finite, self._bounds)
+        one: Any = tensorflow_internals.compiled(as_written.one)
         concrete = one.get_concrete_function(spec)
         self._graphs.append(concrete.graph)
         tensorflow_internals.run_on_copies(concrete, (loops.zeros(spec, size),))

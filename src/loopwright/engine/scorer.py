@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, final
 
 import tensorflow as tf
@@ -16,7 +17,7 @@ from loopwright.engine.plan_selector import PlanSelector
 from loopwright.engine.runner import StepRunner
 from loopwright.errors import DataError, message
 from loopwright.loop.clock import Pace, Stopwatch
-from loopwright.plans.plan import Plan, nearest, settled
+from loopwright.plans.plan import nearest, settled
 from loopwright.task import variables
 from loopwright.task.metric_updates import Updates
 from loopwright.task.task import Task
@@ -146,5 +147,5 @@ class Scorer:
         # Any data can be scored, whatever plan the training runs by.
         terms = self._compiled.terms(feed)
         plan = self._selector.plan_in_force  # a trial is no reason to compile a test step
-        plan = settled(nearest(Plan(plan.step, plan.loop), terms), terms)
+        plan = settled(nearest(replace(plan, feed=None), terms), terms)
         return self._compiled.runner("test_step", feed, plan)

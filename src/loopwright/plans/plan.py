@@ -8,8 +8,8 @@ Every run starts with `Plan(step="graph", loop="graph")`, many steps in one call
 executor, unless another plan is given.
 """
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 from loopwright.errors import ConfigurationError, message
 
@@ -21,6 +21,8 @@ _COMBINATIONS = (
     ("xla", "graph"),
     ("xla", "fused"),
 )
+Rewrite = Literal["threefry"]
+REWRITES: tuple[Rewrite, ...] = get_args(Rewrite)
 _FEEDS = (None, "resident", "stream", "chunk")
 _STEP_WORDS = {"eager": "Python step", "graph": "graph step", "xla": "XLA step"}
 _LOOP_WORDS = {"python": "one call per step", "graph": "graph loop", "fused": "loop inside XLA"}
@@ -41,19 +43,37 @@ class Plan:
     feed: Literal["resident", "stream", "chunk"] | None = None
     """Gathered from arrays on the device, read from an iterator one by one, or several at a time.
     None: chosen by the kind of data."""
+    rewrites: tuple[Rewrite, ...] | None = None
+    """What is changed while a step is traced for XLA. None: all that apply on this machine.
+    "threefry": the algorithm that random numbers are drawn by."""
 
     def __post_init__(self) -> None:
-        if (self.step, self.loop) not in _COMBINATIONS or self.feed not in _FEEDS:
+        if self.step != "xla" and self.rewrites is None:
+            # One form of each plan, so that equal plans compare equal.
+            object.__setattr__(self, "rewrites", ())
+        if not (
+            (self.step, self.loop) in _COMBINATIONS
+            and self.feed in _FEEDS
+            and _are_rewrites(self.rewrites, self.step)
+        ):
             plans = [f"Plan(step={step!r}, loop={loop!r})" for step, loop in _COMBINATIONS]
             feeds = " or ".join(repr(feed) for feed in _FEEDS if feed)
             raise ConfigurationError(
                 message(
                     "Unknown plan.",
-                    expected=f"{' or '.join(plans)}, with feed={feeds} or none",
-                    received=f"Plan(step={self.step!r}, loop={self.loop!r}, feed={self.feed!r})",
+                    expected=f"{' or '.join(plans)}, with feed={feeds} or none; with step='xla' "
+                    f"also rewrites={REWRITES!r}, part of it in this order, or none",
+                    received=repr(self),
                     do='leave it out, or use plan="eager" for debugging',
                 )
             )
+
+    def __repr__(self) -> str:
+        fields = f"step={self.step!r}, loop={self.loop!r}, feed={self.feed!r}"
+        left_out = None if self.step == "xla" else ()
+        if self.rewrites != left_out:
+            fields += f", rewrites={self.rewrites!r}"
+        return f"Plan({fields})"
 
     def __str__(self) -> str:
         word = next((word for word, plan in WORDS.items() if plan == self), None)
@@ -65,6 +85,13 @@ class Plan:
         parts = [] if self.loop == "fused" else [_STEP_WORDS[self.step]]
         parts.append(_LOOP_WORDS[self.loop])
         return ", ".join(parts + ([_FEED_WORDS[self.feed]] if self.feed else []))
+
+
+def _are_rewrites(given: object, step: str) -> bool:
+    if not isinstance(given, tuple):
+        return given is None
+    known = tuple(name for name in REWRITES if name in given) if step == "xla" else ()
+    return given == known
 
 
 WORDS = {
@@ -105,6 +132,10 @@ class Terms:
     plain: bool = True
     """Whether batches are dense tensors of numbers."""
     replicas: int = 1
+    # A digest of the repr identifies a kind of step in records made before there were rewrites;
+    # the devices and versions that these follow from are in the digest too.
+    rewrites: tuple[Rewrite, ...] = field(default=(), repr=False)
+    """Those that apply on this machine."""
 
 
 def objection(plan: Plan, terms: Terms) -> tuple[str, Plan] | None:
@@ -113,15 +144,18 @@ def objection(plan: Plan, terms: Terms) -> tuple[str, Plan] | None:
     >>> objection(WORDS["fused"], Terms("python"))[0]
     'a loop inside XLA needs its batches in advance, and Python makes them one by one'
     """
-    without_feed = Plan(plan.step, plan.loop)
+    without_feed = replace(plan, feed=None)
     if plan.step == "xla" and terms.replicas > 1:
         return "XLA does not run a step on several replicas", WORDS["graph"]
     if plan.step == "xla" and not terms.plain:
         reason = "XLA takes dense numbers only: no strings, no sparse or ragged tensors"
         return reason, WORDS["graph"]
+    if not set(plan.rewrites or ()) <= set(terms.rewrites):
+        reason = f"of the rewrites for XLA, those that apply on this machine are {terms.rewrites!r}"
+        return reason, replace(plan, rewrites=None)
     if plan.loop == "fused" and terms.batches == "python":
         reason = "a loop inside XLA needs its batches in advance, and Python makes them one by one"
-        return reason, WORDS["xla"]
+        return reason, replace(WORDS["xla"], rewrites=plan.rewrites)
     if plan.loop == "fused" and plan.feed == "stream":
         return "a loop inside XLA cannot read from an iterator", without_feed
     if plan.feed is not None and terms.batches == "none":
@@ -146,11 +180,13 @@ def nearest(plan: Plan, terms: Terms) -> Plan:
 
 
 def settled(plan: Plan, terms: Terms) -> Plan:
-    """Return the plan with its feed set, where it was left to the data.
+    """Return the plan with its feed and rewrites set, where they were left to data and machine.
 
-    >>> settled(WORDS["fused"], Terms("pipeline"))
-    Plan(step='xla', loop='fused', feed='chunk')
+    >>> settled(WORDS["fused"], Terms("pipeline", rewrites=("threefry",)))
+    Plan(step='xla', loop='fused', feed='chunk', rewrites=('threefry',))
     """
+    if plan.rewrites is None:
+        plan = replace(plan, rewrites=terms.rewrites)
     if plan.feed is not None or terms.batches == "none":
         return plan
     if terms.batches == "memory" and plan.loop != "python":

@@ -116,6 +116,15 @@ class PlanHistory:
         plans = tuple(replace(c, plan=change(c.plan)) for c in self.changes)
         return replace(self, changes=plans)
 
+    def with_rewrites_of(self, recorded: "PlanHistory") -> "PlanHistory":
+        """Return the history with open rewrites set to the last ones recorded, if there are any."""
+        known = [c.plan.rewrites for c in recorded.changes if c.plan.step == "xla"]
+
+        def closed(plan: Plan) -> Plan:
+            return replace(plan, rewrites=known[-1]) if plan.rewrites is None else plan
+
+        return self.with_plans(closed) if known else self
+
     def noted(self, note: str) -> "PlanHistory":
         """Return the history with one more note."""
         return replace(self, notes=(*self.notes, note))
@@ -270,14 +279,14 @@ def parsed(content: Any) -> PlanHistory:
     if content["format"] != _FORMAT:
         raise ValueError(f"format {content['format']}; this version reads format {_FORMAT}")
     changes = tuple(
-        PlanChange(int(change["step"]), Plan(**change["plan"]), change.get("trial") is True)
+        PlanChange(int(change["step"]), _plan(change["plan"]), change.get("trial") is True)
         for change in content["changes"]
     )
     steps = [change.step for change in changes]
     if steps != sorted(set(steps)):
         raise ValueError("the steps of the changes are not increasing")
     choices = {
-        str(identity): Choice(Plan(**choice["plan"]), str(choice["why"]))
+        str(identity): Choice(_plan(choice["plan"]), str(choice["why"]))
         for identity, choice in content["choices"].items()
     }
     measured = tuple(map(str, content.get("measured", ())))
@@ -290,6 +299,12 @@ def parsed(content: Any) -> PlanHistory:
 
 def _without(content: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key != name}
+
+
+def _plan(content: Mapping[str, Any]) -> Plan:
+    """Return a recorded plan; one without rewrites is older than they are, and ran without any."""
+    rewrites = content.get("rewrites", ())
+    return Plan(**{**content, "rewrites": None if rewrites is None else tuple(rewrites)})
 
 
 # --- the memory of choices: the history of the run first, then the cache of this machine ---
@@ -339,7 +354,7 @@ def cached(identity: str) -> Choice | None:
         if place is None:
             return None
         content = json.loads((place / f"{identity}.json").read_text(encoding="utf-8"))
-        return Choice(Plan(**content["plan"]), str(content["why"]))
+        return Choice(_plan(content["plan"]), str(content["why"]))
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, ConfigurationError):
         return None
 

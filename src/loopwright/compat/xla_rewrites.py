@@ -1,0 +1,98 @@
+"""What is changed in a step while it is traced for XLA: the algorithm of random numbers.
+
+A plan names its rewrites, because they change bits: a run that is resumed follows its record.
+Without one of them, a step is traced as it was before that rewrite existed.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from loopwright.compat import registry
+from loopwright.compat.patches import replaced
+
+random_ops_util = registry.module("tensorflow.python.ops.random_ops_util")
+_FUNCTION_GRAPH = tf.__internal__.FuncGraph
+
+
+def available() -> tuple[Literal["threefry"], ...]:
+    """Return the rewrites that apply on this machine, in the order of a plan.
+
+    >>> available()
+    ('threefry',)
+    """
+    return ("threefry",) if _draws_by_name() else ()
+
+
+@contextlib.contextmanager
+def applied(rewrites: Collection[str]) -> Iterator[None]:
+    """Trace for XLA with these rewrites until the scope is left."""
+    with contextlib.ExitStack() as scopes:
+        if _draws_by_name():
+            scopes.enter_context(_drawing_by("threefry" if "threefry" in rewrites else "philox"))
+        yield
+
+
+def slow_random_numbers() -> str | None:
+    """Return a note for plans if there is no function to choose the algorithm in."""
+    if hasattr(random_ops_util, "get_key_counter_alg"):
+        return None
+    return (
+        f"random numbers inside XLA are drawn slowly: TensorFlow {tf.__version__} has moved "
+        "get_key_counter_alg"
+    )
+
+
+def _draws_by_name() -> bool:
+    """Return whether the algorithm is chosen here: on a CPU, where XLA's own choice is slow."""
+    has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    return hasattr(random_ops_util, "get_key_counter_alg") and not has_gpu
+
+
+@contextlib.contextmanager
+def _drawing_by(algorithm: Literal["philox", "threefry"]) -> Iterator[None]:
+    """Draw random numbers by an algorithm where the step leaves it open.
+
+    Keras asks for `auto_select`, which gives the numbers of Philox under XLA on a CPU and takes
+    about thirty times as long. Threefry gives other numbers, faster still.
+    """
+    util: Any = random_ops_util
+    step_graph = tf.compat.v1.get_default_graph()
+
+    def by_name(original: Callable[..., Any]) -> Callable[..., Any]:
+        def choose(seed: Any, alg: Any) -> Any:
+            if alg not in (None, "auto_select", util.Algorithm.AUTO_SELECT):
+                return original(seed, alg)
+            seed = tf.convert_to_tensor(seed)
+            is_free = _is_part_of(step_graph) and _fits_threefry(seed)
+            return original(seed, algorithm if is_free else "philox")
+
+        return choose
+
+    with replaced(util, "get_key_counter_alg", by_name):
+        yield
+
+
+def _fits_threefry(seed: Any) -> bool:
+    """Return whether a seed keeps its meaning: Threefry takes the lower 32 bits of each number.
+
+    What is drawn by a constant seed is computed once, by kernels that only Philox has.
+    """
+    return seed.dtype.size == 4 and tf.get_static_value(seed) is None
+
+
+def _is_part_of(step_graph: Any) -> bool:
+    """Return whether what is traced now is traced for XLA, and for nothing else.
+
+    Threefry has no kernel outside XLA. A step may run operations at once (`tf.init_scope`, to make
+    a variable), and TensorFlow keeps the trace of a `tf.function` in a step for whoever calls it
+    next, with or without XLA. Branches and loops belong to the graph that they are in.
+    """
+    graph: Any = tf.compat.v1.get_default_graph()
+    while graph is not step_graph:
+        if graph is None or type(graph) is _FUNCTION_GRAPH:
+            return False
+        graph = getattr(graph, "outer_graph", None)
+    return True
