@@ -21,7 +21,8 @@ from loopwright.events import BatchSkipped
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Pilot
-from loopwright.plans.tuner import Budget, first_line
+from loopwright.plans.tuner import first_line
+from loopwright.plans.worth import Budget
 from loopwright.step_warnings import warn_at_call
 from loopwright.task.task import Task
 
@@ -294,6 +295,10 @@ class BackgroundCompile:
     def is_over(self) -> bool:
         """Return whether it has ended, with or without an error."""
         return not self._thread.is_alive()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended, and at most that long."""
+        self._thread.join(seconds)
 
     def failure(self) -> str | None:
         """Return why it failed, in one line; None if it did not."""

@@ -1,7 +1,7 @@
 """How steps are run: what a plan is, which plan ran which steps, how the fastest is found.
 
 Pure: imports no TensorFlow, Keras or NumPy. Never compiles or runs a step: that is `engine/`; the
-tuner decides from timings that it is given. The cache of choices is the only file it writes.
+tuner decides from timings that it is given. The memory of choices is the only file it writes.
 
-Open files: plan, plan_history, tuner.
+Open files: memory, plan, plan_history, tuner, worth.
 """

@@ -8,8 +8,9 @@ Every run starts with `Plan(step="graph", loop="graph")`, many steps in one call
 executor, unless another plan is given.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from loopwright.errors import ConfigurationError, message
 
@@ -94,6 +95,15 @@ def plan_of(plan: Plan | str) -> Plan:
             )
         )
     return WORDS[plan]
+
+
+def plan_from(content: Mapping[str, Any]) -> Plan:
+    """Return the plan in the JSON values of `dataclasses.asdict`; raise if it is none.
+
+    >>> plan_from({"step": "xla", "loop": "fused"})
+    Plan(step='xla', loop='fused', feed=None)
+    """
+    return Plan(**content)
 
 
 @dataclass(frozen=True)
