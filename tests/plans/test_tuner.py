@@ -301,21 +301,22 @@ def noise(seed: int, most: float) -> Iterator[float]:
 
 
 def test_a_difference_inside_the_spread_does_not_decide_and_is_said_so():
-    for seed in range(20):
+    reasons = set[str]()
+    for seed in range(8):
         run = world(fused=1.01, xla=0.99, step_seconds=0.01, noise=noise(seed, 1.2))
-        run.fit(steps=30_000)
-        assert run.tuner.plan == GRAPH
-    tied = [note for note in run.notes if "no difference beyond the noise" in note]
-    assert tied
-    choice = run.tuner.take_choice()
-    assert choice is not None
-    assert choice.why.startswith("no difference beyond the noise: ")
+        run.fit(steps=5_000)
+        choice = run.tuner.take_choice()
+        assert choice is not None
+        assert choice.plan == GRAPH
+        reasons.add(choice.why.partition(": ")[0])
+    assert reasons <= {"no difference beyond the noise", "nothing faster was found"}
+    assert "no difference beyond the noise" in reasons
 
 
 def test_a_clear_difference_decides_on_a_noisy_machine_too():
-    for seed in range(20):
+    for seed in range(8):
         run = world(fused=2.3, xla=1.5, step_seconds=0.06, noise=noise(seed, 3.0))
-        run.fit(steps=20_000)
+        run.fit(steps=2_000)
         assert run.tuner.plan == FUSED
 
 
@@ -441,7 +442,7 @@ def complete(rate: float = 36.8, plan: Plan = FUSED) -> Entry:
 
 def test_a_complete_choice_is_used_and_not_measured_again():
     run = again(complete())
-    run.fit(steps=1_000_000)
+    run.fit(steps=50_000)
     assert run.prepared == [FUSED]
     assert run.entry() is None
 
@@ -466,16 +467,19 @@ def test_a_choice_whose_speed_is_far_from_the_remembered_one_is_checked_again():
 
 
 def test_a_choice_is_checked_again_after_some_days_if_the_run_is_long_and_later_in_any_case():
-    for check, steps, is_checked in [
-        ("not due", 1_000_000, False),
+    cases: list[tuple[Check, int, bool]] = [
+        ("not due", 100_000, False),
         ("if the run is long", 5_000, False),
         ("if the run is long", 100_000, True),
         ("due", 100, False),
         ("due", 10_000, True),
-    ]:
+    ]
+    for check, steps, is_checked in cases:
         run = again(complete(15.8, GRAPH), check)
         run.fit(steps=steps)
         assert (run.tuner.plan == FUSED) == is_checked, (check, steps)
+    run = again(complete(15.8, GRAPH), "due")
+    run.fit(steps=10_000)
     choice = run.tuner.take_choice()
     assert choice is not None
     assert choice.why == "checked again: 36.8 steps/s, 2.3x the speed of the first plan"
@@ -483,7 +487,7 @@ def test_a_choice_is_checked_again_after_some_days_if_the_run_is_long_and_later_
 
 def test_what_a_run_has_recorded_is_followed_and_never_checked_again():
     run = transformer(RECORDED, speed=5.0)
-    run.fit(steps=1_000_000)
+    run.fit(steps=50_000)
     assert run.prepared == [FUSED]
     assert run.entry() is None
 

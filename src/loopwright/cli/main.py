@@ -10,7 +10,7 @@ import warnings
 
 import typer
 
-from loopwright.cli import look_commands, train_commands, use_commands
+from loopwright.cli import look_commands, memory_commands, train_commands, use_commands
 from loopwright.errors import (
     EXIT_WORKER_LOST,
     ConfigurationError,
@@ -46,6 +46,7 @@ app.command("runs")(look_commands.runs)
 app.command("inspect")(look_commands.inspect)
 app.command("report")(look_commands.report)
 app.command("board")(look_commands.board)
+app.command("plans")(memory_commands.plans)
 app.command("recipes")(look_commands.list_recipes)
 app.command("schema")(look_commands.schema)
 app.command("doctor")(look_commands.doctor)

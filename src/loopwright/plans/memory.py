@@ -56,8 +56,9 @@ class Tried:
     def in_words(self) -> str:
         """Rate and spread, or why there is none: `36.8 (35-37) steps/s`."""
         if self.state != "measured":
-            return f"{self.state}: {self.reason}"
-        return f"{rate_in_words(self.rates)} steps/s"
+            return f"{self.state}, {self.reason}"
+        reason = f", {self.reason}" if self.reason else ""
+        return f"{rate_in_words(self.rates)} steps/s{reason}"
 
 
 @final
@@ -182,17 +183,19 @@ def recall(history: PlanHistory, identity: str, start: Plan, *, is_continued: bo
 
 
 def cache_directory() -> Path | None:
-    """Return the directory of the memory; None if it is switched off."""
+    """Return the directory of the memory; None if it is switched off, or there is no home."""
     own = os.environ.get("LOOPWRIGHT_CACHE_DIR")
     if own is not None:
         return Path(own) / "plans" if own else None
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "loopwright" / "plans"
+    with contextlib.suppress(RuntimeError):  # the user has no home directory
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return Path(root) / "loopwright" / "plans"
+    return None
 
 
 _UNREADABLE = (
     *(OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError),
-    *(RuntimeError, ConfigurationError, disk.UnsafeFileError),
+    *(RecursionError, ConfigurationError, disk.UnsafeFileError),
 )
 
 
@@ -210,8 +213,7 @@ def read(identity: str) -> Entry | None:
 def write(identity: str, entry: Entry) -> None:
     """Remember an entry; do nothing where nothing can be written."""
     content = json.dumps(entry.content(), indent=2) + "\n"
-    # RuntimeError: the user has no home directory.
-    with contextlib.suppress(OSError, RuntimeError, disk.UnsafeFileError):
+    with contextlib.suppress(OSError, disk.UnsafeFileError):
         place = cache_directory()
         if place is not None:
             disk.make_run_directory(place)
