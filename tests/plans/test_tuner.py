@@ -54,6 +54,7 @@ class World:
     """How much longer the first call of a plan takes, because the machine is busy then."""
     noise: Iterator[float] = field(default_factory=lambda: itertools.repeat(1.0))
     """How much longer each call takes than it should."""
+    knows_batches: bool = True
     now: float = 0.0
     compiling: Compile | None = None
     prepared: list[Plan] = field(default_factory=list[Plan])
@@ -65,7 +66,11 @@ class World:
         candidates = deque([Candidate(FUSED, 0.5), Candidate(XLA, 0.1)])
         self.tuner = Tuner(GRAPH, candidates, self.notes.append, self.remembered)
 
+    def can_prepare(self) -> bool:
+        return self.knows_batches or bool(self.ran)
+
     def prepare(self, plan: Plan) -> Compile:
+        assert self.can_prepare()
         self.prepared.append(plan)
         if plan in self.untraceable:
             raise ValueError("no such operation\nand a stack of internals")
@@ -406,6 +411,9 @@ def test_a_remembered_plan_is_compiled_before_the_first_step_if_that_ends_sooner
     second.fit(steps=2_000)
     assert {plan for plan, _, _ in second.ran} == {FUSED}
     assert second.watch.seconds["compile"] > 5
+    pipeline = again(entry, knows_batches=False)
+    pipeline.fit(steps=2_000)
+    assert [pipeline.ran[0][0], pipeline.tuner.plan] == [GRAPH, FUSED]
     short = again(entry)
     short.fit(steps=20)
     assert {plan for plan, _, _ in short.ran} == {GRAPH}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from loopwright.data.read_errors import read_errors_explained
-from loopwright.data.reader import NOTHING_READ, AnyReader, Read
+from loopwright.data.reader import NOTHING_READ, AnyReader, Read, ResidentReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
 from loopwright.engine.compiled_steps import CompiledSteps
@@ -184,6 +184,13 @@ class Stepper:
     def report(self) -> dict[str, Any]:
         """Return the metrics of the epoch so far."""
         return self.metrics.numbers()
+
+    def can_prepare(self) -> bool:
+        """Return whether the sizes of batches are known: a plan is compiled for each of them."""
+        reader = self._reader
+        if reader is None or isinstance(reader, ResidentReader):
+            return True
+        return bool(reader.sizes) or replicas.known_example_count(reader.batch_spec) is not None
 
     def prepare(self, plan: Plan) -> "BackgroundCompile":
         """Trace a plan now, for this data, and compile it in the background."""

@@ -47,6 +47,10 @@ class Preparation(Protocol):
 class Compiler(Protocol):
     """Compiles plans while training continues."""
 
+    def can_prepare(self) -> bool:
+        """Return whether enough is known of the batches to compile a plan."""
+        ...
+
     def prepare(self, plan: Plan) -> Preparation:
         """Trace a plan at once, and compile it in the background."""
         ...
@@ -246,6 +250,8 @@ class Tuner:
     def _pays_at_once(self, plan: Plan, leg: _Leg) -> bool:
         first, known = self._tried.get(self._first_plan), self._tried.get(plan)
         if leg.done or first is None or known is None or not (first.rates and known.rates):
+            return False
+        if not leg.compiler.can_prepare():
             return False
         compiled = 0.0 if self._first_call_seconds else first.compile_seconds
         paces = Pace(first.rate, compiled), Pace(known.rate, known.compile_seconds)
