@@ -1,7 +1,7 @@
 """A trial: two plans take turns over real steps, and the spread of the turns decides.
 
-A turn takes about a tenth of a second, and its rate is kept. A challenger wins if most of its turns
-are faster than the best turn of the favourite. While the turns of the two overlap there are more of
+A turn takes about a tenth of a second, and its rate is kept. A plan is faster if most of its turns
+are faster than the best turn of the other one. While the turns of the two overlap there are more of
 them, up to a limit; after that the favourite stays, since a change of plan changes bits.
 """
 
@@ -14,13 +14,14 @@ from typing import Literal, final
 from loopwright.plans.plan import Plan
 
 TURN_SECONDS = 0.1
-_FIRST_TURNS, _MORE_TURNS, _MOST_TURNS = 3, 2, 9
+_FIRST_TURNS, _MORE_TURNS, _MOST_TURNS = 3, 2, 15
+_MOST_CALLS_TO_WARM_UP = 12
 _FAR_SLOWER, _FAR_FASTER = 3.0, 1.5
 _HOPELESS = 20.0
 _MOST_GROWTH = 16
 _MUST_BE_FASTER = 0.97  # of the favourite's time; a change of plan changes bits
 
-Verdict = Literal["faster", "slower", "no difference"]
+Verdict = Literal["faster", "slower", "no difference", "too noisy"]
 
 
 @final
@@ -70,21 +71,31 @@ class Speed:
 def verdict_of(challenger: Sequence[float], favourite: Sequence[float]) -> Verdict:
     """Compare the rates of turns that were taken in the same seconds.
 
-    Three quarters of the challenger's turns must beat the favourite's best one. Where the usual
-    turns are far apart half of them do, so that other work on the machine cannot hide it. Of few
-    turns all must.
-
     >>> verdict_of([35, 36, 37], favourite=[16, 15, 14])
     'faster'
     >>> verdict_of([35, 36.8, 37], favourite=[33, 36.1, 38])
     'no difference'
+    >>> verdict_of([4, 7, 8], favourite=[2, 9.5, 14])
+    'too noisy'
     """
-    usual, count = statistics.median(challenger), len(challenger)
-    is_far_faster = usual > _FAR_FASTER * statistics.median(favourite)
-    passed_over = count // 2 if is_far_faster and count > _FIRST_TURNS else count // 4
-    if sorted(challenger)[passed_over] * _MUST_BE_FASTER > max(favourite):
+    if _beats(challenger, favourite, _MUST_BE_FASTER):
         return "faster"
-    return "slower" if statistics.median(favourite) > max(challenger) else "no difference"
+    if _beats(favourite, challenger):
+        return "slower"
+    spread = max(max(rates) / sorted(rates)[len(rates) // 4] for rates in (challenger, favourite))
+    return "too noisy" if spread > _FAR_FASTER else "no difference"
+
+
+def _beats(one: Sequence[float], other: Sequence[float], factor: float = 1.0) -> bool:
+    """Return whether three quarters of the turns are faster than the best turn of the other plan.
+
+    Where the usual turns are far apart half of them do, so that other work on the machine cannot
+    hide it. Of few turns all must be.
+    """
+    is_far_faster = statistics.median(one) > _FAR_FASTER * statistics.median(other)
+    few = len(one) <= _FIRST_TURNS
+    passed_over = len(one) // 2 if is_far_faster and not few else len(one) // 4
+    return sorted(one)[passed_over] * factor > max(other)
 
 
 @final
@@ -96,6 +107,7 @@ class Trial:
         self.speeds = {challenger: Speed(), favourite: Speed(speed.seconds_per_step)}
         self._turns = deque([challenger, favourite] * _FIRST_TURNS)
         self._calls_of_challenger = self._slow_calls = 0
+        self._is_warm = False
         self._steps_of_last_call = 1
         self._is_given_up = False
 
@@ -124,18 +136,25 @@ class Trial:
         """Add the time of a call; return how many seconds the favourite would have saved."""
         self._steps_of_last_call = steps
         speed, favourite = self.speeds[plan], self.speeds[self._favourite].seconds_per_step
-        if plan == self.challenger:
-            self._calls_of_challenger += 1
-            if self._is_far_slower(steps, seconds):
-                speed.turns.append(seconds / steps)
-                speed.total_steps += steps
-                self._is_given_up = True
-                self._turns.clear()
-            elif self._calls_of_challenger > 1:  # the first call of a program takes longer
-                self._add(speed, steps, seconds)
-            return max(0.0, seconds - steps * favourite)
-        self._add(speed, steps, seconds)
-        return 0.0
+        if plan != self.challenger:
+            self._add(speed, steps, seconds)
+            return 0.0
+        self._calls_of_challenger += 1
+        self._is_warm = self._is_warm or not self._warms_up(speed, steps, seconds)
+        if self._is_far_slower(steps, seconds):
+            speed.turns.append(seconds / steps)
+            speed.total_steps += steps
+            self._is_given_up = True
+            self._turns.clear()
+        elif self._is_warm:
+            self._add(speed, steps, seconds)
+        return max(0.0, seconds - steps * favourite)
+
+    def _warms_up(self, speed: Speed, steps: int, seconds: float) -> bool:
+        """Return whether calls still get faster by far: the first ones, and those of few steps."""
+        before, speed.estimate = speed.estimate, min(speed.estimate, seconds / steps)
+        is_faster = _FAR_FASTER * speed.estimate < before
+        return is_faster and self._calls_of_challenger < _MOST_CALLS_TO_WARM_UP
 
     @property
     def _both(self) -> tuple[Plan, Plan]:
@@ -145,7 +164,7 @@ class Trial:
         if not speed.add(steps, seconds):
             return
         self._turns.popleft()
-        is_open = not self._turns and self.verdict == "no difference"
+        is_open = not self._turns and self.verdict in ("no difference", "too noisy")
         if is_open and len(speed.turns) + _MORE_TURNS <= _MOST_TURNS:
             self._turns.extend([self.challenger, self._favourite] * _MORE_TURNS)
 
@@ -156,7 +175,7 @@ class Trial:
         """
         favourite = self.speeds[self._favourite]
         slowdown = seconds / steps / max([*favourite.turns] or [favourite.estimate])
-        if self._calls_of_challenger == 1:
+        if not self._is_warm:
             return seconds > 0.5 and slowdown > _HOPELESS
         self._slow_calls += seconds > TURN_SECONDS / 2 and slowdown > _FAR_SLOWER
         return self._slow_calls > 1

@@ -354,10 +354,15 @@ class Tuner:
         reason = _TIE if verdict == "no difference" else ""
         challenger = self._measured(trial.challenger, trial.speeds[trial.challenger], reason)
         self._tried |= {self.plan: favourite, trial.challenger: challenger}
-        tie = f"{_TIE}: " if reason else ""
-        of_favourite = f"{rate_in_words(favourite.rates)} steps/s of {self.plan.in_words}"
-        of_challenger = f"{rate_in_words(challenger.rates)} steps/s"
-        self._find(f"{trial.challenger.in_words}: {tie}{of_challenger} against {of_favourite}")
+        of_favourite = f"{rate_in_words(favourite.rates)} steps/s"
+        against = f"{rate_in_words(challenger.rates)} steps/s against {of_favourite}"
+        if verdict == "too noisy":
+            reason = "too noisy to decide"
+            self._tried[trial.challenger] = Tried(
+                trial.challenger, "not tried", f"{reason}: {against}"
+            )
+        tie = f"{reason}: " if reason else ""
+        self._find(f"{trial.challenger.in_words}: {tie}{against} of {self.plan.in_words}")
         if verdict == "faster":
             self.plan, self._has_won = trial.challenger, True
         self._speed = trial.speeds[self.plan]
