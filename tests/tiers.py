@@ -115,7 +115,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "engine/test_plan_selector.py": {
         "chunks_are|preparing_a|a_candidate|a_validation": "test_a_small_network",
         "a_process_may|batches_from": "its other tests",
-        "the_identity|the_second_run": "test_what_was_remembered; plans/test_plan_cache.py",
+        "the_identity|the_second_run": "test_what_was_remembered; plans/test_plan_memory.py",
     },
     "engine/test_on_nan.py": {"a_run_that_went|a_later_leg|statistics|infinity": "test_going_back"},
     "engine/test_scorer.py": {

@@ -381,7 +381,7 @@ ALLOWED = [
     ("cli/run_overview.py", "walk stat", "directories that hold runs; the run directory itself"),
     ("compat/environment.py", "read_text", "/proc/cpuinfo"),
     ("distribute/strategy.py", "listdir", "/proc/self/fd"),
-    ("plans/plan_history.py", "read_text write_text", "the user's cache, a file the user named"),
+    ("plans/plan_history.py", "read_text write_text", "a file the user named"),
     (
         "export/exporter.py",
         "exists glob mkdir write_out",

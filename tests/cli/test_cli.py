@@ -93,7 +93,7 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
     listed = re.findall(r"^  ([a-z]+) +[A-Z].*\.$", done.stdout, re.M)
     assert " ".join(listed) == (
         "train resume launch schedule verify evaluate predict export runs inspect report board "
-        "recipes schema doctor"
+        "plans recipes schema doctor"
     )
     assert max(map(len, done.stdout.splitlines())) <= 80
 
@@ -105,6 +105,7 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
         ["schema"],
         ["train", "digits", "--show"],
         ["runs", "."],
+        ["plans"],
         ["report", "run"],
         ["launch", "--workers", "1", "--", "runs", "."],
         ["train", "digitz"],

@@ -1,6 +1,7 @@
 """A resumed run goes by the plans it has recorded, whatever the cache has learned since."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from tests.resume.program import Noisy, arrays
 from tests.resume.test_same_trainer import AtStep, fail
 
 import loopwright as lw
+from loopwright.plans import memory
+from loopwright.plans.plan_history import Choice
 
 GRAPH = lw.Plan("graph", "graph", "resident")
 PYTHON = lw.Plan("graph", "python", "stream")
@@ -22,9 +25,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def learn(cache: Path, identity: str, plan: lw.Plan) -> None:
-    content = {"plan": {"step": plan.step, "loop": plan.loop, "feed": plan.feed}, "why": "fast"}
-    cache.mkdir(parents=True, exist_ok=True)
-    (cache / f"{identity}.json").write_text(json.dumps(content))
+    memory.write(identity, memory.Entry(Choice(plan, "fast"), (), date=time.time()))
+    assert (cache / f"{identity}.json").exists()
 
 
 def forget(cache: Path) -> None:

@@ -10,7 +10,13 @@ import warnings
 
 import typer
 
-from loopwright.cli import look_commands, run_command, train_commands, use_commands
+from loopwright.cli import (
+    look_commands,
+    memory_commands,
+    run_command,
+    train_commands,
+    use_commands,
+)
 from loopwright.errors import (
     EXIT_WORKER_LOST,
     ConfigurationError,
@@ -49,6 +55,7 @@ app.command("runs")(look_commands.runs)
 app.command("inspect")(look_commands.inspect)
 app.command("report")(look_commands.report)
 app.command("board")(look_commands.board)
+app.command("plans")(memory_commands.plans)
 app.command("recipes")(look_commands.list_recipes)
 app.command("schema")(look_commands.schema)
 app.command("doctor")(look_commands.doctor)

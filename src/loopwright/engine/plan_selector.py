@@ -2,12 +2,15 @@
 
 import hashlib
 import os
+import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, final
 
 import tensorflow as tf
 
+from loopwright import __version__
 from loopwright.compat import process, xla_rewrites
 from loopwright.compat.environment import environment
 from loopwright.data.source import Feed
@@ -15,6 +18,7 @@ from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.trace import Built
 from loopwright.events import PlanChosen
 from loopwright.loop.clock import Stopwatch
+from loopwright.plans import memory
 from loopwright.plans.plan import WORDS, Plan, Terms, objection, plan_of, refuse, settled
 from loopwright.plans.plan_history import (
     Choice,
@@ -23,13 +27,13 @@ from loopwright.plans.plan_history import (
     PlanRecorder,
     Recorded,
     Replayed,
-    decide,
     load,
-    recall,
 )
 from loopwright.plans.settings import Settings
-from loopwright.plans.tuner import Budget, Candidate, Compiler, Tuner
+from loopwright.plans.tuner import Candidate, Compiler, Remembered, Tuner
+from loopwright.plans.worth import Budget
 from loopwright.task import variables
+from loopwright.task.task import class_name
 
 
 def candidates(built: Built, feed: Feed | None, terms: Terms) -> list[Candidate]:
@@ -53,12 +57,6 @@ def read_alike(one: Plan, other: Plan) -> bool:
     return (one.feed == "resident") == (other.feed == "resident")
 
 
-def as_candidate(plan: Plan, among: Sequence[Candidate]) -> Candidate:
-    """Return the plan that an earlier run chose, with the saving expected of it then."""
-    savings = {candidate.plan: candidate.saving for candidate in among}
-    return Candidate(plan, savings.get(plan, 0.5))
-
-
 def identity(
     task: Any, built: Built, feed: Feed | None, terms: Terms, settings: Settings | None = None
 ) -> str:
@@ -80,6 +78,20 @@ def identity(
     return hashlib.sha256(repr(known).encode()).hexdigest()
 
 
+def title(task: Any, feed: Feed | None) -> str:
+    """Return the name of a kind of step for people: `Supervised, functional, batch 32x20 32x1`."""
+    model = getattr(getattr(task, "model", None), "name", None)
+    shapes = [] if feed is None else [leaf.shape for leaf in tf.nest.flatten(feed.batch_spec)]
+    rows = feed.resident.batch_size if feed is not None and feed.resident is not None else None
+    sizes = [
+        "x".join("?" if size is None else str(size) for size in (shape[0] or rows, *shape[1:]))
+        for shape in shapes
+        if shape.rank
+    ]
+    words = [class_name(task), str(model or ""), f"batch {' '.join(sizes)}" if sizes else ""]
+    return ", ".join(filter(None, words))
+
+
 def asked_for(plan: "Plan | PlanHistory | str | os.PathLike[str]") -> PlanHistory | None:
     """Return the plan that the user asked for as a history to follow; None: measure."""
     if isinstance(plan, PlanHistory):
@@ -97,7 +109,7 @@ class PlanSelector:
         self._asked, self._compiled, self._task = asked, compiled, task
         self._tuners: dict[Any, Tuner] = {}
         self._tuner: Tuner | None = None
-        self._identity = ""
+        self._identity = self._title = ""
         self._recorder: PlanRecorder | None = None
         self._done_before: PlanHistory | None = None
         self._replayed: PlanHistory | None = None
@@ -157,28 +169,37 @@ class PlanSelector:
         built = self._compiled.built("train_step", spec)
         faster = candidates(built, feed, terms)
         self._identity = identity(self._task, built, feed, terms)
+        self._title = title(self._task, feed)
         if self._identity not in self._tuners:
-            known, recorded = recall(
-                self.history, self._identity, start, is_continued=self._is_continued
-            )
-            self._is_unwritten |= recorded is not self.history
-            self.history, remembered = recorded, None
-            if known is not None and objection(known.plan, terms) is None:
-                remembered = Choice(known.plan, f"measured before: {known.why}")
+            remembered = self._recalled(start, terms)
+            known = None if remembered is None else remembered.choice
+            if known is not None and remembered is not None and remembered.entry is None:
                 is_in_use = known.plan in (start, self._plan_before)
                 if is_in_use or not read_alike(start, known.plan):
-                    self._tuner = Tuner(
-                        known.plan, deque(), remembered=remembered, choice=remembered
-                    )
+                    self._tuner = Tuner(known.plan, deque(), remembered=remembered)
                     return self._tuner
-                # Compiled at the first step, it would make this start slower than the first one.
-                faster = [as_candidate(known.plan, faster)]
             self._tuners[self._identity] = Tuner(
                 start, deque(faster), self._note, remembered=remembered
             )
         self._tuner = self._tuners[self._identity]
         self._tuner.begin(compiler, watch, budget)
         return self._tuner
+
+    def _recalled(self, start: Plan, terms: Terms) -> Remembered | None:
+        """Return what is known of this kind of step, and record the answer."""
+        found = memory.recall(self.history, self._identity, start, is_continued=self._is_continued)
+        self._is_unwritten |= found.history is not self.history
+        self.history, choice, entry = found.history, found.choice, found.entry
+        if choice is not None and objection(choice.plan, terms) is not None:
+            return None
+        if choice is None and entry is None:
+            return None
+        if choice is not None:
+            choice = replace(choice, why=f"measured before: {choice.why}")
+            if not read_alike(start, choice.plan):
+                entry = None  # its data would have to be opened in another way
+        check = "not due" if entry is None else entry.check(time.time())
+        return Remembered(choice, entry, check)
 
     @property
     def _plan_before(self) -> Plan | None:
@@ -215,6 +236,7 @@ class PlanSelector:
         note = xla_rewrites.slow_random_numbers() if plan.step == "xla" else None
         if note is not None and note not in self.history.notes:
             self._note(note)
+        self._record_choice()
         changed = self.history.changed(step, plan, is_trial=self._is_trial(step, plan))
         changed = changed.with_settings(step, self.settings)
         if changed is not self.history or self._is_unwritten:
@@ -274,12 +296,32 @@ class PlanSelector:
 
     def pending_events(self, step: int) -> Iterable[PlanChosen]:
         """Return what has been chosen since the last call."""
+        self._record_choice()
+        if self._is_unwritten and self.history.changes:
+            self._is_unwritten = False
+            self._write(self.history)
         choice = None if self._tuner is None else self._tuner.take_choice()
-        if self._tuner is not None and choice is not None:
-            if self._tuner.remembered is None:
-                self.history = decide(self.history, self._identity, choice)
-                self._write(self.history)
+        if choice is not None:
             yield PlanChosen(step, choice.plan.in_words, choice.why, f"plan={choice.plan!r}")
+
+    def _record_choice(self) -> None:
+        """Record what was measured: in the history of the run, and in the memory of the machine."""
+        tuner = self._tuner
+        if tuner is None:
+            return
+        remembered = None if tuner.remembered is None else tuner.remembered.choice
+        if tuner.choice is not None and tuner.choice != remembered:
+            chosen = self.history.chosen(self._identity, tuner.choice)
+            self._is_unwritten |= chosen != self.history
+            self.history = chosen
+        news = tuner.take_news()
+        if news is not None:
+            choice, tried, is_all_new = news
+            entry = None if tuner.remembered is None else tuner.remembered.entry
+            date = time.time() if entry is None or is_all_new else entry.date
+            load = memory.load_per_core()
+            found = memory.Entry(choice, tried, date, load, __version__, self._title)
+            memory.write(self._identity, found)
 
     def end(self) -> None:
         """End a call of `fit`."""

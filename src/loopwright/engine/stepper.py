@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from loopwright.data.read_errors import read_errors_explained
-from loopwright.data.reader import NOTHING_READ, AnyReader, Read
+from loopwright.data.reader import NOTHING_READ, AnyReader, Read, ResidentReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
 from loopwright.engine.compiled_steps import CompiledSteps
@@ -21,7 +21,8 @@ from loopwright.events import BatchSkipped
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Pilot
-from loopwright.plans.tuner import Budget, first_line
+from loopwright.plans.tuner import first_line
+from loopwright.plans.worth import Budget
 from loopwright.step_warnings import warn_at_call
 from loopwright.task.task import Task
 
@@ -184,6 +185,13 @@ class Stepper:
         """Return the metrics of the epoch so far."""
         return self.metrics.numbers()
 
+    def can_prepare(self) -> bool:
+        """Return whether the sizes of batches are known: a plan is compiled for each of them."""
+        reader = self._reader
+        if reader is None or isinstance(reader, ResidentReader):
+            return True
+        return bool(reader.sizes) or replicas.known_example_count(reader.batch_spec) is not None
+
     def prepare(self, plan: Plan) -> "BackgroundCompile":
         """Trace a plan now, for this data, and compile it in the background."""
         return BackgroundCompile(self._runner(plan).prepare(self._reader))
@@ -294,6 +302,10 @@ class BackgroundCompile:
     def is_over(self) -> bool:
         """Return whether it has ended, with or without an error."""
         return not self._thread.is_alive()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended, and at most that long."""
+        self._thread.join(seconds)
 
     def failure(self) -> str | None:
         """Return why it failed, in one line; None if it did not."""

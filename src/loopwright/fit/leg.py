@@ -39,7 +39,7 @@ from loopwright.loop.clock import Pace, Stopwatch
 from loopwright.loop.schedule import Every, Place, Schedule
 from loopwright.loop.signals import Signals
 from loopwright.loop.train import Happened, train
-from loopwright.plans.tuner import Budget
+from loopwright.plans.worth import Budget
 from loopwright.sinks.keras_callbacks import CallbackBridge
 from loopwright.sinks.notify import notify
 from loopwright.task.optimizers import finalize_averages

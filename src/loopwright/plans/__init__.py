@@ -3,5 +3,5 @@
 Pure: imports no TensorFlow, Keras or NumPy. Never compiles or runs a step: that is `engine/`; the
 tuner decides from timings that it is given. The memory of choices is all that it writes.
 
-Open files: duel, launch, plan, plan_history, settings, settings_memory, tuner.
+Open files: duel, launch, memory, plan, plan_history, settings, settings_memory, tuner, worth.
 """

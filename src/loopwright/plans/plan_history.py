@@ -6,7 +6,6 @@ trainer.plan_history.save("plan.json")
 lw.Trainer(make_task(), plan="plan.json").fit(x, y, epochs=50)     # the same bits
 """
 
-import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -14,10 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, final
 
-from loopwright import disk
 from loopwright.errors import ConfigurationError, message
 from loopwright.plans import settings
-from loopwright.plans.plan import Plan
+from loopwright.plans.plan import Plan, plan_from
 from loopwright.plans.settings import Settings
 
 _FORMAT = 1
@@ -279,14 +277,14 @@ def parsed(content: Any) -> PlanHistory:
     if content["format"] != _FORMAT:
         raise ValueError(f"format {content['format']}; this version reads format {_FORMAT}")
     changes = tuple(
-        PlanChange(int(change["step"]), _plan(change["plan"]), change.get("trial") is True)
+        PlanChange(int(change["step"]), plan_from(change["plan"]), change.get("trial") is True)
         for change in content["changes"]
     )
     steps = [change.step for change in changes]
     if steps != sorted(set(steps)):
         raise ValueError("the steps of the changes are not increasing")
     choices = {
-        str(identity): Choice(_plan(choice["plan"]), str(choice["why"]))
+        str(identity): Choice(plan_from(choice["plan"]), str(choice["why"]))
         for identity, choice in content["choices"].items()
     }
     measured = tuple(map(str, content.get("measured", ())))
@@ -299,72 +297,3 @@ def parsed(content: Any) -> PlanHistory:
 
 def _without(content: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key != name}
-
-
-def _plan(content: Mapping[str, Any]) -> Plan:
-    """Return a recorded plan; one without rewrites is older than they are, and ran without any."""
-    rewrites = content.get("rewrites", ())
-    return Plan(**{**content, "rewrites": None if rewrites is None else tuple(rewrites)})
-
-
-# --- the memory of choices: the history of the run first, then the cache of this machine ---
-
-
-def recall(
-    history: PlanHistory, identity: str, start: Plan, *, is_continued: bool
-) -> tuple[Choice | None, PlanHistory]:
-    """Return the choice known for a kind of step, and the history that records this answer.
-
-    A run asks the cache once for each kind of step. Resumed (`is_continued`), it follows its own
-    record and never the cache, which other runs may have changed since. `start` is the plan that
-    training starts with.
-    """
-    if identity in history.choices:
-        return history.choices[identity], history
-    if identity in history.measured:
-        return None, history
-    if is_continued:
-        # Records of earlier versions name a cached choice only as the plan that ran every step.
-        plans = [change.plan for change in history.changes]
-        is_choice = len(plans) == 1 and plans[0] != start
-        return Choice(plans[0], "as recorded") if is_choice else None, history
-    found = cached(identity)
-    return found, history.measuring(identity) if found is None else history.chosen(identity, found)
-
-
-def decide(history: PlanHistory, identity: str, choice: Choice) -> PlanHistory:
-    """Add a choice that was measured to the cache; return the history that records it."""
-    cache(identity, choice)
-    return history.chosen(identity, choice)
-
-
-def cache_directory() -> Path | None:
-    """Return the directory of the cache; None if the cache is disabled."""
-    own = os.environ.get("LOOPWRIGHT_CACHE_DIR")
-    if own is not None:
-        return Path(own) / "plans" if own else None
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "loopwright" / "plans"
-
-
-def cached(identity: str) -> Choice | None:
-    """Return the choice in the cache; None if it is missing or unreadable."""
-    try:
-        place = cache_directory()
-        if place is None:
-            return None
-        content = json.loads((place / f"{identity}.json").read_text(encoding="utf-8"))
-        return Choice(_plan(content["plan"]), str(content["why"]))
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, ConfigurationError):
-        return None
-
-
-def cache(identity: str, choice: Choice) -> None:
-    """Write a choice to the cache; do nothing where the cache cannot be written."""
-    content = json.dumps(asdict(choice), indent=2) + "\n"
-    # RuntimeError: the user has no home directory.
-    with contextlib.suppress(OSError, RuntimeError, disk.UnsafeFileError):
-        place = cache_directory()
-        if place is not None:
-            disk.make_run_directory(place)
-            disk.write_whole(place, f"{identity}.json", content.encode(), shared=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, final
 
 from loopwright import disk
-from loopwright.plans import plan_history, settings
+from loopwright.plans import memory, settings
 from loopwright.plans.settings import Settings
 
 _FORMAT = 1
@@ -131,7 +131,7 @@ def forget_command(key: str) -> None:
 
 
 def _directory(part: str) -> Path | None:
-    plans = plan_history.cache_directory()
+    plans = memory.cache_directory()
     return None if plans is None else plans.parent / "settings" / part
 
 

@@ -1,100 +1,31 @@
 """Tuner: finds the fastest plan during training. Every step of a trial is a training step.
 
 It starts with a plan that is never slow. At a stop it has a candidate prepared (traced at once,
-compiled in the background), then lets candidate and favourite take turns for some tenths of a
-second, and keeps the faster one. It stops when a trial costs more than it can save. A plan that an
-earlier run has chosen is prepared in the same way, and needs no trial.
+compiled in the background), then lets candidate and favourite take turns, and keeps the faster one.
+It stops when a trial costs more than it can save. A plan that an earlier run has chosen needs no
+trial: it is compiled before the first step if that ends sooner, else in the background. What was
+not tried then is tried now, and everything once more if the speed is far from the remembered one.
 """
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, final
 
 from loopwright.loop.clock import Stopwatch
+from loopwright.plans import worth
+from loopwright.plans.memory import Check, Entry, Tried, is_far, rate_in_words
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Choice
+from loopwright.plans.trial import Speed, Trial
+from loopwright.plans.worth import Budget, Pace
 
-_ROUND_SECONDS = 0.1
-_ROUNDS = 3
-_FAR_SLOWER = 3.0
-_MOST_GROWTH = 16
-
-
-@final
-@dataclass
-class Speed:
-    """The speed of a plan: the best of rounds that take a tenth of a second each.
-
-    >>> speed = Speed()
-    >>> [speed.add(steps=10, seconds=0.06) for _ in range(2)], speed.seconds_per_step
-    ([False, True], 0.006)
-    """
-
-    seconds_per_step: float = float("inf")
-    steps: int = 0
-    seconds: float = 0.0
-
-    def add(self, steps: int, seconds: float) -> bool:
-        """Add a call to the round; return whether that ends it."""
-        self.steps, self.seconds = self.steps + steps, self.seconds + seconds
-        if not self.steps or self.seconds < _ROUND_SECONDS:
-            return False
-        self.seconds_per_step = min(self.seconds_per_step, self.seconds / self.steps)
-        self.steps, self.seconds = 0, 0.0
-        return True
-
-    def steps_to_end_of_round(self) -> int:
-        """Return about how many steps are left in this round."""
-        this_round = self.seconds / self.steps if self.steps else float("inf")
-        seconds_per_step = max(min(self.seconds_per_step, this_round), 1e-9)
-        return int((_ROUND_SECONDS - self.seconds) / seconds_per_step) + 1
-
-
-@final
-class Trial:
-    """A comparison of a challenger with the favourite, whose speed is known."""
-
-    def __init__(self, challenger: Plan, favourite: Plan, speed: Speed) -> None:
-        self.challenger, self._favourite = challenger, favourite
-        self.speeds = {challenger: Speed(), favourite: Speed(speed.seconds_per_step)}
-        self._turns = deque([challenger, favourite] * _ROUNDS)
-        self._calls_of_challenger = 0
-        self._steps_of_last_call = 1
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all rounds were run, or the challenger is far slower."""
-        return not self._turns
-
-    def next(self, steps: int) -> tuple[Plan, int]:
-        """Return the plan to run next, and for how many of the next `steps`."""
-        plan = self._turns[0]
-        if plan == self.challenger and not self._calls_of_challenger:
-            return plan, 1  # it may be very slow
-        fitting = self.speeds[plan].steps_to_end_of_round()
-        return plan, max(1, min(steps, fitting, _MOST_GROWTH * self._steps_of_last_call))
-
-    def ran(self, plan: Plan, steps: int, seconds: float) -> float:
-        """Add the time of a call; return how many seconds the favourite would have saved."""
-        self._steps_of_last_call = steps
-        speed, favourite = self.speeds[plan], self.speeds[self._favourite].seconds_per_step
-        if speed.add(steps, seconds):
-            self._turns.popleft()
-        if plan != self.challenger:
-            return 0.0
-        self._calls_of_challenger += 1
-        # The first call of a program takes longer than the others.
-        is_telling = self._calls_of_challenger > 1 and seconds > _ROUND_SECONDS / 2
-        if (is_telling or seconds > 0.5) and seconds / steps > _FAR_SLOWER * favourite:
-            speed.seconds_per_step = min(speed.seconds_per_step, seconds / steps)
-            self._turns.clear()
-        return max(0.0, seconds - steps * favourite)
-
-
-_MUST_BE_FASTER = 0.97  # of the favourite's time; less is noise, and a change of plan changes bits
-_BACKGROUND_COST = 0.4  # of a compile's time is lost to training on two cores
 _MOST_COMPILE_SECONDS = 120.0
+_TURNS_TO_COMPARE = 5
+# Of eight workloads, none whose loop inside XLA won had a second candidate that was faster still.
+_SAVING_AFTER_A_WIN = 0.2
+_SAVING_OF_FIRST_PLAN = 0.1
+_TIE = "no difference beyond the noise"
 
 
 class Preparation(Protocol):
@@ -102,6 +33,10 @@ class Preparation(Protocol):
 
     def is_over(self) -> bool:
         """Return whether it has been compiled or has failed."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it is over, and at most that long."""
         ...
 
     def failure(self) -> str | None:
@@ -112,17 +47,13 @@ class Preparation(Protocol):
 class Compiler(Protocol):
     """Compiles plans while training continues."""
 
+    def can_prepare(self) -> bool:
+        """Return whether enough is known of the batches to compile a plan."""
+        ...
+
     def prepare(self, plan: Plan) -> Preparation:
         """Trace a plan at once, and compile it in the background."""
         ...
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How much one call of `fit` will train, as far as that is known."""
-
-    steps: int | None = None
-    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +63,17 @@ class Candidate:
     plan: Plan
     saving: float
     """The part of the run's time that it is expected to save."""
+
+
+@final
+@dataclass(frozen=True)
+class Remembered:
+    """What earlier runs found out; without `entry`, a record that is followed and not checked."""
+
+    choice: Choice | None
+    """The plan to switch to; None: of what was tried, nothing was faster than the first plan."""
+    entry: Entry | None = None
+    check: Check = "not due"
 
 
 @final
@@ -153,6 +95,7 @@ class _Compile:
     candidate: Candidate
     preparation: Preparation
     began: float
+    trace_seconds: float
 
 
 @final
@@ -164,23 +107,47 @@ class Tuner:
     """The fastest plan so far."""
     candidates: deque[Candidate]
     note: Callable[[str], None] = lambda text: None
-    remembered: Choice | None = None
-    """The choice of an earlier run: the only candidate, used without a trial."""
+    remembered: Remembered | None = None
     choice: Choice | None = None
     """Set when no candidate is left; None if none was tried, or after `take_choice`."""
     _first_plan: Plan = field(init=False)
+    _rivals: tuple[Candidate, ...] = field(init=False)
+    _awaited: Candidate | None = None
+    """The remembered plan, until it is in use."""
+    _check: Check = "not due"
+    _tried: dict[Plan, Tried] = field(default_factory=dict[Plan, Tried])
+    _has_news: bool = False
+    _remembered_rate: float | None = None
+    """Of the plan in use; None once it was compared."""
+    _has_won: bool = False
     _leg: _Leg | None = None
     _speed: Speed = field(default_factory=Speed)
-    _first_speed: Speed | None = None
     _first_call_seconds: float = 0.0
     _seconds_before: float = 0.0
     _compile: _Compile | None = None
-    _cost_seconds: float | None = None
+    _compile_seconds: dict[Plan, float] = field(default_factory=dict[Plan, float])
     _trial: Trial | None = None
-    _findings: list[str] = field(default_factory=list[str])
+    _has_tried: bool = False
 
     def __post_init__(self) -> None:
         self._first_plan = self.plan
+        first = Candidate(self.plan, _SAVING_OF_FIRST_PLAN)
+        self._rivals = (*self.candidates, first)
+        if self.remembered is None:
+            return
+        entry, choice = self.remembered.entry, self.remembered.choice
+        if entry is not None:
+            self._check = self.remembered.check
+            self._tried = {one.plan: one for one in entry.tried}
+        self.candidates.clear()
+        if choice is None:
+            self._remembered_rate = self._known_rate(self.plan) or None
+            self._queue()
+        elif choice.plan == self.plan:
+            self._adopt(choice)
+        else:
+            savings = {candidate.plan: candidate.saving for candidate in self._rivals}
+            self._awaited = Candidate(choice.plan, savings.get(choice.plan, 0.5))
 
     def begin(self, compiler: Compiler, watch: Stopwatch, budget: Budget) -> None:
         """Start measuring in a call of `fit`."""
@@ -193,8 +160,24 @@ class Tuner:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is left to try."""
-        return not self.candidates and self._compile is None and self._trial is None
+        """Whether a plan was chosen; others may be checked once more in a long run."""
+        is_busy = self._compile is not None or self._trial is not None
+        is_known = self.remembered is not None and self.remembered.choice is not None
+        return not (is_busy or self._awaited) and (is_known or not self.candidates)
+
+    def take_news(self) -> tuple[Choice, tuple[Tried, ...], bool] | None:
+        """Return what was found out since the last call: plan, evidence, whether all of it is new.
+
+        None if nothing was.
+        """
+        has_news, self._has_news = self._has_news, False
+        entry = None if self.remembered is None else self.remembered.entry
+        if not has_news or (self.remembered is not None and entry is None):
+            return None
+        tried = tuple(map(self._evidence, dict.fromkeys([self._first_plan, *self._plans])))
+        known = () if entry is None else entry.tried
+        is_all_new = not any(one in known for one in tried if one.state != "not tried")
+        return Choice(self.plan, self._why()), tried, is_all_new
 
     def end(self) -> None:
         """End a call of `fit`; the next one continues from here."""
@@ -202,7 +185,7 @@ class Tuner:
             self._seconds_before += self._leg.trained_seconds
             self._leg = None
         is_busy = self._compile is not None or self._trial is not None
-        if self._findings and self.candidates and not is_busy:
+        if self._has_tried and self.candidates and not is_busy:
             self._settle()
 
     def is_trying(self, plan: Plan) -> bool:
@@ -215,8 +198,9 @@ class Tuner:
 
     def next(self, step: int, steps: int) -> tuple[Plan, int]:
         """Return the plan after `step` steps, and how many of the next `steps` to run by it."""
-        if self._trial is None and self.candidates and self._leg is not None:
-            self._start_trial_if_worth(self._leg)
+        leg = self._leg
+        if self._trial is None and leg is not None and (self._awaited or self.candidates):
+            self._start_trial_if_worth(self._awaited or self.candidates[0], leg)
         if self._trial is None:
             return self.plan, steps
         return self._trial.next(steps)
@@ -237,23 +221,85 @@ class Tuner:
                 self._decide(self._trial)
         elif self._compile is None:  # during a compile everything is slower
             self._speed.add(steps, seconds)
+            self._compare_with_remembered()
+
+    # -- what is remembered --------------------------------------------------------------------
+
+    def _adopt(self, choice: Choice) -> None:
+        """Use the remembered plan, and queue what has to be compared with it."""
+        self.plan, self.choice, self._awaited = choice.plan, choice, None
+        self._speed = Speed()
+        self._remembered_rate = self._known_rate(self.plan) or None
+        self._has_won = choice.plan != self._first_plan and self._check != "due"
+        self._queue()
+
+    def _queue(self) -> None:
+        """Queue the plans that were not tried, or all others if they have to be checked."""
+        if self.remembered is None or self.remembered.entry is None:
+            return
+        rivals = [rival for rival in self._rivals if rival.plan != self.plan]
+        rivals = [r for r in rivals if self._check != "not due" or not self._is_known(r.plan)]
+        self.candidates = deque(sorted(rivals, key=lambda rival: -self._known_rate(rival.plan)))
+
+    def _compare_with_remembered(self) -> None:
+        """Try every plan again if this one is far slower or faster than it was."""
+        rate, turns = self._remembered_rate, self._speed.rates
+        if rate is None or len(turns) < _TURNS_TO_COMPARE:
+            return
+        self._remembered_rate = None
+        if is_far(Tried(self.plan, "measured", rates=turns).rate, rate):
+            words = f"{rate_in_words(turns)} steps/s, {rate_in_words((rate,))} were remembered"
+            self.note(f"{self.plan.in_words}: {words}; the other plans are tried again")
+            self._tried = {plan: one for plan, one in self._tried.items() if plan == self.plan}
+            self._check, self._has_won = "due", False
+            self._queue()
+
+    def _pays_at_once(self, plan: Plan, leg: _Leg) -> bool:
+        first, known = self._tried.get(self._first_plan), self._tried.get(plan)
+        if leg.done or first is None or known is None or not (first.rates and known.rates):
+            return False
+        if not leg.compiler.can_prepare():
+            return False
+        compiled = 0.0 if self._first_call_seconds else first.compile_seconds
+        paces = Pace(first.rate, compiled), Pace(known.rate, known.compile_seconds)
+        return worth.pays_at_once(*paces, leg.budget)
+
+    def _is_known(self, plan: Plan) -> bool:
+        return plan in self._tried and self._tried[plan].state != "not tried"
+
+    def _known_rate(self, plan: Plan) -> float:
+        return self._tried[plan].rate if plan in self._tried and self._tried[plan].rates else 0.0
 
     # -- between trials ------------------------------------------------------------------------
 
-    def _start_trial_if_worth(self, leg: _Leg) -> None:
+    def _start_trial_if_worth(self, candidate: Candidate, leg: _Leg) -> None:
+        is_awaited = candidate is self._awaited
         if self._compile is not None:
             self._check_compile(self._compile, leg)
+        elif is_awaited and self._pays_at_once(candidate.plan, leg):
+            compiling = self._start_compile(candidate, leg)
+            if compiling is not None:
+                with leg.watch.timing("compile"):
+                    compiling.preparation.wait(_MOST_COMPILE_SECONDS)
+                self._check_compile(compiling, leg, is_alone=True)
         elif self._speed.seconds_per_step < float("inf"):
-            if self._is_worth_trying(self.candidates[0], leg):
-                self._start_compile(self.candidates[0], leg)
-            elif self._findings and (leg.budget.steps or leg.budget.seconds):
+            if self._is_worth_trying(candidate, leg):
+                self._start_compile(candidate, leg)
+            elif self._has_tried and (leg.budget.steps or leg.budget.seconds):
                 self._settle()  # the remaining time only decreases
 
     def _is_worth_trying(self, candidate: Candidate, leg: _Leg) -> bool:
-        cost = self._cost_seconds
-        if cost is None:
-            cost = self._first_call_seconds + 0.5  # roughly, measured with five models
-        return self._expected_seconds(leg) * candidate.saving > 2 * cost
+        known, left = self._tried.get(candidate.plan), self._expected_seconds(leg)
+        seconds = self._compile_seconds.values()
+        cost = self._first_call_seconds + 0.5  # roughly, measured with five models
+        if known is not None and known.compile_seconds:
+            cost = worth.trial_seconds(known.compile_seconds)
+        elif seconds:
+            cost = worth.trial_seconds(max(seconds))
+        if self._is_known(candidate.plan) and self._check == "if the run is long":
+            return left * worth.CHECK_SHARE > cost * len(self.candidates)
+        saving = candidate.saving * (_SAVING_AFTER_A_WIN if self._has_won else 1)
+        return worth.is_worth(left, saving, cost)
 
     def _expected_seconds(self, leg: _Leg) -> float:
         """Return how long training will continue: the budget, or as long as it took so far."""
@@ -264,76 +310,138 @@ class Tuner:
             left = leg.budget.seconds - (leg.watch.clock() - leg.began)
         return max(left, self._seconds_before)
 
-    def _start_compile(self, candidate: Candidate, leg: _Leg) -> None:
+    def _start_compile(self, candidate: Candidate, leg: _Leg) -> _Compile | None:
         began = leg.watch.clock()
         with leg.watch.timing("tuning"):
             try:
                 preparation = leg.compiler.prepare(candidate.plan)
             except Exception as error:
                 self._drop(candidate, f"could not be traced ({first_line(error)})")
-                return
-        self._cost_seconds = leg.watch.clock() - began
-        self._compile = _Compile(candidate, preparation, leg.watch.clock())
+                return None
+        now = leg.watch.clock()
+        self._compile = _Compile(candidate, preparation, now, now - began)
+        return self._compile
 
-    def _check_compile(self, compiling: _Compile, leg: _Leg) -> None:
-        seconds = leg.watch.clock() - compiling.began
+    def _check_compile(self, compiling: _Compile, leg: _Leg, *, is_alone: bool = False) -> None:
+        seconds, candidate = leg.watch.clock() - compiling.began, compiling.candidate
         if not compiling.preparation.is_over():
             if seconds > _MOST_COMPILE_SECONDS:
                 self._compile = None
+                reason = f"skipped, compiling with XLA takes more than {seconds:,.0f} s"
                 # A second compile at the same time would leave no CPU for training.
-                for candidate in list(self.candidates):
-                    self._drop(
-                        candidate, f"skipped, compiling with XLA takes more than {seconds:,.0f} s"
-                    )
+                rest = [each for each in self.candidates if each is not candidate]
+                self._drop(candidate, reason)
+                for each in rest:
+                    self._drop(each, reason, is_failure=False)
             return
         self._compile = None
         failure = compiling.preparation.failure()
         if failure is not None:
-            self._drop(compiling.candidate, f"could not be compiled ({failure})")
+            self._drop(candidate, f"could not be compiled ({failure})")
             return
-        if self.remembered is not None:
-            self.plan, self.choice = self.remembered.plan, self.remembered
-            self.candidates.clear()
+        alone = seconds if is_alone else seconds / worth.BESIDE_TRAINING
+        self._compile_seconds[candidate.plan] = compiling.trace_seconds + alone
+        if candidate is self._awaited and self.remembered and self.remembered.choice:
+            self._note_compile_seconds(candidate.plan)
+            self._adopt(self.remembered.choice)
             return
-        self._cost_seconds = (self._cost_seconds or 0.0) + _BACKGROUND_COST * seconds
-        self._trial = Trial(compiling.candidate.plan, self.plan, self._speed)
+        self._trial = Trial(candidate.plan, self.plan, self._speed)
+
+    def _note_compile_seconds(self, plan: Plan) -> None:
+        """Correct what is remembered of a compile: it decides how the next run begins."""
+        seconds, known = self._compile_seconds[plan], self._tried.get(plan)
+        if known is not None and is_far(seconds + 0.1, known.compile_seconds + 0.1):
+            self._tried[plan] = replace(known, compile_seconds=seconds)
+            self._has_news = True
 
     def _decide(self, trial: Trial) -> None:
-        self._trial = None
+        self._trial, verdict = None, trial.verdict
         self.candidates.popleft()
-        challenger, favourite = trial.speeds[trial.challenger], trial.speeds[self.plan]
-        if self._first_speed is None:
-            self._first_speed = favourite
-        rates = f"{_rate(challenger)} against {_rate(favourite)} of {self.plan.in_words}"
-        self._find(f"{trial.challenger.in_words}: {rates}")
-        if challenger.seconds_per_step < _MUST_BE_FASTER * favourite.seconds_per_step:
-            self.plan = trial.challenger
+        favourite = self._measured(self.plan, trial.speeds[self.plan])
+        reason = _TIE if verdict == "no difference" else ""
+        challenger = self._measured(trial.challenger, trial.speeds[trial.challenger], reason)
+        self._tried |= {self.plan: favourite, trial.challenger: challenger}
+        of_favourite = f"{rate_in_words(favourite.rates)} steps/s"
+        against = f"{rate_in_words(challenger.rates)} steps/s against {of_favourite}"
+        if verdict == "too noisy":
+            reason = "too noisy to decide"
+            self._tried[trial.challenger] = Tried(
+                trial.challenger, "not tried", f"{reason}: {against}"
+            )
+        tie = f"{reason}: " if reason else ""
+        self._find(f"{trial.challenger.in_words}: {tie}{against} of {self.plan.in_words}")
+        if verdict == "faster":
+            self.plan, self._has_won = trial.challenger, True
         self._speed = trial.speeds[self.plan]
         if not self.candidates:
             self._settle()
 
-    def _drop(self, candidate: Candidate, reason: str) -> None:
-        self.candidates.remove(candidate)
+    def _drop(self, candidate: Candidate, reason: str, *, is_failure: bool = True) -> None:
+        # What an earlier run has compiled may fail for want of memory, and work the next time.
+        is_failure = is_failure and candidate is not self._awaited
+        state = "failed" if is_failure else "not tried"
+        self._tried[candidate.plan] = Tried(candidate.plan, state, reason)
         self._find(f"{candidate.plan.in_words}: {reason}")
-        if not self.candidates:
-            self._settle()
+        if candidate is self._awaited:
+            self._awaited, self._check = None, "due"
+            self._queue()
+            self.candidates = deque(c for c in self.candidates if c.plan != candidate.plan)
+        else:
+            self.candidates.remove(candidate)
+            if not self.candidates:
+                self._settle()
 
     def _find(self, finding: str) -> None:
-        self._findings.append(finding)
+        self._has_tried = self._has_news = True
         self.note(finding)
 
     def _settle(self) -> None:
         self.candidates.clear()
-        why = "nothing faster was found"
-        if self._first_speed is not None and self.plan != self._first_plan:
-            first, best = self._first_speed.seconds_per_step, self._speed.seconds_per_step
-            why = f"{_rate(self._speed)}, {first / best:.1f}x the speed of the first plan"
-        self.choice = Choice(self.plan, why)
+        is_check = self.remembered is not None and self.remembered.choice is not None
+        self.choice = Choice(self.plan, f"{'checked again: ' if is_check else ''}{self._why()}")
+        self._has_news = True
 
+    # -- evidence ------------------------------------------------------------------------------
 
-def _rate(speed: Speed) -> str:
-    rate = 1 / speed.seconds_per_step
-    return f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s"
+    @property
+    def _plans(self) -> tuple[Plan, ...]:
+        return tuple(rival.plan for rival in self._rivals)
+
+    def _measured(self, plan: Plan, speed: Speed, reason: str = "") -> Tried:
+        known = self._tried.get(plan)
+        seconds = 0.0 if known is None else known.compile_seconds
+        if plan == self._first_plan and self._first_call_seconds:
+            seconds = self._first_call_seconds
+        seconds = self._compile_seconds.get(plan, seconds)
+        rates = speed.rates or (1 / max(speed.estimate, 1e-9),)
+        return Tried(plan, "measured", reason, rates, speed.total_steps, seconds)
+
+    def _evidence(self, plan: Plan) -> Tried:
+        known = self._tried.get(plan)
+        if known is not None and known.state != "not tried":
+            return known
+        if plan == self.plan and self._speed.turns:
+            return self._measured(plan, self._speed)
+        if known is not None:
+            return known
+        is_busy = self._compile is not None or self._trial is not None
+        is_left = is_busy or self.candidates
+        reason = "the run ended before" if is_left else "not worth it in a run this short"
+        return Tried(plan, "not tried", reason)
+
+    def _why(self) -> str:
+        first, best = self._evidence(self._first_plan), self._evidence(self.plan)
+        if self.plan != self._first_plan and first.rates and best.rates:
+            times = f"{best.rate / first.rate:.1f}x the speed of the first plan"
+            return f"{rate_in_words(best.rates)} steps/s, {times}"
+        found = [self._evidence(plan) for plan in self._plans if plan != self._first_plan]
+        for one in found:
+            if one.reason == _TIE:
+                against = rate_in_words(best.rates or (0.0,))
+                return f"{_TIE}: {rate_in_words(one.rates)} against {against} steps/s"
+        left = [one.plan.in_words for one in found if one.state == "not tried"]
+        words = f" so far, not tried: {'; '.join(left)}" if left else ""
+        return f"nothing faster was found{words}"
 
 
 def first_line(error: Exception) -> str:

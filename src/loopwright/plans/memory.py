@@ -1,0 +1,273 @@
+"""The memory of plans: choices of earlier runs, their evidence, and when to check them.
+
+A file for each kind of step, in the cache directory of the user. It holds the plan, the reason, and
+what was tried: the rates of each turn, or why there are none. Only what was tried to its end counts
+as measured. The record of a run comes first: a resumed run never asks this memory.
+"""
+
+import contextlib
+import json
+import math
+import os
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, final, get_args
+
+from loopwright import disk
+from loopwright.errors import ConfigurationError
+from loopwright.plans.plan import Plan, plan_from
+from loopwright.plans.plan_history import Choice, PlanHistory
+
+_FORMAT = 2
+_MOST_BYTES = 1_000_000
+_DAY = 86_400.0
+_SOME_DAYS, _MANY_DAYS = 3, 14
+_FAR = 1.5
+
+State = Literal["measured", "failed", "not tried"]
+Check = Literal["not due", "if the run is long", "due"]
+
+
+@final
+@dataclass(frozen=True)
+class Tried:
+    """What is known of a plan for one kind of step."""
+
+    plan: Plan
+    state: State
+    reason: str = ""
+    """Why it failed or was not tried."""
+    rates: tuple[float, ...] = ()
+    """The steps per second of each turn of its trial."""
+    steps: int = 0
+    """How many steps it ran in its trial."""
+    compile_seconds: float = 0.0
+    """How long it takes to compile while nothing else runs."""
+
+    @property
+    def rate(self) -> float:
+        """The steps per second of the usual turn."""
+        return statistics.median(self.rates)
+
+    @property
+    def in_words(self) -> str:
+        """Rate and spread, or why there is none: `36.8 (35-37) steps/s`."""
+        if self.state != "measured":
+            return f"{self.state}, {self.reason}"
+        reason = f", {self.reason}" if self.reason else ""
+        return f"{rate_in_words(self.rates)} steps/s{reason}"
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """A remembered choice for one kind of step, and its evidence."""
+
+    choice: Choice
+    tried: tuple[Tried, ...]
+    """Every plan that comes into question, the one that training starts with first."""
+    date: float
+    """When the oldest part of the evidence was measured, in seconds since 1970."""
+    load: float = 0.0
+    """How many processes were ready to run during the trials, for each core."""
+    version: str = ""
+    """The version of Loopwright."""
+    title: str = ""
+    """Task, model and shape of a batch, for people."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every plan was tried to its end, or cannot be compiled."""
+        return all(one.state != "not tried" for one in self.tried)
+
+    def of(self, plan: Plan) -> Tried | None:
+        """Return what is known of a plan."""
+        return next((one for one in self.tried if one.plan == plan), None)
+
+    def check(self, now: float) -> Check:
+        """Return whether its plan has to be compared with the others again.
+
+        >>> entry = Entry(Choice(Plan(), ""), (), date=0.0)
+        >>> [entry.check(days * 86_400.0) for days in (1, 5, 15)]
+        ['not due', 'if the run is long', 'due']
+        """
+        days = (now - self.date) / _DAY
+        if not -1 <= days < _MANY_DAYS:  # a date in the future says nothing
+            return "due"
+        return "if the run is long" if days >= _SOME_DAYS else "not due"
+
+    def content(self) -> dict[str, Any]:
+        """Return the entry as JSON values."""
+        return {
+            "format": _FORMAT,
+            **asdict(self.choice),
+            "tried": [asdict(one) for one in self.tried],
+            "date": datetime.fromtimestamp(self.date, UTC).isoformat(timespec="seconds"),
+            "load": self.load,
+            "version": self.version,
+            "title": self.title,
+        }
+
+
+def is_far(rate: float, remembered: float) -> bool:
+    """Return whether a rate is so far from the remembered one that the evidence is void.
+
+    >>> is_far(15.8, remembered=36.8), is_far(33.0, remembered=36.8)
+    (True, False)
+    """
+    return not 1 / _FAR < rate / remembered < _FAR
+
+
+def rate_in_words(rates: tuple[float, ...]) -> str:
+    """Return the usual rate, and the spread where there is one.
+
+    >>> rate_in_words((35.0, 36.8, 37.2)), rate_in_words((5000.0, 5000.0))
+    ('36.8 (35-37.2)', '5,000')
+    """
+    usual, *spread = (
+        f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
+        for rate in (statistics.median(rates), min(rates), max(rates))
+    )
+    return usual if len({*spread}) == 1 else f"{usual} ({'-'.join(spread)})"
+
+
+def load_per_core() -> float:
+    """Return how many processes were ready to run for each core, during the last minute."""
+    with contextlib.suppress(OSError):
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    return 0.0
+
+
+# --- the record of a run first, then the memory ---
+
+
+@final
+@dataclass(frozen=True)
+class Recalled:
+    """What is known when training begins."""
+
+    choice: Choice | None
+    """The choice to follow; None: the run measures."""
+    history: PlanHistory
+    """The history that records this answer."""
+    entry: Entry | None = None
+    """The evidence, if the answer is from the memory of this machine."""
+
+
+def recall(history: PlanHistory, identity: str, start: Plan, *, is_continued: bool) -> Recalled:
+    """Return the choice known for a kind of step, and the history that records this answer.
+
+    A run asks the memory once for each kind of step. Resumed (`is_continued`), it follows its own
+    record and never the memory, which other runs may have changed since. `start` is the plan that
+    training starts with.
+    """
+    if identity in history.choices:
+        return Recalled(history.choices[identity], history)
+    if identity in history.measured:
+        return Recalled(None, history)
+    if is_continued:
+        # Records of earlier versions name a remembered choice only as the plan of every step.
+        plans = [change.plan for change in history.changes]
+        is_choice = len(plans) == 1 and plans[0] != start
+        return Recalled(Choice(plans[0], "as recorded") if is_choice else None, history)
+    entry = read(identity)
+    if entry is None or (entry.choice.plan == start and not entry.is_complete):
+        return Recalled(None, history.measuring(identity), entry)
+    return Recalled(entry.choice, history.chosen(identity, entry.choice), entry)
+
+
+# --- files ---
+
+
+def cache_directory() -> Path | None:
+    """Return the directory of the memory; None if it is switched off, or there is no home."""
+    own = os.environ.get("LOOPWRIGHT_CACHE_DIR")
+    if own is not None:
+        return Path(own) / "plans" if own else None
+    with contextlib.suppress(RuntimeError):  # the user has no home directory
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return Path(root) / "loopwright" / "plans"
+    return None
+
+
+_UNREADABLE = (
+    *(OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError),
+    *(RecursionError, ConfigurationError, disk.UnsafeFileError),
+)
+
+
+def read(identity: str) -> Entry | None:
+    """Return what is remembered of a kind of step; None if it is missing or cannot be read."""
+    try:
+        place = cache_directory()
+        if place is None:
+            return None
+        return parsed(json.loads(disk.read(place, f"{identity}.json", _MOST_BYTES)))
+    except _UNREADABLE:
+        return None
+
+
+def write(identity: str, entry: Entry) -> None:
+    """Remember an entry; do nothing where nothing can be written."""
+    content = json.dumps(entry.content(), indent=2) + "\n"
+    with contextlib.suppress(OSError, disk.UnsafeFileError):
+        place = cache_directory()
+        if place is not None:
+            disk.make_run_directory(place)
+            disk.write_whole(place, f"{identity}.json", content.encode(), shared=True)
+
+
+def entries() -> dict[str, Entry | None]:
+    """Return everything that is remembered by its identity, newest first; None: unreadable."""
+    place = cache_directory()
+    names = [] if place is None else disk.names(place)
+    found = {name.removesuffix(".json"): None for name in names if name.endswith(".json")}
+    known = {identity: read(identity) for identity in found}
+    return dict(
+        sorted(known.items(), key=lambda item: item[1].date if item[1] else 0.0, reverse=True)
+    )
+
+
+def forget(identity: str) -> None:
+    """Delete what is remembered of a kind of step."""
+    place = cache_directory()
+    if place is not None:
+        disk.delete(place, f"{identity}.json")
+
+
+def parsed(content: Mapping[str, Any]) -> Entry:
+    """Return the entry in the values of `Entry.content`; raise if it is none."""
+    if content["format"] != _FORMAT:
+        raise ValueError(f"format {content['format']}")
+    return Entry(
+        choice=Choice(plan_from(content["plan"]), str(content["why"])),
+        tried=tuple(map(_tried, content["tried"])),
+        date=datetime.fromisoformat(content["date"]).timestamp(),
+        load=_number(content["load"]),
+        version=str(content["version"]),
+        title=str(content["title"]),
+    )
+
+
+def _tried(content: Mapping[str, Any]) -> Tried:
+    state, rates = content["state"], tuple(map(_number, content["rates"]))
+    if state not in get_args(State) or (state == "measured" and not (rates and min(rates) > 0)):
+        raise ValueError(f"{state!r} with the rates {rates}")
+    return Tried(
+        plan=plan_from(content["plan"]),
+        state=state,
+        reason=str(content["reason"]),
+        rates=rates,
+        steps=int(content["steps"]),
+        compile_seconds=_number(content["compile_seconds"]),
+    )
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{value} is no rate and no duration")
+    return number
