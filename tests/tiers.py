@@ -82,6 +82,9 @@ THOROUGH: dict[str, dict[str, str]] = {
         "cells_run|the_order_of|an_extended": "test_a_recipe_that_is_built_twice",
         "starting_over_covers": "test_starting_over_moves",
     },
+    "resume/test_rewrites.py": {
+        "": "engine/test_plan_selector.py::test_a_small_network; plans/test_plan_history.py"
+    },
     "resume/test_plans.py": {"": "test_resume.py::test_the_plans_of_a_run"},
     "resume/test_best.py": {
         "killed_after|a_checkpoint_between|a_best_validation": "the best is restored",
@@ -107,6 +110,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         r"every_plan_runs.*\[(fused|Plan)": "eager",
         r"(a_run_split|a_runner).*\[(xla|fused|Plan)": "graph",
         "one_compile|a_compiled_model|a_trainer_reads|scores_are": "a fused loop is traced once",
+        "a_size": "its other tests",
     },
     "engine/test_plan_selector.py": {
         "chunks_are|preparing_a|a_candidate|a_validation": "test_a_small_network",
@@ -128,6 +132,9 @@ THOROUGH: dict[str, dict[str, str]] = {
         "with_several|a_limit": "distribute/test_strategies.py"
     },
     "compat/test_quiet_start.py": {"a_script": "known noise is held back"},
+    "compat/test_xla_rewrites.py": {
+        "every_draw|normal|uniform|steps_and|no_step": "test_threefry_draws_only",
+    },
     "compat/test_tracebacks.py": {"a_script": "only the user's frames, in this process"},
     # Configs, checkpoints and run directories.
     "config/test_config_fuzz.py": {"": "test_config.py"},

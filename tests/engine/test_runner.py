@@ -416,6 +416,19 @@ def test_what_xla_cannot_compile_is_said_in_words():
     assert 'use plan="graph"' in str(no.value)
 
 
+def test_a_size_that_fails_in_xla_is_explained_although_the_step_draws():
+    class Fours(lw.Task):
+        def __init__(self):
+            super().__init__()
+            self.noise = keras.layers.Dropout(0.5, seed=1)
+
+        def train_step(self, batch):
+            return {"mean": tf.reduce_mean(tf.reshape(self.noise(batch, training=True), [-1, 4]))}
+
+    with pytest.raises(lw.StepError, match="a tensor with 2 values, but the requested shape"):
+        lw.Trainer(Fours(), plan="fused").fit(np.ones((10, 1)), batch_size=4, verbose=0)
+
+
 @pytest.mark.parametrize("plan", ["graph", "fused"])
 def test_other_class_weights_in_the_next_fit_are_the_ones_that_count(plan):
     x, y = data()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import loopwright as lw
-from loopwright.plans.plan import Terms, nearest, objection, settled
+from loopwright.plans.plan import Rewrite, Terms, nearest, objection, settled
 
 HERE = Terms("memory", rewrites=("threefry",))
 ELSEWHERE = Terms("memory")
@@ -58,8 +58,14 @@ def test_unknown_rewrites_are_refused(step: Any, rewrites: Any):
 def test_rewrites_are_printed_where_they_are_not_left_open():
     assert repr(lw.Plan("xla", "fused")) == "Plan(step='xla', loop='fused', feed=None)"
     assert repr(lw.Plan()) == "Plan(step='graph', loop='graph', feed=None)"
-    for rewrites in ((), ("threefry",)):
+    given: list[tuple[Rewrite, ...]] = [(), ("threefry",)]
+    for rewrites in given:
         plan = lw.Plan("xla", "fused", "chunk", rewrites)
         assert eval(repr(plan), {"Plan": lw.Plan}) == plan
         assert f"rewrites={rewrites!r}" in repr(plan)
     assert str(lw.Plan("xla", "fused")) == "'fused'"
+
+
+def test_records_made_before_there_were_rewrites_name_the_same_kinds_of_step():
+    """The identity of a kind of step is a digest of this text, among others."""
+    assert repr(HERE) == "Terms(batches='memory', plain=True, replicas=1)"

@@ -83,3 +83,13 @@ def test_a_run_that_draws_by_threefry_goes_on_with_it(tmp_path: Path):
     other = ended(lw.Trainer(Sampled(), plan=PHILOX))
     assert not np.array_equal(other[0], whole[0]), "the rewrite changes what is drawn in training"
     assert other[-1][0] != whole[-1][0], "and in validation"
+
+
+def test_scores_are_drawn_by_the_rewrites_of_the_plan():
+    """The weights are the same: only what the test step draws differs."""
+
+    def score(*rewrites: Any) -> float:
+        plan = lw.Plan("xla", "fused", rewrites=rewrites)
+        return lw.Trainer(Sampled(), plan=plan).evaluate(*arrays(), batch_size=8)["loss"]
+
+    assert score("threefry") != score()

@@ -73,7 +73,7 @@ def _drawing_by(algorithm: Literal["philox", "threefry"]) -> Iterator[None]:
     about thirty times as long. Threefry gives other numbers, faster still.
     """
     util: Any = random_ops_util
-    step_graph = _graph()
+    step_graph = tf.compat.v1.get_default_graph()
 
     def by_name(original: Callable[..., Any]) -> Callable[..., Any]:
         def choose(seed: Any, alg: Any) -> Any:
@@ -104,14 +104,9 @@ def _is_part_of(step_graph: Any) -> bool:
     a variable), and TensorFlow keeps the trace of a `tf.function` in a step for whoever calls it
     next, with or without XLA. Branches and loops belong to the graph that they are in.
     """
-    graph = _graph()
+    graph: Any = tf.compat.v1.get_default_graph()
     while graph is not step_graph:
         if graph is None or type(graph) is _FUNCTION_GRAPH:
             return False
         graph = getattr(graph, "outer_graph", None)
-    return graph is not None
-
-
-def _graph() -> Any:
-    """Return the graph that is traced into; None: operations run at once."""
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    return True
