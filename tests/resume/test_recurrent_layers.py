@@ -31,19 +31,19 @@ def arrays() -> tuple[Any, Any]:
     return x, x[:, :1].astype("float32")
 
 
-def ended(plan: Any, run_dir: Path | None = None, *callbacks: Any) -> str:
+def ended(plan: Any, run_dir: Path | None = None, fails_at: int = -1) -> str:
     """The digest of all variables after two epochs, whose last batches are smaller."""
     trainer = lw.Trainer(task(), plan=plan, run_dir=run_dir)
     given: Any = {"batch_size": 8, "epochs": 2, "verbose": 0}
     if run_dir is not None:
         given["save_every"] = "3 steps"
-    trainer.fit(*arrays(), callbacks=list(callbacks), **given)
+    trainer.fit(*arrays(), callbacks=[AtStep(fails_at, fail)], **given)
     return digest(trainer.task)
 
 
 def failed(plan: Any, run_dir: Path) -> None:
     with pytest.raises(RuntimeError, match="the callback failed"):
-        ended(plan, run_dir, AtStep(8, fail))
+        ended(plan, run_dir, fails_at=8)
 
 
 def recorded(run_dir: Path) -> list[Any]:
@@ -55,7 +55,7 @@ def test_a_resumed_run_ends_with_the_bits_of_another_process(tmp_path: Path):
     failed("fused", tmp_path / "run")
     resumed = ended("fused", tmp_path / "run")
     assert recorded(tmp_path / "run") == [["threefry", "recurrent"]]
-    code = f"from {__name__} import *; print(ended(AT_ONCE))"
+    code = f"from tests.resume.{Path(__file__).stem} import AT_ONCE, ended; print(ended(AT_ONCE))"
     root = Path(__file__).parents[2]
     child = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True

@@ -31,10 +31,9 @@ def available() -> tuple[Literal["threefry", "recurrent"], ...]:
 @contextlib.contextmanager
 def applied(rewrites: Collection[str]) -> Iterator[None]:
     """Trace for XLA with these rewrites until the scope is left."""
-    step_graph = _graph()
     with contextlib.ExitStack() as scopes:
         if "recurrent" in rewrites:
-            is_free = functools.partial(_is_part_of, step_graph)
+            is_free = functools.partial(_is_part_of, tf.compat.v1.get_default_graph())
             scopes.enter_context(recurrent.recurrent_layers_at_once(is_free))
         if _draws_by_name():
             scopes.enter_context(_drawing_by("threefry" if "threefry" in rewrites else "philox"))
