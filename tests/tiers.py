@@ -131,6 +131,12 @@ THOROUGH: dict[str, dict[str, str]] = {
     "components/test_gradient_transforms.py": {
         "with_several|a_limit": "distribute/test_strategies.py"
     },
+    "compat/test_recurrent.py": {
+        r"every_option|gradients_of_g|sizes_may|both_d|a_stateful|float64|what_is_not|.*\[GRU\]": (
+            "test_under_xla with an LSTM"
+        ),
+    },
+    "resume/test_recurrent_layers.py": {"": "test_rewrites.py::test_a_run_that_draws"},
     "compat/test_quiet_start.py": {"a_script": "known noise is held back"},
     "compat/test_xla_rewrites.py": {
         "every_draw|normal|uniform|steps_and|no_step": "test_threefry_draws_only",

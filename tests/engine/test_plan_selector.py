@@ -72,10 +72,10 @@ def test_a_small_network_on_arrays_ends_inside_xla_and_its_history_gives_the_sam
     tuned, tmp_path
 ):
     trainer, chosen, steps, ended, _ = tuned
-    assert trainer.plan == lw.Plan("xla", "fused", "resident", ("threefry",))
+    assert trainer.plan == lw.Plan("xla", "fused", "resident", ("threefry", "recurrent"))
     assert chosen.plan == "loop inside XLA, arrays on the device"
     assert chosen.repeat == (
-        "plan=Plan(step='xla', loop='fused', feed='resident', rewrites=('threefry',))"
+        "plan=Plan(step='xla', loop='fused', feed='resident', rewrites=('threefry', 'recurrent'))"
     )
     changes = trainer.plan_history.changes
     assert changes[0] == PlanChange(0, lw.Plan("graph", "graph", "resident"))
@@ -150,7 +150,7 @@ def test_chunks_are_tried_on_a_pipeline_and_the_history_gives_the_same_bits():
     again.fit(dataset(), until=f"{steps} steps", verbose=0)
     np.testing.assert_array_equal(weights(again), weights(trainer))
     tried = {change.plan for change in trainer.plan_history.changes}
-    assert lw.Plan("xla", "fused", "chunk", ("threefry",)) in tried
+    assert lw.Plan("xla", "fused", "chunk", ("threefry", "recurrent")) in tried
 
 
 def test_the_tuner_goes_on_in_the_next_fit_and_tells_its_choice_once(tuned):

@@ -14,7 +14,7 @@ import loopwright as lw
 from loopwright.checkpoints.manifest import signed
 
 PHILOX = lw.Plan("xla", "fused", "resident", rewrites=())
-THREEFRY = lw.Plan("xla", "fused", "resident", rewrites=("threefry",))
+THREEFRY = lw.Plan("xla", "fused", "resident", rewrites=("threefry", "recurrent"))
 
 
 class Sampled(Noisy):

@@ -25,8 +25,14 @@ _EAGER = "tensorflow.python.eager.polymorphic_function"
 _FRAMEWORK = "tensorflow.python.framework"
 _BOARD = "keras.callbacks.TensorBoard"
 _DATA = "tensorflow.python.data.ops"
+_LOSS = "keras.src.losses.loss"
 _NO_GUARD = "the guard that reads it gives no warning"
 _EVERY_STEP = "control returns to Python after every step while this callback is used"
+
+
+def _of(owner: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{owner}.{name}" for name in names)
+
 
 INTERNALS: tuple[Internal, ...] = (
     Internal(
@@ -40,10 +46,7 @@ INTERNALS: tuple[Internal, ...] = (
         "tensorflow_internals.autograph",
         "turn if and while on tensors into graph operations where merge_call is allowed",
         "if and while on tensors fail; write tf.cond and tf.while_loop",
-        (
-            "tensorflow.__internal__.autograph.tf_convert",
-            "tensorflow.__internal__.autograph.control_status_ctx",
-        ),
+        _of("tensorflow.__internal__.autograph", "tf_convert", "control_status_ctx"),
     ),
     Internal(
         "tensorflow_internals.compiled",
@@ -62,6 +65,12 @@ INTERNALS: tuple[Internal, ...] = (
         "draw random numbers under XLA on a CPU by another algorithm, over thirty times as fast",
         "random numbers inside XLA are drawn slowly; a note of the plan says so",
         ("tensorflow.python.ops.random_ops_util.get_key_counter_alg",),
+    ),
+    Internal(
+        "recurrent.recurrent_layers_at_once",
+        "multiply all timesteps of an LSTM or a GRU at once under XLA, about 1.4 times as fast",
+        "recurrent layers are slower inside XLA; a note of the plan says so",
+        _of("keras.layers", "LSTM.inner_loop", "GRU.inner_loop", "LSTMCell.get_dropout_mask"),
     ),
     Internal(
         "tensorflow_internals.captured_variables",
@@ -128,8 +137,7 @@ INTERNALS: tuple[Internal, ...] = (
         "find unseeded shuffles, unordered maps, stateful functions and caches in a pipeline",
         "such a pipeline is resumed without a warning, and may give other batches",
         (
-            f"{_DATA}.shuffle_op._ShuffleDataset._seed",
-            f"{_DATA}.shuffle_op._ShuffleDataset._seed2",
+            *_of(f"{_DATA}.shuffle_op._ShuffleDataset", "_seed", "_seed2"),
             f"{_DATA}.shuffle_op._ShuffleDataset._reshuffle_each_iteration",
             f"{_DATA}.random_op._RandomDataset._rerandomize",
             f"{_DATA}.map_op._ParallelMapDataset._deterministic",
@@ -171,9 +179,7 @@ INTERNALS: tuple[Internal, ...] = (
         _NO_GUARD,
         (
             "keras.losses.Loss.__call__",
-            "keras.metrics.MeanMetricWrapper.update_state",
-            "keras.metrics.MeanMetricWrapper._fn",
-            "keras.metrics.MeanMetricWrapper._fn_kwargs",
+            *_of("keras.metrics.MeanMetricWrapper", "update_state", "_fn", "_fn_kwargs"),
         ),
     ),
     Internal(
@@ -329,11 +335,7 @@ INTERNALS: tuple[Internal, ...] = (
         "keras_optimizers.without_accumulation",
         "make one call of an accumulating optimizer an ordinary update",
         "gradient accumulation with several replicas is refused",
-        (
-            f"{_OPTIMIZER}.iterations",
-            f"{_OPTIMIZER}._iterations",
-            f"{_OPTIMIZER}.gradient_accumulation_steps",
-        ),
+        _of(_OPTIMIZER, "iterations", "_iterations", "gradient_accumulation_steps"),
         "refuses",
     ),
     Internal(
@@ -355,10 +357,7 @@ INTERNALS: tuple[Internal, ...] = (
         "keras_optimizers.losses_as_for_one_device",
         "keep Keras from dividing losses by the number of replicas",
         "training with several replicas is refused, since losses would be too small",
-        (
-            "keras.src.losses.loss.scale_loss_for_distribution",
-            "keras.src.losses.loss.unscale_loss_for_distribution",
-        ),
+        _of(_LOSS, "scale_loss_for_distribution", "unscale_loss_for_distribution"),
         "refuses",
     ),
     Internal(

@@ -1,38 +1,48 @@
-"""What is changed in a step while it is traced for XLA: the algorithm of random numbers.
+"""What is changed in a step while it is traced for XLA: random numbers, recurrent layers.
 
 A plan names its rewrites, because they change bits: a run that is resumed follows its record.
 Without one of them, a step is traced as it was before that rewrite existed.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Literal
 
 import tensorflow as tf
 
-from loopwright.compat import registry
+from loopwright.compat import recurrent, registry
 from loopwright.compat.patches import replaced
 
 random_ops_util = registry.module("tensorflow.python.ops.random_ops_util")
 _FUNCTION_GRAPH = tf.__internal__.FuncGraph
 
 
-def available() -> tuple[Literal["threefry"], ...]:
+def available() -> tuple[Literal["threefry", "recurrent"], ...]:
     """Return the rewrites that apply on this machine, in the order of a plan.
 
     >>> available()
-    ('threefry',)
+    ('threefry', 'recurrent')
     """
-    return ("threefry",) if _draws_by_name() else ()
+    has_layers = recurrent.slow_recurrent_layers() is None and not _has_gpu()
+    return (*(("threefry",) if _draws_by_name() else ()), *(("recurrent",) if has_layers else ()))
 
 
 @contextlib.contextmanager
 def applied(rewrites: Collection[str]) -> Iterator[None]:
     """Trace for XLA with these rewrites until the scope is left."""
     with contextlib.ExitStack() as scopes:
+        if "recurrent" in rewrites:
+            is_free = functools.partial(_is_part_of, tf.compat.v1.get_default_graph())
+            scopes.enter_context(recurrent.recurrent_layers_at_once(is_free))
         if _draws_by_name():
             scopes.enter_context(_drawing_by("threefry" if "threefry" in rewrites else "philox"))
         yield
+
+
+def notes() -> list[str]:
+    """Return what a record of plans says about rewrites that internals have moved away from."""
+    return [note for note in (slow_random_numbers(), recurrent.slow_recurrent_layers()) if note]
 
 
 def slow_random_numbers() -> str | None:
@@ -47,8 +57,11 @@ def slow_random_numbers() -> str | None:
 
 def _draws_by_name() -> bool:
     """Return whether the algorithm is chosen here: on a CPU, where XLA's own choice is slow."""
-    has_gpu = bool(tf.config.list_physical_devices("GPU"))
-    return hasattr(random_ops_util, "get_key_counter_alg") and not has_gpu
+    return hasattr(random_ops_util, "get_key_counter_alg") and not _has_gpu()
+
+
+def _has_gpu() -> bool:
+    return bool(tf.config.list_physical_devices("GPU"))
 
 
 @contextlib.contextmanager

@@ -233,9 +233,9 @@ class PlanSelector:
 
     def record_plan(self, step: int, plan: Plan) -> None:
         """Record that the steps after `step` run by this plan."""
-        note = xla_rewrites.slow_random_numbers() if plan.step == "xla" else None
-        if note is not None and note not in self.history.notes:
-            self._note(note)
+        for note in xla_rewrites.notes() if plan.step == "xla" else ():
+            if note not in self.history.notes:
+                self._note(note)
         self._record_choice()
         changed = self.history.changed(step, plan, is_trial=self._is_trial(step, plan))
         changed = changed.with_settings(step, self.settings)

@@ -22,7 +22,7 @@ _COMBINATIONS = (
     ("xla", "graph"),
     ("xla", "fused"),
 )
-Rewrite = Literal["threefry"]
+Rewrite = Literal["threefry", "recurrent"]
 REWRITES: tuple[Rewrite, ...] = get_args(Rewrite)
 _FEEDS = (None, "resident", "stream", "chunk")
 _STEP_WORDS = {"eager": "Python step", "graph": "graph step", "xla": "XLA step"}
@@ -46,7 +46,8 @@ class Plan:
     None: chosen by the kind of data."""
     rewrites: tuple[Rewrite, ...] | None = None
     """What is changed while a step is traced for XLA. None: all that apply on this machine.
-    "threefry": the algorithm that random numbers are drawn by."""
+    "threefry": the algorithm that random numbers are drawn by. "recurrent": LSTM and GRU layers
+    with their large matrix products outside of the loop over time."""
 
     def __post_init__(self) -> None:
         if self.step != "xla" and self.rewrites is None:
