@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from loopwright.compat import process
-from loopwright.compat.environment import by_name, changes, environment
+from loopwright.compat.environment import by_name, changes, environment, for_digest
 from loopwright.plans import launch
-from loopwright.plans.settings import ONEDNN, Settings
+from loopwright.plans.settings import ONEDNN, Settings, onednn_by_default
 
 
 def test_it_names_the_versions_the_processor_and_the_threads_as_json():
@@ -78,3 +78,13 @@ def test_a_process_knows_whether_tensorflow_runs_onednn(word: str):
         check=True,
     )
     assert done.stdout.split()[-1] == str(word == "1")
+
+
+def test_digests_of_the_first_version_still_match():
+    """Records name a kind of step by a digest of this dict, in this order."""
+    default = Settings(onednn_by_default(process.cpu_flags()))
+    found = for_digest(default)
+    assert list(found)[-3:] == ["XLA_FLAGS", "TF_XLA_FLAGS", ONEDNN]
+    assert [found[name] for name in list(found)[-3:]] == [None, None, None]
+    other = for_digest(Settings(not default.onednn))
+    assert other[ONEDNN] == str(int(not default.onednn))

@@ -21,11 +21,28 @@ _NO_PROGRAMS = (
 )
 
 
-def environment(found: settings.Settings | None = None) -> dict[str, Any]:
-    """Return what is equal in two processes that compute the same bits for the same program.
+def environment() -> dict[str, Any]:
+    """Return what is equal in two processes that compute the same bits for the same program."""
+    return {**_machine(), **by_name(process.current())}
 
-    With `found`, it is the environment of a process like this one with these settings.
+
+def for_digest(found: settings.Settings) -> dict[str, Any]:
+    """Return the environment of a process like this one with these settings, to be digested.
+
+    In the form of the first version, which named variables: digests in old records still match.
     """
+    is_default = found.onednn == settings.onednn_by_default(process.cpu_flags())
+    threads = {name: getattr(found, name) for name in settings.THREADS if getattr(found, name)}
+    return {
+        **_machine(),
+        "XLA_FLAGS": " ".join(found.xla_flags) or None,
+        "TF_XLA_FLAGS": None,
+        settings.ONEDNN: None if is_default else str(int(found.onednn)),
+        **threads,
+    }
+
+
+def _machine() -> dict[str, Any]:
     return {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
@@ -36,7 +53,6 @@ def environment(found: settings.Settings | None = None) -> dict[str, Any]:
         "devices": [device.device_type for device in tf.config.list_physical_devices()],
         "intra-op threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "inter-op threads": tf.config.threading.get_inter_op_parallelism_threads(),
-        **by_name(process.current() if found is None else found),
     }
 
 

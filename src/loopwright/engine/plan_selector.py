@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from loopwright import __version__
 from loopwright.compat import process, xla_rewrites
-from loopwright.compat.environment import environment
+from loopwright.compat.environment import for_digest
 from loopwright.data.source import Feed
 from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.trace import Built
@@ -73,7 +73,7 @@ def identity(
         None if feed is None else str(feed.batch_spec),
         feed.resident.batch_size if feed is not None and feed.resident is not None else None,
         terms,
-        environment(settings),
+        for_digest(process.current() if settings is None else settings),
     ]
     return hashlib.sha256(repr(known).encode()).hexdigest()
 
