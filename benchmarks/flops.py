@@ -36,7 +36,17 @@ def of_step(step: Callable[..., Any], batch: list[Any]) -> float:
     loops = [one.name for one in operations if one.type in _LOOPS]
     if loops:
         raise ValueError(f"a loop runs its body an unknown number of times: {', '.join(loops)}")
-    return float(sum(_COUNTED[one.type](one) for one in operations if one.type in _COUNTED))
+    counted = [one for one in operations if one.type in _COUNTED and _is_used(one, graph)]
+    return float(sum(_COUNTED[one.type](one) for one in counted))
+
+
+def _is_used(operation: Any, graph: Any) -> bool:
+    """Return whether it runs at all.
+
+    The gradient of the images themselves is traced, used by nothing, and pruned by TensorFlow.
+    """
+    returned = {tensor.name for tensor in graph.outputs}
+    return any(tensor.consumers() or tensor.name in returned for tensor in operation.outputs)
 
 
 def _matmul(operation: Any) -> int:

@@ -17,7 +17,7 @@ from benchmarks.outcomes import Measured
 
 _PREPARE_SECONDS = 600.0
 _ROUND_SECONDS = 120.0
-_KEPT = 0.6
+_KEPT = 0.5
 """Who did less than this share of its column's best in the first round has no further ones."""
 
 
