@@ -2,7 +2,7 @@
 
 It answers on its standard output, one JSON object a line: first what it prepared, then each round.
 
-    python -m benchmarks.contender TensorFlow mlp '["Keras fit"]' 25
+    python -m benchmarks.contender TensorFlow mlp '{"columns": ["Keras fit"], "left_out": []}' 25
     {"prepared": [{"column": "Keras fit", "setting": "", "failure": null}], "versions": {...}}
     {"place": 0, "seconds": 1.0}                                  # read from standard input
     {"steps": 512, "seconds": 0.98, "found": {}}
@@ -27,20 +27,30 @@ MODULES = {
 }
 
 
-def main(framework: str, key: str, columns: str, settle_seconds: str) -> None:
-    """Serve the contenders of these columns (a JSON list) until the input ends."""
+def main(framework: str, key: str, wanted: str, settle_seconds: str) -> None:
+    """Serve the contenders of the wanted columns and settings until the input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     # Whatever a framework prints must not pass for an answer.
     os.dup2(2, 1)
     module = importlib.import_module(MODULES[framework])
-    everyone: list[Contender] = module.contenders(key, float(settle_seconds))
-    chosen = [one for one in everyone if one.column in json.loads(columns)]
+    chosen = entered(module.contenders(key, float(settle_seconds)), **json.loads(wanted))
 
     def tell(answer: dict[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
     serve(chosen, DATA[key]().steps_per_epoch, module.versions(), sys.stdin, tell)
+
+
+def entered(
+    everyone: Sequence[Contender], columns: Sequence[str], left_out: Sequence[str]
+) -> list[Contender]:
+    """Return the contenders of these columns, without settings that contain one of the words."""
+    return [
+        one
+        for one in everyone
+        if one.column in columns and not set(left_out) & set(one.setting.split())
+    ]
 
 
 def serve(

@@ -34,6 +34,8 @@ class Entrant:
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     label: str = ""
     """What is added to the settings of its contenders."""
+    left_out: tuple[str, ...] = ()
+    """Words of settings that its variables do not change: those contenders stay out."""
     prepares_alone: bool = False
     """Whether it measures while it prepares, so that nobody else may prepare meanwhile."""
 
@@ -65,6 +67,8 @@ def entrants(key: str, cores: int, missing: Sequence[str] = ()) -> list[Entrant]
             (KERAS, KERAS_BEST, HAND, LOOPWRIGHT_BEST, MATMUL),
             {"TF_ENABLE_ONEDNN_OPTS": "1"},
             "oneDNN",
+            # XLA has kernels of its own: what it compiles is the same to the last bit.
+            left_out=("xla", "fused"),
         ),
         *(
             Entrant(
@@ -88,7 +92,8 @@ def missing_peers() -> list[str]:
 
 def command(entrant: Entrant, key: str, settle_seconds: float) -> list[str]:
     """Return the command line of a process: the only place that knows how one is started."""
-    arguments = [entrant.framework, key, json.dumps(entrant.columns), f"{settle_seconds}"]
+    wanted = json.dumps({"columns": entrant.columns, "left_out": entrant.left_out})
+    arguments = [entrant.framework, key, wanted, f"{settle_seconds}"]
     peer = PEERS.get(entrant.framework)
     python = sys.executable if peer is None else str(peer / "bin" / "python")
     return [python, "-m", "benchmarks.contender", *arguments]

@@ -24,8 +24,9 @@ _LEGEND = (
     "`jit_compile=True` (xla). oneDNN: `TF_ENABLE_ONEDNN_OPTS=1`. PyTorch: eager, channels_last, "
     "`torch.compile`, each with the fused Adam. Hand loop: `for batch in dataset` around a "
     "`tf.function`. JAX scan: an epoch as one `lax.scan` over arrays on the device. Loopwright: "
-    "default settings, after its choice; the best fixed choice is the best of all plans with and "
-    "without oneDNN. The last column divides Loopwright by the best of the columns before JAX scan."
+    "default settings, after its choice; the best fixed choice is the best of all plans, also with "
+    "oneDNN where XLA does not compile the step. The last column divides Loopwright by the best of "
+    "the columns before JAX scan."
 )
 
 

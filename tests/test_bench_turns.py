@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from benchmarks import entrants, flops
-from benchmarks.contender import MODULES, serve
+from benchmarks.contender import MODULES, entered, serve
 from benchmarks.data import DATA
 from benchmarks.entrants import Entrant
 from benchmarks.measuring import Contender, Ready, a_round
@@ -136,6 +136,13 @@ def test_a_child_answers_with_steps_and_seconds_and_trains_longer_once_it_knows_
     assert told[1]["found"] == {"setting": "chosen"}
     assert told[1]["steps"] == 5
     assert trained == [1, 1]
+
+
+def test_a_process_serves_the_columns_it_was_given_without_the_settings_left_out():
+    settings = (("a", "32 xla"), ("a", "32 graph"), ("b", "fused"), ("c", ""))
+    everyone = [Contender(column, lambda: Ready(len), setting) for column, setting in settings]
+    chosen = entered(everyone, columns=["a", "b"], left_out=["xla", "fused"])
+    assert [one.setting for one in chosen] == ["32 graph"]
 
 
 def test_the_first_call_that_takes_half_of_a_round_counts():
