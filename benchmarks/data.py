@@ -50,8 +50,8 @@ def unet() -> Data:
 
 def resnet() -> Data:
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(128, 64, 64, 3)).astype("float32")
-    return Data("resnet", "ResNet-18 64x64, batch 32", x, rng.integers(0, 100, size=128))
+    x = rng.normal(size=(64, 64, 64, 3)).astype("float32")
+    return Data("resnet", "ResNet-18 64x64, batch 32", x, rng.integers(0, 100, size=64))
 
 
 def lstm() -> Data:
