@@ -13,7 +13,7 @@ from benchmarks.data import DATA, HEAVY
 from benchmarks.entrants import Entrant, command, entrants, environment, missing_peers
 from benchmarks.measuring import say
 from benchmarks.outcomes import LOOPWRIGHT_BEST, MATMUL, Measured, Outcome
-from benchmarks.speed_report import render
+from benchmarks.speed_report import rates, render
 from benchmarks.turns import Process, Start, Turns, take_turns
 
 KEYS = tuple(key for key in DATA if key != MATMUL)
@@ -34,6 +34,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=25.0,
         help=f"time for Loopwright to choose its plan; {_HEAVY_SETTLE} times that: {HEAVY}",
     )
+    parser.add_argument(
+        "--prepare-seconds", type=float, default=600.0, help="a process that takes longer is out"
+    )
     parser.add_argument("--no-peers", action="store_true", help="leave PyTorch and JAX out")
 
 
@@ -50,6 +53,7 @@ def run(arguments: Namespace) -> str:
         outcome, found = _outcome(key, arguments, missing)
         versions |= found
         outcomes.append(_with_progress(dataclasses.replace(outcome, step_flops=flops.get(key))))
+        say(rates(outcomes).splitlines()[-1])
     report = render(outcomes, machine, arguments.rounds, versions, missing)
     into = reports.directory(arguments)
     data = {
@@ -93,7 +97,11 @@ def _outcome(key: str, arguments: Namespace, missing: list[str]) -> tuple[Outcom
             for place, one in enumerate(entrants(key, cores, missing))
         ]
         turns = take_turns(
-            starts, rounds=arguments.rounds, round_seconds=arguments.round_seconds, cores=cores
+            starts,
+            rounds=arguments.rounds,
+            round_seconds=arguments.round_seconds,
+            cores=cores,
+            prepare_seconds=arguments.prepare_seconds,
         )
     _say_failures(turns)
     name = DATA[key]().name

@@ -15,7 +15,6 @@ from typing import Any, final
 from benchmarks.measuring import say
 from benchmarks.outcomes import Measured
 
-_PREPARE_SECONDS = 600.0
 _ROUND_SECONDS = 120.0
 _KEPT = 0.5
 """Who did less than this share of its column's best in the first round has no further ones."""
@@ -122,10 +121,17 @@ class _Player:
     shown: Callable[[str, str], tuple[str, str]]
 
 
-def take_turns(starts: Sequence[Start], *, rounds: int, round_seconds: float, cores: int) -> Turns:
+def take_turns(
+    starts: Sequence[Start],
+    *,
+    rounds: int,
+    round_seconds: float,
+    cores: int,
+    prepare_seconds: float = 600.0,
+) -> Turns:
     """Start and prepare all processes, then let their contenders train one after the other."""
     with contextlib.ExitStack() as stack:
-        ready = list(_prepared(starts, cores, stack))
+        ready = list(_prepared(starts, cores, prepare_seconds, stack))
         players: list[_Player] = []
         measured: list[Measured] = []
         versions: dict[str, str] = {}
@@ -167,7 +173,7 @@ def is_in(one: Measured, everyone: Sequence[Measured], number: int) -> bool:
 
 
 def _prepared(
-    starts: Sequence[Start], cores: int, stack: contextlib.ExitStack
+    starts: Sequence[Start], cores: int, seconds: float, stack: contextlib.ExitStack
 ) -> Iterator[tuple[Start, Process, dict[str, Any]]]:
     """Yield each process with its answer; as many prepare at once as there are cores."""
 
@@ -175,7 +181,7 @@ def _prepared(
         say(f"preparing {start.name}")
         process = start.process()
         stack.callback(process.close)
-        return start, process, process.answer(_PREPARE_SECONDS)
+        return start, process, process.answer(seconds)
 
     yield from map(prepare, [one for one in starts if one.prepares_alone])
     with ThreadPoolExecutor(max(1, cores)) as pool:

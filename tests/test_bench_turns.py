@@ -140,7 +140,10 @@ def test_a_child_answers_with_steps_and_seconds_and_trains_longer_once_it_knows_
 
 def test_a_process_serves_the_columns_it_was_given_without_the_settings_left_out():
     settings = (("a", "32 xla"), ("a", "32 graph"), ("b", "fused"), ("c", ""))
-    everyone = [Contender(column, lambda: Ready(len), setting) for column, setting in settings]
+    everyone = [
+        Contender(column, lambda: Ready(lambda epochs: None), setting)
+        for column, setting in settings
+    ]
     chosen = entered(everyone, columns=["a", "b"], left_out=["xla", "fused"])
     assert [one.setting for one in chosen] == ["32 graph"]
 
