@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all check compat format docs bench bench-distribution faults
+.PHONY: help install train test test-all check compat format docs bench bench-peers bench-distribution faults
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -46,8 +46,16 @@ format: $(STAMP)  ## format, and fix what lint can fix
 docs: $(STAMP)  ## build the documentation into site/
 	$(BIN)/python -m docs $(ARGS)
 
-bench: $(STAMP)  ## measure speed against Keras fit, start-up, scaling and memory
+bench: $(STAMP)  ## measure speed against Keras, PyTorch and JAX, start-up, scaling, memory
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-peers: .venv-torch/.installed .venv-jax/.installed  ## install PyTorch and JAX for `make bench`, apart (6 GB)
+
+# PyTorch's wheel brings the libraries of CUDA, and does not start without them.
+.venv-%/.installed: benchmarks/peers/%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
 
 bench-distribution: $(STAMP)  ## measure one and two workers and their communication
 	$(BIN)/python -m benchmarks distribution $(ARGS)

@@ -5,22 +5,32 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from benchmarks.outcomes import HAND, HAND_XLA, KERAS, KERAS_BEST, LOOPWRIGHT, Outcome, ratio
+from benchmarks.outcomes import (
+    HAND,
+    KERAS,
+    KERAS_BEST,
+    KERAS_JAX,
+    LOOPWRIGHT,
+    PYTORCH,
+    Outcome,
+    ratio,
+)
 
 _SERIES = {
-    "Keras fit, best settings": ((KERAS_BEST,), "#9aa5b1"),
-    "hand loop, the better of two": ((HAND, HAND_XLA), "#5f7d95"),
+    "Keras fit or hand loop, best settings": ((KERAS, KERAS_BEST, HAND), "#9aa5b1"),
+    "Keras on JAX": ((KERAS_JAX,), "#7a9e7e"),
+    "PyTorch": ((PYTORCH,), "#5f7d95"),
     "Loopwright": ((LOOPWRIGHT,), "#e8590c"),
 }
 _INK, _FAINT = "#24292f", "#8c959f"
 _DOTS_PER_INCH = 150
-_BAR_HEIGHT = 0.27
+_BAR_HEIGHT = 0.2
 
 
 def draw(outcomes: Sequence[Outcome], path: Path) -> None:
     """Write a PNG of bars: the speed of each contender relative to Keras `fit`, on a log scale."""
     # A paper of its own, since readers have light and dark ones.
-    height_inches = 1.25 + 0.62 * len(outcomes)
+    height_inches = 1.25 + 0.8 * len(outcomes)
     figure = Figure(figsize=(8, height_inches), dpi=_DOTS_PER_INCH, facecolor="white")
     axes = figure.add_axes((0.26, 0.32 / height_inches, 0.72, 1 - 1.12 / height_inches))
     highest, lowest = 1.0, 1.0
@@ -30,7 +40,7 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
             if times is None:
                 continue
             highest, lowest = max(highest, times), min(lowest, times)
-            y = row + (place - 1) * (_BAR_HEIGHT + 0.02)
+            y = row + (place - (len(_SERIES) - 1) / 2) * (_BAR_HEIGHT + 0.02)
             # On a log scale a bar begins at 1, which is Keras fit.
             axes.barh(y, times - 1, left=1, height=_BAR_HEIGHT, color=color)
             is_ours = columns == (LOOPWRIGHT,)

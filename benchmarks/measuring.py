@@ -67,16 +67,24 @@ def calibrated_epochs(
     train: Train, round_seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> int:
     """Return how many epochs take about `round_seconds`, by training more and more of them."""
-    epochs = 1
+    return fitting_count(*a_round(train, 1, round_seconds, clock), round_seconds)
+
+
+def a_round(
+    train: Train,
+    epochs: int,
+    round_seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[int, float]:
+    """Train until one call took half of `round_seconds`; return its epochs and its seconds."""
     while True:
         began = clock()
         train(epochs)
         seconds = clock() - began
-        fitting = fitting_count(epochs, seconds, round_seconds)
         if seconds >= round_seconds / 2:
-            return fitting
+            return epochs, seconds
         # A call has a fixed cost, so that a short one says little about longer ones.
-        epochs = min(_MOST_GROWTH * epochs, fitting)
+        epochs = min(_MOST_GROWTH * epochs, fitting_count(epochs, seconds, round_seconds))
 
 
 def fitting_count(count: int, seconds: float, wanted_seconds: float) -> int:

@@ -1,17 +1,22 @@
 """Measurements and their ratios: plain values, no TensorFlow."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 KERAS = "Keras fit"
 KERAS_BEST = "Keras fit, best settings"
 HAND = "hand loop"
-HAND_XLA = "hand loop, XLA"
+PYTORCH = "PyTorch"
+KERAS_JAX = "Keras on JAX"
+JAX_SCAN = "JAX scan"
 LOOPWRIGHT = "Loopwright"
-LOOPWRIGHT_BEST = "Loopwright, best fixed plan"
-LIGHTNING = "PyTorch Lightning"
-COLUMNS = (KERAS, KERAS_BEST, HAND, HAND_XLA, LOOPWRIGHT, LOOPWRIGHT_BEST, LIGHTNING)
+LOOPWRIGHT_BEST = "Loopwright, best fixed choice"
+COLUMNS = (KERAS, KERAS_BEST, HAND, PYTORCH, KERAS_JAX, JAX_SCAN, LOOPWRIGHT, LOOPWRIGHT_BEST)
+PEERS = (KERAS, KERAS_BEST, HAND, PYTORCH, KERAS_JAX)
+"""What trains a model as its user wrote it; the scan is another program, compared apart."""
+MATMUL = "matmul"
+"""Not a training: one large product of matrices a step, as a measure of the machine."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,11 @@ class Measured:
         """Steps per second of the best round; noise only ever slows a round down."""
         return None if self.failure is not None else max(self.rates, default=None)
 
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """Steps per second of the slowest and of the fastest round."""
+        return (min(self.rates), max(self.rates)) if self.rates else None
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -42,6 +52,10 @@ class Outcome:
     measured: tuple[Measured, ...] = ()
     progress_share: float | None = None
     """The share of a run's time that the progress bar takes."""
+    step_flops: float | None = None
+    """Floating-point operations of a step's products and convolutions."""
+    waiting_share: float | None = None
+    """Seconds of a processor that waiting processes used, per second of the others' turns."""
     failure: str | None = None
 
     def best(self, *columns: str) -> Measured | None:
@@ -71,9 +85,3 @@ def outcome_from(data: dict[str, Any]) -> Outcome:
         for one in data["measured"]
     )
     return Outcome(**{**data, "measured": measured})
-
-
-def present(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return the columns with measurements."""
-    found = {one.column for outcome in outcomes for one in outcome.measured}
-    return [column for column in COLUMNS if column in found]

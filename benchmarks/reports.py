@@ -1,11 +1,12 @@
 """Write measurements as Markdown and JSON, with date, machine and versions."""
 
+import contextlib
 import datetime
 import json
 import os
 import platform
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,25 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 
 
-def measured_on() -> str:
-    """Return date, machine and versions."""
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}"
-    versions = f"TensorFlow {version('tensorflow')}, Keras {version('keras')}"
-    return f"{datetime.date.today()}, {machine}, {versions}."
+def measured_on(versions: Mapping[str, str] | None = None) -> str:
+    """Return date, machine and versions: those of TensorFlow and Keras here, unless given."""
+    machine = f"{os.cpu_count()} cores, {_processor()}, {platform.system()}"
+    ours = {"TensorFlow": version("tensorflow"), "Keras": version("keras")}
+    named = ", ".join(f"{name} {number}" for name, number in (versions or ours).items())
+    return f"{datetime.date.today()}, {machine}, {named}."
+
+
+def _processor() -> str:
+    """Return the processor's name and its widest vector instructions, as far as they are known."""
+    with contextlib.suppress(OSError):
+        lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+        about = {name.strip(): value.strip() for name, _, value in lines}
+        flags = about.get("flags", "").split()
+        widest = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX"}
+        known = next((word for flag, word in widest.items() if flag in flags), "")
+        parts = [platform.machine(), about.get("model name", ""), known]
+        return " ".join(filter(None, parts))
+    return platform.machine()
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,32 +1,25 @@
-"""Measure steps per second of every contender on every workload."""
+"""Measure steps per second of Loopwright and its peers on every workload."""
 
 import dataclasses
+import functools
+import os
+import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from benchmarks import lightning_mlp, processes, reports
-from benchmarks.measuring import say, take_turns
-from benchmarks.outcomes import (
-    COLUMNS,
-    KERAS,
-    KERAS_BEST,
-    LIGHTNING,
-    LOOPWRIGHT,
-    LOOPWRIGHT_BEST,
-    Measured,
-    Outcome,
-    outcome_from,
-    present,
-    ratio,
-)
+from benchmarks import processes, reports
+from benchmarks.data import DATA, HEAVY
+from benchmarks.entrants import Entrant, command, entrants, environment, missing_peers
+from benchmarks.measuring import say
+from benchmarks.outcomes import LOOPWRIGHT_BEST, MATMUL, Measured, Outcome
+from benchmarks.speed_report import rates, render
+from benchmarks.turns import Process, Start, Turns, take_turns
 
-KEYS = ("cnn", "unet", "lstm", "transformer", "mlp", "dropout", "pipeline", "gan")
+KEYS = tuple(key for key in DATA if key != MATMUL)
 _WITH_PROGRESS = ("mlp", "cnn")
-_LEGEND = (
-    "Best settings of Keras: `steps_per_execution` 1 or 32, as graph or with `jit_compile=True` "
-    "(xla). Loopwright chooses its plan automatically; the last column is the best fixed plan."
-)
+_HEAVY_SETTLE = 3
+"""How many times as long Loopwright has to choose where a step takes about a second."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -36,19 +29,43 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--round-seconds", type=float, default=0.8, help="duration of a round of each contender"
     )
     parser.add_argument(
-        "--settle-seconds", type=float, default=25.0, help="time for Loopwright to choose its plan"
+        "--settle-seconds",
+        type=float,
+        default=25.0,
+        help=f"time for Loopwright to choose its plan; {_HEAVY_SETTLE} times that: {HEAVY}",
     )
+    parser.add_argument(
+        "--prepare-seconds", type=float, default=600.0, help="a process that takes longer is out"
+    )
+    parser.add_argument("--no-peers", action="store_true", help="leave PyTorch and JAX out")
 
 
 def run(arguments: Namespace) -> str:
-    """Measure each workload in its own process and return the report."""
-    outcomes = [_outcome(key, arguments) for key in arguments.only or KEYS]
-    report = render(outcomes, arguments.rounds)
+    """Measure the machine and each workload, and return the report."""
+    keys = arguments.only or KEYS
+    missing = ["PyTorch", "JAX"] if arguments.no_peers else missing_peers()
+    flops = _counted(keys)
+    machine, versions = _outcome(MATMUL, arguments, missing)
+    size = len(DATA[MATMUL]().x[0])
+    machine = dataclasses.replace(machine, step_flops=2.0 * size**3)
+    outcomes: list[Outcome] = []
+    for key in keys:
+        outcome, found = _outcome(key, arguments, missing)
+        versions |= found
+        outcomes.append(_with_progress(dataclasses.replace(outcome, step_flops=flops.get(key))))
+        say(rates(outcomes).splitlines()[-1])
+    report = render(outcomes, machine, arguments.rounds, versions, missing)
     into = reports.directory(arguments)
-    settings = {"rounds": arguments.rounds, "round_seconds": arguments.round_seconds}
-    settings["settle_seconds"] = arguments.settle_seconds
-    data = {"measured_on": reports.measured_on(), **settings}
-    data["workloads"] = [dataclasses.asdict(outcome) for outcome in outcomes]
+    data = {
+        "measured_on": reports.measured_on(versions),
+        "rounds": arguments.rounds,
+        "round_seconds": arguments.round_seconds,
+        "settle_seconds": arguments.settle_seconds,
+        "versions": versions,
+        "missing_peers": missing,
+        "machine": _as_json(machine),
+        "workloads": [_as_json(outcome) for outcome in outcomes],
+    }
     reports.save(into, "speed", report, data)
     if into is not None:
         from benchmarks.chart import draw
@@ -57,95 +74,87 @@ def run(arguments: Namespace) -> str:
     return report
 
 
-def measure(key: str, rounds: int, round_seconds: float, settle_seconds: float) -> dict[str, Any]:
-    """Return the outcome of one workload as JSON values."""
-    from benchmarks.contenders import contenders, progress_share
+def progress(key: str, plan: str, epochs: int) -> float:
+    """Return the share of a run's time that the progress bar takes."""
+    from benchmarks.contenders import progress_share
     from benchmarks.workloads import WORKLOADS
 
-    work = WORKLOADS[key]()
-    measured = take_turns(
-        contenders(work, settle_seconds),
-        steps_per_epoch=work.steps_per_epoch,
-        rounds=rounds,
-        round_seconds=round_seconds,
-    )
-    outcome = Outcome(key, work.name, tuple(measured))
-    best = outcome.best(LOOPWRIGHT_BEST)
-    if key in _WITH_PROGRESS and best is not None:
-        epochs = best.steps_per_round // work.steps_per_epoch
-        share = progress_share(work, best.setting, epochs)
-        outcome = dataclasses.replace(outcome, progress_share=share)
-    return dataclasses.asdict(outcome)
+    return progress_share(WORKLOADS[key](), plan, epochs)
 
 
-def render(outcomes: Sequence[Outcome], rounds: int) -> str:
-    """Return the report: rates, ratios, the share of the progress bar."""
-    heading = f"Steps per second, best of {rounds} interleaved rounds; in brackets: ratio to "
-    parts = [f"{heading}Keras fit. {reports.measured_on()}", rates(outcomes), _LEGEND]
-    if LIGHTNING in present(outcomes):
-        parts.append(f"{LIGHTNING} ran in its own process, not in turns with the others.")
-    parts.append(comparison(outcomes))
-    shares = [(outcome.key, outcome.progress_share) for outcome in outcomes]
-    said = [f"{share:.1%} ({key})" for key, share in shares if share is not None]
-    if said:
-        parts.append(f"The progress bar takes {reports.listed(said)} of a run's time.")
-    return "\n\n".join(parts) + "\n"
-
-
-def rates(outcomes: Sequence[Outcome]) -> str:
-    """Return a table of steps per second with ratios to Keras `fit`."""
-    columns = present(outcomes) or list(COLUMNS)
-    rows = [[outcome.name, *(_cell(outcome, column) for column in columns)] for outcome in outcomes]
-    return reports.table(["workload", *columns], rows)
-
-
-def comparison(outcomes: Sequence[Outcome]) -> str:
-    """Return a table of Loopwright's speed relative to the others."""
-    bases = {
-        "Keras fit": KERAS,
-        "Keras fit, best settings": KERAS_BEST,
-        "its own best fixed plan": LOOPWRIGHT_BEST,
-    }
-    rows = [
-        [
-            outcome.name,
-            *(
-                reports.times(ratio(outcome.rate(LOOPWRIGHT), outcome.rate(column)))
-                for column in bases.values()
-            ),
-        ]
-        for outcome in outcomes
-    ]
-    return reports.table(["Loopwright compared with", *bases], rows)
-
-
-def _cell(outcome: Outcome, column: str) -> str:
-    best = outcome.best(column)
-    if best is None:
-        return "-"
-    times = reports.times(ratio(best.best, outcome.rate(KERAS)))
-    return f"{reports.count(best.best)} ({times}) {best.setting}".strip()
-
-
-def _outcome(key: str, arguments: Namespace) -> Outcome:
+def _outcome(key: str, arguments: Namespace, missing: list[str]) -> tuple[Outcome, dict[str, str]]:
     say(f"speed: {key}")
-    turns = {"rounds": arguments.rounds, "round_seconds": arguments.round_seconds}
-    try:
-        data = processes.call(
-            "benchmarks.speed:measure",
-            key=key,
-            **turns,
-            settle_seconds=arguments.settle_seconds,
+    settle_seconds = arguments.settle_seconds * (_HEAVY_SETTLE if key in HEAVY else 1)
+    cores = os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as scratch:
+        starts = [
+            Start(
+                one.name,
+                functools.partial(_process, one, key, settle_seconds, Path(scratch), place),
+                one.shown,
+                one.prepares_alone,
+            )
+            for place, one in enumerate(entrants(key, cores, missing))
+        ]
+        turns = take_turns(
+            starts,
+            rounds=arguments.rounds,
+            round_seconds=arguments.round_seconds,
+            cores=cores,
+            prepare_seconds=arguments.prepare_seconds,
         )
-    except RuntimeError as error:
-        return Outcome(key, key, failure=str(error))
-    if key == "mlp" and lightning_mlp.is_installed():
-        data["measured"] += _lightning(**turns)
-    return outcome_from(data)
+    _say_failures(turns)
+    name = DATA[key]().name
+    outcome = Outcome(key, name, turns.measured, waiting_share=turns.waiting_share)
+    return outcome, dict(turns.versions)
 
 
-def _lightning(**turns: Any) -> list[dict[str, Any]]:
+def _process(
+    entrant: Entrant, key: str, settle_seconds: float, scratch: Path, place: int
+) -> Process:
+    cache = scratch / f"cache-{place}"
+    cache.mkdir()
+    log = scratch / f"{place}.log"
+    return Process(command(entrant, key, settle_seconds), environment(entrant, cache), log)
+
+
+def _say_failures(turns: Turns) -> None:
+    for one in turns.measured:
+        if one.failure is not None:
+            say(f"{one.column} {one.setting}: {one.failure}")
+
+
+def _counted(keys: tuple[str, ...]) -> dict[str, float]:
     try:
-        return processes.call("benchmarks.lightning_mlp:measure", **turns)
+        return processes.call("benchmarks.flops:of_workloads", keys=list(keys))
     except RuntimeError as error:
-        return [dataclasses.asdict(Measured(LIGHTNING, failure=str(error)))]
+        say(f"floating-point operations were not counted: {error}")
+        return {}
+
+
+def _with_progress(outcome: Outcome) -> Outcome:
+    plain = [
+        one
+        for one in outcome.measured
+        if one.column == LOOPWRIGHT_BEST and one.best and "oneDNN" not in one.setting
+    ]
+    if outcome.key not in _WITH_PROGRESS or not plain:
+        return outcome
+    best = max(plain, key=lambda one: one.best or 0)
+    epochs = max(1, best.steps_per_round // DATA[outcome.key]().steps_per_epoch)
+    arguments = {"key": outcome.key, "plan": best.setting, "epochs": epochs}
+    try:
+        share = processes.call("benchmarks.speed:progress", **arguments)
+    except RuntimeError as error:
+        say(f"the progress bar was not measured: {error}")
+        return outcome
+    return dataclasses.replace(outcome, progress_share=share)
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    """Return the outcome with the spread of each contender's rounds."""
+    return dataclasses.asdict(outcome) | {"measured": [_with_spread(o) for o in outcome.measured]}
+
+
+def _with_spread(one: Measured) -> dict[str, Any]:
+    return dataclasses.asdict(one) | {"spread": one.spread}

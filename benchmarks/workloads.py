@@ -1,15 +1,15 @@
-"""The workloads: models, losses, and data from seeded NumPy."""
+"""The workloads in TensorFlow: each as Keras `fit`, as a task of Loopwright, by hand."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 import loopwright as lw
-from benchmarks import gan, models
+from benchmarks import data, gan, models
 
 
 @dataclass(frozen=True)
@@ -54,130 +54,44 @@ class Workload:
 
 def mlp(rows: int = 8192, width: int = 64, epoch_steps: int | None = None) -> Workload:
     """Return an mlp whose step costs less than the Python around it."""
-    return Workload(
-        key="mlp",
-        name=f"mlp 20-{width}-{width}-1, batch 32",
-        **_supervised(lambda: models.mlp(width), "mse"),
-        **_table(rows),
-        epoch_steps=epoch_steps,
-    )
-
-
-def mlp_dropout() -> Workload:
-    """Return the mlp with random numbers in every step."""
-    return Workload(
-        key="dropout",
-        name="the mlp with dropout",
-        **_supervised(lambda: models.mlp(64, dropout=0.2), "mse"),
-        **_table(8192),
-    )
-
-
-def pipeline() -> Workload:
-    """Return the mlp with a `tf.data` pipeline, which costs more than the step."""
-    return Workload(
-        key="pipeline",
-        name="the mlp from tf.data",
-        **_supervised(lambda: models.mlp(64), "mse"),
-        **_table(8192),
-        is_pipeline=True,
-    )
-
-
-def cnn() -> Workload:
-    """Return a small CNN on 28x28 images, whose step dominates."""
-    rng = np.random.default_rng(0)
-    return Workload(
-        key="cnn",
-        name="cnn 28x28, batch 64",
-        **_supervised(models.cnn, "sparse_categorical_crossentropy"),
-        x=rng.normal(size=(2048, 28, 28, 1)).astype("float32"),
-        y=rng.integers(0, 10, size=2048),
-        batch_size=64,
-        plans=("graph", "xla"),
-    )
-
-
-def unet() -> Workload:
-    """Return a U-Net of three levels: images to masks."""
-    rng = np.random.default_rng(0)
-    images = rng.normal(size=(512, 64, 64, 1)).astype("float32")
-    return Workload(
-        key="unet",
-        name="U-Net 64x64, batch 16",
-        **_supervised(models.unet, keras.losses.BinaryCrossentropy(from_logits=True)),
-        x=images,
-        y=(images > 0).astype("float32"),
-        batch_size=16,
-        plans=("graph", "xla"),
-    )
-
-
-def lstm() -> Workload:
-    """Return an LSTM: a loop within the step."""
-    rng = np.random.default_rng(0)
-    return Workload(
-        key="lstm",
-        name="LSTM 64x64, batch 32",
-        **_supervised(models.lstm, "mse"),
-        x=rng.normal(size=(1024, 64, 64)).astype("float32"),
-        y=rng.normal(size=(1024, 1)).astype("float32"),
-    )
-
-
-def transformer() -> Workload:
-    """Return a transformer of two blocks of width 64 that predicts the next of 256 tokens."""
-    tokens = np.random.default_rng(0).integers(0, 256, size=(1024, 65)).astype("int32")
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return Workload(
-        key="transformer",
-        name="transformer 2x64, batch 32",
-        **_supervised(models.transformer, loss),
-        x=tokens[:, :-1],
-        y=tokens[:, 1:],
-    )
+    ways = _supervised(lambda: models.mlp(width), "mse")
+    return Workload(**vars(data.mlp(rows, width)), **ways, epoch_steps=epoch_steps)
 
 
 def two_networks() -> Workload:
     """Return a GAN: two models, two optimizers, a custom step."""
-    data = np.random.default_rng(0).random(size=(8192, gan.DATA_WIDTH)).astype("float32")
     return Workload(
-        key="gan",
-        name="GAN on 64 numbers, batch 32",
+        **vars(data.two_networks()),
         keras_model=gan.keras_model,
         task=gan.task,
         hand_step=gan.hand_step,
-        x=data,
     )
 
 
-WORKLOADS: dict[str, Callable[[], Workload]] = {
-    "cnn": cnn,
-    "unet": unet,
-    "lstm": lstm,
-    "transformer": transformer,
-    "mlp": mlp,
-    "dropout": mlp_dropout,
-    "pipeline": pipeline,
-    "gan": two_networks,
+_SPECIAL: dict[str, dict[str, Any]] = {
+    # XLA's convolutions inside a loop take many times as long.
+    "cnn": {"plans": ("graph", "xla")},
+    "unet": {"plans": ("graph", "xla")},
+    "resnet": {"plans": ("graph", "xla")},
+    "pipeline": {"is_pipeline": True},
 }
 
 
-def _table(rows: int) -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    return {
-        "x": rng.normal(size=(rows, 20)).astype("float32"),
-        "y": rng.normal(size=(rows, 1)).astype("float32"),
-    }
+def _workload(key: str) -> Workload:
+    make_model, loss = models.SUPERVISED[key]
+    special = _SPECIAL.get(key, {})
+    return Workload(**vars(data.DATA[key]()), **_supervised(make_model, loss()), **special)
 
 
-def _supervised(make_model: Callable[[], keras.Model], loss: Any) -> dict[str, Any]:
-    """Return the three ways to train a model on a loss with Adam."""
+WORKLOADS: dict[str, Callable[[], Workload]] = {
+    key: two_networks if key == "gan" else functools.partial(_workload, key)
+    for key in data.DATA
+    if key != "matmul"
+}
 
-    def keras_model(**options: Any) -> keras.Model:
-        model = make_model()
-        model.compile("adam", loss, **options)
-        return model
+
+def by_hand(make_model: Callable[[], keras.Model], loss: Any) -> Callable[[], Callable[..., Any]]:
+    """Return what creates the step of a hand-written loop: a tape and Adam."""
 
     def hand_step() -> Callable[..., Any]:
         model, optimizer = make_model(), keras.optimizers.Adam()
@@ -192,8 +106,19 @@ def _supervised(make_model: Callable[[], keras.Model], loss: Any) -> dict[str, A
 
         return train_step
 
+    return hand_step
+
+
+def _supervised(make_model: Callable[[], keras.Model], loss: Any) -> dict[str, Any]:
+    """Return the three ways to train a model on a loss with Adam."""
+
+    def keras_model(**options: Any) -> keras.Model:
+        model = make_model()
+        model.compile("adam", loss, **options)
+        return model
+
     return {
         "keras_model": keras_model,
         "task": lambda: lw.Supervised(make_model(), loss, "adam"),
-        "hand_step": hand_step,
+        "hand_step": by_hand(make_model, loss),
     }

@@ -245,6 +245,9 @@ THOROUGH: dict[str, dict[str, str]] = {
     # What tests the tests.
     "tests/test_testing.py": {"a_stream|breaking_down": "a task passes; another fails"},
     "tests/test_police.py": {"": "a test that leaves the process changed fails at once"},
+    "tests/test_bench_turns.py": {
+        "who_fails|a_process_that|convolutions|products_in|a_loop": "turns; dense layers",
+    },
     "tests/test_benchmarks.py": {"the_loop_by_hand|a_tiny_run": "what is measured, by fake clocks"},
 }
 """Of each file, which tests `make test` leaves out, and which tests keep their promise there.
