@@ -160,6 +160,18 @@ def test_a_pipeline_goes_on_exactly_from_every_place(kind: str):
         assert read(resumed, READ - place) == seen[place:], f"after {place} batches"
 
 
+@pytest.mark.parametrize("kind", ["shuffled twice", "of unknown length", "seeded random dataset"])
+def test_the_order_of_a_pass_does_not_depend_on_those_asked_for_before(kind: str):
+    make, again = EXACT[kind], EXACT[kind]()
+    orders = {}
+    for passes in (0, 1, 2, 5, 5, 3, 6, 0, 1):
+        begun = reader(again, first_epoch=passes)
+        orders[passes] = read(begun, 7)
+        fresh = reader(make(), first_epoch=passes)
+        assert orders[passes] == read(fresh, 7), passes
+    assert len({str(order) for order in orders.values()}) == len(orders)
+
+
 @pytest.mark.parametrize("kind", ["shuffled", "of unknown length", "shuffled batches"])
 def test_with_one_shuffle_the_order_is_that_of_tensorflow(kind: str):
     make = EXACT[kind]

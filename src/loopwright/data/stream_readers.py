@@ -103,6 +103,14 @@ _BEGINNINGS: weakref.WeakKeyDictionary[tf.data.Dataset, dict[str, _Beginning]] =
 )
 """By the first part that draws seeds, then by the structure of the pipelines that read from it."""
 
+_LATER: weakref.WeakKeyDictionary[tf.data.Dataset, dict[str, tuple[int, list[tf.Tensor]]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Likewise: the last number of passes that was asked for, and the states of the seed keepers there.
+
+A later call of `fit` goes on from it, instead of drawing the seeds of all passes before again.
+"""
+
 
 def opened(
     make: Callable[[], tf.data.Dataset], end: End, reseeded: Reseeded | None, *, saves_state: bool
@@ -120,16 +128,31 @@ def opened(
     if not known:
         known[structure] = _beginning(make, reseeded.parts, saves_state=saves_state)
     position, seeds = known.get(structure) or (None, next(iter(known.values()))[1])
-    iterator, keepers = iter(make()), [iter(part) for part in reseeded.parts]
-    if position is not None:
+    keepers = [iter(part) for part in reseeded.parts]
+    if position is not None and not reseeded.passes:
+        iterator = iter(make())
         tensorflow_internals.restore_iterator(iterator, position)
-    _restore_all(keepers, seeds)
-    if position is None or reseeded.passes:
-        for _ in range(reseeded.passes - 1):
+        _restore_all(keepers, seeds)
+        return iterator, keepers
+    _restore_after(reseeded, structure, keepers, seeds)
+    return iter(make()), keepers
+
+
+def _restore_after(
+    reseeded: Reseeded, structure: str, keepers: Sequence[Any], seeds: list[tf.Tensor]
+) -> None:
+    """Restore seed keepers to where the next iterator begins the pass after `reseeded.passes`."""
+    later = _LATER.setdefault(reseeded.parts[0], {})
+    passes, states = later.get(structure, (1, seeds))
+    if passes > max(1, reseeded.passes):
+        passes, states = 1, seeds
+    _restore_all(keepers, states)
+    if passes < reseeded.passes:
+        for _ in range(reseeded.passes - passes):
             for part in reseeded.parts:
                 iter(part)  # draws once
-        iterator = iter(make())
-    return iterator, keepers
+        states = [tensorflow_internals.iterator_state(keeper) for keeper in keepers]
+        later[structure] = reseeded.passes, states
 
 
 def _beginning(

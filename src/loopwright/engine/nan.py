@@ -60,8 +60,9 @@ class Watch:
             return marks
         if not self.kept:
             return tf.minimum(marks, tf.where(is_finite, _NONE, done))
-        place = 1 + tf.minimum(marks[0], MOST_SKIPPED - 1)
-        more = tf.tensor_scatter_nd_update(marks, [[0], [place]], [marks[0] + 1, done])
+        # By comparison: to XLA on a CPU a scatter is a loop.
+        index, place = tf.range(1 + MOST_SKIPPED), 1 + tf.minimum(marks[0], MOST_SKIPPED - 1)
+        more = tf.where(index == 0, marks + 1, tf.where(index == place, done, marks))
         return tf.where(is_finite, marks, more)
 
     def not_finite(self, marks: Any, steps: int) -> list[int]:
@@ -70,7 +71,8 @@ class Watch:
             return []
         if not self.kept:
             return [int(marks)] if int(marks) < steps else []
-        count, *places = (int(mark) for mark in marks)
+        # At once: each element of a tensor that Python asks for is an operation of its own.
+        count, *places = marks.numpy().tolist()
         return places[:count] if count <= MOST_SKIPPED else [*places, steps - 1]
 
 
@@ -112,7 +114,18 @@ def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
 
 
 def _all_finite(tensors: Sequence[Any]) -> Any:
-    found = [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
+    """Return whether all numbers are finite, with one reduction for tensors of the same shape.
+
+    A weight and its slots in an optimizer have one shape. To XLA on a CPU a reduction is three
+    kernels, which take longer than the numbers of a small model.
+    """
+    alike: dict[Any, Any] = {}
+    for number, tensor in enumerate(tensors):
+        shape = tensor.shape
+        key = tuple(shape) if shape.is_fully_defined() else number
+        found = tf.math.is_finite(tensor)
+        alike[key] = alike[key] & found if key in alike else found
+    found = [tf.reduce_all(each) for each in alike.values()]
     return tf.reduce_all(tf.stack(found)) if len(found) > 1 else found[0] if found else True
 
 

@@ -97,8 +97,9 @@ class LearningWatch:
         for path, optimizer in self._optimizers.items():
             # The trace, or Keras, names an optimizer without weights to train.
             is_built = optimizer.built and keras_optimizers.trained_by(optimizer)
-            if path not in self._checksums and is_built and _updates(optimizer) <= 1:
-                self._checksums[path] = _checksums(optimizer)
+            if path not in self._checksums and is_built:
+                is_first = _updates(optimizer) <= 1
+                self._checksums[path] = _checksums(optimizer) if is_first else ()
 
     def _look_at_weights(self) -> None:
         self._store_checksums()

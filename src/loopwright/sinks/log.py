@@ -93,7 +93,8 @@ class Lines:
         if not self._output.encoding.startswith("utf"):
             line = line.replace(progress_text.GAP, " - ")
             line = line.encode(self._output.encoding, "replace").decode(self._output.encoding)
-        self._output.out(line, highlight=False)
+        # Not through rich, which takes five times as long: epochs can be short.
+        print(line, file=self._output.file, flush=True)
         self._printed_at = self._clock()
 
 

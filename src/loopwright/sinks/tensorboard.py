@@ -13,8 +13,8 @@ from typing import Any, final
 
 import numpy as np
 import tensorflow as tf
+from tensorboard.plugins.histogram.summary_v2 import histogram_pb
 from tensorboard.plugins.hparams import api as hparams
-from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
 from loopwright import disk
 from loopwright.events import (
@@ -29,10 +29,10 @@ from loopwright.events import (
     Trained,
     Validated,
 )
+from loopwright.sinks.event_file import PREFIX, EventFile, images, scalars
 from loopwright.sinks.notify import attempted
 
 HOME = "tensorboard"
-_PREFIX = "events.out.tfevents."
 _SECONDS_BETWEEN_TRAINED = 1.0
 _MOST_IMAGES = 16
 
@@ -40,7 +40,7 @@ _MOST_IMAGES = 16
 def event_files(run_dir: Path) -> list[str]:
     """Return the paths of a run's event files inside its directory."""
     found = disk.files_below(run_dir, HOME)
-    return [name for name in found if name.rpartition("/")[2].startswith(_PREFIX)]
+    return [name for name in found if name.rpartition("/")[2].startswith(PREFIX)]
 
 
 @final
@@ -50,7 +50,7 @@ class TensorBoardFiles:
     def __init__(self, directory: Path, clock: Callable[[], float]) -> None:
         self._run_dir, self._home, self._clock = directory.parent, directory.name, clock
         self._facts: RunFacts | None = None
-        self._writers: dict[str, Any] = {}
+        self._files: dict[str, EventFile] = {}
         self._last_trained = -math.inf
 
     def begin(self) -> None:
@@ -59,22 +59,20 @@ class TensorBoardFiles:
         if facts is None or event_files(self._run_dir):
             return
         with attempted("The hyperparameters and the graph for TensorBoard"):
-            with self._writer(".").as_default(0):
-                hparams.hparams(dict(facts.hyperparameters), trial_id=self._run_dir.name)
+            name = self._run_dir.name
+            self._file(".").add(hparams.hparams_pb(dict(facts.hyperparameters), trial_id=name), 0)
             if facts.graph is not None:
-                with self._writer("train").as_default(0):
-                    with tf.Graph().as_default() as shown:
-                        tf.import_graph_def(facts.graph, name="")
-                    tf.summary.graph(shown)
+                with tf.Graph().as_default() as shown:
+                    tf.import_graph_def(facts.graph, name="")
+                self._file("train").add_graph(shown.as_graph_def(add_shapes=True))
 
     def draw(self, event: Event) -> None:
         """Write images: numbers from 0 to 1, or bytes; one, or several of one size."""
         if isinstance(event, ImagesDrawn):
-            with self._writer("train").as_default(event.step):
-                for name, images in event.images.items():
-                    shown = np.asarray(images)
-                    shown = shown[None] if shown.ndim == 3 else shown
-                    tf.summary.image(name, shown, max_outputs=_MOST_IMAGES)
+            for name, drawn in event.images.items():
+                shown = np.asarray(drawn)
+                shown = shown[None] if shown.ndim == 3 else shown
+                self._file("train").add(images(name, shown[:_MOST_IMAGES]), event.step)
 
     def __call__(self, event: Event) -> None:
         """Write the numbers of an event."""
@@ -104,44 +102,37 @@ class TensorBoardFiles:
                 pass
 
     def flush(self) -> None:
-        """Wait until every number is in its file."""
-        for writer in self._writers.values():
-            writer.flush()
+        """Write every number into its file."""
+        for file in self._files.values():
+            file.flush()
         self._give_modes()
 
     def close(self) -> None:
         """Close the files; later events are written to new files."""
-        for writer in self._writers.values():
-            writer.close()
+        for file in self._files.values():
+            file.close()
         self._give_modes()
-        self._writers.clear()
+        self._files.clear()
 
     def _write(self, part: str, tag: str, numbers: Metrics, step: int) -> None:
-        scalars = {name: value for name, value in numbers.items() if np.ndim(value) == 0}
-        if not scalars:
-            return
-        values = [scalar_pb(tag.format(name), value) for name, value in scalars.items()]
-        together = values[0]
-        for more in values[1:]:
-            together.MergeFrom(more)
-        # One operation for all of them: there may be hundreds of short epochs per second.
-        with self._writer(part).as_default(step):
-            tf.summary.experimental.write_raw_pb(together.SerializeToString())
+        plain = {tag.format(name): value for name, value in numbers.items() if np.ndim(value) == 0}
+        if plain:
+            self._file(part).add(scalars(plain), step)
 
     def _write_histograms(self, gradients: Mapping[str, Any], step: int) -> None:
-        with self._writer("train").as_default(step):
-            for name, values in gradients.items():
-                # NaN and infinity have no bucket.
-                tf.summary.histogram(f"gradient/{name}", values[np.isfinite(values)])
+        for name, values in gradients.items():
+            # NaN and infinity have no bucket.
+            finite = values[np.isfinite(values)]
+            self._file("train").add(histogram_pb(f"gradient/{name}", finite), step)
 
-    def _writer(self, part: str) -> Any:
-        if part not in self._writers:
+    def _file(self, part: str) -> EventFile:
+        if part not in self._files:
             name = f"{self._home}/{part}"
             disk.make_directory(self._run_dir, name)  # TensorFlow would follow a symlink
-            self._writers[part] = tf.summary.create_file_writer(str(self._run_dir / name))
-        return self._writers[part]
+            self._files[part] = EventFile(self._run_dir / name, self._clock)
+        return self._files[part]
 
     def _give_modes(self) -> None:
         """Set the modes of the files, which TensorFlow creates by the umask of the process."""
-        if self._writers:
+        if self._files:
             disk.give_modes(self._run_dir, self._home)
