@@ -96,7 +96,9 @@ def command(entrant: Entrant, key: str, settle_seconds: float) -> list[str]:
     arguments = [entrant.framework, key, wanted, f"{settle_seconds}"]
     peer = PEERS.get(entrant.framework)
     python = sys.executable if peer is None else str(peer / "bin" / "python")
-    return [python, "-m", "benchmarks.contender", *arguments]
+    # As a user would start it: the settings of the process are measured, then the program runs.
+    launcher = ["-m", "loopwright", "run", "--probe"] if LOOPWRIGHT in entrant.columns else []
+    return [python, *launcher, "-m", "benchmarks.contender", *arguments]
 
 
 def environment(entrant: Entrant, cache_directory: Path | str) -> dict[str, str]:
