@@ -218,6 +218,7 @@ def doctor() -> None:
         typer.echo(f"missing: {', '.join(missing)}; run: pip install loopwright")
         raise typer.Exit(1)
     from loopwright.compat.environment import environment
+    from loopwright.engine import xla_cache
 
     for name, value in environment().items():
         if name not in _PARTS and value is not None:
@@ -225,6 +226,7 @@ def doctor() -> None:
     for name in ("KERAS_BACKEND", "CUDA_VISIBLE_DEVICES", "LOOPWRIGHT_CACHE_DIR"):
         if name in os.environ:
             typer.echo(f"{name:18} {os.environ[name]}")
+    typer.echo(f"{'XLA programs':18} {xla_cache.described()}")
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         typer.echo("error: Loopwright needs KERAS_BACKEND=tensorflow")
         raise typer.Exit(1)

@@ -4,5 +4,6 @@ Never: knows a task, a plan or a run; changes Keras for longer than a scope, or 
 `internals.py` lists what is touched, why, and what happens if it moves; `make compat` prints it.
 
 Open files: environment, error_messages, keras_internals, keras_optimizers, messages,
-out_of_memory, quiet_start, random_calls, runtime_errors, tensorflow_internals, tracebacks.
+out_of_memory, quiet_start, random_calls, runtime_errors, tensorflow_internals, tracebacks,
+xla_programs.
 """

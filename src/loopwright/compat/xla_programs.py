@@ -138,18 +138,24 @@ def named(program: str) -> Iterator[None]:
 _traces = Counter[str]()
 
 
-def is_failure_of_cache(error: Exception, directory: Path) -> bool:
+def is_failure_of_cache(error: Exception, directory: Path, *, has_files: bool) -> bool:
     """Return whether an error came from reading or writing a program in this directory.
 
-    A truncated file raises `OutOfRangeError`, as the end of data does.
+    A truncated file raises `OutOfRangeError`, as the end of data does, and names no file: only
+    where the program `has_files`, and nothing says that a batch was being read.
     """
     if not isinstance(error, tf.errors.OpError):
         return False
     text = str(error)
-    return str(directory) in text or bool(re.search(_FAILURES, text))
+    if str(directory) in text:
+        return True
+    return has_files and "IteratorGetNext" not in text and bool(re.search(_FAILURES, text))
 
 
-_FAILURES = r"Serialized (cache key|HLO) does not match|No binary found in serialized entry"
+_FAILURES = (
+    r"Read less bytes than requested|Serialized (cache key|HLO) does not match"
+    r"|No binary found in serialized entry"
+)
 
 
 @contextlib.contextmanager

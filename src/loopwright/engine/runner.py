@@ -301,10 +301,10 @@ class StepRunner:
             try:
                 with self._compiling(key):
                     return compiled(*arguments)
-            except ProgramCacheError:
-                if not self._is_xla(key):
-                    raise  # the loop around the step may have taken a batch
-                del self._functions[key]
+            except ProgramCacheError as error:
+                if not (error.was_read and self._is_xla(key)):
+                    raise  # a loop around an XLA step may have taken a batch
+                del self._functions[key]  # under another name it is compiled
         return self._call(key, function, arguments, watch)
 
     def _program(self, key: Any) -> str:

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from loopwright import disk
 from loopwright.compat import xla_programs
-from loopwright.compat.messages import kernel_message
+from loopwright.compat.runtime_errors import plain_text, reason_in
 from loopwright.engine.xla_store import Store, files, trim, unsafe
 from loopwright.errors import LoopwrightError, message
 from loopwright.plans.plan_history import cache_directory
@@ -27,8 +27,14 @@ _PREFIX = "process-"
 _LEAST_FREE_BYTES = 2**28
 
 
+@final
 class ProgramCacheError(LoopwrightError):
     """A compiled program could not be read from the cache or written to it."""
+
+    def __init__(self, text: str, *, was_read: bool) -> None:
+        super().__init__(text)
+        self.was_read = was_read
+        """Whether there was a file of it: now there is none, and it can be compiled."""
 
 
 @contextlib.contextmanager
@@ -113,10 +119,11 @@ class _Process:
             with quiet:
                 yield
         except Exception as error:
-            if not xla_programs.is_failure_of_cache(error, self._own):
+            has_files = bool(given)
+            if not xla_programs.is_failure_of_cache(error, self._own, has_files=has_files):
                 raise
             store.drop(program)
-            raise ProgramCacheError(_failed(error, self._root)) from error
+            raise ProgramCacheError(_failed(error, self._root), was_read=has_files) from error
         else:
             with self._lock:
                 self._keep(store, program, given)
@@ -175,7 +182,7 @@ def _failed(error: Exception, root: Path) -> str:
     return message(
         "A compiled XLA program could not be read from the cache, or written to it.",
         expected="a directory with free space, whose files only Loopwright changes",
-        received=f"{type(error).__name__}: {kernel_message(error).splitlines()[0]}",
+        received=f"{type(error).__name__}: {reason_in(plain_text(error))}",
         do=f"start again: the program was deleted from {root} and will be compiled; "
         'LOOPWRIGHT_CACHE_DIR="" disables the cache',
     )
