@@ -14,7 +14,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
@@ -177,7 +177,7 @@ def without_load_messages() -> Iterator[None]:
 
 
 @functools.cache
-def _function(name: str) -> Callable[..., Any] | None:
+def _function(name: str) -> Any:
     """Return a function of TensorFlow's libraries by its C++ name; None if it has moved."""
     for library in sorted(Path(tf.sysconfig.get_lib()).glob("libtensorflow_*.so.*")):
         with contextlib.suppress(OSError, AttributeError):

@@ -66,19 +66,18 @@ def why_off() -> str | None:
     if root is None:
         return "LOOPWRIGHT_CACHE_DIR is empty, or there is no home directory"
     if xla_programs.names_cache(os.environ.get("TF_XLA_FLAGS", "")):
-        return "TF_XLA_FLAGS is set"
+        return "TF_XLA_FLAGS names a cache, or a file"
     if tf.config.list_physical_devices("GPU"):
         return "there is a GPU"
     if not xla_programs.can_use_directory():
         return f"TensorFlow {tf.__version__} has moved the flags of its cache"
-    try:
-        disk.make_run_directory(root)
-        free = disk.free_bytes(root)
-        if free is not None and free < _LEAST_FREE_BYTES:
-            return "the disk is nearly full"
-        return unsafe(root)
-    except OSError as error:
-        return f"{root}: {error.strerror}"
+    nearest = next(each for each in (root, *root.parents) if each.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        return f"{nearest} cannot be written"
+    free = disk.free_bytes(nearest)
+    if free is not None and free < _LEAST_FREE_BYTES:
+        return "the disk is nearly full"
+    return unsafe(root)
 
 
 def described() -> str:
@@ -162,6 +161,9 @@ def _process() -> _Process | None:
     if root is None or why_off() is not None:
         return None
     with contextlib.ExitStack() as stack, contextlib.suppress(OSError, disk.UnsafeFileError):
+        disk.make_run_directory(root)
+        if unsafe(root) is not None:  # made by another user meanwhile
+            return None
         disk.delete_abandoned(root, _PREFIX)
         own = stack.enter_context(disk.staged(root, _PREFIX))
         if xla_programs.use_directory(own):

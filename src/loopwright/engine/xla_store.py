@@ -27,9 +27,12 @@ _FAILURES = (OSError, disk.UnsafeFileError)
 
 
 def unsafe(path: Path) -> str | None:
-    """Return why another user could change what is in a directory; None if no one can."""
+    """Return why another user could change what is in a directory; None if no one can.
+
+    It need not exist yet: those above it are looked at.
+    """
     user = os.geteuid()
-    for each in (path, *path.parents):
+    for each in filter(Path.exists, (path, *path.parents)):
         found = os.stat(each)
         if found.st_uid not in ((user,) if each == path else (user, 0)):
             return f"{each} belongs to another user"
