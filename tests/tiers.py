@@ -117,6 +117,11 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_process_may|batches_from": "its other tests",
         "the_identity|the_second_run": "test_what_was_remembered; plans/test_plan_memory.py",
     },
+    "engine/test_xla_cache.py": {
+        "other_flags|a_file_damaged|damage_found|a_kill|two_processes|a_process_that": (
+            "test_another_process; test_xla_store.py"
+        ),
+    },
     "engine/test_on_nan.py": {"a_run_that_went|a_later_leg|statistics|infinity": "test_going_back"},
     "engine/test_scorer.py": {
         "named_validation": "data/test_as_data.py",

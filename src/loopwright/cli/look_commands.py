@@ -218,6 +218,7 @@ def doctor() -> None:
         typer.echo(f"missing: {', '.join(missing)}; run: pip install loopwright")
         raise typer.Exit(1)
     from loopwright.compat.environment import environment
+    from loopwright.engine import xla_cache
 
     for name, value in environment().items():
         if name not in _PARTS and value is not None:
@@ -232,6 +233,7 @@ def doctor() -> None:
             "TensorFlow leaves oneDNN off on this processor. Convolutions may run faster with it: "
             "loopwright train measures it in long runs, loopwright run --probe SCRIPT at once."
         )
+    typer.echo(f"{'XLA programs':18} {xla_cache.described()}")
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         typer.echo("error: Loopwright needs KERAS_BACKEND=tensorflow")
         raise typer.Exit(1)

@@ -7,7 +7,8 @@ import sys
 import textwrap
 
 from loopwright.compat import quiet_start, registry
-from loopwright.compat.internals import INTERNALS, Internal
+from loopwright.compat.internal import Internal
+from loopwright.compat.internals import INTERNALS
 
 _WIDTH, _INDENT = 100, " " * 12
 

@@ -1,24 +1,6 @@
 """The internals of Keras and TensorFlow in use: what, why, and what if they move."""
 
-from dataclasses import dataclass
-from typing import Literal
-
-Outcome = Literal["degrades", "refuses", "fails"]
-
-
-@dataclass(frozen=True)
-class Internal:
-    """What one function of `compat/` depends on."""
-
-    used_by: str
-    """Module and function: `keras_optimizers.trained_by`."""
-    why: str
-    if_moved: str
-    names: tuple[str, ...] = ()
-    """Where the internals are; empty for texts of messages, which only tests can check."""
-    outcome: Outcome = "degrades"
-    """`refuses`: a clear error where numbers would be wrong. `fails`: there is no fallback."""
-
+from loopwright.compat.internal import Internal
 
 _OPTIMIZER = "keras.optimizers.Optimizer"
 _EAGER = "tensorflow.python.eager.polymorphic_function"
@@ -445,5 +427,23 @@ INTERNALS: tuple[Internal, ...] = (
         "quiet_start.without_noise",
         "leave out the lines that TensorFlow prints at every start",
         "these lines are printed",
+    ),
+    Internal(
+        "xla_programs.use_directory",
+        "have TensorFlow keep compiled XLA programs, long after it has read TF_XLA_FLAGS",
+        "XLA compiles again in every process; loopwright doctor says so",
+        ("tensorflow.sysconfig.get_lib",),
+    ),
+    Internal(
+        "xla_programs.named",
+        "find a compiled XLA program under the same name in another process",
+        "XLA may compile again in every process",
+        (f"{_FRAMEWORK}.ops.uid",),
+    ),
+    Internal(
+        "xla_programs.without_load_messages",
+        "leave out the error that TensorFlow logs for each program that it loads",
+        "this line is printed",
+        ("tensorflow.sysconfig.get_lib",),
     ),
 )

@@ -9,7 +9,8 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from loopwright import step_warnings
-from loopwright.compat.internals import INTERNALS, Internal
+from loopwright.compat.internal import Internal
+from loopwright.compat.internals import INTERNALS
 from loopwright.errors import ConfigurationError, message
 
 

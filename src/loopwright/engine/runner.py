@@ -10,19 +10,25 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright import step_warnings
-from loopwright.compat import keras_internals, runtime_errors, tensorflow_internals
+from loopwright.compat import (
+    keras_internals,
+    runtime_errors,
+    tensorflow_internals,
+    xla_programs,
+)
 from loopwright.compat.error_messages import explained
 from loopwright.compat.runtime_errors import error_for
 from loopwright.data.reader import AnyReader, ResidentReader, StreamReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
-from loopwright.engine import loops
+from loopwright.engine import loops, xla_cache
 from loopwright.engine.bounds import Bounds
 from loopwright.engine.loops import Loops, next_optional
 from loopwright.engine.nan import Watch, first_operation
 from loopwright.engine.step import Step
 from loopwright.engine.step_records import Recorder, joined
 from loopwright.engine.trace import Built, require_unchanging
+from loopwright.engine.xla_cache import ProgramCacheError
 from loopwright.errors import StepWarning
 from loopwright.guards import constants
 from loopwright.loop.clock import Stopwatch
@@ -123,11 +129,12 @@ class StepRunner:
 
         It changes nothing. Not for an eager step, nor for one that runs call by call.
         """
-        calls = [self._traced(*call) for call in self._calls_to_prepare(reader)]
+        calls = [(call[0], self._traced(*call)) for call in self._calls_to_prepare(reader)]
 
         def compile_all() -> None:
-            for call in calls:
-                call()
+            for key, call in calls:
+                with self._compiling(key):
+                    call()
 
         return compile_all
 
@@ -284,13 +291,34 @@ class StepRunner:
             with (
                 constants.recorded() as traces,
                 self._trace_explained(key),
+                self._named(key),
                 keras_internals.without_keras_warnings(),
             ):
                 self._graphs.append(compiled.get_concrete_function(*arguments).graph)
             if self._step.replicas == 1:
                 for_xla = self._plan.step == "xla"
                 require_unchanging(self._step, self._built, traces, for_xla=for_xla)
-            return compiled(*arguments)
+            try:
+                with self._compiling(key):
+                    return compiled(*arguments)
+            except ProgramCacheError as error:
+                if not (error.was_read and self._is_xla(key)):
+                    raise  # a loop around an XLA step may have taken a batch
+                del self._functions[key]  # under another name it is compiled
+        return self._call(key, function, arguments, watch)
+
+    def _program(self, key: Any) -> str:
+        """What is compiled for this key, in words that are the same in every process."""
+        built = self._built
+        return f"{self._step.title} {self._plan} {key} {built.batch_spec} {built.digest}"
+
+    def _named(self, key: Any) -> contextlib.AbstractContextManager[None]:
+        is_xla = self._plan.step == "xla"
+        return xla_programs.named(self._program(key)) if is_xla else contextlib.nullcontext()
+
+    def _compiling(self, key: Any) -> contextlib.AbstractContextManager[None]:
+        is_xla = self._plan.step == "xla"
+        return xla_cache.compiling(self._program(key)) if is_xla else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _trace_explained(self, key: Any) -> Iterator[None]:
@@ -315,11 +343,15 @@ class StepRunner:
 
     def _function(self, key: Any, function: Callable[..., Any]) -> Any:
         if key not in self._functions:
-            is_pull = isinstance(key, tuple) and key[0] == "pull"
-            is_fused = self._plan.loop == "fused" and not is_pull
-            is_xla = is_fused or (self._plan.step, key) == ("xla", "python")
-            self._functions[key] = tensorflow_internals.compiled(function, xla=is_xla)
+            xla = self._is_xla(key)
+            self._functions[key] = tensorflow_internals.compiled(function, xla=xla)
         return self._functions[key]
+
+    def _is_xla(self, key: Any) -> bool:
+        """Whether XLA compiles the whole function, not only the step in it."""
+        is_pull = isinstance(key, tuple) and key[0] == "pull"
+        is_fused = self._plan.loop == "fused" and not is_pull
+        return is_fused or (self._plan.step, key) == ("xla", "python")
 
     def _calls_to_prepare(self, reader: AnyReader) -> Iterator[tuple[Any, ...]]:
         """Key, function and arguments of every call to come, but for the number of steps.
@@ -358,7 +390,7 @@ class StepRunner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StepWarning)
             compiled = self._function(key, function)
-            with keras_internals.without_keras_warnings():
+            with keras_internals.without_keras_warnings(), self._named(key):
                 concrete = compiled.get_concrete_function(*arguments, tf.constant(0))
             self._graphs.append(concrete.graph)
         if self._plan.loop == "fused":
