@@ -21,7 +21,7 @@ from loopwright.compat import xla_programs
 from loopwright.compat.runtime_errors import plain_text, reason_in
 from loopwright.engine.xla_store import Store, files, trim, unsafe
 from loopwright.errors import LoopwrightError, message
-from loopwright.plans.plan_history import cache_directory
+from loopwright.plans.memory import cache_directory
 
 _PREFIX = "process-"
 _LEAST_FREE_BYTES = 2**28
