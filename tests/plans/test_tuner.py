@@ -501,6 +501,24 @@ def test_a_choice_whose_speed_is_far_from_the_remembered_one_is_checked_again():
     assert XLA in run.prepared
 
 
+def test_a_check_that_does_not_come_to_its_end_leaves_the_evidence_as_it_was():
+    remembered = complete(80.0)
+    run = again(remembered)
+    run.fit(steps=10_000, for_seconds=20)
+    assert run.notes[1].startswith("graph step, graph loop: 15.8 steps/s against 36.8 steps/s")
+    assert len(run.notes) == 2, "the third plan was not tried to its end"
+    entry = run.entry()
+    assert entry is not None
+    assert entry.choice == remembered.choice
+    assert [one.rates for one in entry.tried] == [one.rates for one in remembered.tried]
+    run = again(remembered)
+    run.fit(steps=100_000)
+    entry = run.entry()
+    assert entry is not None
+    assert entry.is_complete
+    assert [round(one.rate, 1) for one in entry.tried] == [15.8, 36.8, 33.0]
+
+
 def test_a_choice_is_checked_again_after_some_days_if_the_run_is_long_and_later_in_any_case():
     cases: list[tuple[Check, int, bool]] = [
         ("not due", 100_000, False),

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ _MOST_BYTES = 1_000_000
 _DAY = 86_400.0
 _SOME_DAYS, _MANY_DAYS = 3, 14
 _FAR = 1.5
+TIE = "no difference beyond the noise"
 
 State = Literal["measured", "failed", "not tried"]
 Check = Literal["not due", "if the run is long", "due"]
@@ -132,6 +133,31 @@ def rate_in_words(rates: tuple[float, ...]) -> str:
         for rate in (statistics.median(rates), min(rates), max(rates))
     )
     return usual if len({*spread}) == 1 else f"{usual} ({'-'.join(spread)})"
+
+
+def reason_for(plan: Plan, tried: Sequence[Tried]) -> str:
+    """Return in words why a plan was chosen; training started with the first of those tried.
+
+    >>> graph, fused = Plan(), Plan("xla", "fused")
+    >>> rates = Tried(graph, "measured", rates=(20.0,)), Tried(fused, "measured", rates=(50.0,))
+    >>> reason_for(fused, rates)
+    '50 steps/s, 2.5x the speed of the first plan'
+    """
+    first, *others = tried
+    chosen = next(one for one in tried if one.plan == plan)
+    if chosen is not first:
+        is_faster = first.rates and chosen.rates and chosen.rate > first.rate
+        times = (
+            f", {chosen.rate / first.rate:.1f}x the speed of the first plan" if is_faster else ""
+        )
+        return f"{chosen.in_words}{times}"
+    for one in others:
+        if one.reason == TIE and first.rates:
+            spreads = (rate_in_words(each.rates) for each in (one, first))
+            return f"{TIE}: {' against '.join(spreads)} steps/s"
+    left = [one.plan.in_words for one in others if one.state == "not tried"]
+    words = f" so far, not tried: {'; '.join(left)}" if left else ""
+    return f"nothing faster was found{words}"
 
 
 def load_per_core() -> float:

@@ -14,7 +14,7 @@ from typing import Protocol, final
 
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans import worth
-from loopwright.plans.memory import Check, Entry, Tried, is_far, rate_in_words
+from loopwright.plans.memory import TIE, Check, Entry, Tried, is_far, rate_in_words, reason_for
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Choice
 from loopwright.plans.trial import Speed, Trial
@@ -25,7 +25,6 @@ _TURNS_TO_COMPARE = 5
 # Of eight workloads, none whose loop inside XLA won had a second candidate that was faster still.
 _SAVING_AFTER_A_WIN = 0.2
 _SAVING_OF_FIRST_PLAN = 0.1
-_TIE = "no difference beyond the noise"
 
 
 class Preparation(Protocol):
@@ -115,6 +114,8 @@ class Tuner:
     _awaited: Candidate | None = None
     """The remembered plan, until it is in use."""
     _check: Check = "not due"
+    _to_check: set[Plan] = field(default_factory=set[Plan])
+    """Plans that were measured before, and have to be measured again."""
     _tried: dict[Plan, Tried] = field(default_factory=dict[Plan, Tried])
     _has_news: bool = False
     _remembered_rate: float | None = None
@@ -174,7 +175,10 @@ class Tuner:
         entry = None if self.remembered is None else self.remembered.entry
         if not has_news or (self.remembered is not None and entry is None):
             return None
-        tried = tuple(map(self._evidence, dict.fromkeys([self._first_plan, *self._plans])))
+        if entry is not None and self._to_check and self.plan == entry.choice.plan:
+            # Rates of another day, or beside other work, are not put between those of then.
+            return entry.choice, tuple(map(self._with_compile_seconds, entry.tried)), False
+        tried = tuple(map(self._evidence, self._plans))
         known = () if entry is None else entry.tried
         is_all_new = not any(one in known for one in tried if one.state != "not tried")
         return Choice(self.plan, self._why()), tried, is_all_new
@@ -240,6 +244,7 @@ class Tuner:
         rivals = [rival for rival in self._rivals if rival.plan != self.plan]
         rivals = [r for r in rivals if self._check != "not due" or not self._is_known(r.plan)]
         self.candidates = deque(sorted(rivals, key=lambda rival: -self._known_rate(rival.plan)))
+        self._to_check = {rival.plan for rival in rivals if self._is_known(rival.plan)}
 
     def _compare_with_remembered(self) -> None:
         """Try every plan again if this one is far slower or faster than it was."""
@@ -250,7 +255,6 @@ class Tuner:
         if is_far(Tried(self.plan, "measured", rates=turns).rate, rate):
             words = f"{rate_in_words(turns)} steps/s, {rate_in_words((rate,))} were remembered"
             self.note(f"{self.plan.in_words}: {words}; the other plans are tried again")
-            self._tried = {plan: one for plan, one in self._tried.items() if plan == self.plan}
             self._check, self._has_won = "due", False
             self._queue()
 
@@ -351,14 +355,20 @@ class Tuner:
         """Correct what is remembered of a compile: it decides how the next run begins."""
         seconds, known = self._compile_seconds[plan], self._tried.get(plan)
         if known is not None and is_far(seconds + 0.1, known.compile_seconds + 0.1):
-            self._tried[plan] = replace(known, compile_seconds=seconds)
+            self._tried[plan] = self._with_compile_seconds(known)
             self._has_news = True
+
+    def _with_compile_seconds(self, one: Tried) -> Tried:
+        return replace(
+            one, compile_seconds=self._compile_seconds.get(one.plan, one.compile_seconds)
+        )
 
     def _decide(self, trial: Trial) -> None:
         self._trial, verdict = None, trial.verdict
         self.candidates.popleft()
+        self._to_check -= set() if verdict == "too noisy" else {trial.challenger}
         favourite = self._measured(self.plan, trial.speeds[self.plan])
-        reason = _TIE if verdict == "no difference" else ""
+        reason = TIE if verdict == "no difference" else ""
         challenger = self._measured(trial.challenger, trial.speeds[trial.challenger], reason)
         self._tried |= {self.plan: favourite, trial.challenger: challenger}
         of_favourite = f"{rate_in_words(favourite.rates)} steps/s"
@@ -388,6 +398,7 @@ class Tuner:
             self.candidates = deque(c for c in self.candidates if c.plan != candidate.plan)
         else:
             self.candidates.remove(candidate)
+            self._to_check.discard(candidate.plan)
             if not self.candidates:
                 self._settle()
 
@@ -405,7 +416,8 @@ class Tuner:
 
     @property
     def _plans(self) -> tuple[Plan, ...]:
-        return tuple(rival.plan for rival in self._rivals)
+        """Every plan that comes into question, the one that training starts with first."""
+        return tuple(dict.fromkeys([self._first_plan, *(rival.plan for rival in self._rivals)]))
 
     def _measured(self, plan: Plan, speed: Speed, reason: str = "") -> Tried:
         known = self._tried.get(plan)
@@ -430,18 +442,7 @@ class Tuner:
         return Tried(plan, "not tried", reason)
 
     def _why(self) -> str:
-        first, best = self._evidence(self._first_plan), self._evidence(self.plan)
-        if self.plan != self._first_plan and first.rates and best.rates:
-            times = f"{best.rate / first.rate:.1f}x the speed of the first plan"
-            return f"{rate_in_words(best.rates)} steps/s, {times}"
-        found = [self._evidence(plan) for plan in self._plans if plan != self._first_plan]
-        for one in found:
-            if one.reason == _TIE:
-                against = rate_in_words(best.rates or (0.0,))
-                return f"{_TIE}: {rate_in_words(one.rates)} against {against} steps/s"
-        left = [one.plan.in_words for one in found if one.state == "not tried"]
-        words = f" so far, not tried: {'; '.join(left)}" if left else ""
-        return f"nothing faster was found{words}"
+        return reason_for(self.plan, [self._evidence(plan) for plan in self._plans])
 
 
 def first_line(error: Exception) -> str:
