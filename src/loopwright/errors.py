@@ -84,3 +84,9 @@ def message(what: str, *, expected: str = "", received: str = "", do: str) -> st
     """
     parts = {"expected": expected, "received": received, "do": do}
     return "\n".join([what, *(f"  {name}: {text}" for name, text in parts.items() if text)])
+
+
+def first_line(error: Exception) -> str:
+    """Return the type and the first line of an error."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

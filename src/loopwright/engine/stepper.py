@@ -16,12 +16,11 @@ from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.engine.nan import MOST_SKIPPED
 from loopwright.engine.plan_selector import PlanSelector
 from loopwright.engine.runner import StepRunner
-from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
+from loopwright.errors import DataError, NotFiniteError, RetraceWarning, first_line, message
 from loopwright.events import BatchSkipped
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Pilot
-from loopwright.plans.tuner import first_line
 from loopwright.plans.worth import Budget
 from loopwright.step_warnings import warn_at_call
 from loopwright.task.task import Task

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, final
 
 from loopwright.compat import process
+from loopwright.errors import first_line
 from loopwright.events import Trained
 from loopwright.fit.leg import Leg
 from loopwright.fit.leg_loop import NoCheckpoints
@@ -22,7 +23,6 @@ from loopwright.loop.schedule import Every, Place
 from loopwright.plans.launch import Trial
 from loopwright.plans.plan import plan_of
 from loopwright.plans.plan_history import PlanHistory
-from loopwright.plans.tuner import first_line
 from loopwright.task.task import class_name
 
 _WARM_UP_CALLS = 3

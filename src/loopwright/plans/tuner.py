@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol, final
 
+from loopwright.errors import first_line
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans import worth
 from loopwright.plans.memory import TIE, Check, Entry, Tried, is_far, rate_in_words, reason_for
@@ -162,9 +163,12 @@ class Tuner:
     @property
     def is_settled(self) -> bool:
         """Whether a plan was chosen; others may be checked once more in a long run."""
-        is_busy = self._compile is not None or self._trial is not None
         is_known = self.remembered is not None and self.remembered.choice is not None
-        return not (is_busy or self._awaited) and (is_known or not self.candidates)
+        return not (self._is_busy or self._awaited) and (is_known or not self.candidates)
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._compile is not None or self._trial is not None
 
     def take_news(self) -> tuple[Choice, tuple[Tried, ...], bool] | None:
         """Return what was found out since the last call: plan, evidence, whether all of it is new.
@@ -188,8 +192,7 @@ class Tuner:
         if self._leg is not None:
             self._seconds_before += self._leg.trained_seconds
             self._leg = None
-        is_busy = self._compile is not None or self._trial is not None
-        if self._has_tried and self.candidates and not is_busy:
+        if self._has_tried and self.candidates and not self._is_busy:
             self._settle()
 
     def is_trying(self, plan: Plan) -> bool:
@@ -436,16 +439,9 @@ class Tuner:
             return self._measured(plan, self._speed)
         if known is not None:
             return known
-        is_busy = self._compile is not None or self._trial is not None
-        is_left = is_busy or self.candidates
+        is_left = self._is_busy or self.candidates
         reason = "the run ended before" if is_left else "not worth it in a run this short"
         return Tried(plan, "not tried", reason)
 
     def _why(self) -> str:
         return reason_for(self.plan, [self._evidence(plan) for plan in self._plans])
-
-
-def first_line(error: Exception) -> str:
-    """Return the type and the first line of an error."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
