@@ -85,6 +85,9 @@ THOROUGH: dict[str, dict[str, str]] = {
     "resume/test_rewrites.py": {
         "": "engine/test_plan_selector.py::test_a_small_network; plans/test_plan_history.py"
     },
+    "resume/test_process_settings.py": {
+        "damaged|sigterm|a_variable|a_remembered|a_long_run": "a run that is killed",
+    },
     "resume/test_plans.py": {"": "test_resume.py::test_the_plans_of_a_run"},
     "resume/test_best.py": {
         "killed_after|a_checkpoint_between|a_best_validation": "the best is restored",
@@ -226,6 +229,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         ),
     },
     # The command line, exports and recipes.
+    "cli/test_run_command.py": {"a_probe": "fit/test_settings_trial.py"},
     "cli/test_cli.py": {
         "ctrl_c|in_a_pipe": "resume/test_signals_and_kills.py, sinks/test_terminal.py",
         "a_checkpoint_is_exported|images_are": "a_training_ends_with; a_run_is_trained",
