@@ -519,6 +519,17 @@ def test_a_check_that_does_not_come_to_its_end_leaves_the_evidence_as_it_was():
     assert [round(one.rate, 1) for one in entry.tried] == [15.8, 36.8, 33.0]
 
 
+def test_what_was_measured_in_this_run_is_not_checked_again_in_it():
+    remembered = complete(20.0)
+    part = Entry(remembered.choice, (*remembered.tried[:2], Tried(XLA, "not tried", "short")), 0.0)
+    run = again(part)
+    run.fit(steps=100_000)
+    assert sorted(map(str, run.prepared)) == sorted(map(str, [FUSED, GRAPH, XLA]))
+    entry = run.entry()
+    assert entry is not None
+    assert entry.is_complete
+
+
 def test_a_choice_is_checked_again_after_some_days_if_the_run_is_long_and_later_in_any_case():
     cases: list[tuple[Check, int, bool]] = [
         ("not due", 100_000, False),

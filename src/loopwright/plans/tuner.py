@@ -242,10 +242,13 @@ class Tuner:
 
     def _queue(self) -> None:
         """Queue the plans that were not tried, or all others if they have to be checked."""
-        if self.remembered is None or self.remembered.entry is None:
+        entry = None if self.remembered is None else self.remembered.entry
+        if entry is None:
             return
+        old = {one.plan for one in entry.tried if one == self._tried.get(one.plan)}
+        again = old if self._check != "not due" else set[Plan]()
         rivals = [rival for rival in self._rivals if rival.plan != self.plan]
-        rivals = [r for r in rivals if self._check != "not due" or not self._is_known(r.plan)]
+        rivals = [r for r in rivals if r.plan in again or not self._is_known(r.plan)]
         self.candidates = deque(sorted(rivals, key=lambda rival: -self._known_rate(rival.plan)))
         self._to_check = {rival.plan for rival in rivals if self._is_known(rival.plan)}
 
