@@ -490,7 +490,7 @@ def test_a_choice_whose_speed_is_far_from_the_remembered_one_is_checked_again():
     run.fit(steps=10_000)
     assert run.tuner.plan == FUSED
     assert run.notes[0] == (
-        "graph step, graph loop: 15.8 steps/s, 6 were remembered; the other plans are tried again"
+        "graph step, graph loop: 15.8 steps/s, 6 were remembered; the other plans are due again"
     )
     entry = run.entry()
     assert entry is not None

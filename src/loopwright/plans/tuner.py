@@ -260,7 +260,7 @@ class Tuner:
         self._remembered_rate = None
         if is_far(Tried(self.plan, "measured", rates=turns).rate, rate):
             words = f"{rate_in_words(turns)} steps/s, {rate_in_words((rate,))} were remembered"
-            self.note(f"{self.plan.in_words}: {words}; the other plans are tried again")
+            self.note(f"{self.plan.in_words}: {words}; the other plans are due again")
             self._check, self._has_won = "due", False
             self._queue()
 
