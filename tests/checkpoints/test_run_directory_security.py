@@ -354,6 +354,7 @@ OF_PATHS = {
     *("read_text", "read_bytes", "write_text", "write_bytes", "glob", "rglob", "iterdir"),
     *("unlink", "rename", "mkdir", "rmdir", "touch", "symlink_to", "hardlink_to", "chmod"),
     *("exists", "is_file", "is_dir", "stat", "lstat", "savefig", "create_file_writer"),
+    "TFRecordWriter",
     *("load_model", "load_weights", "save_weights", "load_checkpoint", "write_out", "truncate"),
 }
 OF_MODULES = {
@@ -394,7 +395,7 @@ ALLOWED = [
     ("guards/side_effects.py", "read_text", "the source of the user's step"),
     ("checkpoints/initial_weights.py", "", "weights that a person named; runs are read by Store"),
     ("checkpoints/tensors.py", "load_checkpoint symlink", "files that were just verified"),
-    ("sinks/tensorboard.py", "create_file_writer", "a directory that was just checked"),
+    ("sinks/event_file.py", "TFRecordWriter", "a new file in a directory that was just checked"),
 ]
 
 

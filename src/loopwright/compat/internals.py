@@ -50,7 +50,7 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     Internal(
         "recurrent.recurrent_layers_at_once",
-        "multiply all timesteps of an LSTM or a GRU at once under XLA, about 1.4 times as fast",
+        "multiply all timesteps of an LSTM or a GRU at once under XLA, about 1.3 times as fast",
         "recurrent layers are slower inside XLA; a note of the plan says so",
         _of("keras.layers", "LSTM.inner_loop", "GRU.inner_loop", "LSTMCell.get_dropout_mask"),
     ),
