@@ -55,6 +55,8 @@ def prepare(config: "schema.Config", word: str, *, fresh: bool) -> None:
     launched = launch.own()
     if launched is not None and launched.restarts:
         return  # it has replaced itself, and has the settings that it wants
+    if not launch.is_command_line():
+        return  # another program has called a command: it is not ours to replace
     if word == "default":
         launch.apply(os.environ, launch.unmarked(os.environ))
         return

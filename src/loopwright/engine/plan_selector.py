@@ -5,7 +5,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import tensorflow as tf
@@ -57,23 +57,39 @@ def read_alike(one: Plan, other: Plan) -> bool:
     return (one.feed == "resident") == (other.feed == "resident")
 
 
-def identity(
-    task: Any, built: Built, feed: Feed | None, terms: Terms, settings: Settings | None = None
-) -> str:
-    """Return a digest of step, shapes, machine and versions, the same in any process.
+@final
+@dataclass(frozen=True)
+class _Batches:
+    """What a kind of step depends on of its data; the data itself is not held."""
 
-    `settings` are those of another process; None: of this one.
-    """
+    spec: Any = None
+    resident_size: int | None = None
+    terms: Terms = Terms("none")
+
+
+def _batches(feed: Feed | None, terms: Terms) -> _Batches:
+    if feed is None:
+        return _Batches(terms=terms)
+    resident = feed.resident
+    return _Batches(feed.batch_spec, None if resident is None else resident.batch_size, terms)
+
+
+def identity(task: Any, built: Built, feed: Feed | None, terms: Terms) -> str:
+    """Return a digest of step, shapes, machine and versions, the same in any process."""
+    return _digest(task, built, _batches(feed, terms), process.current())
+
+
+def _digest(task: Any, built: Built, batches: _Batches, settings: Settings) -> str:
     held = [
         variable for part in variables.parts(task) for variable in variables.variables(part.value)
     ]
     known = [
         built.digest,
         sorted(f"{variable.dtype.name}{tuple(variable.shape)}" for variable in held),
-        None if feed is None else str(feed.batch_spec),
-        feed.resident.batch_size if feed is not None and feed.resident is not None else None,
-        terms,
-        for_digest(process.current() if settings is None else settings),
+        None if batches.spec is None else str(batches.spec),
+        batches.resident_size,
+        batches.terms,
+        for_digest(settings),
     ]
     return hashlib.sha256(repr(known).encode()).hexdigest()
 
@@ -115,7 +131,7 @@ class PlanSelector:
         self._replayed: PlanHistory | None = None
         """What the steps of this call of `fit` repeat, until its last change."""
         self._is_continued = self._is_unwritten = False
-        self._feed: Feed | None = None
+        self._batches = _Batches()
         self._recorded: PlanHistory | None = None
         """What the run has recorded, also of steps that are run again."""
         self.settings = process.current()
@@ -141,7 +157,7 @@ class PlanSelector:
         self, feed: Feed | None, compiler: Compiler, watch: Stopwatch, budget: Budget
     ) -> Pilot:
         """Return what chooses the plans of one call of `fit`."""
-        self._feed = feed
+        self._batches = _batches(feed, self._compiled.terms(feed))
         pilot = self._pilot(feed, compiler, watch, budget)
         before, self._done_before, self._is_continued = self._done_before, None, False
         self._replayed = self._asked
@@ -252,18 +268,15 @@ class PlanSelector:
 
     def identity_by(self, settings: Settings) -> str:
         """Return the identity of the step in a process with these settings."""
-        terms = self._compiled.terms(self._feed)
-        built = self._compiled.built("train_step", self._spec)
-        return identity(self._task, built, self._feed, terms, settings)
+        built = self._compiled.built("train_step", self._batches.spec)
+        return _digest(self._task, built, self._batches, settings)
 
     @property
     def has_convolutions(self) -> bool:
-        """Whether the step has convolutions."""
-        return self._compiled.built("train_step", self._spec).has_convolutions
-
-    @property
-    def _spec(self) -> Any:
-        return None if self._feed is None else self._feed.batch_spec
+        """Whether the step has convolutions; False if it runs eagerly, and is not traced."""
+        if self.plan.step == "eager":
+            return False
+        return self._compiled.built("train_step", self._batches.spec).has_convolutions
 
     def settings_after(self, step: int) -> Settings | None:
         """Return the settings to run the steps after `step` by: asked for or recorded, if any."""
@@ -282,7 +295,7 @@ class PlanSelector:
 
     def switch_settings(self, step: int, settings: Settings, why: str) -> None:
         """Record that the steps after `step` run by other settings, with the plan "graph"."""
-        plan = settled(WORDS["graph"], self._compiled.terms(self._feed))
+        plan = settled(WORDS["graph"], self._batches.terms)
         chosen = self.history.chosen(self.identity_by(settings), Choice(plan, why))
         self.history = chosen.with_settings(step, settings).noted(why)
         self._write(self.history)

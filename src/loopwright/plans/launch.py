@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
 from loopwright.plans.settings import Settings, onednn_asked
@@ -127,8 +128,18 @@ def trial() -> Trial | None:
 
 
 def command() -> list[str]:
-    """Return the command that started this process."""
+    """Return the command that started this process, with its interpreter and all options."""
     return [sys.executable, *sys.orig_argv[1:]]
+
+
+def is_command_line() -> bool:
+    """Return whether this process is the program `loopwright`, and not one that calls it.
+
+    >>> is_command_line()
+    False
+    """
+    path = Path(sys.argv[0]) if sys.argv else Path()
+    return path.stem == "loopwright" or path.parts[-2:] == ("loopwright", "__main__.py")
 
 
 def restart_variables(settings: Settings) -> dict[str, str]:

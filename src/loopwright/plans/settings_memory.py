@@ -19,6 +19,7 @@ from loopwright.plans import memory, settings
 from loopwright.plans.settings import Settings
 
 _FORMAT = 1
+_MOST_BYTES = 100_000
 _MOST_AGE = timedelta(days=30)
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, RuntimeError, disk.UnsafeFileError)
 
@@ -127,7 +128,7 @@ def forget_command(key: str) -> None:
     place = _directory("commands")
     with contextlib.suppress(*_UNREADABLE):
         if place is not None:
-            (place / f"{key}.json").unlink(missing_ok=True)
+            disk.delete(place, f"{key}.json")
 
 
 def _directory(part: str) -> Path | None:
@@ -140,7 +141,7 @@ def _read(part: str, name: str) -> SettingsChoice | None:
         place = _directory(part)
         if place is None:
             return None
-        return parsed(json.loads((place / f"{name}.json").read_text(encoding="utf-8")))
+        return parsed(json.loads(disk.read(place, f"{name}.json", _MOST_BYTES)))
     except _UNREADABLE:
         return None
 
