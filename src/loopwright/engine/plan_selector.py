@@ -62,14 +62,14 @@ def read_alike(one: Plan, other: Plan) -> bool:
 class _Batches:
     """What a kind of step depends on of its data; the data itself is not held."""
 
-    spec: Any = None
-    resident_size: int | None = None
-    terms: Terms = Terms("none")
+    spec: Any
+    resident_size: int | None
+    terms: Terms
 
 
 def _batches(feed: Feed | None, terms: Terms) -> _Batches:
     if feed is None:
-        return _Batches(terms=terms)
+        return _Batches(None, None, terms)
     resident = feed.resident
     return _Batches(feed.batch_spec, None if resident is None else resident.batch_size, terms)
 
@@ -131,7 +131,7 @@ class PlanSelector:
         self._replayed: PlanHistory | None = None
         """What the steps of this call of `fit` repeat, until its last change."""
         self._is_continued = self._is_unwritten = False
-        self._batches = _Batches()
+        self._batches = _Batches(None, None, Terms("none"))
         self._recorded: PlanHistory | None = None
         """What the run has recorded, also of steps that are run again."""
         self.settings = process.current()
