@@ -58,6 +58,17 @@ def test_a_command_whose_step_has_changed_is_forgotten():
     assert settings_memory.for_step("ab12") == CHOICE
 
 
+def test_a_step_is_forgotten_with_the_commands_that_run_it():
+    other = replace(CHOICE, identity="cd34")
+    settings_memory.remember(CHOICE, "train-1")
+    settings_memory.remember(other, "train-2")
+    settings_memory.forget("ab12")
+    settings_memory.forget("ab12")
+    assert settings_memory.for_step("ab12") is None
+    assert settings_memory.for_command("train-1") is None
+    assert settings_memory.for_command("train-2") == other
+
+
 def damaged(**values: object) -> str:
     return json.dumps(CHOICE.content() | values)
 

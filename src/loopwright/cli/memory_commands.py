@@ -9,7 +9,7 @@ import typer
 
 from loopwright.cli.arguments import AsJson
 from loopwright.errors import ConfigurationError, message, printable
-from loopwright.plans import memory
+from loopwright.plans import memory, settings_memory
 from loopwright.plans.memory import Entry
 
 _COLUMNS = 80
@@ -38,6 +38,7 @@ def plans(
     if forget is not None:
         for identity in _named(forget, known):
             _forget(identity)
+            settings_memory.forget(identity)
             entry = known[identity]
             lines = _wrapped(f"forgotten  {identity[:_ID_LENGTH]}  ", entry.title if entry else "")
             typer.echo("\n".join(lines))
@@ -94,8 +95,10 @@ def _described(identity: str, entry: Entry | None) -> list[str]:
     kind = "complete" if entry.is_complete else "partial, the next run continues"
     date = datetime.fromtimestamp(entry.date).strftime("%Y-%m-%d %H:%M")
     load = f"{entry.load:.1f} processes ready per core"
+    settings = settings_memory.for_step(identity)
     rows = [
         ("plan", entry.choice.plan.in_words),
+        *([] if settings is None else [("starts", f"{settings.chosen.in_words}: {settings.why}")]),
         ("why", entry.choice.why),
         *(("tried", f"{one.plan.in_words}: {one.in_words}{_cost(one)}") for one in entry.tried),
         ("when", f"{date}, {load}, Loopwright {entry.version}"),

@@ -1,5 +1,6 @@
 """The internals of Keras and TensorFlow in use: what, why, and what if they move."""
 
+from loopwright.compat import xla_internals
 from loopwright.compat.internal import Internal
 
 _OPTIMIZER = "keras.optimizers.Optimizer"
@@ -41,18 +42,6 @@ INTERNALS: tuple[Internal, ...] = (
         "compile an XLA step in advance, on copies of the variables",
         "XLA compiles at the first step, which takes longer",
         (f"{_EAGER}.concrete_function.ConcreteFunction._call_flat",),
-    ),
-    Internal(
-        "xla_rewrites._drawing_by",
-        "draw random numbers under XLA on a CPU by another algorithm, over thirty times as fast",
-        "random numbers inside XLA are drawn slowly; a note of the plan says so",
-        ("tensorflow.python.ops.random_ops_util.get_key_counter_alg",),
-    ),
-    Internal(
-        "recurrent.recurrent_layers_at_once",
-        "multiply all timesteps of an LSTM or a GRU at once under XLA, about 1.3 times as fast",
-        "recurrent layers are slower inside XLA; a note of the plan says so",
-        _of("keras.layers", "LSTM.inner_loop", "GRU.inner_loop", "LSTMCell.get_dropout_mask"),
     ),
     Internal(
         "tensorflow_internals.captured_variables",
@@ -428,22 +417,5 @@ INTERNALS: tuple[Internal, ...] = (
         "leave out the lines that TensorFlow prints at every start",
         "these lines are printed",
     ),
-    Internal(
-        "xla_programs.use_directory",
-        "have TensorFlow keep compiled XLA programs, long after it has read TF_XLA_FLAGS",
-        "XLA compiles again in every process; loopwright doctor says so",
-        ("tensorflow.sysconfig.get_lib",),
-    ),
-    Internal(
-        "xla_programs.named",
-        "find a compiled XLA program under the same name in another process",
-        "XLA may compile again in every process",
-        (f"{_FRAMEWORK}.ops.uid",),
-    ),
-    Internal(
-        "xla_programs.without_load_messages",
-        "leave out the error that TensorFlow logs for each program that it loads",
-        "this line is printed",
-        ("tensorflow.sysconfig.get_lib",),
-    ),
+    *xla_internals.INTERNALS,
 )

@@ -28,7 +28,7 @@ def onednn_is_on() -> bool:
     """
     for name in _LIBRARIES:
         try:
-            library = ctypes.CDLL(str(Path(tf.__file__).parent / name))
+            library = ctypes.CDLL(str(Path(tf.sysconfig.get_lib()) / name))
             answer = getattr(library, _IS_ONEDNN_ON)
         except (OSError, AttributeError):
             continue

@@ -123,17 +123,32 @@ def remember(choice: SettingsChoice, key: str) -> None:
         _write("commands", key, choice)
 
 
+def forget(identity: str) -> None:
+    """Forget what was measured for a kind of step, and for the commands that run it."""
+    place = _directory("commands")
+    names = [] if place is None else disk.names(place)
+    for key in (name.removesuffix(".json") for name in names):
+        known = for_command(key)
+        if known is None or known.identity == identity:
+            forget_command(key)
+    _delete("steps", identity)
+
+
 def forget_command(key: str) -> None:
     """Forget what is remembered for a command: its step has changed."""
-    place = _directory("commands")
-    with contextlib.suppress(*_UNREADABLE):
-        if place is not None:
-            disk.delete(place, f"{key}.json")
+    _delete("commands", key)
 
 
 def _directory(part: str) -> Path | None:
     plans = memory.cache_directory()
     return None if plans is None else plans.parent / "settings" / part
+
+
+def _delete(part: str, name: str) -> None:
+    place = _directory(part)
+    with contextlib.suppress(*_UNREADABLE):
+        if place is not None:
+            disk.delete(place, f"{name}.json")
 
 
 def _read(part: str, name: str) -> SettingsChoice | None:

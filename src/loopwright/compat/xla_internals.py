@@ -1,0 +1,49 @@
+"""The internals that XLA plans and process settings use: what, why, what if they move."""
+
+from loopwright.compat.internal import Internal
+
+_FRAMEWORK = "tensorflow.python.framework"
+
+
+def _of(owner: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{owner}.{name}" for name in names)
+
+
+INTERNALS: tuple[Internal, ...] = (
+    Internal(
+        "process.onednn_is_on",
+        "know whether TensorFlow runs oneDNN, which it decides when it is imported",
+        "the variable and the processor decide, as in TensorFlow's source",
+        ("tensorflow.sysconfig.get_lib",),
+    ),
+    Internal(
+        "xla_rewrites._drawing_by",
+        "draw random numbers under XLA on a CPU by another algorithm, over thirty times as fast",
+        "random numbers inside XLA are drawn slowly; a note of the plan says so",
+        ("tensorflow.python.ops.random_ops_util.get_key_counter_alg",),
+    ),
+    Internal(
+        "recurrent.recurrent_layers_at_once",
+        "multiply all timesteps of an LSTM or a GRU at once under XLA, about 1.3 times as fast",
+        "recurrent layers are slower inside XLA; a note of the plan says so",
+        _of("keras.layers", "LSTM.inner_loop", "GRU.inner_loop", "LSTMCell.get_dropout_mask"),
+    ),
+    Internal(
+        "xla_programs.use_directory",
+        "have TensorFlow keep compiled XLA programs, long after it has read TF_XLA_FLAGS",
+        "XLA compiles again in every process; loopwright doctor says so",
+        ("tensorflow.sysconfig.get_lib",),
+    ),
+    Internal(
+        "xla_programs.named",
+        "find a compiled XLA program under the same name in another process",
+        "XLA may compile again in every process",
+        (f"{_FRAMEWORK}.ops.uid",),
+    ),
+    Internal(
+        "xla_programs.without_load_messages",
+        "leave out the error that TensorFlow logs for each program that it loads",
+        "this line is printed",
+        ("tensorflow.sysconfig.get_lib",),
+    ),
+)
