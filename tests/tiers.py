@@ -19,34 +19,34 @@ import pytest
 START = "imports and collection"
 
 BUDGET_SECONDS = {
-    "tests/resume": 118,
+    "tests/resume": 172,
     "tests/engine": 98,
-    "tests/checkpoints": 55,
-    "tests/data": 51,
+    "tests/checkpoints": 58,
+    "tests/data": 58,
     "docs": 48,
-    "tests/guards": 45,
-    "tests/sinks": 42,
-    "tests/distribute": 38,
-    "tests": 38,
-    "tests/cli": 36,
+    "tests/guards": 48,
+    "tests/sinks": 43,
+    "tests/distribute": 39,
+    "tests": 40,
+    "tests/cli": 41,
     "tests/task": 33,
     START: 28,
-    "tests/programs": 26,
+    "tests/programs": 30,
     "tests/export": 15,
-    "tests/compat": 14,
-    "tests/components": 12,
+    "tests/compat": 37,
+    "tests/components": 14,
     ".": 4,
     "tests/recipes": 4,
     "tests/loop": 4,
     "tests/docs": 4,
-    "src/loopwright": 2,
-    "tests/fit": 1,
+    "src/loopwright": 3,
+    "tests/fit": 2,
     "tests/config": 1,
-    "tests/plans": 1,
+    "tests/plans": 2,
 }
 """CPU seconds that the tests of a folder may take in `make test`, child processes included.
 
-They add up to twelve minutes, which are six on two cores. A test that is new has to fit in, or
+They add up to thirteen and a half minutes, which are seven on two cores. A test that is new has to fit in, or
 has to be one of those that `make test` leaves out.
 """
 
