@@ -46,8 +46,8 @@ BUDGET_SECONDS = {
 }
 """CPU seconds that the tests of a folder may take in `make test`, child processes included.
 
-They add up to thirteen and a half minutes, which are seven on two cores. A test that is new has to fit in, or
-has to be one of those that `make test` leaves out.
+They add up to about thirteen minutes, which are seven on two cores. A test that is new has to
+fit in, or has to be one of those that `make test` leaves out.
 """
 
 THOROUGH: dict[str, dict[str, str]] = {
