@@ -99,8 +99,8 @@ def parsed(content: Any) -> SettingsChoice:
 def command_key(kind: str, *parts: Any) -> str:
     """Return the name under which the settings of a command are remembered.
 
-    >>> command_key("run", "/work/train.py", ["--wide"])
-    'run-147b927d5a54678e'
+    >>> command_key("run", "train.py", ["--wide"])
+    'run-df31b5902743f61d'
     """
     text = json.dumps(parts, sort_keys=True, default=str)
     return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
