@@ -81,7 +81,10 @@ def ratio(value: float | None, base: float | None) -> float | None:
 def outcome_from(data: dict[str, Any]) -> Outcome:
     """Return the outcome that `dataclasses.asdict` and JSON have serialized."""
     measured = tuple(
-        Measured(**one | {name: tuple(one[name]) for name in ("rates", "notes")})
+        Measured(
+            **{name: value for name, value in one.items() if name != "spread"}
+            | {name: tuple(one[name]) for name in ("rates", "notes")}
+        )
         for one in data["measured"]
     )
     return Outcome(**{**data, "measured": measured})

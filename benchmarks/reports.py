@@ -16,10 +16,15 @@ RESULTS = Path(__file__).parent / "results"
 
 def measured_on(versions: Mapping[str, str] | None = None) -> str:
     """Return date, machine and versions: those of TensorFlow and Keras here, unless given."""
-    machine = f"{os.cpu_count()} cores, {_processor()}, {platform.system()}"
     ours = {"TensorFlow": version("tensorflow"), "Keras": version("keras")}
     named = ", ".join(f"{name} {number}" for name, number in (versions or ours).items())
-    return f"{datetime.date.today()}, {machine}, {named}."
+    return f"{day_and_machine()}, {named}."
+
+
+def day_and_machine() -> str:
+    """Return the date, and what this machine is."""
+    machine = f"{os.cpu_count()} cores, {_processor()}, {platform.system()}"
+    return f"{datetime.date.today()}, {machine}"
 
 
 def _processor() -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import os
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -12,7 +13,7 @@ from benchmarks import processes, reports
 from benchmarks.data import DATA, HEAVY
 from benchmarks.entrants import Entrant, command, entrants, environment, missing_peers
 from benchmarks.measuring import say
-from benchmarks.outcomes import LOOPWRIGHT_BEST, MATMUL, Measured, Outcome
+from benchmarks.outcomes import LOOPWRIGHT_BEST, MATMUL, Measured, Outcome, outcome_from
 from benchmarks.speed_report import rates, render
 from benchmarks.turns import Process, Start, Turns, take_turns
 
@@ -37,6 +38,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--prepare-seconds", type=float, default=600.0, help="a process that takes longer is out"
     )
+    parser.add_argument(
+        "--keep-others",
+        action="store_true",
+        help="with --only: replace these rows of the results of today, and keep the others",
+    )
     parser.add_argument("--no-peers", action="store_true", help="leave PyTorch and JAX out")
 
 
@@ -44,34 +50,58 @@ def run(arguments: Namespace) -> str:
     """Measure the machine and each workload, and return the report."""
     keys = arguments.only or KEYS
     missing = ["PyTorch", "JAX"] if arguments.no_peers else missing_peers()
+    into = reports.directory(arguments)
+    outcomes, versions = dict[str, Outcome](), dict[str, str]()
+    if arguments.keep_others:
+        into = into or reports.RESULTS
+        outcomes, versions = kept(into)
     flops = _counted(keys)
-    machine, versions = _outcome(MATMUL, arguments, missing)
+    machine, found = _outcome(MATMUL, arguments, missing)
+    versions = _joined(versions, found)
     size = len(DATA[MATMUL]().x[0])
     machine = dataclasses.replace(machine, step_flops=2.0 * size**3)
-    outcomes: list[Outcome] = []
     for key in keys:
         outcome, found = _outcome(key, arguments, missing)
-        versions |= found
-        outcomes.append(_with_progress(dataclasses.replace(outcome, step_flops=flops.get(key))))
-        say(rates(outcomes).splitlines()[-1])
-    report = render(outcomes, machine, arguments.rounds, versions, missing)
-    into = reports.directory(arguments)
+        versions = _joined(versions, found)
+        outcomes[key] = _with_progress(dataclasses.replace(outcome, step_flops=flops.get(key)))
+        say(rates([outcomes[key]]).splitlines()[-1])
+    rows = [outcomes[key] for key in KEYS if key in outcomes]
+    report = render(rows, machine, arguments.rounds, versions, missing)
     data = {
         "measured_on": reports.measured_on(versions),
+        "day_and_machine": reports.day_and_machine(),
         "rounds": arguments.rounds,
         "round_seconds": arguments.round_seconds,
         "settle_seconds": arguments.settle_seconds,
         "versions": versions,
         "missing_peers": missing,
         "machine": _as_json(machine),
-        "workloads": [_as_json(outcome) for outcome in outcomes],
+        "workloads": [_as_json(outcome) for outcome in rows],
     }
     reports.save(into, "speed", report, data)
     if into is not None:
         from benchmarks.chart import draw
 
-        draw(outcomes, into / "speed.png")
+        draw(rows, into / "speed.png")
     return report
+
+
+def kept(results: Path) -> tuple[dict[str, Outcome], dict[str, str]]:
+    """Return the rows that were measured on this day and machine, and the versions then."""
+    data = json.loads((results / "speed.json").read_text())
+    if data.get("day_and_machine") != reports.day_and_machine():
+        raise RuntimeError(
+            f"only rows of today and this machine can be kept, not those of {data['measured_on']}"
+        )
+    found = [outcome_from(row) for row in data["workloads"]]
+    return {outcome.key: outcome for outcome in found}, data["versions"]
+
+
+def _joined(versions: dict[str, str], found: dict[str, str]) -> dict[str, str]:
+    for name, number in found.items():
+        if versions.get(name, number) != number:
+            raise RuntimeError(f"rows of {name} {versions[name]} and {number} cannot be compared")
+    return {**versions, **found}
 
 
 def progress(key: str, plan: str, epochs: int) -> float:

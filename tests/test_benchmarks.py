@@ -281,6 +281,24 @@ def test_results_are_written_as_markdown_and_json(tmp_path: Path):
     assert json.loads((tmp_path / "new" / "speed.json").read_text()) == {"a": [1]}
 
 
+def test_rows_of_today_and_this_machine_are_kept_when_others_are_measured_again(tmp_path: Path):
+    rows = [
+        asdict(SMALL)
+        | {"measured": [asdict(one) | {"spread": one.spread} for one in SMALL.measured]}
+    ]
+    data = {
+        "workloads": rows,
+        "versions": {"Keras": "3.15.1"},
+        "measured_on": "2020-01-01, a machine",
+    }
+    now = {"day_and_machine": reports.day_and_machine()}
+    reports.save(tmp_path, "speed", "", data | now)
+    assert speed.kept(tmp_path) == ({"mlp": SMALL}, {"Keras": "3.15.1"})
+    reports.save(tmp_path, "speed", "", data | {"day_and_machine": "2020-01-01, a machine"})
+    with pytest.raises(RuntimeError, match="not those of 2020-01-01"):
+        speed.kept(tmp_path)
+
+
 # --- what is run ---
 
 
