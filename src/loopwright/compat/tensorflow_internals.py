@@ -340,7 +340,8 @@ def has_own_state(operation: str) -> bool:
     if definition is None or not definition.is_stateful or operation == "Assert":
         return False
     is_call = any(attribute.type in ("func", "list(func)") for attribute in definition.attr)
-    return not is_call and all(arg.type != tf.resource.as_datatype_enum for arg in definition.input_arg)
+    resource = tf.resource.as_datatype_enum
+    return not is_call and all(each.type != resource for each in definition.input_arg)
 
 
 def inner_inputs(op: Any, inner: Any) -> list[tuple[Any, Any]]:

@@ -90,7 +90,7 @@ class CompiledSteps:
                 recorder = Recorder(
                     self._task, self.updates, recorded, built.outputs, loops=loops, fused=is_fused
                 )
-            watch = self._watch(name, built, plan)
+            watch = self._watch(name, built)
             self._runners[kind] = StepRunner(step, built, plan, watch, self.updates, recorder)
         return self._runners[kind]
 
@@ -167,7 +167,7 @@ class CompiledSteps:
     def _of(self, name: StepName) -> list[Built]:
         return [built for (known, _), built in self._built.items() if known == name]
 
-    def _watch(self, name: StepName, built: Built, plan: Plan) -> Watch:
+    def _watch(self, name: StepName, built: Built) -> Watch:
         if name != "train_step":
             return Watch(looks=False)
         if self._on_nan != "skip":
@@ -180,7 +180,7 @@ class CompiledSteps:
         kept = tuple(v for v in own.values() if id(v.handle) in used)
         # Gradients that are watched are those of the last step, also of one that was skipped.
         repeats = built.is_repeatable and self._watched is None and bool(kept)
-        return Watch(looks=True, kept=kept, for_xla=plan.step == "xla", repeats=repeats)
+        return Watch(looks=True, kept=kept, repeats=repeats)
 
     def _forget_if_changed(self) -> None:
         if self._fingerprint != scheduled_value.fingerprint(self._task):

@@ -118,6 +118,7 @@ class Loops:
         that open.
         """
         is_open = replicas.known_example_count(batch_spec) is None
+        run_step = self._compiled(self.one)
 
         def loop(iterator: Any, steps: Any) -> Any:
             def body(done: Any, _: Any, run: Any, waited: Any, sizes: Any) -> Any:
@@ -131,7 +132,7 @@ class Loops:
                 def advanced() -> Any:
                     batch = optional.get_value()
                     seen = _with_size_of(batch, sizes) if is_open else sizes
-                    return True, done + 1, self._advanced(self._compiled(self.one), batch, done, run), seen
+                    return True, done + 1, self._advanced(run_step, batch, done, run), seen
 
                 more, done, run, sizes = tf.cond(
                     has_batch, advanced, lambda: (False, done, run, sizes)

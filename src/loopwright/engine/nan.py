@@ -31,8 +31,6 @@ class Watch:
     """Whether it checks at all: for training only."""
     kept: Sequence[Any] = ()
     """The variables to put back after a step that is skipped; none: nothing is skipped."""
-    for_xla: bool = False
-    """Whether XLA compiles the steps."""
     repeats: bool = False
     """Whether a step gives the same when it runs again on the same state and batch."""
 
@@ -43,7 +41,7 @@ class Watch:
             return outputs, True
         now = [variable.read_value() for variable in self.kept]
         state = [value for value in now if value.dtype.is_floating]
-        return outputs, _all_finite(watched(outputs) + state, for_xla=self.for_xla)
+        return outputs, _all_finite(watched(outputs) + state)
 
     def around(self, step: Callable[[], Any]) -> tuple[Any, Any]:
         """Return the outputs of a step and whether it was finite; a skipped one changes nothing."""
@@ -120,36 +118,20 @@ def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
         variable.assign(value)
 
 
-def _all_finite(tensors: Sequence[Any], *, for_xla: bool) -> Any:
+def _all_finite(tensors: Sequence[Any]) -> Any:
     """Return whether all numbers are finite, with one reduction for tensors of the same shape.
 
     A weight and its slots in an optimizer have one shape. To XLA on a CPU a reduction is three
-    kernels, which take longer than the numbers of a small model; and it vectorises the maximum of
-    integers, but no reduction of conditions.
+    kernels, which take longer than the numbers of a small model.
     """
     alike: dict[Any, Any] = {}
     for number, tensor in enumerate(tensors):
         shape = tensor.shape
-        key = tensor.dtype, tuple(shape) if shape.is_fully_defined() else number
-        found = _magnitude(tensor) if for_xla else tf.math.is_finite(tensor)
-        join = tf.maximum if for_xla else tf.logical_and
-        alike[key] = join(alike[key], found) if key in alike else found
-    found = [
-        tf.reduce_max(each) < _magnitude(tf.constant(float("inf"), dtype))
-        if for_xla
-        else tf.reduce_all(each)
-        for (dtype, _), each in alike.items()
-    ]
+        key = tuple(shape) if shape.is_fully_defined() else number
+        found = tf.math.is_finite(tensor)
+        alike[key] = alike[key] & found if key in alike else found
+    found = [tf.reduce_all(each) for each in alike.values()]
     return tf.reduce_all(tf.stack(found)) if len(found) > 1 else found[0] if found else True
-
-
-_INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
-
-
-def _magnitude(tensor: Any) -> Any:
-    """Return the bits without the sign, as integers: those of infinity and NaN are the largest."""
-    integer = _INTEGERS[tensor.dtype.size]
-    return tf.bitwise.bitwise_and(tf.bitcast(tensor, integer), integer.max)
 
 
 def require_policy(on_nan: Any, run_dir: Any, replicas: int) -> None:
