@@ -125,6 +125,7 @@ THOROUGH: dict[str, dict[str, str]] = {
             "test_another_process; test_xla_store.py"
         ),
     },
+    "engine/test_attempts.py": {"huge|a_compiled|a_run_split": "test_skipped_steps"},
     "engine/test_on_nan.py": {"a_run_that_went|a_later_leg|statistics|infinity": "test_going_back"},
     "engine/test_scorer.py": {
         "named_validation": "data/test_as_data.py",
@@ -274,7 +275,7 @@ CASES: dict[str, dict[str, int]] = {
     "data/test_as_data.py": {"every_kind_of_data_trains": 6, "": 1},
     "data/test_pipelines.py": {"a_pipeline_goes": 6, "": 3},
     "distribute/test_strategies.py": {"": 1},
-    "engine/test_(chunks|on_nan|runner|scorer).py": {"": 1},
+    "engine/test_(attempts|chunks|on_nan|runner|scorer).py": {"": 1},
     "engine/test_parity.py": {"a_second": 1},
     "engine/test_predictor.py": {"": 1},
     "programs/test_wrong_programs.py": {"": 30},

@@ -359,6 +359,19 @@ def test_batches_that_are_left_out_are_counted_as_steps(on_nan: Any, tmp_path: P
     assert np.isfinite([value for _, value in scalars(tmp_path / "board")["batch_loss"]]).all()
 
 
+@pytest.mark.parametrize("plan", ["graph", "fused"])
+def test_the_records_of_skipped_batches_are_those_of_steps_run_one_by_one(
+    plan: str, tmp_path: Path
+):
+    poisoned = X.copy()
+    poisoned[[2, 52, 53, 62]] = np.nan
+    for directory, each in (("loop", plan), ("python", lw.Plan("graph", "python"))):
+        board = kc.TensorBoard(tmp_path / directory, update_freq=1)
+        fit = fitting("supervised", on_nan="skip", plan=each)
+        fit(poisoned, Y, epochs=2, callbacks=[board], **DATA)
+    assert_same(scalars(tmp_path / "loop"), scalars(tmp_path / "python"))
+
+
 def test_several_replicas_record_every_step():
     def make() -> lw.Task:
         return lw.Supervised(network(), **settings(decaying()))

@@ -120,6 +120,12 @@ INTERNALS: tuple[Internal, ...] = (
         ),
     ),
     Internal(
+        "tensorflow_internals.has_own_state",
+        "know whether a step can be run again from the same variables",
+        'on_nan="skip" copies the state in every step',
+        (f"{_FRAMEWORK}.op_def_registry.get",),
+    ),
+    Internal(
         "tensorflow_internals.pipeline_graphs",
         "find the line of a pipeline that raised an error",
         "the error is reported without its line",

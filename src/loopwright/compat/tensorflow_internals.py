@@ -324,6 +324,26 @@ def is_function(operation: str) -> bool:
     return operation.startswith("__")
 
 
+def has_own_state(operation: str) -> bool:
+    """Return whether operations of this type draw from a state, print, or call Python.
+
+    Those on variables do not count, nor do assertions and calls: what they call does.
+
+    >>> has_own_state("RandomUniform"), has_own_state("PrintV2"), has_own_state("AssignVariableOp")
+    (True, True, False)
+    """
+    definition_of = getattr(op_def_registry, "get", None)
+    if definition_of is None:
+        registry.warn_moved("tensorflow_internals.has_own_state")
+        return True
+    definition = definition_of(operation)
+    if definition is None or not definition.is_stateful or operation == "Assert":
+        return False
+    is_call = any(attribute.type in ("func", "list(func)") for attribute in definition.attr)
+    resource = tf.resource.as_datatype_enum
+    return not is_call and all(each.type != resource for each in definition.input_arg)
+
+
 def inner_inputs(op: Any, inner: Any) -> list[tuple[Any, Any]]:
     """Return pairs of an operation's inputs and the placeholders for them in a graph it calls.
 

@@ -177,7 +177,10 @@ class CompiledSteps:
         named = variables.named(self._task)
         own = {name: variable for name, variable in named.items() if name != "step"}
         used = {id(getattr(v, "handle", v)) for v in built.captured}
-        return Watch(looks=True, kept=tuple(v for v in own.values() if id(v.handle) in used))
+        kept = tuple(v for v in own.values() if id(v.handle) in used)
+        # Gradients that are watched are those of the last step, also of one that was skipped.
+        repeats = built.is_repeatable and self._watched is None and bool(kept)
+        return Watch(looks=True, kept=kept, repeats=repeats)
 
     def _forget_if_changed(self) -> None:
         if self._fingerprint != scheduled_value.fingerprint(self._task):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals, xla_rewrites
 from loopwright.distribute import replicas
+from loopwright.engine import attempts
 from loopwright.engine.bounds import Bounds, is_assertion, operations_made
 from loopwright.engine.nan import Watch
 from loopwright.engine.step import Step
@@ -36,21 +37,28 @@ class Loops:
         self._step, self._outputs, self._plan, self._watch = step, outputs, plan, watch
         self._bounds = bounds
         self._recorder = recorder
-        self._xla_step: Callable[..., Any] | None = None
+        self._xla_steps = dict[Any, Callable[..., Any]]()
 
     def one(self, batch: Any, examples: Any = None) -> tuple[Any, Any]:
         """One step, as it is; whether it was finite, and which bound it broke.
 
-        See `Step.on_all_replicas`.
+        See `Step.on_all_replicas`. If it is to be skipped, it has changed nothing but the counter.
         """
+        return self._run(self._watch.around, batch, examples)
+
+    def _tried(self, batch: Any) -> tuple[Any, Any]:
+        """One step that is not undone if it was not finite."""
+        return self._run(self._watch.checked, batch)
+
+    def _run(
+        self, around: Callable[..., tuple[Any, Any]], batch: Any, examples: Any = None
+    ) -> tuple[Any, Any]:
         is_xla = self._plan.step == "xla"
         for_xla = (
             xla_rewrites.applied(self._plan.rewrites or ()) if is_xla else contextlib.nullcontext()
         )
         with for_xla, operations_made() as made:
-            outputs, is_finite = self._watch.around(
-                lambda: self._step.on_all_replicas(batch, examples)
-            )
+            outputs, is_finite = around(lambda: self._step.on_all_replicas(batch, examples))
         broken = self._bounds.broken_by(made)
         if self._step.name == "train_step":
             # After a failure the counter says which step failed.
@@ -110,6 +118,7 @@ class Loops:
         that open.
         """
         is_open = replicas.known_example_count(batch_spec) is None
+        run_step = self._compiled(self.one)
 
         def loop(iterator: Any, steps: Any) -> Any:
             def body(done: Any, _: Any, run: Any, waited: Any, sizes: Any) -> Any:
@@ -123,7 +132,7 @@ class Loops:
                 def advanced() -> Any:
                     batch = optional.get_value()
                     seen = _with_size_of(batch, sizes) if is_open else sizes
-                    return True, done + 1, self._advanced(self._compiled, batch, done, run), seen
+                    return True, done + 1, self._advanced(run_step, batch, done, run), seen
 
                 more, done, run, sizes = tf.cond(
                     has_batch, advanced, lambda: (False, done, run, sizes)
@@ -148,7 +157,9 @@ class Loops:
         steps: Any,
         run: Callable[[Any], tuple[Any, Any]] | None = None,
     ) -> Any:
-        run = run or (self.one if self._plan.loop == "fused" else self._compiled)
+        if self._watch.repeats:
+            return self._attempted(batch, steps)
+        run = run or self._compiled(self.one)
         # A while on tensors: the bounds of a tf.range would be constants to XLA, and every new
         # number of steps would be compiled again.
         done, ran = tf.while_loop(
@@ -158,6 +169,39 @@ class Loops:
             shape_invariants=(tf.TensorShape([]), self._shapes()),
             parallel_iterations=1,
         )
+        return done, *self._ended(ran)
+
+    def _attempted(self, batch: Callable[[Any], Any], steps: Any) -> Any:
+        """The same, but steps that are not finite are skipped by running those before again."""
+        run, counter = self._compiled(self._tried), self._step.task.step_counter
+
+        def step(done: Any, before: Any) -> tuple[Any, Any]:
+            outputs, (is_finite, broken) = run(batch(done))
+            total, (marks, note), rows = before
+            if self._recorder is not None:
+                rows = self._recorder.written(rows, done, outputs)
+            note = self._bounds.noted(note, done, broken)
+            return is_finite, (self.added(total, outputs), (marks, note), rows)
+
+        def settled(before: Any, after: Any, is_finite: Any, skipped: Any) -> Any:
+            total, (marks, note), rows = after
+            if not self._step.reports_last:
+                total = tf.nest.map_structure(
+                    lambda now, old: tf.where(is_finite, now, old), total, before[0]
+                )
+            counter.assign_add(tf.cast(skipped >= 0, counter.dtype))
+            nothing = tf.nest.map_structure(tf.zeros_like, total)
+            if self._recorder is not None:
+                place = tf.where(skipped >= 0, skipped, steps)  # the last row is for no step
+                rows = self._recorder.written(rows, place, nothing)
+            if self._step.reports_last:
+                total = tf.nest.map_structure(
+                    lambda now, none: tf.where(skipped >= 0, none, now), total, nothing
+                )
+            return total, (self._watch.marked(marks, skipped, skipped < 0), note), rows
+
+        kept, before = (*self._watch.kept, counter), self._nothing_run(steps)
+        done, ran = attempts.run(step, settled, kept, steps, before, self._shapes())
         return done, *self._ended(ran)
 
     def _advanced(
@@ -171,13 +215,13 @@ class Loops:
         marks = self._watch.marked(marks, done, is_finite)
         return self.added(total, outputs), (marks, self._bounds.noted(note, done, broken)), rows
 
-    def _compiled(self, batch: Any) -> tuple[Any, Any]:
-        """One step inside a loop that is not compiled by XLA as a whole."""
-        if self._plan.step != "xla":
-            return self.one(batch)
-        if self._xla_step is None:
-            self._xla_step = tensorflow_internals.compiled(self.one, xla=True)
-        return self._xla_step(batch)
+    def _compiled(self, one: Callable[[Any], tuple[Any, Any]]) -> Callable[[Any], tuple[Any, Any]]:
+        """One step inside a loop, compiled by itself unless XLA compiles the loop as a whole."""
+        if self._plan.step != "xla" or self._plan.loop == "fused":
+            return one
+        if one not in self._xla_steps:
+            self._xla_steps[one] = tensorflow_internals.compiled(one, xla=True)
+        return self._xla_steps[one]
 
     def _nothing_run(self, steps: Any) -> tuple[Any, Any, Any]:
         """Outputs, marks and table before the first of `steps` steps."""

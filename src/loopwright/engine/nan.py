@@ -1,8 +1,8 @@
 """Finite or not: steps whose loss is NaN or infinity are found inside the compiled loop.
 
-Looking is nearly free: the first step that was not finite is noted. Skipping such a step costs a
-copy of the state for every step, because it has to leave everything as it was: weights, optimizer,
-batch norm, seeds, metrics.
+Looking is nearly free: the first step that was not finite is noted. Skipping such a step has to
+leave everything as it was: weights, optimizer, batch norm, seeds, metrics. Where a step can run
+again, that costs a check of the state for every step (see `attempts`); elsewhere also a copy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,23 +31,28 @@ class Watch:
     """Whether it checks at all: for training only."""
     kept: Sequence[Any] = ()
     """The variables to put back after a step that is skipped; none: nothing is skipped."""
+    repeats: bool = False
+    """Whether a step gives the same when it runs again on the same state and batch."""
+
+    def checked(self, step: Callable[[], Any]) -> tuple[Any, Any]:
+        """Return the outputs of a step and whether it was finite, and left a state that is."""
+        outputs = step()
+        if not self.looks:
+            return outputs, True
+        now = [variable.read_value() for variable in self.kept]
+        state = [value for value in now if value.dtype.is_floating]
+        return outputs, _all_finite(watched(outputs) + state)
 
     def around(self, step: Callable[[], Any]) -> tuple[Any, Any]:
         """Return the outputs of a step and whether it was finite; a skipped one changes nothing."""
         before = [variable.read_value() for variable in self.kept]
-        outputs = step()
-        if not self.looks:
-            return outputs, True
-        is_finite = _all_finite(watched(outputs))
+        outputs, is_finite = self.checked(step)
         if not self.kept:
             return outputs, is_finite
-        now = [variable.read_value() for variable in self.kept]
-        is_finite &= _all_finite([value for value in now if value.dtype.is_floating])
-        for variable, new, old in zip(self.kept, now, before, strict=True):
-            variable.assign(tf.where(is_finite, new, old))
-        nothing = tf.nest.map_structure(tf.zeros_like, outputs)
+        for variable, old in zip(self.kept, before, strict=True):
+            variable.assign(tf.where(is_finite, variable.read_value(), old))
         return tf.nest.map_structure(
-            lambda one, other: tf.where(is_finite, one, other), outputs, nothing
+            lambda output: tf.where(is_finite, output, tf.zeros_like(output)), outputs
         ), is_finite
 
     def no_marks(self) -> Any:

@@ -50,7 +50,8 @@ class Recorder:
         if self._specs is None:
             return ()
         size = _ROWS if self._fused else steps
-        return tf.TensorArray(tf.float64, size, element_shape=[sum(self._sizes())])
+        # One more, for what is written for no step.
+        return tf.TensorArray(tf.float64, size + 1, element_shape=[sum(self._sizes())])
 
     def written(self, rows: Any, done: Any, outputs: Any) -> Any:
         """Return the table with one more step."""

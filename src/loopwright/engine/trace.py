@@ -65,6 +65,12 @@ class Built:
         return any(kind.startswith(convolutions) for kind in self.operations)
 
     @property
+    def is_repeatable(self) -> bool:
+        """Return whether it computes the same again from the same variables, and does no more."""
+        has_own_state = any(map(tensorflow_internals.has_own_state, self.operations))
+        return not has_own_state and not self.resources
+
+    @property
     def digest(self) -> str:
         """Return a digest that is the same for the same operations, in any process."""
         return hashlib.sha256("\n".join(self.operations).encode()).hexdigest()
