@@ -52,6 +52,12 @@ def compiling(program: str) -> Iterator[None]:
         yield
 
 
+def has(program: str) -> bool:
+    """Return whether there are files of a program; whether one fits shows when it is compiled."""
+    process = _process()
+    return process is not None and process.has(program)
+
+
 def directory() -> Path | None:
     """Return where programs are kept; None if the cache is disabled or there is no home."""
     with contextlib.suppress(RuntimeError):
@@ -103,6 +109,11 @@ class _Process:
     def is_busy(self) -> bool:
         """Whether a program is being compiled."""
         return bool(self._open)
+
+    def has(self, program: str) -> bool:
+        """Return whether the store has files of a program."""
+        store = self._store or Store(self._root, xla_programs.kind_of_programs())
+        return store.has(program)
 
     @contextlib.contextmanager
     def compiling(self, program: str) -> Iterator[None]:
