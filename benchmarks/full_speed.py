@@ -38,7 +38,7 @@ def main(began: str, workload: str, until: str, seconds: str, run_dir: str, kill
     for event in trainer.events(**work.given(), until=until, **saves):
         if isinstance(event, lw.Trained):
             stops.append((time.monotonic() - float(began), event.step))
-            if not kills and stops[-1][0] - stops[0][0] > float(seconds):
+            if stops[-1][0] - stops[0][0] > float(seconds):
                 break
         elif isinstance(event, lw.PlanChosen):
             is_chosen = True

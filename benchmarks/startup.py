@@ -1,5 +1,6 @@
 """Measure the seconds from the start of a process to its first step and to its full speed."""
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -111,7 +112,9 @@ def _trained(
     environment = processes.environment(cache)
     if not kills:
         return processes.run(command, environment)
-    subprocess.run(command, cwd=processes.ROOT, env=environment, check=False)
+    done = subprocess.run(command, cwd=processes.ROOT, env=environment, check=False)
+    if done.returncode != -signal.SIGKILL:
+        raise RuntimeError(f"{workload} chose no plan in {seconds:.0f} s, or failed")
     return {}
 
 

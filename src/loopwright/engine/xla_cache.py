@@ -53,8 +53,11 @@ def compiling(program: str) -> Iterator[None]:
 
 
 def has(program: str) -> bool:
-    """Return whether there are files of a program; whether one fits shows when it is compiled."""
-    process = _process()
+    """Return whether there are files of a program that this process has not traced yet.
+
+    Traced again it has another name. Whether a file fits shows when the program is compiled.
+    """
+    process = None if xla_programs.was_named(program) else _process()
     return process is not None and process.has(program)
 
 
