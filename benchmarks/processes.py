@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 
 
 def environment(cache_directory: Path | str) -> dict[str, str]:
@@ -29,7 +29,7 @@ def call(function: str, cache_directory: Path | str | None = None, **arguments: 
 def run(command: list[str], environment: Mapping[str, str]) -> Any:
     """Return the JSON in the last line of a command's output; raise RuntimeError if it fails."""
     done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=environment, check=False
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment, check=False
     )
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:

@@ -167,6 +167,20 @@ def test_of_several_starts_the_soonest_counts():
     assert startup.earliest([{"first step": 3.0}, {"first step": 2.0}]) == {"first step": 2.0}
 
 
+def test_full_speed_is_reached_where_the_last_rate_is_and_only_by_the_plan_of_the_first_start():
+    slow_then_fast = [(9.0, 1), (10.0, 11), (11.0, 21), (12.0, 51), (13.0, 81), (14.0, 111)]
+    at_once = [(9.5, 1), (10.5, 31), (11.5, 61), (12.5, 91)]
+    starts = {
+        "first start": {"stops": slow_then_fast, "plan": "fused"},
+        "second start": {"stops": at_once, "plan": "fused"},
+        "resumed after SIGKILL": {"stops": at_once, "plan": "graph"},
+    }
+    report = startup.render_starts({"mlp": starts})
+    assert "| mlp | first start | 9.00 | 2.00 | 30 fused |" in report
+    assert "| mlp | second start | 9.50 | 0.00 | 30 fused |" in report
+    assert "| mlp | resumed after SIGKILL | 9.50 | - | 30 graph |" in report
+
+
 def test_a_plan_is_shown_as_a_short_word():
     assert short_word(Plan("xla", "fused", "resident")) == "fused"
     assert short_word(Plan("xla", "graph", "stream")) == "xla stream"
@@ -245,9 +259,9 @@ def test_tuning_shows_the_default_against_the_best_plan():
         "best_plan": "fused",
         "long": {
             "steps": 100,
-            "fixed": {"seconds": 60},
+            "fixed": [{"seconds": 60}, {"seconds": 55}],
             "first": {"seconds": 66},
-            "second": {"seconds": 60.6},
+            "second": [{"seconds": 60.6}, {"seconds": 55.5}],
         },
         "short": {
             "steps": 10,
@@ -256,9 +270,11 @@ def test_tuning_shows_the_default_against_the_best_plan():
         },
     }
     report = tuning.render([found, {"workload": "cnn", "failure": "no"}], seconds=60, runs=2)
-    assert "| mlp | 100 | 60.0 fused | 66.0 (1.10x) | 60.6 (1.01x) |" in report
+    assert "| mlp | 100 | 60.0 fused | 66.0 (1.10x) | 55.0 | 55.5 (1.01x) |" in report
     assert "| mlp | 10 | 3.0 | 3.3 (1.10x) |" in report
-    assert "| cnn | - | - | - | - |" in report
+    assert "| cnn | - | - | - | - | - |" in report
+    found["short"] = {"steps": 10, "graph": [], "first": []}
+    assert "The same for the steps" not in tuning.render([found], seconds=60, runs=0)
 
 
 def test_recipes_are_shown_beside_the_loop_by_hand():

@@ -18,6 +18,7 @@ from loopwright.data.source import Epochs
 from loopwright.distribute import replicas
 from loopwright.engine import plan_selector
 from loopwright.engine.compiled_steps import CompiledSteps
+from loopwright.errors import StepError
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans import memory
 from loopwright.plans.plan_history import PlanChange
@@ -307,6 +308,26 @@ def test_a_step_that_xla_cannot_compile_trains_on_and_the_reason_is_noted():
     notes = trainer.plan_history.notes
     assert len(notes) == 2
     assert all("could not be compiled (InvalidArgumentError" in note for note in notes)
+
+
+def test_a_plan_that_is_prepared_before_the_first_step_refuses_values_that_python_computed():
+    class Drawing(lw.Task):
+        def __init__(self):
+            super().__init__()
+            self.weight = tf.Variable(1.0)
+            self.optimizer = keras.optimizers.SGD(0.001)
+
+        def train_step(self, batch):
+            with tf.GradientTape() as tape:
+                loss = self.weight * np.random.rand() * tf.reduce_mean(batch[0])
+            self.minimize(loss, [self.weight], self.optimizer, tape)
+            return {"loss": loss}
+
+    feed = lw.Arrays(*data(64)).training(Epochs())
+    steps = CompiledSteps(Drawing(), tf.distribute.get_strategy())
+    runner = steps.runner("train_step", feed, lw.Plan("xla", "fused", "resident"))
+    with pytest.raises(StepError, match="Python computed while the step was traced"):
+        runner.prepare(runner.open(feed))
 
 
 def test_preparing_a_plan_leaves_every_variable_as_it_was():

@@ -33,6 +33,7 @@ def test_a_program_that_was_put_is_taken(store: Store):
     store.put("another loop", NAME, b"other code")
     assert store.take("loop") == {NAME: b"code"}
     assert Store(store.root, KIND[::-1]).take("loop") == {}
+    assert [store.has(each) for each in ("loop", "another loop", "a third")] == [True, True, False]
 
 
 def test_directories_and_files_are_for_the_user_alone(store: Store):

@@ -5,6 +5,7 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,8 @@ class World:
     """How much longer each call takes than it should."""
     call_delay: float = 0.0
     knows_batches: bool = True
+    kept: tuple[Plan, ...] = ()
+    """Plans that an earlier process has compiled."""
     now: float = 0.0
     compiling: Compile | None = None
     prepared: list[Plan] = field(default_factory=list[Plan])
@@ -69,6 +72,9 @@ class World:
 
     def can_prepare(self) -> bool:
         return self.knows_batches or bool(self.ran)
+
+    def is_kept(self, plan: Plan) -> bool:
+        return plan in self.kept
 
     def prepare(self, plan: Plan) -> Compile:
         assert self.can_prepare()
@@ -563,6 +569,21 @@ def test_a_remembered_plan_that_fails_once_is_not_forgotten_for_good():
     entry = run.entry()
     assert entry is not None
     assert states(entry)[FUSED] == "not tried"
+
+
+@pytest.mark.parametrize("budget", [{"seconds": 6.0}, {"steps": 100}, {"for_seconds": 6.0}])
+def test_a_short_run_begins_by_the_remembered_plan_if_its_programs_were_kept(
+    budget: dict[str, Any],
+):
+    first = transformer()
+    first.fit(steps=100_000)
+    entry = first.entry()
+    compiled = again(entry)
+    compiled.fit(**budget)
+    assert compiled.ran[0][0] == GRAPH
+    loaded = again(entry, kept=(FUSED,), compile_seconds=1.5)
+    loaded.fit(**budget)
+    assert {plan for plan, *_ in loaded.ran} == {FUSED}
 
 
 def test_the_time_to_compile_is_remembered_as_it_was_seen_last():

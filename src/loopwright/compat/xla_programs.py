@@ -138,6 +138,11 @@ def named(program: str) -> Iterator[None]:
 _traces = Counter[str]()
 
 
+def was_named(program: str) -> bool:
+    """Return whether a program was traced in this process: the next trace gets other names."""
+    return program in _traces
+
+
 def is_failure_of_cache(error: Exception, directory: Path, *, has_files: bool) -> bool:
     """Return whether an error came from reading or writing a program in this directory.
 

@@ -138,6 +138,11 @@ class StepRunner:
 
         return compile_all
 
+    def is_kept(self, reader: AnyReader) -> bool:
+        """Return whether an earlier process has compiled all that `prepare` would."""
+        keys = [call[0] for call in self._calls_to_prepare(reader)]
+        return self._plan.step == "xla" and all(xla_cache.has(self._program(key)) for key in keys)
+
     # -- by the plan's loop and feed -----------------------------------------------------------
 
     def _run(self, reader: AnyReader, steps: int, watch: Stopwatch) -> _Called:
@@ -288,16 +293,8 @@ class StepRunner:
             # What is to be said about the step was said while it was built.
             warnings.simplefilter("ignore", StepWarning)
             compiled = self._function(key, function)
-            with (
-                constants.recorded() as traces,
-                self._trace_explained(key),
-                self._named(key),
-                keras_internals.without_keras_warnings(),
-            ):
-                self._graphs.append(compiled.get_concrete_function(*arguments).graph)
-            if self._step.replicas == 1:
-                for_xla = self._plan.step == "xla"
-                require_unchanging(self._step, self._built, traces, for_xla=for_xla)
+            with self._trace_explained(key):
+                self._concrete(key, compiled, arguments)
             try:
                 with self._compiling(key):
                     return compiled(*arguments)
@@ -306,6 +303,20 @@ class StepRunner:
                     raise  # a loop around an XLA step may have taken a batch
                 del self._functions[key]  # under another name it is compiled
         return self._call(key, function, arguments, watch)
+
+    def _concrete(self, key: Any, compiled: Any, arguments: tuple[Any, ...]) -> Any:
+        """Trace a function; raise if Python computes other values each time."""
+        with (
+            constants.recorded() as traces,
+            self._named(key),
+            keras_internals.without_keras_warnings(),
+        ):
+            concrete = compiled.get_concrete_function(*arguments)
+        self._graphs.append(concrete.graph)
+        if self._step.replicas == 1:
+            for_xla = self._plan.step == "xla"
+            require_unchanging(self._step, self._built, traces, for_xla=for_xla)
+        return concrete
 
     def _program(self, key: Any) -> str:
         """What is compiled for this key, in words that are the same in every process."""
@@ -390,9 +401,7 @@ class StepRunner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StepWarning)
             compiled = self._function(key, function)
-            with keras_internals.without_keras_warnings(), self._named(key):
-                concrete = compiled.get_concrete_function(*arguments, tf.constant(0))
-            self._graphs.append(concrete.graph)
+            concrete = self._concrete(key, compiled, (*arguments, tf.constant(0)))
         if self._plan.loop == "fused":
             # Without a step nothing changes, and the program is that of any number of steps.
             return lambda: compiled(*arguments, tf.constant(0))

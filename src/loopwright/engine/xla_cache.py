@@ -52,6 +52,15 @@ def compiling(program: str) -> Iterator[None]:
         yield
 
 
+def has(program: str) -> bool:
+    """Return whether there are files of a program that this process has not traced yet.
+
+    Traced again it has another name. Whether a file fits shows when the program is compiled.
+    """
+    process = None if xla_programs.was_named(program) else _process()
+    return process is not None and process.has(program)
+
+
 def directory() -> Path | None:
     """Return where programs are kept; None if the cache is disabled or there is no home."""
     with contextlib.suppress(RuntimeError):
@@ -103,6 +112,11 @@ class _Process:
     def is_busy(self) -> bool:
         """Whether a program is being compiled."""
         return bool(self._open)
+
+    def has(self, program: str) -> bool:
+        """Return whether the store has files of a program."""
+        store = self._store or Store(self._root, xla_programs.kind_of_programs())
+        return store.has(program)
 
     @contextlib.contextmanager
     def compiling(self, program: str) -> Iterator[None]:

@@ -63,6 +63,10 @@ class Store:
                 taken[_parsed(entry)["name"]] = content
         return taken
 
+    def has(self, program: str) -> bool:
+        """Return whether there are files of a program, as they were written or not."""
+        return bool(self._entries(program))
+
     def put(self, program: str, name: str, content: bytes) -> None:
         """Add a file of a program; do nothing where it cannot be written."""
         checksum = hashlib.sha256(content).hexdigest()

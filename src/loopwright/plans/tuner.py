@@ -10,7 +10,7 @@ not tried then is tried now, and everything once more if the speed is far from t
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol, final
+from typing import final
 
 from loopwright.errors import first_line
 from loopwright.loop.clock import Stopwatch
@@ -18,6 +18,7 @@ from loopwright.plans import worth
 from loopwright.plans.memory import TIE, Check, Entry, Tried, is_far, rate_in_words, reason_for
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Choice
+from loopwright.plans.preparation import Compiler, Preparation
 from loopwright.plans.trial import Speed, Trial
 from loopwright.plans.worth import Budget, Pace
 
@@ -26,34 +27,6 @@ _TURNS_TO_COMPARE = 5
 # Of eight workloads, none whose loop inside XLA won had a second candidate that was faster still.
 _SAVING_AFTER_A_WIN = 0.2
 _SAVING_OF_FIRST_PLAN = 0.1
-
-
-class Preparation(Protocol):
-    """A plan that is being compiled."""
-
-    def is_over(self) -> bool:
-        """Return whether it has been compiled or has failed."""
-        ...
-
-    def wait(self, seconds: float) -> None:
-        """Wait until it is over, and at most that long."""
-        ...
-
-    def failure(self) -> str | None:
-        """Return why it failed; None if it did not."""
-        ...
-
-
-class Compiler(Protocol):
-    """Compiles plans while training continues."""
-
-    def can_prepare(self) -> bool:
-        """Return whether enough is known of the batches to compile a plan."""
-        ...
-
-    def prepare(self, plan: Plan) -> Preparation:
-        """Trace a plan at once, and compile it in the background."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -271,8 +244,15 @@ class Tuner:
         if not leg.compiler.can_prepare():
             return False
         compiled = 0.0 if self._first_call_seconds else first.compile_seconds
-        paces = Pace(first.rate, compiled), Pace(known.rate, known.compile_seconds)
+        paces = Pace(first.rate, compiled), Pace(known.rate, self._seconds_to_compile(known, leg))
         return worth.pays_at_once(*paces, leg.budget)
+
+    def _seconds_to_compile(self, known: Tried, leg: _Leg) -> float:
+        """Return how long it took, or takes at most if the compiled programs were kept."""
+        first = self._tried.get(self._first_plan)
+        if first is None or not first.compile_seconds or not leg.compiler.is_kept(known.plan):
+            return known.compile_seconds
+        return min(known.compile_seconds, worth.LOADING * first.compile_seconds)
 
     def _is_known(self, plan: Plan) -> bool:
         return plan in self._tried and self._tried[plan].state != "not tried"
@@ -303,7 +283,7 @@ class Tuner:
         seconds = self._compile_seconds.values()
         cost = self._first_call_seconds + 0.5  # roughly, measured with five models
         if known is not None and known.compile_seconds:
-            cost = worth.trial_seconds(known.compile_seconds)
+            cost = worth.trial_seconds(self._seconds_to_compile(known, leg))
         elif seconds:
             cost = worth.trial_seconds(max(seconds))
         if self._is_known(candidate.plan) and self._check == "if the run is long":

@@ -10,6 +10,8 @@ _COST_OF_COMPILE = BESIDE_TRAINING * (1 - _TRAINING_BESIDE)
 _SECONDS_OF_TRIAL = 0.5
 _SURELY = 2.0
 """A plan is tried if it can be expected to save so many times its cost."""
+LOADING = 1.5
+"""A compiled plan that was kept is traced and loaded: so many times the first plan's first call."""
 CHECK_SHARE = 0.01
 """The part of a run's time that checking a remembered choice may take."""
 
@@ -59,8 +61,8 @@ def pays_at_once(start: Pace, known: Pace, budget: Budget) -> bool:
         fitting = math.ceil(max(0.0, budget.seconds - known.compile_seconds) * known.rate)
         steps = fitting if steps is None else min(steps, fitting)
     if steps is None:
-        # Without a known end, training must not begin later than it would by the first plan.
-        return known.compile_seconds <= start.compile_seconds
+        # Without a known end, training must not begin much later than it would by the first plan.
+        return known.compile_seconds <= LOADING * start.compile_seconds
     compiling = BESIDE_TRAINING * known.compile_seconds
     slow_rate = _TRAINING_BESIDE * start.rate
     done_beside = min(steps, slow_rate * compiling)

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from loopwright.compat.error_messages import shape_text
+from loopwright.compat.tensorflow_internals import autograph
 from loopwright.errors import StepError, message
 from loopwright.task.dataflow import ELEMENTWISE, flow
 from loopwright.task.gradients import Transform
@@ -99,6 +100,8 @@ class Supervised(Task):
         loss = self._objective.compute_loss(y=y, y_pred=predictions, sample_weight=sample_weight)
         return {"loss": loss} | ({"regularization_loss": tf.add_n(own)} if own else {})
 
+    # AutoGraph has nothing to convert here, and would take half a second to find out.
+    @tf.autograph.experimental.do_not_convert
     def _check_labels(self, y: Any, predictions: Any) -> None:
         if y is None:
             return
@@ -217,7 +220,7 @@ def _meet_in(loss: Any, y: tf.TensorShape, p: tf.TensorShape) -> bool:
     function = loss.call if isinstance(loss, keras.losses.Loss) else loss
     specs = [tf.TensorSpec(shape, keras.config.floatx()) for shape in (y, p)]
     with contextlib.suppress(Exception):  # any other mistake shows when the loss is called
-        graph = tf.function(function).get_concrete_function(*specs).graph
+        graph = tf.function(autograph(function)).get_concrete_function(*specs).graph
         labels = flow(graph, graph.inputs[:1], through=("Cast", "Identity"))
         predictions = flow(graph, graph.inputs[1:2])
         for op in graph.get_operations():
