@@ -136,16 +136,8 @@ class SettingsSwitch:
                 f"with {now.in_words}"
             )
         launched = launch.own()
-        choice = SettingsChoice(
-            self._selector.identity_by(now),
-            now,
-            other,
-            tuple(trial.duel.own),
-            tuple(trial.duel.challenger),
-            is_other_faster=outcome == "won",
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
-            title=class_name(self._leg.parts.task),
-        )
+        identity, title = self._selector.identity_by(now), class_name(self._leg.parts.task)
+        choice = settings_memory.decided(identity, now, other, trial.duel, title)
         settings_memory.remember(choice, "-" if launched is None else launched.key)
         if choice.is_other_faster:
             return _to(choice)
