@@ -86,7 +86,10 @@ THOROUGH: dict[str, dict[str, str]] = {
         "": "engine/test_plan_selector.py::test_a_small_network; plans/test_plan_history.py"
     },
     "resume/test_process_settings.py": {
-        "damaged|sigterm|a_variable|a_remembered|a_long_run": "a run that is killed",
+        "a_run_whose|sigterm|a_variable|a_remembered|a_long_run": "a run that is killed",
+    },
+    "resume/test_settings_order.py": {
+        "a_kill|sigterm|a_run_that_changed": "test_a_change_is_saved_then_recorded_then_made",
     },
     "resume/test_plans.py": {"": "test_resume.py::test_the_plans_of_a_run"},
     "resume/test_best.py": {
@@ -218,6 +221,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "data/test_arrays.py": {"class_weights_give": "engine/test_parity.py"},
     "distribute/test_exact.py": {"(?!a_worker_that_is_gone.*killed)": "one of two is killed"},
     "distribute/test_launch.py": {"workers_that_are_killed": "test_exact.py, test_supervisor.py"},
+    "distribute/test_worker_settings.py": {"workers_are_told": "workers start with the remembered"},
     "distribute/test_numbers.py": {"": "test_exact.py, test_strategies.py"},
     "distribute/test_replicas.py": {
         "one_two|a_break_of|without_a_break": "test_strategies.py",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from loopwright.errors import ConfigurationError
 from loopwright.plans import plan_history, settings
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
@@ -104,3 +105,26 @@ def test_a_history_with_unknown_settings_is_refused():
     content["settings"][1]["onednn"] = "perhaps"
     with pytest.raises(ValueError, match="the process setting onednn is 'perhaps'"):
         plan_history.parsed(content)
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ([{"step": 0, "onednn": True, "malloc": "arena"}], "unknown process setting 'malloc'"),
+        ([{"step": 0, "onednn": "perhaps"}], "the process setting onednn is 'perhaps'"),
+        ([{"onednn": True}], "KeyError: 'step'"),
+        ([7], "TypeError"),
+        (7, "TypeError"),
+    ],
+)
+def test_a_plan_file_with_unknown_settings_is_refused_in_four_parts(
+    tmp_path: Path, written: object, why: str
+):
+    content = history().content() | {"settings": written}
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigurationError) as caught:
+        plan_history.load(tmp_path / "plan.json")
+    text = str(caught.value)
+    assert "The plan history cannot be read." in text
+    assert why in text
+    assert all(part in text for part in ("expected:", "received:", "do:"))

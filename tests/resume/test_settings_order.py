@@ -1,8 +1,8 @@
 """A change of process settings: checkpoint, then record, then exec; a signal meanwhile waits."""
 
-import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.resume.noted_job import (
@@ -19,6 +19,7 @@ from tests.resume.noted_job import (
 from loopwright.compat import process
 from loopwright.plans.plan_history import load
 
+CHANGED = [(0, False), (1, True)]
 pytestmark = pytest.mark.skipif(
     not process.onednn_may_help(), reason="oneDNN is on here, or is not for this processor"
 )
@@ -43,55 +44,63 @@ def saved_steps(project: Path, run: str) -> list[int]:
     return sorted(int(path.name[5:]) for path in (project / run).glob("checkpoints/step-????????"))
 
 
-def require_bits_as_recorded(project: Path, run: str) -> None:
-    """Train again by the record of a run, and compare the ends."""
-    shutil.copy(project / run / "plan.json", project / f"{run}.json")
-    ended(project, f"{run}-again", f"plan={run}.json")
-    assert settings(project, f"{run}-again") == settings(project, run)
-    assert bits(project, f"{run}-again") == bits(project, run)
+@pytest.fixture(scope="module")
+def changed(project: Path) -> dict[str, Any]:
+    """The bits of a run that nothing disturbs; it changes its settings after its first step."""
+    ended(project, "whole")
+    assert settings(project, "whole") == CHANGED
+    return bits(project, "whole")
 
 
-def test_a_change_is_saved_then_recorded_then_made(project: Path):
-    said = ended(project, "whole")
+def test_a_change_is_saved_then_recorded_then_made(project: Path, changed: dict[str, Any]):
+    said = text_of(project, "whole")
     assert said.count("restarting with oneDNN on: 72 steps/s with oneDNN on, 49 steps/s") == 1
     found = notes(project)
     happened = what(found, "start", "checkpoint", "record", "exec")
     assert happened[:5] == ["start off", "checkpoint step-00000001", "record", "exec", "start on"]
     assert "exec" not in happened[5:]
     assert len({pid for pid, *_ in found}) == 1
-    assert settings(project, "whole") == [(0, False), (1, True)]
-    assert bits(project, "whole")["step"] == STEPS
+    assert changed["saved step"] == STEPS
 
 
-def test_a_run_that_changed_its_settings_is_repeated_bit_by_bit(project: Path):
-    ended(project, "repeated")
-    require_bits_as_recorded(project, "repeated")
+def test_a_run_that_changed_its_settings_is_repeated_bit_by_bit(
+    project: Path, changed: dict[str, Any]
+):
+    ended(project, "repeated", "plan=whole/plan.json")
+    assert settings(project, "repeated") == CHANGED
+    assert bits(project, "repeated") == changed
 
 
 @pytest.mark.parametrize("moment", ["record", "exec", "import"])
-def test_a_kill_at_any_moment_of_a_change_resumes_as_recorded(project: Path, moment: str):
+def test_a_kill_at_any_moment_of_a_change_resumes_as_recorded(
+    project: Path, changed: dict[str, Any], moment: str
+):
     run = f"killed-at-{moment}"
     ended(project, run, code=-signal.SIGKILL, DISTURBED=f"{moment} 9")
     notes(project)
     # The checkpoint is first: without it, the record would speak of steps that were not saved.
     assert saved_steps(project, run) == [1]
-    changed = [(0, False), (1, True)]
-    assert settings(project, run) == (changed[:1] if moment == "record" else changed)
+    is_recorded = moment != "record"
+    assert settings(project, run) == (CHANGED if is_recorded else CHANGED[:1])
     ended(project, run)
-    first = what(notes(project), "start")[0]
-    assert first == ("start off" if moment == "record" else "start on")
+    assert what(notes(project), "start")[0] == ("start on" if is_recorded else "start off")
     assert "resuming from step 1" in text_of(project, run)
-    assert [is_on for _, is_on in settings(project, run)] == [False, True]
-    require_bits_as_recorded(project, run)
+    if is_recorded:
+        assert settings(project, run) == CHANGED
+        assert bits(project, run) == changed
+    else:  # it has changed its settings a little later
+        ended(project, f"{run}-again", f"plan={run}/plan.json")
+        assert bits(project, run) == bits(project, f"{run}-again")
 
 
 @pytest.mark.parametrize("moment", ["record", "exec", "import"])
-def test_sigterm_at_any_moment_of_a_change_saves_the_run_and_ends_it(project: Path, moment: str):
+def test_sigterm_at_any_moment_of_a_change_saves_the_run_and_ends_it(
+    project: Path, changed: dict[str, Any], moment: str
+):
     run = f"preempted-at-{moment}"
     said = ended(project, run, code=143, DISTURBED=f"{moment} {int(signal.SIGTERM)}")
-    notes(project)
     assert f"To resume: loopwright resume {run}" in said
     assert saved_steps(project, run)[-1] < STEPS
     ended(project, run)
-    assert bits(project, run)["step"] == STEPS
-    require_bits_as_recorded(project, run)
+    assert settings(project, run) == CHANGED
+    assert bits(project, run) == changed
