@@ -87,6 +87,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "resume/test_process_settings.py": {
         "a_run_whose|sigterm|a_variable|a_remembered|a_long_run": "a run that is killed",
+        "a_trial_that": "fit/test_settings_trial.py::test_a_child_that_fails",
     },
     "resume/test_settings_order.py": {
         "a_kill|sigterm|a_run_that_changed": "test_a_change_is_saved_then_recorded_then_made",
