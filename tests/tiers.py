@@ -19,14 +19,14 @@ import pytest
 START = "imports and collection"
 
 BUDGET_SECONDS = {
-    "tests/resume": 172,
+    "tests/resume": 200,
     "tests/engine": 98,
     "tests/checkpoints": 58,
     "tests/data": 58,
     "docs": 48,
     "tests/guards": 48,
     "tests/sinks": 43,
-    "tests/distribute": 39,
+    "tests/distribute": 72,
     "tests": 40,
     "tests/cli": 41,
     "tests/task": 33,
@@ -40,13 +40,13 @@ BUDGET_SECONDS = {
     "tests/loop": 4,
     "tests/docs": 4,
     "src/loopwright": 3,
-    "tests/fit": 2,
+    "tests/fit": 16,
     "tests/config": 1,
-    "tests/plans": 2,
+    "tests/plans": 8,
 }
 """CPU seconds that the tests of a folder may take in `make test`, child processes included.
 
-They add up to about thirteen minutes, which are seven on two cores. A test that is new has to
+They add up to about fifteen minutes, which are eight on two cores. A test that is new has to
 fit in, or has to be one of those that `make test` leaves out.
 """
 

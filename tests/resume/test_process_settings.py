@@ -21,6 +21,7 @@ import loopwright as lw
 from loopwright.checkpoints.manifest import read_manifest, signed
 from loopwright.checkpoints.store import Store
 from loopwright.compat import process
+from loopwright.errors import CheckpointError
 from loopwright.plans import settings_memory
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory, load
@@ -175,7 +176,7 @@ def test_a_remembered_choice_is_set_before_tensorflow_is_imported(project: Path)
     assert not list((project / "remembered/settings/commands").iterdir())
 
 
-def test_a_checkpoint_with_unknown_settings_is_refused_with_the_word(tmp_path: Path):
+def test_a_checkpoint_with_unknown_settings_is_refused(tmp_path: Path):
     x = np.ones((8, 2), "float32")
 
     def trainer() -> lw.Trainer:
@@ -187,12 +188,11 @@ def test_a_checkpoint_with_unknown_settings_is_refused_with_the_word(tmp_path: P
     content = json.loads(manifest.read_text().replace('"onednn"', '"malloc": "arena", "onednn"'))
     del content["sha256"]
     manifest.write_bytes(signed(content))
-    with pytest.raises(lw.ConfigurationError) as caught:
+    with pytest.raises(
+        CheckpointError, match="manifest.json: values of the wrong type: plans"
+    ) as e:
         trainer().fit(x, x[:, :1], epochs=2, verbose=0)
-    text = str(caught.value)
-    assert "The plans recorded in the checkpoint cannot be read." in text
-    assert "unknown process setting 'malloc'; known are onednn, xla_flags" in text
-    assert all(part in text for part in ("expected:", "received:", "do:"))
+    assert all(part in str(e.value) for part in ("expected:", "received:", "do:"))
 
 
 def _key(project: Path) -> str:

@@ -26,7 +26,7 @@ from loopwright.checkpoints.retention import (
 from loopwright.checkpoints.snapshot import Snapshot, parsed
 from loopwright.checkpoints.store import Backend, Store
 from loopwright.data import stream_readers
-from loopwright.errors import ConfigurationError, first_line, message
+from loopwright.errors import ConfigurationError, message
 from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.step_warnings import warn_at_call
@@ -267,18 +267,7 @@ class Run:
 
     def plans(self, snapshot: Snapshot) -> PlanHistory:
         """Return the plans of the run from `plan.json`, or those of the snapshot."""
-        try:
-            saved = plan_history.parsed(snapshot.plans)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ConfigurationError(
-                message(
-                    "The plans recorded in the checkpoint cannot be read.",
-                    expected="plans and process settings that this version of Loopwright knows",
-                    received=f"{self.directory}, step {snapshot.step}: {first_line(error)}",
-                    do="resume with the version that wrote the run, or start over (fresh=True)",
-                )
-            ) from None
-        recorded = self.recorded_plans()
+        saved, recorded = plan_history.parsed(snapshot.plans), self.recorded_plans()
         if recorded is not None and recorded.until(snapshot.step).changes == saved.changes:
             return recorded
         return saved
