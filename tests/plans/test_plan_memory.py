@@ -70,6 +70,10 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there(cache: Path, content: st
     (cache / "abc.json").write_text(content, errors="surrogatepass")
     assert memory.read("abc") is None
     assert memory.entries() == {"abc": None}
+    found = memory.recall(PlanHistory(), "abc", GRAPH, is_continued=False)
+    assert found.choice is None
+    assert found.note.startswith("ignoring the remembered plan, which cannot be read: ")
+    assert "\n" not in found.note
     memory.write("abc", ENTRY)
     assert memory.read("abc") == ENTRY
 

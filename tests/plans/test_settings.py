@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from loopwright.errors import ConfigurationError
 from loopwright.plans import plan_history, settings
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
@@ -19,10 +20,21 @@ def test_settings_survive_json():
 
 
 @pytest.mark.parametrize(
-    "content", [{}, {"onednn": "yes"}, {"onednn": True, "malloc": "arena"}, {"onednn": 1}]
+    ("content", "why"),
+    [
+        ({}, "onednn is None, not true or false"),
+        ({"onednn": 1}, "onednn is 1, not true or false"),
+        ({"onednn": True, "malloc": "arena"}, "unknown process setting 'malloc'; known are onednn"),
+        ({"onednn": True, "xla_flags": "--a"}, "xla_flags is '--a', not a list of flags"),
+        ({"onednn": True, "xla_flags": [7]}, "not a list of flags"),
+        ({"onednn": True, "intra_op_threads": "2"}, "is '2', not a number of threads"),
+        ({"onednn": True, "inter_op_threads": -1}, "not a number of threads"),
+        ({"onednn": True, "inter_op_threads": True}, "not a number of threads"),
+        ({"onednn": True, "inter_op_threads": float("inf")}, "not a number of threads"),
+    ],
 )
-def test_unknown_settings_are_refused(content: dict[str, object]):
-    with pytest.raises(ValueError, match="unknown process settings"):
+def test_unknown_settings_are_refused_with_a_reason(content: dict[str, object], why: str):
+    with pytest.raises(ValueError, match=why):
         parsed(content)
 
 
@@ -91,5 +103,28 @@ def test_a_history_of_an_earlier_version_has_no_settings():
 def test_a_history_with_unknown_settings_is_refused():
     content = history().content()
     content["settings"][1]["onednn"] = "perhaps"
-    with pytest.raises(ValueError, match="unknown process settings"):
+    with pytest.raises(ValueError, match="the process setting onednn is 'perhaps'"):
         plan_history.parsed(content)
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ([{"step": 0, "onednn": True, "malloc": "arena"}], "unknown process setting 'malloc'"),
+        ([{"step": 0, "onednn": "perhaps"}], "the process setting onednn is 'perhaps'"),
+        ([{"onednn": True}], "KeyError: 'step'"),
+        ([7], "TypeError"),
+        (7, "TypeError"),
+    ],
+)
+def test_a_plan_file_with_unknown_settings_is_refused_in_four_parts(
+    tmp_path: Path, written: object, why: str
+):
+    content = history().content() | {"settings": written}
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigurationError) as caught:
+        plan_history.load(tmp_path / "plan.json")
+    text = str(caught.value)
+    assert "The plan history cannot be read." in text
+    assert why in text
+    assert all(part in text for part in ("expected:", "received:", "do:"))

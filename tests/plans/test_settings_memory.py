@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loopwright.plans import settings_memory
+from loopwright.plans import processor, settings_memory
 from loopwright.plans.settings import Settings
 from loopwright.plans.settings_memory import SettingsChoice
 
@@ -78,12 +78,35 @@ def damaged(**values: object) -> str:
     [
         *("", "{}", "[]", "null", "\0", damaged(format=2), damaged(rates_other=[])),
         *(damaged(rates_default=[0.0]), damaged(other={"onednn": "?"}), damaged(rates_other=7)),
+        *(damaged(other=[]), damaged(default=None), damaged(rates_other=[10**400])),
+        *(damaged(rates_other=[float("nan")]), damaged(rates_other=[float("inf")])),
+        *("[" * 100_000, damaged(format="1"), damaged(default={"onednn": True, "new": 1})),
     ],
 )
-def test_garbage_is_ignored(cache: Path, text: str):
+def test_garbage_and_other_versions_are_ignored_with_a_reason(cache: Path, text: str):
     settings_memory.remember(CHOICE, "train-1")
+    assert settings_memory.ignored_for_command("train-1") == ""
     (cache / "commands" / "train-1.json").write_text(text)
     assert settings_memory.for_command("train-1") is None
+    said = settings_memory.ignored_for_command("train-1")
+    assert said.startswith("ignoring the remembered process settings, which cannot be read: ")
+    assert "\n" not in said
+
+
+def test_a_command_that_was_never_measured_is_no_reason_for_a_word():
+    assert settings_memory.ignored_for_command("train-1") == ""
+
+
+def test_what_another_machine_with_the_same_home_has_measured_is_not_found(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    settings_memory.remember(CHOICE, settings_memory.command_key("run", "train.py"))
+    assert settings_memory.for_command(settings_memory.command_key("run", "train.py")) == CHOICE
+    monkeypatch.setattr(processor, "name", lambda: "another processor")
+    assert settings_memory.for_command(settings_memory.command_key("run", "train.py")) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(processor, "cores", lambda: 512)
+    assert settings_memory.for_command(settings_memory.command_key("run", "train.py")) is None
 
 
 def test_a_cache_that_is_disabled_or_cannot_be_written_remembers_nothing(

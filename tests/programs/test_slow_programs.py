@@ -41,18 +41,37 @@ def finished(trainer: lw.Trainer, program: Slow) -> lw.Finished:
     return last
 
 
+def is_usual(is_right: Callable[[], bool]) -> bool:
+    """Return whether a run of a second is right; if it is not, whether the next two both are.
+
+    A pause of the machine in one run says nothing of the program; a verdict that is wrong for
+    another reason is wrong again.
+    """
+    return is_right() or (is_right() and is_right())
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_verdict_says_why_a_program_is_slow(name: str, trainers: Any):
-    build = PROGRAMS[name]
-    quick = build(False)
-    end = finished(trainers(quick.trainer), quick)
-    assert not build(True).is_said_by(end.advice, build), end.advice
+    build, said = PROGRAMS[name], list[Any]()
 
+    def is_said(*, slow: bool) -> bool:
+        program = build(slow)  # again: a generator is read once
+        end = finished(trainers(program.trainer), program)
+        said.append((slow, end.advice, end.spent))
+        return build(True).is_said_by(end.advice, build)
+
+    assert is_usual(lambda: not is_said(slow=False)), said
     slow = build(True)
     if slow.warms:
         finished(trainers(slow.trainer), slow)
-    end = finished(trainers(slow.trainer), slow)
-    assert slow.is_said_by(end.advice, build), (end.advice, end.spent)
+    assert is_usual(lambda: is_said(slow=True)), said
+
+
+@pytest.mark.parametrize(
+    ("runs", "usual"), [("1", True), ("011", True), ("010", False), ("00", False)]
+)
+def test_one_wrong_run_is_a_pause_and_two_are_not(runs: str, usual: bool):
+    assert is_usual(iter([run == "1" for run in runs]).__next__) is usual
 
 
 def test_nothing_is_said_of_a_program_whose_step_takes_the_time(trainers: Any):

@@ -11,12 +11,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
+from tests.resume import noted_job
 from tests.resume.faults import ALL
 
-from loopwright.checkpoints.manifest import read_manifest
+import loopwright as lw
+from loopwright.checkpoints.manifest import read_manifest, signed
 from loopwright.checkpoints.store import Store
 from loopwright.compat import process
+from loopwright.errors import CheckpointError
 from loopwright.plans import settings_memory
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory, load
@@ -171,6 +176,23 @@ def test_a_remembered_choice_is_set_before_tensorflow_is_imported(project: Path)
     assert not list((project / "remembered/settings/commands").iterdir())
 
 
+def test_a_checkpoint_with_unknown_settings_is_refused(tmp_path: Path):
+    x = np.ones((8, 2), "float32")
+
+    def trainer() -> lw.Trainer:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        return lw.Trainer(lw.Supervised(model, "mse", "sgd"), plan="graph", run_dir=tmp_path)
+
+    trainer().fit(x, x[:, :1], epochs=1, verbose=0)
+    (manifest,) = tmp_path.glob("checkpoints/*/manifest.json")
+    content = json.loads(manifest.read_text().replace('"onednn"', '"malloc": "arena", "onednn"'))
+    del content["sha256"]
+    manifest.write_bytes(signed(content))
+    with pytest.raises(CheckpointError, match="values of the wrong type: plans") as e:
+        trainer().fit(x, x[:, :1], epochs=2, verbose=0)
+    assert all(part in str(e.value) for part in ("expected:", "received:", "do:"))
+
+
 def _key(project: Path) -> str:
     code = (
         "from loopwright.cli import process_settings as p; from loopwright.config import file;"
@@ -201,3 +223,25 @@ def test_a_long_run_measures_onednn_in_another_process_and_remembers_it(project:
     assert word in text
     recorded = [c.settings.onednn for c in load(project / "measures/plan.json").settings]
     assert recorded == ([False, True] if found["is_other_faster"] else [False])
+
+
+@pytest.mark.skipif(process.onednn_is_on(), reason="TensorFlow has oneDNN on here by itself")
+def test_a_trial_that_runs_out_of_memory_leaves_the_run_as_it_was(tmp_path: Path):
+    made = noted_job.make_project(tmp_path / "project")
+    child = noted_job.start(made, "short", "data.stops=false", SPARE_BYTES="100000000")
+    while child.poll() is None and "could not be measured" not in noted_job.text_of(made, "short"):
+        time.sleep(0.05)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(timeout=300) == 143, noted_job.text_of(made, "short")[-3000:]
+    said = noted_job.text_of(made, "short")
+    assert said.count("measuring oneDNN on in another process") == 1
+    assert said.count("oneDNN on could not be measured (") == 1
+    assert "): the run continues with oneDNN off" in said
+    happened = noted_job.what(noted_job.notes(made), "start", "trial", "exec")
+    assert happened == ["start off", "trial on"]
+
+    trained = noted_job.bits(made, "short")
+    until = f"fit.until={trained['saved step']} steps"
+    words = ["data.stops=false", "fit.epochs=null", until, "--settings", "default"]
+    noted_job.ended(made, "alone", *words)
+    assert noted_job.bits(made, "alone") == trained

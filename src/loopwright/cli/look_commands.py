@@ -230,8 +230,9 @@ def doctor() -> None:
 
     if onednn_may_help():
         typer.echo(
-            "TensorFlow leaves oneDNN off on this processor. Convolutions may run faster with it: "
-            "loopwright train measures it in long runs, loopwright run --probe SCRIPT at once."
+            "TensorFlow leaves oneDNN off on this processor; convolutions may be faster with it.\n"
+            "  loopwright train RECIPE          measures it during long runs\n"
+            "  loopwright run --probe SCRIPT    measures it before the script starts"
         )
     typer.echo(f"{'XLA programs':18} {xla_cache.described()}")
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":

@@ -64,10 +64,18 @@ def prepare(config: "schema.Config", word: str, *, fresh: bool) -> None:
     directory = Path(config.directory)
     step = 0 if fresh else last_step(directory)
     found = asked_for(config.plan, step) or (recorded(directory, step) if step else None)
-    if found is None:
-        choice = settings_memory.for_command(key)
-        found = choice.chosen if choice is not None and choice.is_other_faster else None
-    launch.apply(os.environ, launch.marked(os.environ, found, key=key))
+    launch.apply(os.environ, launch.marked(os.environ, found or remembered(key), key=key))
+
+
+def remembered(key: str) -> Settings | None:
+    """Return the settings that were measured to be faster for a command; None: TensorFlow's own.
+
+    A file of another version, or a damaged one, is ignored with a line that says so.
+    """
+    known = settings_memory.for_command(key)
+    if known is None and (why := settings_memory.ignored_for_command(key)):
+        typer.echo(f"loopwright: {why}", err=True)
+    return known.chosen if known is not None and known.is_other_faster else None
 
 
 def last_step(directory: Path) -> int:

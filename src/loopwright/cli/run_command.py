@@ -9,18 +9,17 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from loopwright.cli import process_settings
 from loopwright.cli.process_settings import SettingsOption, require_word
 from loopwright.errors import ConfigurationError, message
 from loopwright.fit.settings_trial import Child
 from loopwright.plans import launch, settings, settings_memory
 from loopwright.plans.duel import ROUND_SECONDS, Duel
-from loopwright.plans.settings_memory import SettingsChoice
 
 _MOST_START_SECONDS = 600.0
 _MOST_ROUND_SECONDS = 120.0
@@ -55,9 +54,7 @@ def run(
     key = settings_memory.command_key("run", os.getcwd(), program)
     if probe:
         _probe(command, given, key)
-    known = settings_memory.for_command(key)
-    chosen = known.chosen if known is not None and known.is_other_faster else None
-    _replace(command, launch.marked(given, chosen, key=key))
+    _replace(command, launch.marked(given, process_settings.remembered(key), key=key))
 
 
 def _checked(program: Sequence[str]) -> Sequence[str]:
@@ -101,7 +98,8 @@ def _probe(command: list[str], given: Mapping[str, str], key: str) -> None:
         if not base["may_help"]:
             _say("nothing to measure: oneDNN is on, or the step has no convolutions for it")
             return
-        other = replace(settings.parsed(base["settings"]), onednn=True)
+        now = settings.parsed(base["settings"])
+        other = replace(now, onednn=True)
         children.append(Child(command, {**given, **other.variables()}))
         _answer(children[1], _MOST_START_SECONDS)
         duel = Duel()
@@ -110,16 +108,7 @@ def _probe(command: list[str], given: Mapping[str, str], key: str) -> None:
                 child.ask(ROUND_SECONDS)
                 found = _answer(child, _MOST_ROUND_SECONDS)
                 rates.append(found["steps"] / found["seconds"])
-        choice = SettingsChoice(
-            base["identity"],
-            settings.parsed(base["settings"]),
-            other,
-            tuple(duel.own),
-            tuple(duel.challenger),
-            is_other_faster=duel.outcome == "won",
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
-            title=base["title"],
-        )
+        choice = settings_memory.decided(base["identity"], now, other, duel, base["title"])
         settings_memory.remember(choice, key)
         _say(f"{choice.why}: starting with {choice.chosen.in_words}")
     except (ChildProcessError, OSError, ValueError, KeyError, TypeError) as error:

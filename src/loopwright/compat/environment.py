@@ -1,6 +1,5 @@
 """What a run's bits depend on besides its code: versions, threads, settings, machine."""
 
-import os
 import platform
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from loopwright.compat import process
-from loopwright.plans import settings
+from loopwright.plans import processor, settings
 
 _NO_PROGRAMS = (
     *("--no-optional-locks", "-c", "core.fsmonitor=false"),
@@ -46,10 +45,8 @@ def _machine() -> dict[str, Any]:
     return {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
-        "processor": processor(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "processor": processor.name(),
+        "cores": processor.cores(),
         "devices": [device.device_type for device in tf.config.list_physical_devices()],
         "intra-op threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "inter-op threads": tf.config.threading.get_inter_op_parallelism_threads(),
@@ -136,13 +133,3 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         for name in names
         if before.get(name) != now.get(name)
     ]
-
-
-def processor() -> str:
-    """Return the name of the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())

@@ -21,8 +21,8 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright.compat import registry
-from loopwright.compat.environment import processor
 from loopwright.compat.patches import replaced
+from loopwright.plans import processor
 
 ops = registry.module("tensorflow.python.framework.ops")
 
@@ -90,10 +90,9 @@ def kind_of_programs() -> str:
 
     To be read when XLA compiles for the first time, as XLA itself reads its flags.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     known = [
         *(tf.version.VERSION, tf.version.GIT_VERSION, tf.version.COMPILER_VERSION),
-        *(processor(), _instructions(), cores),
+        *(processor.name(), _instructions(), processor.cores()),
         tf.config.threading.get_intra_op_parallelism_threads(),
         *(_meaning(os.environ.get(name, "")) for name in ("XLA_FLAGS", "TF_XLA_FLAGS")),
         os.environ.get("TF_ENABLE_ONEDNN_OPTS"),

@@ -135,6 +135,7 @@ class PlanSelector:
         self._batches = _Batches(None, None, Terms("none"))
         self._recorded: PlanHistory | None = None
         """What the run has recorded, also of steps that are run again."""
+        self._notes = list[str]()
         self.settings = process.current()
         """What this process runs by."""
         self.history = PlanHistory()
@@ -207,6 +208,7 @@ class PlanSelector:
         found = memory.recall(self.history, self._identity, start, is_continued=self._is_continued)
         self._is_unwritten |= found.history is not self.history
         self.history, choice, entry = found.history, found.choice, found.entry
+        self._notes += [found.note] if found.note else []
         if choice is not None and objection(choice.plan, terms) is not None:
             return None
         if choice is None and entry is None:
@@ -222,6 +224,11 @@ class PlanSelector:
     def _plan_before(self) -> Plan | None:
         """The plan that the run had switched to, also after the checkpoint it resumes from."""
         return (self._done_before or self.history).in_force
+
+    def take_notes(self) -> list[str]:
+        """Return what people should know of the memory since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
 
     def follow(self, plans: PlanHistory) -> None:
         """Follow these plans from now on."""

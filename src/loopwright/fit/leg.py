@@ -213,7 +213,7 @@ class Leg:
 
     def _notes(self, step: int) -> list[Noted]:
         hint = settings_hint.measured(self.parts.selector, is_alone=self.parts.team.is_alone)
-        texts = [*self.notes, *([] if hint is None else [hint])]
+        texts = [*self.notes, *self.parts.selector.take_notes(), *([] if hint is None else [hint])]
         return [*self.bridge.notes(step), *(Noted(step, text) for text in texts)]
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:

@@ -35,8 +35,12 @@ def _may_help(selector: PlanSelector) -> bool:
 
 
 def _get_it(option: str) -> str:
+    if launch.is_command_line():
+        return f"set {ONEDNN}=1 in the shell"
     by_hand = f"set {ONEDNN}=1 before TensorFlow is imported"
     if "ipykernel" in sys.modules:
         return f"{by_hand}, in the first cell of the notebook"
+    if launch.is_interactive():
+        return by_hand
     script = sys.argv[0] if sys.argv and sys.argv[0].endswith(".py") else "SCRIPT"
     return f"start it with `loopwright run {option}{script}`, or {by_hand}"

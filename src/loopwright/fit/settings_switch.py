@@ -6,7 +6,6 @@ record is written by the old settings, after it by the new ones.
 """
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -19,7 +18,8 @@ from loopwright.compat import process
 from loopwright.events import Trained
 from loopwright.fit.leg import Leg
 from loopwright.fit.settings_trial import Child, SettingsTrial
-from loopwright.loop.signals import HANDLED, Signals
+from loopwright.loop import signals as signals_of
+from loopwright.loop.signals import Signals
 from loopwright.plans import launch, settings_memory
 from loopwright.plans.duel import is_worth
 from loopwright.plans.settings import Settings
@@ -136,16 +136,8 @@ class SettingsSwitch:
                 f"with {now.in_words}"
             )
         launched = launch.own()
-        choice = SettingsChoice(
-            self._selector.identity_by(now),
-            now,
-            other,
-            tuple(trial.duel.own),
-            tuple(trial.duel.challenger),
-            is_other_faster=outcome == "won",
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
-            title=class_name(self._leg.parts.task),
-        )
+        identity, title = self._selector.identity_by(now), class_name(self._leg.parts.task)
+        choice = settings_memory.decided(identity, now, other, trial.duel, title)
         settings_memory.remember(choice, "-" if launched is None else launched.key)
         if choice.is_other_faster:
             return _to(choice)
@@ -194,9 +186,9 @@ def restart(settings: Settings, signals: Signals) -> NoReturn:
     A signal that arrives from now on waits for the new process, which blocks it until its run can
     be saved. The handlers stay until then: one that is set to its default would end the process.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    passed_on = signals_of.passed_on()
     signals.raise_received()  # the run is saved
     sys.stdout.flush()
     sys.stderr.flush()
     command = launch.command()
-    os.execve(command[0], command, launch.restart_variables(settings))
+    os.execve(command[0], command, launch.restart_variables(settings) | passed_on)

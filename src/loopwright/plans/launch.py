@@ -60,7 +60,19 @@ def own(environment: Mapping[str, str] = os.environ) -> Launch | None:
 def may_restart(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether this process may replace itself to be faster: once per start."""
     found = own(environment)
-    return found is not None and found.restarts == 0
+    return found is not None and found.restarts == 0 and not is_interactive()
+
+
+def is_interactive() -> bool:
+    """Return whether someone types into this process: a prompt, IPython, a notebook.
+
+    What was typed so far would be lost in a process that replaces this one, and a trial's child
+    would wait for it to be typed again.
+
+    >>> is_interactive()
+    False
+    """
+    return bool(sys.flags.interactive) or hasattr(sys, "ps1")
 
 
 def may_follow(environment: Mapping[str, str] = os.environ) -> bool:
@@ -72,7 +84,8 @@ def may_follow(environment: Mapping[str, str] = os.environ) -> bool:
     """
     found = own(environment)
     is_open = onednn_asked(unmarked(environment)) is None
-    return found is not None and is_open and found.restarts < _MOST_RESTARTS
+    is_ours = found is not None and found.restarts < _MOST_RESTARTS
+    return is_ours and is_open and not is_interactive()
 
 
 def unmarked(environment: Mapping[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, final, get_args
 
 from loopwright import disk
-from loopwright.errors import ConfigurationError
+from loopwright.errors import ConfigurationError, first_line
 from loopwright.plans.plan import Plan, plan_from
 from loopwright.plans.plan_history import Choice, PlanHistory
 
@@ -181,6 +181,8 @@ class Recalled:
     """The history that records this answer."""
     entry: Entry | None = None
     """The evidence, if the answer is from the memory of this machine."""
+    note: str = ""
+    """Why something that is remembered was ignored."""
 
 
 def recall(history: PlanHistory, identity: str, start: Plan, *, is_continued: bool) -> Recalled:
@@ -201,7 +203,8 @@ def recall(history: PlanHistory, identity: str, start: Plan, *, is_continued: bo
         return Recalled(Choice(plans[0], "as recorded") if is_choice else None, history)
     entry = read(identity)
     if entry is None or (entry.choice.plan == start and not entry.is_complete):
-        return Recalled(None, history.measuring(identity), entry)
+        note = _why_ignored(identity) if entry is None else ""
+        return Recalled(None, history.measuring(identity), entry, note)
     return Recalled(entry.choice, history.chosen(identity, entry.choice), entry)
 
 
@@ -227,13 +230,26 @@ _UNREADABLE = (
 
 def read(identity: str) -> Entry | None:
     """Return what is remembered of a kind of step; None if it is missing or cannot be read."""
+    with contextlib.suppress(*_UNREADABLE):
+        return _parsed_file(identity)
+    return None
+
+
+def _why_ignored(identity: str) -> str:
     try:
-        place = cache_directory()
-        if place is None:
-            return None
-        return parsed(json.loads(disk.read(place, f"{identity}.json", _MOST_BYTES)))
-    except _UNREADABLE:
+        _parsed_file(identity)
+    except FileNotFoundError:
+        return ""
+    except _UNREADABLE as error:
+        return f"ignoring the remembered plan, which cannot be read: {first_line(error)}"
+    return ""
+
+
+def _parsed_file(identity: str) -> Entry | None:
+    place = cache_directory()
+    if place is None:
         return None
+    return parsed(json.loads(disk.read(place, f"{identity}.json", _MOST_BYTES)))
 
 
 def write(identity: str, entry: Entry) -> None:
@@ -267,7 +283,7 @@ def forget(identity: str) -> None:
 def parsed(content: Mapping[str, Any]) -> Entry:
     """Return the entry in the values of `Entry.content`; raise if it is none."""
     if content["format"] != _FORMAT:
-        raise ValueError(f"format {content['format']}")
+        raise ValueError(f"format {content['format']}; this version reads format {_FORMAT}")
     return Entry(
         choice=Choice(plan_from(content["plan"]), str(content["why"])),
         tried=tuple(map(_tried, content["tried"])),

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, final
 
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError, first_line, message
 from loopwright.plans import settings
 from loopwright.plans.plan import Plan, plan_from
 from loopwright.plans.settings import Settings
@@ -260,8 +260,8 @@ def load(path: str | os.PathLike[str]) -> PlanHistory:
         return found
     except FileNotFoundError:
         reason = "the file does not exist"
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
+        reason = first_line(error)
     raise ConfigurationError(
         message(
             "The plan history cannot be read.",

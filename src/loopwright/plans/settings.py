@@ -63,12 +63,26 @@ class Settings:
 
 
 def parsed(content: Mapping[str, Any]) -> Settings:
-    """Return the settings in the values of `Settings.content`; raise ValueError for others."""
-    known = {"onednn", "xla_flags", *THREADS}
-    if not set(content) <= known or not isinstance(content.get("onednn"), bool):
-        raise ValueError(f"unknown process settings: {dict(content)}")
-    threads = {name: int(content.get(name, 0)) for name in THREADS}
-    return Settings(content["onednn"], tuple(map(str, content.get("xla_flags", ()))), **threads)
+    """Return the settings in the values of `Settings.content`; raise ValueError for others.
+
+    >>> parsed({"onednn": "yes"})
+    Traceback (most recent call last):
+    ValueError: the process setting onednn is 'yes', not true or false
+    """
+    known = ("onednn", "xla_flags", *THREADS)
+    unknown = [name for name in content if name not in known]
+    if unknown:
+        raise ValueError(f"unknown process setting {unknown[0]!r}; known are {', '.join(known)}")
+    onednn, flags = content.get("onednn"), content.get("xla_flags", [])
+    if not isinstance(onednn, bool):
+        raise ValueError(f"the process setting onednn is {onednn!r}, not true or false")
+    if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
+        raise ValueError(f"the process setting xla_flags is {flags!r}, not a list of flags")
+    threads = {name: content.get(name, 0) for name in THREADS}
+    for name, count in threads.items():
+        if type(count) is not int or count < 0:
+            raise ValueError(f"the process setting {name} is {count!r}, not a number of threads")
+    return Settings(onednn, tuple(flags), **threads)
 
 
 def from_environment(environment: Mapping[str, str], *, onednn: bool) -> Settings:

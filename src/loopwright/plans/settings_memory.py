@@ -8,20 +8,27 @@ start of the same command reads the second, and checks it against the first.
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, final
 
 from loopwright import disk
-from loopwright.plans import memory, settings
+from loopwright.errors import first_line
+from loopwright.plans import memory, processor, settings
+from loopwright.plans.duel import Duel
 from loopwright.plans.settings import Settings
 
 _FORMAT = 1
 _MOST_BYTES = 100_000
 _MOST_AGE = timedelta(days=30)
-_UNREADABLE = (OSError, ValueError, TypeError, KeyError, RuntimeError, disk.UnsafeFileError)
+# RuntimeError: the user has no home directory; RecursionError is one too.
+_UNREADABLE = (
+    *(OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RuntimeError),
+    disk.UnsafeFileError,
+)
 
 
 @final
@@ -77,12 +84,28 @@ class SettingsChoice:
         }
 
 
+def decided(
+    identity: str, default: Settings, other: Settings, duel: Duel, title: str
+) -> SettingsChoice:
+    """Return the choice that a duel between two processes has decided, as of now."""
+    return SettingsChoice(
+        identity,
+        default,
+        other,
+        tuple(duel.own),
+        tuple(duel.challenger),
+        is_other_faster=duel.outcome == "won",
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        title=title,
+    )
+
+
 def parsed(content: Any) -> SettingsChoice:
     """Return the choice in the values of `SettingsChoice.content`; raise ValueError for others."""
     if content["format"] != _FORMAT:
         raise ValueError(f"format {content['format']}; this version reads format {_FORMAT}")
     default, other = (tuple(map(float, content[f"rates_{part}"])) for part in ("default", "other"))
-    if not default or not other or min(*default, *other) <= 0:
+    if not default or not other or not all(0 < rate < math.inf for rate in (*default, *other)):
         raise ValueError("rates are missing")
     return SettingsChoice(
         str(content["identity"]),
@@ -97,12 +120,16 @@ def parsed(content: Any) -> SettingsChoice:
 
 
 def command_key(kind: str, *parts: Any) -> str:
-    """Return the name under which the settings of a command are remembered.
+    """Return the name under which the settings of a command are remembered on such a machine.
 
-    >>> command_key("run", "train.py", ["--wide"])
-    'run-df31b5902743f61d'
+    Machines that share a home directory share this memory: what one of them has measured would be
+    wrong for another.
+
+    >>> command_key("run", "train.py", ["--wide"]).partition("-")[0]
+    'run'
     """
-    text = json.dumps(parts, sort_keys=True, default=str)
+    machine = [processor.name(), processor.cores()]
+    text = json.dumps([machine, *parts], sort_keys=True, default=str)
     return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -114,6 +141,19 @@ def for_command(key: str) -> SettingsChoice | None:
 def for_step(identity: str) -> SettingsChoice | None:
     """Return the choice remembered for a kind of step; None if there is none."""
     return _read("steps", identity)
+
+
+def ignored_for_command(key: str) -> str:
+    """Return why the choice remembered for a command cannot be used; empty if it can."""
+    try:
+        _parsed_file("commands", key)
+    except FileNotFoundError:
+        return ""
+    except _UNREADABLE as error:
+        return (
+            f"ignoring the remembered process settings, which cannot be read: {first_line(error)}"
+        )
+    return ""
 
 
 def remember(choice: SettingsChoice, key: str) -> None:
@@ -152,18 +192,21 @@ def _delete(part: str, name: str) -> None:
 
 
 def _read(part: str, name: str) -> SettingsChoice | None:
-    try:
-        place = _directory(part)
-        if place is None:
-            return None
-        return parsed(json.loads(disk.read(place, f"{name}.json", _MOST_BYTES)))
-    except _UNREADABLE:
+    with contextlib.suppress(*_UNREADABLE):
+        return _parsed_file(part, name)
+    return None
+
+
+def _parsed_file(part: str, name: str) -> SettingsChoice | None:
+    place = _directory(part)
+    if place is None:
         return None
+    return parsed(json.loads(disk.read(place, f"{name}.json", _MOST_BYTES)))
 
 
 def _write(part: str, name: str, choice: SettingsChoice) -> None:
     content = json.dumps(choice.content(), indent=2) + "\n"
-    with contextlib.suppress(*_UNREADABLE):  # RuntimeError: the user has no home directory
+    with contextlib.suppress(*_UNREADABLE):
         place = _directory(part)
         if place is not None:
             disk.make_run_directory(place)

@@ -1,0 +1,110 @@
+"""Several processes write the memories of plans and of settings at the same time."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loopwright.plans import memory, settings_memory
+
+WRITERS, TIMES = 4, 60
+WRITES = f"""
+import sys
+from loopwright.plans import memory, settings_memory
+from loopwright.plans.memory import Entry, Tried
+from loopwright.plans.plan import Plan
+from loopwright.plans.plan_history import Choice
+from loopwright.plans.settings import Settings
+from loopwright.plans.settings_memory import SettingsChoice
+
+me = int(sys.argv[1])
+tried = (Tried(Plan(), "measured", rates=(1.0 + me,) * 200, steps=me),)
+entry = Entry(Choice(Plan(), f"of {{me}}"), tried, date=1e9, title=f"of {{me}}")
+
+def choice(identity):
+    on, off = Settings(onednn=True), Settings()
+    rates = (1.0 + me,) * 200
+    return SettingsChoice(identity, off, on, rates, rates, True, "2026-11-17", f"of {{me}}")
+
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range({TIMES}):
+    memory.write("shared", entry)
+    memory.write(f"own-{{me}}-{{number}}", entry)
+    settings_memory.remember(choice("shared"), "run-shared")
+    settings_memory.remember(choice(f"own-{{me}}-{{number}}"), f"run-{{me}}-{{number}}")
+    for found in (memory.read("shared"), settings_memory.for_step("shared"),
+                  settings_memory.for_command("run-shared")):
+        assert found is not None
+        if isinstance(found, Entry):
+            assert found.tried[0].rates == (1.0 + found.tried[0].steps,) * 200
+        else:
+            assert found.title == f"of {{found.rates_other[0] - 1:.0f}}"
+"""
+
+
+def test_processes_that_write_at_the_same_time_lose_nothing_and_leave_no_garbage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(tmp_path))
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITES, str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(WRITERS)
+    ]
+    for each in writers:
+        assert each.stdout is not None
+        assert each.stdout.readline() == "ready\n"
+    for each in writers:
+        assert each.stdin is not None
+        each.stdin.write("\n")
+        each.stdin.flush()
+    for each in writers:
+        each.communicate(timeout=60)
+    assert [each.returncode for each in writers] == [0] * WRITERS
+
+    names = [f"{me}-{number}" for me in range(WRITERS) for number in range(TIMES)]
+    known = memory.entries()
+    assert set(known) == {"shared", *(f"own-{name}" for name in names)}
+    assert all(entry is not None for entry in known.values())
+    for name in names:
+        one, other = (
+            settings_memory.for_step(f"own-{name}"),
+            settings_memory.for_command(f"run-{name}"),
+        )
+        assert one is not None
+        assert one == other
+        assert one.title == f"of {name.partition('-')[0]}"
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 3 * (1 + len(names)), "temporary files are left"
+    for path in files:
+        json.loads(path.read_text())
+
+
+def test_one_process_may_forget_what_another_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(tmp_path))
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITES.replace("assert", "None and"), "0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert writer.stdin is not None
+    writer.stdin.write("\n")
+    writer.stdin.flush()
+    while writer.poll() is None:
+        settings_memory.forget("shared")
+        memory.entries()
+    assert writer.wait() == 0
+    writer.communicate()
+    settings_memory.forget("shared")
+    assert settings_memory.for_step("shared") is None
+    assert settings_memory.for_command("run-0-0") is not None
