@@ -80,11 +80,10 @@ def ratio(value: float | None, base: float | None) -> float | None:
 
 def outcome_from(data: dict[str, Any]) -> Outcome:
     """Return the outcome that `dataclasses.asdict` and JSON have serialized."""
-    measured = tuple(
-        Measured(
-            **{name: value for name, value in one.items() if name != "spread"}
-            | {name: tuple(one[name]) for name in ("rates", "notes")}
-        )
-        for one in data["measured"]
-    )
+    measured = tuple(_measured_from(one) for one in data["measured"])
     return Outcome(**{**data, "measured": measured})
+
+
+def _measured_from(data: dict[str, Any]) -> Measured:
+    own: dict[str, Any] = {name: value for name, value in data.items() if name != "spread"}
+    return Measured(**own | {name: tuple(own[name]) for name in ("rates", "notes")})

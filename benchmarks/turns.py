@@ -16,8 +16,9 @@ from benchmarks.measuring import say
 from benchmarks.outcomes import Measured
 
 _ROUND_SECONDS = 120.0
-_KEPT = 0.5
-"""Who did less than this share of its column's best in the first round has no further ones."""
+_KEPT = {1: 0.5, 3: 0.75}
+"""Who has done less than this share of its column's best after so many rounds has no further
+ones."""
 
 
 @final
@@ -169,7 +170,8 @@ def is_in(one: Measured, everyone: Sequence[Measured], number: int) -> bool:
     if one.failure is not None or number == 0:
         return one.failure is None
     best = max(other.best or 0.0 for other in everyone if other.column == one.column)
-    return (one.best or 0.0) >= _KEPT * best
+    share = max(share for rounds, share in _KEPT.items() if rounds <= number)
+    return (one.best or 0.0) >= share * best
 
 
 def _prepared(

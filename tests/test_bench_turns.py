@@ -109,6 +109,7 @@ def test_a_share_of_its_column_keeps_a_contender_in():
     other = Measured(KERAS, rates=(1.0,))
     everyone = [best, near, far, other]
     assert [is_in(one, everyone, number=1) for one in everyone] == [True, True, False, True]
+    assert [is_in(one, everyone, number=3) for one in everyone] == [True, False, False, True]
     assert all(is_in(one, everyone, number=0) for one in everyone)
     assert not is_in(Measured(HAND, failure="no"), everyone, number=0)
 

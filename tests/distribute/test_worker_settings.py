@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.resume.noted_job import (
@@ -49,7 +50,7 @@ def test_workers_start_with_the_remembered_settings_and_keep_their_processes(pro
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOPWRIGHT_CACHE_DIR", str(project / "remembers"))
         settings_memory.remember(choice, command_key(project))
-    cache = {"LOOPWRIGHT_CACHE_DIR": str(project / "remembers")}
+    cache: dict[str, Any] = {"LOOPWRIGHT_CACHE_DIR": str(project / "remembers")}
     ended(project, "both", before=LAUNCH, **cache)
     # Measured for another step or not: workers that restart one by one would lose each other.
     assert what(notes(project), "start", "trial", "exec") == ["start on", "start on"]
