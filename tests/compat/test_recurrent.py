@@ -86,10 +86,12 @@ def computed(
     twice: bool = False,
     xla: bool = False,
     signature: Any = None,
+    length: int = TIME,
     **options: Any,
 ) -> list[Any]:
     """Outputs, and gradients of inputs, first states and weights; of a penalty on them, `twice`."""
     more = {} if states is None else {"initial_state": states}
+    given = tf.constant(inputs()[:, :length])
 
     def step(x: Any) -> Any:
         sources = [x, *(states or []), *(v.value for v in layer.trainable_variables)]
@@ -113,8 +115,8 @@ def computed(
 
     with scope():
         function = tf.function(step, signature, autograph=False, jit_compile=xla)
-        concrete = function.get_concrete_function(tf.constant(inputs()))
-    return [part.numpy() for part in tf.nest.flatten(concrete(tf.constant(inputs())))]
+        concrete = function.get_concrete_function(given)
+    return [part.numpy() for part in tf.nest.flatten(concrete(given))]
 
 
 def require_close(own: list[Any], expected: list[Any]) -> None:
@@ -169,12 +171,24 @@ def test_gradients_of_gradients_are_those_of_keras(kind: Any):
 
 
 @pytest.mark.parametrize("xla", [False, True])
-def test_sizes_may_be_unknown_while_the_step_is_traced(xla: bool):
+@pytest.mark.parametrize("kind", [LSTM, GRU])
+def test_sizes_may_be_unknown_while_the_step_is_traced(kind: Any, xla: bool):
     signature = [tf.TensorSpec([None, None, FEATURES])]
     given: Any = {"mask": tf.constant(some_masked()), "signature": signature, "xla": xla}
     require_close(
-        computed(at_once, made(LSTM, return_sequences=True), **given),
-        computed(as_keras, made(LSTM, return_sequences=True), **given),
+        computed(at_once, made(kind, return_sequences=True), **given),
+        computed(as_keras, made(kind, return_sequences=True), **given),
+    )
+
+
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("kind", [LSTM, GRU])
+def test_any_number_of_timesteps_gives_the_numbers_of_keras(kind: Any, length: int):
+    given: Any = {"states": first_states(kind), "xla": True, "length": length}
+    options: Any = {"return_sequences": True, "return_state": True}
+    require_close(
+        computed(at_once, made(kind, **options), **given),
+        computed(as_keras, made(kind, **options), **given),
     )
 
 

@@ -149,11 +149,11 @@ def _lstm(layer: Any, inputs: Any, mask: Any, states: Any) -> tuple[Any, Any, tu
             i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
             c_new = f * c + i * g
             h, c = _kept(now[1:], (o * tf.tanh(c_new), c_new), (h, c))
-            return (h, c), (h, c, tf.concat([i, f, g, o], axis=-1))
+            return (h, c), (tf.concat([i, f, g, o], axis=-1), h, c)
 
         over = [projected, *_given(mask)]
-        (h_last, c_last), (hs, cs, gates) = _scanned(
-            forward, over, (h_first, c_first), (units, units, 4 * units)
+        (h_last, c_last), (gates, hs, cs) = _scanned(
+            forward, over, (h_first, c_first), (units, units)
         )
 
         def gradient(dhs: Any, dh_last: Any, dc_last: Any) -> Any:
@@ -170,21 +170,21 @@ def _lstm(layer: Any, inputs: Any, mask: Any, states: Any) -> tuple[Any, Any, tu
             if mask is not None:
                 into_c, into_gates = (_zero_unless(mask, part) for part in (into_c, into_gates))
                 f = tf.where(mask, f, tf.ones_like(f))
+            # XLA's product by a kernel that it has to transpose takes about a fifth longer.
+            kernel_transposed = tf.transpose(kernel)
 
             def backward(now: Any, states: Any) -> Any:
-                into_c, into_gates, f, dh_out = now[:4]
+                into_gates, into_c, f, dh_out = now[:4]
                 dh, dc = states[0] + dh_out, states[1]
                 dc += dh * into_c
                 dgates = tf.concat([dc, dc, dc, dh], axis=-1) * into_gates
-                dh_before = tf.matmul(dgates, kernel, transpose_b=True)
+                dh_before = tf.matmul(dgates, kernel_transposed)
                 if mask is not None:
                     dh_before += _zero_if(now[4], dh)
                 return (dh_before, dc * f), (dgates,)
 
-            over = [into_c, into_gates, f, dhs, *_given(mask)]
-            (dh, dc), (dgates,) = _scanned(
-                backward, over, (dh_last, dc_last), (4 * units,), backwards=True
-            )
+            over = [into_gates, into_c, f, dhs, *_given(mask)]
+            (dh, dc), (dgates,) = _scanned(backward, over, (dh_last, dc_last), backwards=True)
             return dgates, _summed_products(_before(h_first, hs), dgates), dh, dc
 
         return (hs, h_last, c_last), gradient
@@ -209,13 +209,13 @@ def _gru(layer: Any, inputs: Any, mask: Any, states: Any) -> tuple[Any, Any, tup
             z, r = tf.split(tf.sigmoid(x_zr + own_zr), 2, axis=-1)
             candidate = tf.tanh(x_h + r * own_h)
             (h,) = _kept(now[1:], (z * h + (1 - z) * candidate,), (h,))
-            return (h,), (h, tf.concat([z, r, candidate, own_h], axis=-1))
+            return (h,), (tf.concat([z, r, candidate], axis=-1), h, own_h)
 
         over = [projected, *_given(mask)]
-        (h_last,), (hs, parts) = _scanned(forward, over, (h_first,), (units, 4 * units))
+        (h_last,), (gates, hs, own_h) = _scanned(forward, over, (h_first,), (units, units))
 
         def gradient(dhs: Any, dh_last: Any) -> Any:
-            z, r, candidate, own_h = tf.split(parts, 4, axis=-1)
+            z, r, candidate = tf.split(gates, 3, axis=-1)
             h_before = _before(h_first, hs)
             into_x_h = (1 - z) * (1 - candidate * candidate)
             into_z = (h_before - candidate) * z * (1 - z)
@@ -224,15 +224,16 @@ def _gru(layer: Any, inputs: Any, mask: Any, states: Any) -> tuple[Any, Any, tup
             if mask is not None:
                 into_own, into_x_h = (_zero_unless(mask, part) for part in (into_own, into_x_h))
                 z = tf.where(mask, z, tf.ones_like(z))
+            kernel_transposed = tf.transpose(kernel)
 
             def backward(now: Any, states: Any) -> Any:
                 into_own, z, dh_out = now
                 dh = states[0] + dh_out
                 down = tf.concat([dh, dh, dh], axis=-1) * into_own
-                return (dh * z + tf.matmul(down, kernel, transpose_b=True),), (dh, down)
+                return (dh * z + tf.matmul(down, kernel_transposed),), (down, dh)
 
-            (dh,), (along, down) = _scanned(
-                backward, [into_own, z, dhs], (dh_last,), (units, 3 * units), backwards=True
+            (dh,), (down, along) = _scanned(
+                backward, [into_own, z, dhs], (dh_last,), (units,), backwards=True
             )
             dx = tf.concat([down[..., : 2 * units], along * into_x_h], axis=-1)
             dbias = tf.reduce_sum(down, axis=[0, 1])
@@ -255,25 +256,34 @@ def _scanned(
     step: Callable[[Any, Any], tuple[Any, Any]],
     sequences: Sequence[Any],
     states: tuple[Any, ...],
-    sizes: Sequence[int],
+    sizes: Sequence[int] = (),
     *,
     backwards: bool = False,
 ) -> tuple[Any, Any]:
-    """Return the last states of a step, and its outputs of these sizes for all timesteps."""
+    """Return the last states of a step, and its outputs for all timesteps.
+
+    The first output has the size of the first sequence and is written in its place, which saves
+    XLA an array of zeros to write to; `sizes` are those of the other outputs.
+    """
     length = sequences[0].shape[0] or tf.shape(sequences[0])[0]
     batch, dtype = states[0].shape[0], states[0].dtype
-    arrays = tuple(tf.TensorArray(dtype, length, element_shape=[batch, size]) for size in sizes)
+
+    def array(size: int | None) -> tf.TensorArray:
+        return tf.TensorArray(dtype, length, element_shape=[batch, size], clear_after_read=False)
+
+    in_place = array(sequences[0].shape[-1]).unstack(sequences[0])
 
     def body(done: Any, states: Any, arrays: Any) -> Any:
         time = length - 1 - done if backwards else done
-        states, outputs = step([tf.gather(whole, time) for whole in sequences], states)
+        others = [tf.gather(whole, time) for whole in sequences[1:]]
+        states, outputs = step([arrays[0].read(time), *others], states)
         pairs = zip(arrays, outputs, strict=True)
         return done + 1, states, tuple(array.write(time, output) for array, output in pairs)
 
     _, states, arrays = tf.while_loop(
         lambda done, *_: done < length,
         body,
-        (tf.constant(0), states, arrays),
+        (tf.constant(0), states, (in_place, *map(array, sizes))),
         maximum_iterations=length,
     )
     return states, [array.stack() for array in arrays]
@@ -305,4 +315,6 @@ def _zero_if(mask: Any, values: Any) -> Any:
 
 def _summed_products(states: Any, gradients: Any) -> Any:
     """Return the gradient of a kernel by which the states of all timesteps were multiplied."""
-    return tf.tensordot(states, gradients, [[0, 1], [0, 1]])
+    # `tf.tensordot` would transpose the states in memory first.
+    rows = [tf.reshape(part, [-1, part.shape[-1]]) for part in (states, gradients)]
+    return tf.matmul(*rows, transpose_a=True)
