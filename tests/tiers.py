@@ -35,6 +35,7 @@ BUDGET_SECONDS = {
     "tests/export": 15,
     "tests/compat": 37,
     "tests/components": 14,
+    "tests/insight": 40,
     ".": 4,
     "tests/recipes": 4,
     "tests/loop": 4,

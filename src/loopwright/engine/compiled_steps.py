@@ -1,11 +1,12 @@
 """The compiled steps of a task, each made once, and again when the task has changed."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright.compat import tensorflow_internals, xla_rewrites
+from loopwright.compat import keras_internals, tensorflow_internals, xla_rewrites
 from loopwright.data import batches
 from loopwright.data.source import Feed
 from loopwright.engine.nan import OnNan, Watch
@@ -19,6 +20,7 @@ from loopwright.engine.trace import (
     check_source,
     require_unchanging,
 )
+from loopwright.errors import StepWarning
 from loopwright.guards import resources
 from loopwright.plans.plan import Plan, Terms
 from loopwright.task import scheduled_value, variables
@@ -98,6 +100,20 @@ class CompiledSteps:
         """Return the trace of this step."""
         self._forget_if_changed()
         return self._build(self._step(name, batch_spec, converts=True), batch_spec)
+
+    def graph(self, name: StepName, batch_spec: Any) -> Any:
+        """Return the graph of this step for batches of exactly this shape, of all replicas."""
+        step = self._step(name, batch_spec, converts=True)
+        self._build(step, batch_spec)  # what is made lazily is there then
+        arguments = () if batch_spec is None else (batch_spec,)
+
+        def once(*batch: Any) -> Any:
+            return step.on_all_replicas(*(batch or (None,)))
+
+        with keras_internals.without_keras_warnings(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", StepWarning)  # they were given when it was built
+            traced = tensorflow_internals.compiled(once)
+            return traced.get_concrete_function(*arguments).graph
 
     def trains_built(self) -> list[Built]:
         """Return the traces of the train step, one for each kind of batch."""
