@@ -1,7 +1,7 @@
 """The compiled steps of a task, each made once, and again when the task has changed."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import tensorflow as tf
@@ -49,6 +49,10 @@ class CompiledSteps:
         self._read: set[StepName] = set()
         self.updates = Updates(task, silenced)
         """Which metrics the steps update."""
+
+    def anew(self) -> "CompiledSteps":
+        """Return steps of the same task that share no trace with these, nor what traces hold."""
+        return CompiledSteps(self._task, self._strategy, self._on_nan, self._watched, self.silenced)
 
     @property
     def workers(self) -> int:
@@ -103,17 +107,22 @@ class CompiledSteps:
 
     def graph(self, name: StepName, batch_spec: Any) -> Any:
         """Return the graph of this step for batches of exactly this shape, of all replicas."""
+        return self.probe(name, batch_spec, lambda _: ()).graph
+
+    def probe(self, name: StepName, batch_spec: Any, fetch: Callable[[Any], Any]) -> Any:
+        """Return a function that runs this step, and returns what `fetch` takes from its graph."""
         step = self._step(name, batch_spec, converts=True)
         self._build(step, batch_spec)  # what is made lazily is there then
         arguments = () if batch_spec is None else (batch_spec,)
 
         def once(*batch: Any) -> Any:
-            return step.on_all_replicas(*(batch or (None,)))
+            outputs = step.on_all_replicas(*(batch or (None,)))
+            return outputs, fetch(tf.compat.v1.get_default_graph())
 
         with keras_internals.without_keras_warnings(), warnings.catch_warnings():
             warnings.simplefilter("ignore", StepWarning)  # they were given when it was built
             traced = tensorflow_internals.compiled(once)
-            return traced.get_concrete_function(*arguments).graph
+            return traced.get_concrete_function(*arguments)
 
     def trains_built(self) -> list[Built]:
         """Return the traces of the train step, one for each kind of batch."""

@@ -41,7 +41,6 @@ def scratch_leg(
     stays. Use `leg.looped` and not `leg.told`, which would note what training left.
     """
     require_readable_again(request)
-    parts.state.start_from_given_weights()
     aside = parts_aside(parts, plan)
     alone = replace(
         request,
@@ -54,6 +53,8 @@ def scratch_leg(
         run_dir=None,
     )
     leg = Leg(aside, alone, first_epoch=first_epoch)
+    leg.stepper.tells_data = False
+    parts.state.start_from_given_weights()  # now that what is built lazily is there
     with preserved(parts.task, parts.strategy):
         try:
             yield leg
