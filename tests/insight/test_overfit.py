@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from tests.insight.rehearsed import X, Y, bits
 
 import loopwright as lw
@@ -76,8 +77,9 @@ def test_a_step_without_data_has_no_batch():
             self.optimizer = keras.optimizers.SGD(0.1)
 
         def train_step(self) -> Any:
-            loss = self.weight * self.weight
-            self.minimize(loss, [self.weight], self.optimizer)
+            with tf.GradientTape() as tape:
+                loss = self.weight * self.weight
+            self.minimize(loss, [self.weight], self.optimizer, tape)
             return {"loss": loss}
 
     with pytest.raises(lw.ConfigurationError, match="no batch to train on"):

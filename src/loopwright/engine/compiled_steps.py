@@ -41,7 +41,8 @@ class CompiledSteps:
         watch: GradientWatch | None = None,
         silenced: frozenset[str] = frozenset(),
     ) -> None:
-        self._task, self._strategy, self._on_nan = task, strategy, on_nan
+        self._task, self._strategy = task, strategy
+        self._on_nan: OnNan = on_nan
         self._watched, self.silenced = watch, silenced
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
@@ -121,7 +122,7 @@ class CompiledSteps:
 
         with keras_internals.without_keras_warnings(), warnings.catch_warnings():
             warnings.simplefilter("ignore", StepWarning)  # they were given when it was built
-            traced = tensorflow_internals.compiled(once)
+            traced: Any = tensorflow_internals.compiled(once)
             return traced.get_concrete_function(*arguments)
 
     def trains_built(self) -> list[Built]:

@@ -47,22 +47,25 @@ def rehearse_callbacks(parts: Parts, request: FitRequest) -> dict[str, float]:
 
 @contextlib.contextmanager
 def kept_attributes(callbacks: Sequence[Any]) -> Iterator[None]:
-    """Give objects back the attributes that they have now; lists, dicts and arrays as copies.
+    """Give objects back the attributes that they have now, and lists, dicts and arrays their items.
 
     >>> class Counts:
-    ...     seen = []
+    ...     def __init__(self):
+    ...         self.seen = [1]
     >>> one = Counts()
-    >>> one.seen = [1]
     >>> with kept_attributes([one]):
     ...     one.seen.append(2)
     ...     one.extra = True
     >>> vars(one)
     {'seen': [1]}
     """
-    before = [{name: _copied(value) for name, value in vars(one).items()} for one in callbacks]
+    before = [dict(vars(one)) for one in callbacks]
+    items = [(value, _copied(value)) for each in before for value in each.values()]
     try:
         yield
     finally:
+        for value, then in items:
+            _put_back(value, then)
         for one, attributes in zip(callbacks, before, strict=True):
             vars(one).clear()
             vars(one).update(attributes)
@@ -77,6 +80,17 @@ def _copied(value: Any) -> Any:
         return copy.deepcopy(value)
     except Exception:  # it holds a model, a file or a lock: the callback's own
         return copy.copy(value)
+
+
+def _put_back(value: Any, then: Any) -> None:
+    """Give a container its items back; it stays the same object, which others may hold."""
+    if isinstance(value, np.ndarray):
+        value[...] = then
+    elif isinstance(value, list):
+        value[:] = then
+    elif isinstance(value, dict | set):
+        value.clear()
+        value.update(then)
 
 
 @contextlib.contextmanager

@@ -24,12 +24,14 @@ from loopwright.insight.scratch_checkpoint import differing
 from loopwright.loop.schedule import Every
 from loopwright.task import variables
 from loopwright.task.optimizers import optimizers
+from loopwright.task.task import has_step
 
 _MOST_STEPS, _MOST_SECONDS = 1000, 8.0
 _PROBE_STEPS, _PROBE_SECONDS = 100, 2.0
 _FALL = 0.9
 """The share of the first loss by which it has to fall."""
-_FACTORS = (10.0, 0.1, 100.0, 0.01)
+_MOST_RATES = 8
+"""How often the learning rate is raised, or lowered, to ten times as much."""
 _DEAD = 0.9
 """The share of units that are zero for every example, above which a layer counts as dead."""
 
@@ -81,19 +83,18 @@ def overfit(
         class_weight=None,
     )
     with scratch_leg(parts, one, until=Every(steps=_MOST_STEPS)) as leg:
-        metric = ""
         trained = {id(variables.variables(v)[0]) for v in _trained(leg)}
         named = {n: v for n, v in variables.named(parts.task).items() if id(v) in trained}
         with preserved(parts.task, parts.strategy):
             before = tensors.snapshot(named)
             metric, curve = _curve(leg, _MOST_STEPS, _MOST_SECONDS, clock)
+            curve = _without_dropout(leg, one, metric, curve)
             reasons = list[str]()
             if not curve.falls:
                 reasons += _frozen(before, tensors.snapshot(named))
                 reasons += _dead(leg, batch)
         if not curve.falls:
-            reasons += _rates(leg, curve, clock)
-            reasons += _chance(batch, curve.last)
+            reasons += list(_rates(leg, curve, clock)) or _chance(batch, curve.last)
     return Overfit(metric, curve.first, curve.last, curve.steps[-1], curve.falls, tuple(reasons))
 
 
@@ -144,6 +145,21 @@ def _curve(
     return metric or "loss", _Curve(tuple(steps), tuple(losses))
 
 
+def _without_dropout(leg: Leg, one: FitRequest, metric: str, curve: _Curve) -> _Curve:
+    """Return the curve with the loss of the test step in the end, if that has fallen.
+
+    A model with dropout has learned its batch before the losses of its training show it.
+    """
+    parts = leg.parts
+    is_scored = has_step(parts.task, "test_step")
+    if curve.falls or one.data is None or not is_scored or not math.isfinite(curve.last):
+        return curve
+    scores = parts.scorer.score(one.data, 1, leg.agreement) or {}
+    if metric not in scores or not has_fallen(curve.first, float(scores[metric])):
+        return curve
+    return _Curve(curve.steps, (*curve.losses[:-1], float(scores[metric])))
+
+
 def _loss_of(numbers: Mapping[str, Any]) -> str:
     losses = [name for name in numbers if "loss" in name]
     return "loss" if "loss" in numbers else next(iter([*losses, *numbers]))
@@ -190,30 +206,30 @@ def _dead_share(output: Any) -> Any:
 
 
 def _rates(leg: Leg, curve: _Curve, clock: Callable[[], float]) -> Iterator[str]:
-    """Try other learning rates from the same state."""
+    """Try other learning rates from the same state, until one is much better."""
     rates = [
         rate
         for one in optimizers(leg.parts.task).values()
         if isinstance(rate := keras_optimizers.learning_rate_of(one), keras.Variable | tf.Variable)
     ]
-    best: tuple[float, float, _Curve] | None = None
-    for factor in _FACTORS if rates else ():
-        with preserved(leg.parts.task, leg.parts.strategy):
-            given = float(tf.convert_to_tensor(rates[0]))
-            for rate in rates:
-                rate.assign(factor * tf.convert_to_tensor(rate))
-            _, tried = _curve(leg, _PROBE_STEPS, _PROBE_SECONDS, clock)
-        if math.isfinite(tried.last) and (best is None or tried.last < best[2].last):
-            best = factor, given, tried
-    if best is not None:
-        factor, given, tried = best
-        as_given = curve.at(tried.steps[-1])
-        if has_fallen(tried.first, tried.last, 0.2) and not as_given < 1.5 * tried.last:
-            size = "small" if factor > 1 else "large"
-            yield (
-                f"learning rate too {size}: with {factor * given:.2g} instead of {given:.2g} the "
-                f"loss is {tried.last:.3g} after {tried.steps[-1]} steps, not {as_given:.3g}"
-            )
+    grows = not curve.last <= curve.first
+    for size, factor in [("large", 0.1)] if grows else [("small", 10.0), ("large", 0.1)]:
+        for power in range(1, 1 + _MOST_RATES) if rates else ():
+            with preserved(leg.parts.task, leg.parts.strategy):
+                given = float(tf.convert_to_tensor(rates[0]))
+                for rate in rates:
+                    rate.assign(factor**power * tf.convert_to_tensor(rate))
+                _, tried = _curve(leg, _PROBE_STEPS, _PROBE_SECONDS, clock)
+            as_given = curve.at(tried.steps[-1])
+            if has_fallen(tried.first, tried.last, 0.5) and not as_given < 1.5 * tried.last:
+                yield (
+                    f"learning rate too {size}: with {factor**power * given:.2g} instead of "
+                    f"{given:.2g} the loss is {tried.last:.3g} after {tried.steps[-1]} steps, not "
+                    f"{as_given:.3g}"
+                )
+                return
+            if factor > 1 and not tried.last <= 2 * tried.first:
+                break  # larger ones are worse
 
 
 def _chance(batch: Any, last: float) -> Iterator[str]:

@@ -61,31 +61,33 @@ def _rehearsed(
     planned: Planned,
     stages: Stages,
 ) -> Rehearsal:
-    with contextlib.ExitStack() as undoing:
-        with stages.part("build") as note:
-            leg = undoing.enter_context(scratch_leg(own, request, first_epoch=planned.first_epoch))
-            undoing.enter_context(kept_outside(leg))
-            note(f"{len(own.compiled.trains_built())} step traced, data and settings checked")
-        scratch = RehearsedLeg(leg, planned, stages)
-        start = scratch.start(request)
-        scratch.first_batches()
-        written = scratch.checkpoint()
-        scratch.last_batch()
-        validation_seconds = scratch.validation(request)
-        scratch.images()
-        rate, data_wait = scratch.speed()
-        compile_seconds = leg.watch.seconds["compile"]
-        size = examples(leg)
-        operations = counted(leg, size)
-        tries, why_none = parts.selector.prospects(leg.feed, own.compiled)
-        schedule = replace(leg.schedule, until=request.until, save_every=request.save_every)
-    costs = _callbacks(own, request, options, stages)
-    _export(own, options, stages)
-    learned = None
-    if options.overfit is not None:
-        with stages.part("one batch") as note:
-            learned = overfit(own, request)
-            note(str(learned).partition(";")[0])
+    with contextlib.ExitStack() as outside:
+        with contextlib.ExitStack() as undoing:
+            with stages.part("build") as note:
+                scratch = scratch_leg(own, request, first_epoch=planned.first_epoch)
+                leg = undoing.enter_context(scratch)
+                outside.enter_context(kept_outside(leg))
+                note("data opened, steps traced, guards asked")
+            rehearsed = RehearsedLeg(leg, planned, stages)
+            start = rehearsed.start(request)
+            rehearsed.first_batches()
+            written = rehearsed.checkpoint()
+            rehearsed.last_batch()
+            validation_seconds = rehearsed.validation(request)
+            rehearsed.images()
+            rate, data_wait = rehearsed.speed()
+            compile_seconds = leg.watch.seconds["compile"]
+            size = examples(leg)
+            operations = counted(leg, size)
+            tries, why_none = parts.selector.prospects(leg.feed, own.compiled)
+            schedule = replace(leg.schedule, save_every=request.save_every)
+        costs = _callbacks(own, request, options, stages)
+        _export(own, options, stages)
+        learned = None
+        if options.overfit is not None:
+            with stages.part("one batch") as note:
+                learned = overfit(own, request)
+                note(str(learned).partition(";")[0])
     pace = estimates.Pace(rate, validation_seconds, compile_seconds)
     seconds, length = estimates.run_length(schedule, pace)
     kept = 0
@@ -97,7 +99,8 @@ def _rehearsed(
             estimates.require_room(written.bytes, kept, free, where)
     held = estimates.parameters(own.task)
     plan = own.selector.plan.in_words
-    to_try = "; ".join(each.in_words for each in tries) or why_none
+    words = "; then: ".join(each.in_words for each in tries)
+    to_try = f"the tuner would try: {words}" if tries else f"no other is tried: {why_none}"
     return Rehearsal(
         checks=(),
         trainable=held.trainable,
@@ -117,7 +120,7 @@ def _rehearsed(
         checkpoint_bytes=written.bytes,
         kept=kept,
         free_bytes=free,
-        plans=f"rehearsed: {plan}; the tuner would try: {to_try}",
+        plans=f"rehearsed by: {plan}; {to_try}",
         start=start,
         callbacks=costs,
         overfit=learned,

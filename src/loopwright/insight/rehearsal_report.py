@@ -202,7 +202,7 @@ def in_time(seconds: float) -> str:
     ('2.1 ms', '12 s', '3 min 20 s', '2 h 30 min')
     """
     if seconds < 1:
-        return f"{1000 * seconds:.2g} ms"
+        return f"{1000 * seconds:.2g} ms" if seconds < 0.0995 else f"{1000 * seconds:.0f} ms"
     if seconds < 99.5:
         return f"{seconds:.2g} s"
     minutes, rest = divmod(round(seconds), 60)
