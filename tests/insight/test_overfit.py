@@ -76,7 +76,7 @@ def test_a_step_without_data_has_no_batch():
             self.weight = keras.Variable(1.0)
             self.optimizer = keras.optimizers.SGD(0.1)
 
-        def train_step(self) -> Any:
+        def train_step(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
             with tf.GradientTape() as tape:
                 loss = self.weight * self.weight
             self.minimize(loss, [self.weight], self.optimizer, tape)

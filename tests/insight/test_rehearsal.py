@@ -62,7 +62,7 @@ def test_a_step_that_draws_from_the_seed_of_keras_draws_as_without_a_rehearsal()
         keras.utils.set_random_seed(0)
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 
-        class Noisy(lw.Supervised):
+        class Noisy(lw.Supervised):  # pyright: ignore[reportGeneralTypeIssues]
             def train_step(self, batch: Any) -> Any:
                 x, y = batch
                 return super().train_step((x + keras.random.normal(tf.shape(x)), y))
@@ -162,7 +162,7 @@ def test_nan_keeps_its_kind_and_its_step():
 
 
 def test_a_step_whose_state_cannot_be_saved_is_found_by_the_rehearsal(tmp_path):
-    class Unsavable(lw.Supervised):
+    class Unsavable(lw.Supervised):  # pyright: ignore[reportGeneralTypeIssues]
         def train_step(self, batch: Any) -> Any:
             x, y = batch
             return super().train_step((x + tf.random.normal(tf.shape(x)), y))
@@ -218,7 +218,7 @@ def test_what_guards_warn_of_is_on_the_page_and_is_warned_of_again_by_fit():
 
 
 def test_images_that_fail_warn_as_they_do_in_a_run():
-    class Draws(lw.Supervised):
+    class Draws(lw.Supervised):  # pyright: ignore[reportGeneralTypeIssues]
         def images(self) -> Any:
             raise OSError("no font")
 
