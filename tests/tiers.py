@@ -254,7 +254,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "fresh_moves|more_epochs|what_happens": "resume/test_edits.py, engine/test_on_nan.py",
     },
     "cli/test_rehearse_option.py": {
-        "a_step_that_does|nan_in|a_config_that": "insight/test_rehearsal.py; insight/test_overfit.py"
+        "a_step_that_does|nan_in|a_config_that": "insight/test_rehearsal.py"
     },
     "cli/test_kill_test.py": {"a_recipe_that_is_killed": "a small program, killed"},
     "export/test_exporter.py": {

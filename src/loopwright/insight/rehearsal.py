@@ -67,7 +67,7 @@ def _rehearsed(
                 scratch = scratch_leg(own, request, first_epoch=planned.first_epoch)
                 leg = undoing.enter_context(scratch)
                 outside.enter_context(kept_outside(leg))
-                note("data opened, steps traced, guards asked")
+                note("data opened, steps traced and checked")
             rehearsed = RehearsedLeg(leg, planned, stages)
             start = rehearsed.start(request)
             rehearsed.first_batches()
