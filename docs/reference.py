@@ -11,7 +11,7 @@ from pathlib import Path
 import loopwright as lw
 
 _SECTIONS = {
-    "training": ["Trainer", "Task", "Supervised", "Mean", "Scheduled", "History"],
+    "training": ["Trainer", "Task", "Supervised", "Mean", "Scheduled", "History", "Rehearsal"],
     "data": ["Arrays", "Shares", "Stream"],
     "plans": ["Plan", "PlanHistory"],
     "runs": ["Every", "KeepLatest", "KeepBest", "Preempted", "Experiment"],

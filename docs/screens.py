@@ -125,6 +125,13 @@ def verified(place: Path) -> None:
     terminal.save("verified", "loopwright verify")
 
 
+def rehearsed(place: Path) -> None:
+    """Save `loopwright train --rehearse`: what a run will take, before it starts."""
+    terminal = Terminal(place, columns=82)
+    terminal.run("loopwright train digits --rehearse")
+    terminal.save("rehearsed", "loopwright train --rehearse")
+
+
 def launched(place: Path) -> None:
     """Save a run of two workers; one is killed, all restart and resume."""
     saved, killed = place / "runs" / "digits" / "checkpoints", list[int]()
@@ -154,7 +161,7 @@ def photograph(page: Path, picture: Path) -> None:
 
 def main() -> None:
     """Take all pictures, or the named ones."""
-    for take in (killed, verified, launched):
+    for take in (killed, verified, rehearsed, launched):
         if not sys.argv[1:] or take.__name__ in sys.argv[1:]:
             with tempfile.TemporaryDirectory() as directory:
                 take(Path(directory))

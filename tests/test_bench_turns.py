@@ -5,11 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import keras
-import numpy as np
 import pytest
-import tensorflow as tf
-from benchmarks import entrants, flops
+from benchmarks import entrants
 from benchmarks.contender import MODULES, entered, serve
 from benchmarks.data import DATA
 from benchmarks.entrants import Entrant
@@ -28,7 +25,6 @@ from benchmarks.outcomes import (
     Measured,
 )
 from benchmarks.turns import Process, Start, is_in, take_turns
-from benchmarks.workloads import by_hand
 
 PEER = """
 import json, os, sys
@@ -222,44 +218,3 @@ def test_keras_fit_is_as_it_comes_only_without_a_variable():
     assert onednn.shown(KERAS, "") == (KERAS_BEST, "1 graph, oneDNN")
     assert onednn.shown(LOOPWRIGHT_BEST, "graph") == (LOOPWRIGHT_BEST, "graph, oneDNN")
     assert {LOOPWRIGHT, JAX_SCAN, KERAS_JAX} < set(COLUMNS)
-
-
-# --- floating-point operations ---
-
-
-def test_dense_layers_are_counted_forwards_and_backwards():
-    def model() -> keras.Model:
-        return keras.Sequential([keras.Input((20,)), keras.layers.Dense(64), keras.layers.Dense(1)])
-
-    batch = [np.zeros((32, 20), "float32"), np.zeros((32, 1), "float32")]
-    # Each layer: the product, the gradient of its weights, and that of its input if needed.
-    by_pen = 2 * 32 * (2 * 20 * 64 + 3 * 64 * 1)
-    assert flops.of_step(by_hand(model, "mse")(), batch) == by_pen
-
-
-def test_convolutions_are_counted_forwards_and_backwards():
-    def model() -> keras.Model:
-        first, second = (keras.layers.Conv2D(c, 3, padding="same") for c in (4, 5))
-        return keras.Sequential([keras.Input((8, 8, 3)), first, second])
-
-    batch = [np.zeros((2, 8, 8, 3), "float32"), np.zeros((2, 8, 8, 5), "float32")]
-    positions = 2 * 8 * 8
-    by_pen = 2 * positions * 9 * (2 * 3 * 4 + 3 * 4 * 5)
-    assert flops.of_step(by_hand(model, "mse")(), batch) == by_pen
-
-
-def test_products_in_batches_and_sums_over_indices_are_counted():
-    def step(x: Any) -> Any:
-        doubled = tf.matmul(x, x, transpose_a=True)
-        return tf.reduce_sum(doubled) + tf.reduce_sum(tf.einsum("bij,bkj->bik", x, x))
-
-    batch = [np.zeros((3, 5, 7), "float32")]
-    assert flops.of_step(step, batch) == 2 * 3 * 7 * 5 * 7 + 2 * 3 * 5 * 5 * 7
-
-
-def test_a_loop_is_not_counted_as_one_turn():
-    def step(x: Any) -> Any:
-        return tf.while_loop(lambda x: tf.reduce_sum(x) < 1, lambda x: x @ x, [x])[0]
-
-    with pytest.raises(ValueError, match="unknown number of times"):
-        flops.of_step(step, [np.zeros((2, 2), "float32")])

@@ -56,6 +56,7 @@ PUBLIC = [
     "PlanChosen",
     "PlanHistory",
     "Preempted",
+    "Rehearsal",
     "RetraceWarning",
     "RunFacts",
     "Saved",

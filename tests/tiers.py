@@ -35,6 +35,7 @@ BUDGET_SECONDS = {
     "tests/export": 15,
     "tests/compat": 37,
     "tests/components": 14,
+    "tests/insight": 40,
     ".": 4,
     "tests/recipes": 4,
     "tests/loop": 4,
@@ -234,6 +235,17 @@ THOROUGH: dict[str, dict[str, str]] = {
             "test_two_replicas_train_as_one"
         ),
     },
+    # Rehearsals.
+    "insight/test_rehearsal.py": {
+        r"bits_of_a_run.*\[dataset|draws_from_the_seed|initial_weights": "arrays; test_scratch.py",
+        "frozen|unknown_length|endless|the_end_of_an_epoch": "every_part_of_a_run",
+        "a_callback_that_fails|what_guards|images_that": "the_callbacks_of_a_person",
+        "do_not_fit|other_bits|cannot_be_saved|the_scratch_run": "a_metric_that_validation",
+        "an_export|a_run_with_checkpoints": "export/test_exporter.py; cli/test_rehearse_option.py",
+    },
+    "insight/test_overfit.py": {
+        "dead_relus|without_a_gradient|learning_rate|above_chance": "a_step_that_learns",
+    },
     # The command line, exports and recipes.
     "cli/test_run_command.py": {"a_probe": "fit/test_settings_trial.py"},
     "cli/test_cli.py": {
@@ -246,6 +258,9 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_recipe_with_a_callback|a_config_(may|accepts)|components|a_loss_and": "others",
         "a_run_that_never": "resume/test_edits.py",
         "fresh_moves|more_epochs|what_happens": "resume/test_edits.py, engine/test_on_nan.py",
+    },
+    "cli/test_rehearse_option.py": {
+        "a_step_that_does|nan_in|a_config_that": "insight/test_rehearsal.py"
     },
     "cli/test_kill_test.py": {"a_recipe_that_is_killed": "a small program, killed"},
     "export/test_exporter.py": {

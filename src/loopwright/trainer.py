@@ -38,6 +38,9 @@ from loopwright.fit.parts import Parts
 from loopwright.fit.request import fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
+from loopwright.insight.planned_start import Planned
+from loopwright.insight.rehearsal import RehearseOptions, rehearse
+from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.loop.schedule import Place
 from loopwright.plans import launch
 from loopwright.plans.plan import Plan
@@ -196,6 +199,32 @@ class Trainer:
         continues it.
         """
         return self._events(options)
+
+    @shortens_tracebacks
+    @takes(RehearseOptions, verbose=0)
+    def rehearse(self, options: RehearseOptions) -> Rehearsal:
+        """Try everything that `fit` with these arguments does, once, and return what it will take.
+
+        Steps on the first and the last batch, validation, a checkpoint restored and compared,
+        images; then speed, memory, disk, warnings: `print(trainer.rehearse(x, y))`. It raises what
+        would have failed, and leaves no trace: the run afterwards has the same bits as without.
+        `rehearse_callbacks=True` calls `callbacks` too, which may have effects outside;
+        `export=True` tries an export; `overfit="1 batch"` trains a copy on one batch, and says
+        why if its loss does not fall. `verbose=1` prints each part when it is done.
+        """
+        request = fit_request(
+            options,
+            self._task,
+            self._team,
+            saves=self._run is not None,
+            sinks=[],
+            is_observed=False,
+            history=History(),
+        )
+        planned = Planned(
+            self._run, self._legs, self._epochs_done, self._exact, self._on_change, self._fresh
+        )
+        return rehearse(self._parts, request, options, planned)
 
     def _events(self, options: FitOptions) -> EventStream:
         history = History()

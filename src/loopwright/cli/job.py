@@ -27,6 +27,7 @@ from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, message
 from loopwright.experiment import Experiment, concluded
 from loopwright.export.exporter import newest, worded
+from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.loop.schedule import Every, Schedule, every
 from loopwright.plans import launch
 from loopwright.sinks.notify import attempted
@@ -72,6 +73,27 @@ def train(
     return scores
 
 
+def rehearse(
+    config: Config,
+    *,
+    fresh: bool = False,
+    callbacks: bool = False,
+    overfit: str | None = None,
+) -> Rehearsal:
+    """Rehearse the training of a config; nothing is written."""
+    before = None if fresh else _config_of_run(Path(config.directory))
+    with open_job(config, fresh=fresh) as job:
+        if before is not None and config.on_change != "start_over":
+            changes.refuse_changes(_changes(before, job.config))
+        verbose = 0 if config.fit.verbose == 0 else 1
+        return job.trainer.rehearse(
+            **{**_fit_arguments(job), "verbose": verbose},
+            rehearse_callbacks=callbacks,
+            overfit=overfit,
+            export=False if config.export is None else config.export.format,
+        )
+
+
 def _only_chief_prints(trainer: Trainer) -> contextlib.AbstractContextManager[object]:
     if trainer.is_chief:
         return contextlib.nullcontext()
@@ -93,7 +115,7 @@ def _export(config: Config, trainer: Trainer, say: Callable[[str], None]) -> Non
 
 
 @contextlib.contextmanager
-def open_job(config: Config) -> Iterator[Job]:
+def open_job(config: Config, *, fresh: bool = False) -> Iterator[Job]:
     """Build the trainer of a config; Keras uses the config's precision meanwhile."""
     before = keras.config.dtype_policy()
     if before.name != config.precision:
@@ -110,7 +132,7 @@ def open_job(config: Config) -> Iterator[Job]:
         with quiet_start():
             tf.config.list_logical_devices()
         experiment = load_experiment(config)
-        trainer = _trainer(config, experiment, strategy)
+        trainer = _trainer(config, experiment, strategy, fresh=fresh)
         yield Job(complete(config, experiment), experiment, trainer)
         Team(strategy).barrier()
     finally:
@@ -189,10 +211,9 @@ def write_config(config: Config, say: Callable[[str], None], *, fresh: bool = Fa
     run = Run(config.directory, (), fresh=fresh)
     directory = run.directory
     with run.opened():
-        before = file.saved_in(directory) if Store(directory / "checkpoints").all() else None
+        before = _config_of_run(directory)
         if before is not None:
-            found = changes.changes(before, config)
-            found = [change for change in found if change.key != "run_dir"]
+            found = _changes(before, config)
             for change in found:
                 say(f"config: {change}")
             if config.on_change == "start_over" and not all(change.is_allowed for change in found):
@@ -202,7 +223,18 @@ def write_config(config: Config, say: Callable[[str], None], *, fresh: bool = Fa
         file.save(config, directory)
 
 
-def _trainer(config: Config, experiment: Experiment, strategy: tf.distribute.Strategy) -> Trainer:
+def _config_of_run(directory: Path) -> Config | None:
+    """Return the config of a run that has checkpoints; None if there is no such run."""
+    return file.saved_in(directory) if Store(directory / "checkpoints").all() else None
+
+
+def _changes(before: Config, now: Config) -> list[changes.Change]:
+    return [change for change in changes.changes(before, now) if change.key != "run_dir"]
+
+
+def _trainer(
+    config: Config, experiment: Experiment, strategy: tf.distribute.Strategy, *, fresh: bool
+) -> Trainer:
     def make_task() -> Any:
         options: dict[str, Any] = dict(config.model)
         parameters = inspect.signature(experiment.task).parameters
@@ -226,6 +258,7 @@ def _trainer(config: Config, experiment: Experiment, strategy: tf.distribute.Str
         on_nan=config.on_nan,
         exact=config.exact,
         on_change=config.on_change,
+        fresh=fresh,
     )
 
 

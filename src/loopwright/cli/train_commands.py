@@ -22,6 +22,7 @@ from loopwright.cli.arguments import (
 )
 from loopwright.cli.process_settings import SettingsOption
 from loopwright.distribute import cluster, supervisor
+from loopwright.errors import ConfigurationError, message, printable
 
 if TYPE_CHECKING:
     from loopwright.config import schema
@@ -44,17 +45,41 @@ def train(
     show: Annotated[
         bool, typer.Option("--show", help="Print the resulting config and exit.")
     ] = False,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="Try every part of the run once, print what it will take, and leave no trace.",
+        ),
+    ] = False,
+    callbacks: Annotated[
+        bool,
+        typer.Option(
+            "--callbacks", help="With --rehearse: call the callbacks too; their effects stay."
+        ),
+    ] = False,
+    overfit: Annotated[
+        bool,
+        typer.Option(
+            "--overfit",
+            help="With --rehearse: train a copy on one batch; exit code 1 if its loss stays.",
+        ),
+    ] = False,
     settings: SettingsOption = "auto",
 ) -> None:
     """Train a recipe, a config or your own function.
 
     Run the same command again to resume from the last checkpoint.
     """
+    _require_rehearsal(rehearse, callbacks=callbacks, overfit=overfit)
     config = _load(source, overrides, run_dir, quick)
     if show:
         from loopwright.config.file import to_yaml
 
         typer.echo(to_yaml(config), nl=False)
+        return
+    if rehearse:
+        _rehearse(config, fresh=fresh, settings=settings, callbacks=callbacks, overfit=overfit)
         return
     _train(config, fresh=fresh, settings=settings)
 
@@ -190,6 +215,39 @@ def _load(
     if config.recipe is not None:
         recipes.require(config.recipe)
     return config if run_dir is None else config.model_copy(update={"run_dir": str(run_dir)})
+
+
+def _rehearse(
+    config: "schema.Config", *, fresh: bool, settings: str, callbacks: bool, overfit: bool
+) -> None:
+    """Rehearse a training and print its page; after an interruption, say that nothing changed."""
+    process_settings.prepare(config, settings, fresh=fresh)  # before TensorFlow is imported
+    from loopwright.cli import job
+
+    typer.echo(f"rehearsing {config.title}: nothing is kept\n")
+    try:
+        found = job.rehearse(
+            config, fresh=fresh, callbacks=callbacks, overfit="1 batch" if overfit else None
+        )
+    except KeyboardInterrupt:
+        typer.echo("\nrehearsal interrupted; nothing was written", err=True)
+        raise typer.Exit(_EXIT_INTERRUPTED) from None
+    typer.echo("\n" + printable(found.page()))
+    if found.overfit is not None and not found.overfit.falls:
+        raise typer.Exit(1)
+
+
+def _require_rehearsal(is_asked: bool, **options: bool) -> None:
+    given = [f"--{name}" for name, value in options.items() if value]
+    if given and not is_asked:
+        raise ConfigurationError(
+            message(
+                f"{given[0]} belongs to a rehearsal.",
+                expected=f"--rehearse {given[0]}",
+                received=" ".join(given),
+                do=f"add --rehearse, or omit {given[0]}",
+            )
+        )
 
 
 def _train(config: "schema.Config", *, fresh: bool, settings: str) -> None:

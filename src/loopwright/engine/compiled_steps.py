@@ -1,11 +1,12 @@
 """The compiled steps of a task, each made once, and again when the task has changed."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright.compat import tensorflow_internals, xla_rewrites
+from loopwright.compat import keras_internals, tensorflow_internals, xla_rewrites
 from loopwright.data import batches
 from loopwright.data.source import Feed
 from loopwright.engine.nan import OnNan, Watch
@@ -19,6 +20,7 @@ from loopwright.engine.trace import (
     check_source,
     require_unchanging,
 )
+from loopwright.errors import StepWarning
 from loopwright.guards import resources
 from loopwright.plans.plan import Plan, Terms
 from loopwright.task import scheduled_value, variables
@@ -39,7 +41,8 @@ class CompiledSteps:
         watch: GradientWatch | None = None,
         silenced: frozenset[str] = frozenset(),
     ) -> None:
-        self._task, self._strategy, self._on_nan = task, strategy, on_nan
+        self._task, self._strategy = task, strategy
+        self._on_nan: OnNan = on_nan
         self._watched, self.silenced = watch, silenced
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
@@ -47,6 +50,10 @@ class CompiledSteps:
         self._read: set[StepName] = set()
         self.updates = Updates(task, silenced)
         """Which metrics the steps update."""
+
+    def anew(self) -> "CompiledSteps":
+        """Return steps of the same task that share no trace with these, nor what traces hold."""
+        return CompiledSteps(self._task, self._strategy, self._on_nan, self._watched, self.silenced)
 
     @property
     def workers(self) -> int:
@@ -98,6 +105,25 @@ class CompiledSteps:
         """Return the trace of this step."""
         self._forget_if_changed()
         return self._build(self._step(name, batch_spec, converts=True), batch_spec)
+
+    def graph(self, name: StepName, batch_spec: Any) -> Any:
+        """Return the graph of this step for batches of exactly this shape, of all replicas."""
+        return self.probe(name, batch_spec, lambda _: ()).graph
+
+    def probe(self, name: StepName, batch_spec: Any, fetch: Callable[[Any], Any]) -> Any:
+        """Return a function that runs this step, and returns what `fetch` takes from its graph."""
+        step = self._step(name, batch_spec, converts=True)
+        self._build(step, batch_spec)  # what is made lazily is there then
+        arguments = () if batch_spec is None else (batch_spec,)
+
+        def once(*batch: Any) -> Any:
+            outputs = step.on_all_replicas(*(batch or (None,)))
+            return outputs, fetch(tf.compat.v1.get_default_graph())
+
+        with keras_internals.without_keras_warnings(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", StepWarning)  # they were given when it was built
+            traced: Any = tensorflow_internals.compiled(once)
+            return traced.get_concrete_function(*arguments)
 
     def trains_built(self) -> list[Built]:
         """Return the traces of the train step, one for each kind of batch."""

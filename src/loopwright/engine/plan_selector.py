@@ -230,6 +230,32 @@ class PlanSelector:
         notes, self._notes = self._notes, []
         return notes
 
+    def aside(
+        self, plan: Plan | None = None, compiled: CompiledSteps | None = None
+    ) -> "PlanSelector":
+        """Return a selector for steps that are no part of a run: it measures and records nothing.
+
+        They run by `plan`, or by the plan that this selector was given or uses.
+        """
+        own = self._asked if plan is None else None
+        asked = PlanHistory().changed(0, plan or self.plan) if own is None else own
+        return PlanSelector(asked, compiled or self._compiled, self._task)
+
+    def prospects(self, feed: Feed | None, compiled: CompiledSteps) -> tuple[list[Plan], str]:
+        """Return the plans that training on this feed would try, and why it would try none."""
+        if self._asked is not None:
+            return [], "the plan was given"
+        if compiled.workers > 1:
+            return [], "several workers share one plan"
+        terms = compiled.terms(feed)
+        built = compiled.built("train_step", None if feed is None else feed.batch_spec)
+        start = settled(WORDS["graph"], terms)
+        known = identity(self._task, built, feed, terms)
+        found = memory.recall(self.history, known, start, is_continued=False)
+        if found.choice is not None:
+            return [], f"measured before: {found.choice.plan.in_words}"
+        return [each.plan for each in candidates(built, feed, terms)], "none may be faster"
+
     def follow(self, plans: PlanHistory) -> None:
         """Follow these plans from now on."""
         self._asked = plans

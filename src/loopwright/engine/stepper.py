@@ -69,6 +69,8 @@ class Stepper:
         """Of its data, since the beginning of the leg; each step reads one batch."""
         self.passed_over: frozenset[int] = frozenset()
         """Steps whose batch is read and not trained on, because it would spoil the run."""
+        self.tells_data = True
+        """Whether the data is told that an epoch has ended; not of steps that are undone."""
         self._skipped: list[BatchSkipped] = []
         self._skipped_in_a_row = 0
         self.steps_in_epoch = 0
@@ -110,7 +112,8 @@ class Stepper:
             if done < asked and not self._reopened():
                 self.read = replace(self.read, ends=self.read.ends + 1)
                 break
-        if self._feed is not None and self.steps_in_epoch == self._feed.steps_per_epoch:
+        is_end = self._feed is not None and self.steps_in_epoch == self._feed.steps_per_epoch
+        if self._feed is not None and is_end and self.tells_data:
             self._feed.epoch_ended()
         return ran
 
@@ -120,6 +123,11 @@ class Stepper:
         if reader is None:
             return self.read, {}
         return replace(self.read, last_digest=reader.last_digest()), reader.state()
+
+    @property
+    def reader(self) -> AnyReader:
+        """What reads the data; None before the first epoch, and for a step without data."""
+        return self._reader
 
     @property
     def survives_failure(self) -> bool:

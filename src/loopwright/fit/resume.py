@@ -173,7 +173,7 @@ def leg_events(
             yield _skipped(leg, named, resumed, exact)
         else:
             if team.is_chief and not request.sets:
-                _warn_of_no_validation(run)
+                warn_of_no_validation(run)
             ends = what == "end"
             saved_leg = SavedLeg(
                 leg, named, run, number, files, resumed, exact, received, attempt, ends=ends
@@ -257,8 +257,9 @@ def _warn_of_changes(leg: int, step: int, changed: Sequence[str]) -> None:
         )
 
 
-def _warn_of_no_validation(run: Run) -> None:
-    names = [rule.metric for rule in run.asked_rules]
+def warn_of_no_validation(run: Run | None) -> None:
+    """Warn of rules that keep the best checkpoint, where nothing is scored."""
+    names = [] if run is None else [rule.metric for rule in run.asked_rules]
     if names:
         warn_at_call(
             message(

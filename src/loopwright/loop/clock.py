@@ -60,9 +60,13 @@ class Stopwatch:
         """Count seconds that were measured elsewhere."""
         self.seconds[part] += seconds
 
+    def details(self, part: str) -> dict[str, float]:
+        """Return the seconds of each named piece of a part."""
+        return {detail: seconds for (p, detail), seconds in self._details.items() if p == part}
+
     def largest(self, part: str) -> str:
         """Return the detail of a part that took the longest; empty if it has none."""
-        named = {detail: seconds for (p, detail), seconds in self._details.items() if p == part}
+        named = self.details(part)
         return max(named, key=lambda detail: named[detail], default="")
 
     def whole(self, seconds: float) -> dict[str, float]:

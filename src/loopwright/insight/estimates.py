@@ -1,0 +1,173 @@
+"""What a run will take: parameters, time, memory and disk, from what a rehearsal measured."""
+
+import math
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from loopwright.checkpoints.retention import KeepLatest, Rule, best_rules
+from loopwright.errors import CheckpointError, message
+from loopwright.insight.rehearsal_report import in_bytes, in_rate, in_time
+from loopwright.loop.schedule import Every, Schedule
+from loopwright.task import variables
+from loopwright.task.task import Task
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The numbers that layers and variables of a task hold, by what training does to them."""
+
+    trainable: int
+    frozen: int
+    statistics: int
+
+
+def parameters(task: Task) -> Parameters:
+    """Return the parameters of a task whose layers are built.
+
+    >>> task = Task()
+    >>> task.weight = tf.Variable([1.0, 2.0])
+    >>> parameters(task)
+    Parameters(trainable=2, frozen=0, statistics=0)
+    """
+    layers = [p.value for p in variables.all_parts(task) if isinstance(p.value, keras.Layer)]
+    weights = {id(w): w for layer in layers for w in layer.weights}
+    trained = {id(w) for layer in layers for w in layer.trainable_weights}
+    stopped = {id(w) for layer in layers if not layer.trainable for w in layer.weights}
+    frozen, own = stopped - trained, trained | stopped
+    # A variable that the task holds itself; its step counter is an integer.
+    held = [
+        part.value
+        for part in variables.parts(task)
+        if isinstance(part.value, tf.Variable | keras.Variable) and part.value.trainable
+    ]
+    alone = [v for v in held if tf.as_dtype(v.dtype).is_floating]
+
+    def size(ids: set[int]) -> int:
+        return sum(math.prod(weights[each].shape) for each in ids)
+
+    return Parameters(
+        trainable=size(trained) + sum(math.prod(v.shape) for v in alone),
+        frozen=size(frozen),
+        statistics=size(set(weights) - own),
+    )
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What was measured of a run."""
+
+    steps_per_second: float
+    validation_seconds: float | None
+    """Of one validation; None: its length is not known."""
+    start_seconds: float
+    """Until the first step: tracing and compiling."""
+
+
+def times(interval: Every | None, schedule: Schedule, seconds: float | None) -> int | None:
+    """Return how often something at this interval happens in a run; None if it is not known.
+
+    >>> schedule = Schedule(steps_per_epoch=20, until=Every(epochs=15))
+    >>> [times(each, schedule, 90.0) for each in (Every(epochs=2), Every(steps=7), None)]
+    [8, 43, 0]
+    """
+    if interval is None:
+        return 0
+    total, length = schedule.total_steps, schedule.steps_per_epoch
+    if interval.seconds is not None:
+        return None if seconds is None else int(seconds // interval.seconds) + 1
+    if interval.steps is not None:
+        return None if total is None else math.ceil(total / interval.steps)
+    epochs = schedule.until.epochs
+    if epochs is None and total is not None and length is not None:
+        epochs = math.ceil(total / length)
+    return None if epochs is None else math.ceil(epochs / (interval.epochs or 1))
+
+
+def run_length(schedule: Schedule, pace: Pace) -> tuple[float | None, str]:
+    """Return the seconds of a whole run, or None, and what they consist of.
+
+    >>> schedule = Schedule(steps_per_epoch=20, until=Every(epochs=15))
+    >>> run_length(schedule, Pace(100.0, None, 2.0))
+    (5.0, '300 steps at 100/s, 2 s to compile')
+    """
+    if schedule.until.seconds is not None:
+        steps = schedule.until.seconds * pace.steps_per_second
+        return schedule.until.seconds, f"as asked, about {in_rate(steps)} steps"
+    total = schedule.total_steps
+    if total is None:
+        return None, f"unknown: {schedule.until} of unknown length"
+    seconds = total / pace.steps_per_second + pace.start_seconds
+    words = [f"{total:,} steps at {in_rate(pace.steps_per_second)}/s"]
+    count = times(schedule.validate_every, schedule, seconds)
+    if count:
+        if pace.validation_seconds is None:
+            words.append(f"without {count:,} validations of unknown length")
+        else:
+            seconds += count * pace.validation_seconds
+            words.append(f"{count:,} validations of {in_time(pace.validation_seconds)}")
+    return seconds, ", ".join([*words, f"{in_time(pace.start_seconds)} to compile"])
+
+
+def checkpoints_kept(rules: Sequence[Rule], schedule: Schedule, seconds: float | None) -> int:
+    """Return how many checkpoints a run has in the end, at most.
+
+    >>> from loopwright.checkpoints.retention import DEFAULT_KEEP
+    >>> schedule = Schedule(20, Every(epochs=15), Every(epochs=1), Every(epochs=1))
+    >>> checkpoints_kept(DEFAULT_KEEP, schedule, 9.0)
+    4
+    """
+    latest = max([rule.count for rule in rules if isinstance(rule, KeepLatest)], default=1)
+    validations = times(schedule.validate_every, schedule, seconds)
+    best = sum(rule.count for rule in best_rules(rules)) if validations != 0 else 0
+    saved = times(schedule.save_every, schedule, seconds)
+    if saved is not None and validations is not None:
+        return min(latest + best, saved + (validations if best else 0))
+    return latest + best
+
+
+def nearest_directory(path: Path) -> Path:
+    """Return the path, or the nearest directory above it that exists."""
+    path = path.absolute()
+    return next((each for each in (path, *path.parents) if each.is_dir()), Path.cwd())
+
+
+def require_room(checkpoint_bytes: int, kept: int, free: int | None, where: Path) -> None:
+    """Raise if the checkpoints of a run do not fit on its disk; one more is there while it saves.
+
+    >>> require_room(10, 4, free=100, where=Path("runs"))
+    """
+    needed = checkpoint_bytes * (kept + 1)
+    if free is not None and free < needed:
+        raise CheckpointError(
+            message(
+                f"The checkpoints of this run do not fit on the disk of {where}.",
+                expected=f"{in_bytes(needed)}: {kept} checkpoints of {in_bytes(checkpoint_bytes)}, "
+                "and one more while it is written",
+                received=f"{in_bytes(free)} free",
+                do="free space, choose another run_dir, or keep fewer: keep=[KeepLatest(1)]",
+            )
+        )
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has used so far, with that of its GPU."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
+    used = [tf.config.experimental.get_memory_info(name.partition("device:")[2]) for name in gpus]
+    return own + sum(each["peak"] for each in used)
+
+
+def machine_bytes() -> int | None:
+    """Return the memory of this machine; None where it is not known."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None

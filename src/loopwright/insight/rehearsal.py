@@ -1,0 +1,185 @@
+"""Rehearse a call of `fit`: everything that a run does, once, without leaving a trace."""
+
+import contextlib
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import keras
+
+from loopwright import disk
+from loopwright.errors import ConfigurationError, message
+from loopwright.export.exporter import Format, export
+from loopwright.fit.options import FitOptions
+from loopwright.fit.parts import Parts
+from loopwright.fit.request import FitRequest
+from loopwright.insight import estimates, flops
+from loopwright.insight.callback_rehearsal import rehearse_callbacks
+from loopwright.insight.overfit import overfit
+from loopwright.insight.planned_start import Planned
+from loopwright.insight.rehearsal_report import Rehearsal
+from loopwright.insight.rehearsed_leg import RehearsedLeg, counted, examples, kept_outside
+from loopwright.insight.scratch import scratch_leg
+from loopwright.insight.stages import Stages, collected
+
+_OVERFIT = "1 batch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RehearseOptions(FitOptions):
+    """The arguments of `fit`, and what else is rehearsed."""
+
+    rehearse_callbacks: bool = False
+    """Call the hooks of `callbacks`, which may have effects outside of this process."""
+    overfit: str | None = None
+    """"1 batch": train a copy of the task on one batch until its loss is small."""
+    export: bool | Format = False
+    """Write an export, load it in a new process and compare."""
+
+
+def rehearse(
+    parts: Parts, request: FitRequest, options: RehearseOptions, planned: Planned
+) -> Rehearsal:
+    """Run everything that a run does once; raise the first error, which says where it happened."""
+    _require_possible(parts, options)
+    # Other traces: a stateful operation, and a warning, starts anew in the real run.
+    compiled = parts.compiled.anew()
+    aside = parts.selector.aside(compiled=compiled)
+    own = replace(parts, compiled=compiled, selector=aside)
+    say = _print if options.verbose else _say_nothing
+    stages = Stages(say)
+    with collected() as caught:
+        found = _rehearsed(own, parts, request, options, planned, stages)
+    return replace(found, checks=tuple(stages.checks), warnings=tuple(caught))
+
+
+def _rehearsed(
+    own: Parts,
+    parts: Parts,
+    request: FitRequest,
+    options: RehearseOptions,
+    planned: Planned,
+    stages: Stages,
+) -> Rehearsal:
+    with contextlib.ExitStack() as outside:
+        with contextlib.ExitStack() as undoing:
+            with stages.part("build") as note:
+                scratch = scratch_leg(own, request, first_epoch=planned.first_epoch)
+                leg = undoing.enter_context(scratch)
+                outside.enter_context(kept_outside(leg))
+                note("data opened, steps traced and checked")
+            rehearsed = RehearsedLeg(leg, planned, stages)
+            start = rehearsed.start(request)
+            rehearsed.first_batches()
+            written = rehearsed.checkpoint()
+            rehearsed.last_batch()
+            validation_seconds = rehearsed.validation(request)
+            rehearsed.images()
+            rate, data_wait = rehearsed.speed()
+            compile_seconds = leg.watch.seconds["compile"]
+            size = examples(leg)
+            operations = counted(leg, size)
+            tries, why_none = parts.selector.prospects(leg.feed, own.compiled)
+            schedule = replace(leg.schedule, save_every=request.save_every)
+        costs = _callbacks(own, request, options, stages)
+        _export(own, options, stages)
+        learned = None
+        if options.overfit is not None:
+            with stages.part("one batch") as note:
+                learned = overfit(own, request)
+                note(str(learned).partition(";")[0])
+    pace = estimates.Pace(rate, validation_seconds, compile_seconds)
+    seconds, length = estimates.run_length(schedule, pace)
+    kept = 0
+    where = estimates.nearest_directory(planned.directory)
+    free = disk.free_bytes(where)
+    if planned.run is not None:
+        kept = estimates.checkpoints_kept(planned.run.rules, schedule, seconds)
+        with stages.part("disk", is_shown=False):
+            estimates.require_room(written.bytes, kept, free, where)
+    held = estimates.parameters(own.task)
+    plan = own.selector.plan.in_words
+    words = "; then: ".join(each.in_words for each in tries)
+    to_try = f"the tuner would try: {words}" if tries else f"no other is tried: {why_none}"
+    return Rehearsal(
+        checks=(),
+        trainable=held.trainable,
+        frozen=held.frozen,
+        statistics=held.statistics,
+        examples=size,
+        flops=None if operations is None else operations.flops,
+        uncounted=() if operations is None else operations.uncounted,
+        steps_per_second=rate,
+        machine_flops=flops.of_machine(),
+        data_wait=data_wait,
+        total_steps=schedule.total_steps,
+        seconds=seconds,
+        length=length,
+        peak_bytes=estimates.peak_bytes(),
+        machine_bytes=estimates.machine_bytes(),
+        checkpoint_bytes=written.bytes,
+        kept=kept,
+        free_bytes=free,
+        plans=f"rehearsed by: {plan}; {to_try}",
+        start=start,
+        callbacks=costs,
+        overfit=learned,
+    )
+
+
+def _callbacks(
+    own: Parts, request: FitRequest, options: RehearseOptions, stages: Stages
+) -> dict[str, float]:
+    """Return the seconds of each hook, if callbacks are rehearsed."""
+    given = keras.tree.flatten(request.callbacks)
+    if not given:
+        return {}
+    names = ", ".join(type(each).__name__ for each in given)
+    if not options.rehearse_callbacks:
+        why = f"{names}: not called, they may have effects outside (rehearse_callbacks=True)"
+        stages.leave_out("callbacks", why)
+        return {}
+    with stages.part("callbacks") as note:
+        found = rehearse_callbacks(own, request)
+        note(names)
+    return found
+
+
+def _export(own: Parts, options: RehearseOptions, stages: Stages) -> None:
+    if not options.export:
+        return
+    kind: Format = "saved_model" if options.export is True else options.export
+    with (
+        stages.part("export") as note,
+        tempfile.TemporaryDirectory(prefix="loopwright-") as directory,
+    ):
+        name = "model.keras" if kind == "keras" else "export"
+        done = export(own.task.exports(), Path(directory) / name, format=kind)
+        note(f"loaded in a new process, largest difference {done.largest_difference:.2g}")
+
+
+def _require_possible(parts: Parts, options: RehearseOptions) -> None:
+    problem = ""
+    if options.overfit not in (None, _OVERFIT):
+        problem = f"overfit={options.overfit!r}"
+    elif options.export not in (True, False, "saved_model", "keras"):
+        problem = f"export={options.export!r}"
+    elif not parts.team.is_alone:
+        problem = f"{parts.team.size} workers"
+    if problem:
+        raise ConfigurationError(
+            message(
+                "This cannot be rehearsed.",
+                expected=f'one worker; overfit="{_OVERFIT}"; export=True, "saved_model" or "keras"',
+                received=problem,
+                do="correct the argument; rehearse with one worker, then train with several",
+            )
+        )
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)
+
+
+def _say_nothing(text: str) -> None:
+    """Print nothing."""

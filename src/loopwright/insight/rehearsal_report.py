@@ -1,0 +1,221 @@
+"""The page of a rehearsal: what was found, as values and in words."""
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+_WIDTH = 80
+_NAME = 12
+
+
+@dataclass(frozen=True)
+class Check:
+    """One part of a rehearsal: what was done, or why it was left out."""
+
+    name: str
+    found: str
+    seconds: float = 0.0
+    is_done: bool = True
+    """False: left out, and `found` says why."""
+
+    def __str__(self) -> str:
+        mark = "ok" if self.is_done else "-"
+        seconds = f"{self.seconds:5.1f} s" if self.is_done else ""
+        room = _WIDTH - 4 - _NAME - len("  12.3 s")
+        first, *more = textwrap.wrap(self.found, room) or [""]
+        lines = [f"{mark:4}{self.name:{_NAME}}{first:{room}} {seconds}".rstrip()]
+        return "\n".join([*lines, *(f"{'':{4 + _NAME}}{line}" for line in more)])
+
+
+@dataclass(frozen=True)
+class Overfit:
+    """How the loss fell on one batch, and why it did not."""
+
+    metric: str
+    first: float
+    last: float
+    steps: int
+    falls: bool
+    """Whether the loss became small: a tenth of what it was."""
+    reasons: tuple[str, ...] = ()
+    """What was measured of the usual reasons, if it does not fall."""
+
+    def __str__(self) -> str:
+        went = f"{self.metric} {self.first:.4g} -> {self.last:.4g} in {self.steps:,} steps"
+        if self.falls:
+            return f"{went}: the step can learn one batch"
+        is_lower = self.last < 0.8 * self.first
+        said = "falls too slowly on one batch" if is_lower else "does not fall on one batch"
+        whys = self.reasons or ("none of the usual reasons was measured",)
+        return "; ".join([f"{went}: the loss {said}", *whys])
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a rehearsal of `fit` found; as text, a page of 80 columns.
+
+    A number that is None could not be known beforehand.
+    """
+
+    checks: tuple[Check, ...]
+    """What was rehearsed, in order, and what was left out."""
+    trainable: int
+    """Parameters that training changes."""
+    frozen: int
+    """Parameters of layers that are not trainable."""
+    statistics: int
+    """Numbers that layers keep by themselves, like those of batch normalization."""
+    examples: int | None
+    """In a batch."""
+    flops: float | None
+    """Floating-point operations of a whole step: matrix products and convolutions."""
+    uncounted: tuple[str, ...]
+    """Operations of the step whose number is not known."""
+    steps_per_second: float
+    machine_flops: float
+    """Floating-point operations per second of a large matrix product on this machine."""
+    data_wait: float
+    """The share of the time in which steps wait for data."""
+    total_steps: int | None
+    seconds: float | None
+    """Of the whole run."""
+    length: str
+    """What the time of the run consists of, or why it is not known."""
+    peak_bytes: int
+    """Memory of this process at its peak, with TensorFlow and the data."""
+    machine_bytes: int | None
+    checkpoint_bytes: int
+    """Of one checkpoint."""
+    kept: int
+    """How many checkpoints are on disk in the end, at most."""
+    free_bytes: int | None
+    """Free space where the run is written."""
+    plans: str
+    start: str
+    """Where the real run begins, resumes, or that it is complete."""
+    callbacks: Mapping[str, float] = field(default_factory=dict)
+    """Seconds per call of each hook of a callback that was rehearsed."""
+    warnings: tuple[str, ...] = ()
+    """What the guards warn of."""
+    overfit: Overfit | None = None
+
+    @property
+    def disk_bytes(self) -> int:
+        """The space that the checkpoints of the run take in the end."""
+        return self.kept * self.checkpoint_bytes
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.checks), "", self.page()])
+
+    def page(self) -> str:
+        """Return the page without the list of checks."""
+        rows = [_row(name, text) for name, text in self._rows()]
+        warned = [textwrap.indent(text, "    ") for text in self.warnings]
+        return "\n".join([*rows, *warned])
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        parts = [f"{self.trainable:,} trainable", f"{self.frozen:,} frozen"]
+        if self.statistics:
+            parts.append(f"{self.statistics:,} statistics")
+        yield "parameters", ", ".join(parts)
+        yield "step", self._step()
+        yield "speed", self._speed()
+        yield "whole run", self._whole_run()
+        machine = "" if self.machine_bytes is None else f" of {in_bytes(self.machine_bytes)}"
+        yield "memory", f"{in_bytes(self.peak_bytes)}{machine} at the peak, TensorFlow included"
+        yield "disk", self._disk()
+        yield "plans", self.plans
+        if self.callbacks:
+            costs = sorted(self.callbacks.items(), key=lambda item: -item[1])
+            yield "callbacks", ", ".join(f"{name} {in_time(s)}" for name, s in costs)
+        if self.overfit is not None:
+            yield "one batch", str(self.overfit)
+        yield "start", self.start
+        yield "warnings", f"{len(self.warnings)}:" if self.warnings else "none"
+
+    def _step(self) -> str:
+        of = "" if self.examples is None else f" for {self.examples:,} examples"
+        if self.flops is None:
+            return f"unknown number of operations{of}: the step cannot be traced for one size"
+        more = f", not counted: {', '.join(self.uncounted[:3])}" if self.uncounted else ""
+        return f"{in_flops(self.flops)}{of}: forward, backward and update{more}"
+
+    def _speed(self) -> str:
+        words = [f"about {in_rate(self.steps_per_second)} steps/s"]
+        if self.flops:
+            rate = self.flops * self.steps_per_second
+            share = rate / self.machine_flops
+            words.append(
+                f"{in_flops(rate)}/s, {share:.0%} of {in_flops(self.machine_flops)}/s here"
+            )
+        if self.data_wait > 0.2:
+            words.append(f"waiting for data {self.data_wait:.0%} of the time")
+        return ", ".join(words)
+
+    def _whole_run(self) -> str:
+        return self.length if self.seconds is None else f"{in_time(self.seconds)}: {self.length}"
+
+    def _disk(self) -> str:
+        each = f"{in_bytes(self.checkpoint_bytes)} a checkpoint"
+        if not self.kept:
+            return f"{each}; no run directory, nothing is saved"
+        free = "" if self.free_bytes is None else f" of {in_bytes(self.free_bytes)} free"
+        return f"{each}, {self.kept} kept in the end: {in_bytes(self.disk_bytes)}{free}"
+
+
+def _row(name: str, text: str) -> str:
+    first, *more = textwrap.wrap(text, _WIDTH - _NAME) or [""]
+    return "\n".join([f"{name:{_NAME}}{first}", *(f"{'':{_NAME}}{line}" for line in more)])
+
+
+def in_bytes(count: float) -> str:
+    """Return a number of bytes in words.
+
+    >>> in_bytes(734_003), in_bytes(16_500_000_000)
+    ('734 KB', '16.5 GB')
+    """
+    return _scaled(count, ("bytes", "KB", "MB", "GB", "TB"))
+
+
+def in_flops(count: float) -> str:
+    """Return a number of floating-point operations in words.
+
+    >>> in_flops(1.83e9)
+    '1.83 GFLOP'
+    """
+    return _scaled(count, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
+
+
+def in_rate(rate: float) -> str:
+    """Return a rate with as many digits as can be trusted.
+
+    >>> in_rate(1234.5), in_rate(0.512)
+    ('1,230', '0.51')
+    """
+    return f"{float(f'{rate:.3g}'):,.0f}" if rate >= 100 else f"{rate:.2g}"
+
+
+def in_time(seconds: float) -> str:
+    """Return a duration in words.
+
+    >>> in_time(0.0021), in_time(12.3), in_time(200), in_time(9000)
+    ('2.1 ms', '12 s', '3 min 20 s', '2 h 30 min')
+    """
+    if seconds < 1:
+        return f"{1000 * seconds:.2g} ms" if seconds < 0.0995 else f"{1000 * seconds:.0f} ms"
+    if seconds < 99.5:
+        return f"{seconds:.2g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} days {hours % 24} h"
+
+
+def _scaled(count: float, units: tuple[str, ...]) -> str:
+    place = 0
+    while count >= 999.5 and place < len(units) - 1:
+        count, place = count / 1000, place + 1
+    return f"{count:.3g} {units[place]}"
