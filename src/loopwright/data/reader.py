@@ -105,6 +105,26 @@ class StreamReader(Reader, ABC):
 
 
 @final
+class HeldReader(StreamReader):
+    """A reader that yields one batch again and again, with the types of the reader it came from."""
+
+    def __init__(self, batch: Any, like: StreamReader) -> None:
+        def held() -> Any:
+            # Of the spec that the loops were traced for: they are not traced again.
+            again = tf.nest.map_structure(_with_spec, batch, like.batch_spec)
+            return tf.experimental.Optional.from_value(again) if like.end == "marked" else again
+
+        dataset = tf.data.Dataset.from_tensors(0).repeat().map(lambda _: held())
+        super().__init__(iter(dataset), like.batch_spec, like.end)
+
+
+def _with_spec(leaf: Any, spec: Any) -> Any:
+    if not isinstance(leaf, tf.Tensor):
+        return leaf
+    return tf.compat.v1.placeholder_with_default(leaf, spec.shape)
+
+
+@final
 class CountedReader(StreamReader):
     """A reader whose position is the number of batches read."""
 
@@ -177,6 +197,12 @@ class ResidentReader(Reader):
         """The number of batches until the order changes or the data ends."""
         in_epoch = self.resident.batches_per_epoch - self.index
         return in_epoch if self._left is None else min(in_epoch, self._left)
+
+    def next_batch(self) -> Any:
+        """Return the batch that comes next, without moving."""
+        begin = self.index * self.resident.batch_size
+        places = self.order[begin : begin + self.resident.batch_size]
+        return tf.nest.map_structure(lambda leaf: tf.gather(leaf, places), self.resident.tensors)
 
     def skip(self, batches: int) -> None:
         """Move forward, one batch at a time."""

@@ -222,11 +222,13 @@ class PlanSelector:
         """The plan that the run had switched to, also after the checkpoint it resumes from."""
         return (self._done_before or self.history).in_force
 
-    def aside(self, plan: Plan | None = None) -> "PlanSelector":
+    def aside(self, plan: Plan | PlanHistory | None = None) -> "PlanSelector":
         """Return a selector for steps that are no part of a run: it measures and records nothing.
 
         They run by `plan`, or by the plan that this selector was given or uses.
         """
+        if isinstance(plan, PlanHistory):
+            return PlanSelector(plan, self._compiled, self._task)
         own = self._asked if plan is None else None
         asked = PlanHistory().changed(0, plan or self.plan) if own is None else own
         return PlanSelector(asked, self._compiled, self._task)
