@@ -89,10 +89,10 @@ def states(seen: Replayed) -> list[tuple[int, bool]]:
 def test_a_replay_names_the_step_the_example_the_operation_and_the_line_of_a_nan(tmp_path):
     one, error = poisoned(tmp_path / "run")
     before, state = files(tmp_path / "run"), bits(one)
-    drawn = random.getstate()[1][:9], np.random.get_state()[1][:9].tolist()
     assert f"trainer.replay({error.step}, ...)" in str(error)
     again = trainer(tmp_path / "run")
     fresh = bits(again)
+    drawn = random.getstate(), str(np.random.get_state())
     for each in (one, again):
         seen = each.replay(None, POISONED, Y, batch_size=8, verbose=0)
         assert seen.step == error.step
@@ -111,7 +111,7 @@ def test_a_replay_names_the_step_the_example_the_operation_and_the_line_of_a_nan
     assert files(tmp_path / "run") == before
     assert bits(one) == state
     assert bits(again) == {**fresh, **{n: b for n, b in bits(again).items() if n not in fresh}}
-    assert (random.getstate()[1][:9], np.random.get_state()[1][:9].tolist()) == drawn
+    assert (random.getstate(), str(np.random.get_state())) == drawn
 
 
 def test_without_a_checkpoint_the_replay_begins_where_fit_began(tmp_path, capsys):
@@ -251,7 +251,7 @@ def test_a_state_that_differs_is_said_with_the_variable_and_the_reason(tmp_path,
     assert states(seen) == [(16, False)]
     text = " ".join(str(seen).split())
     assert "DIFFERS: state after step 16: model.layers[0].kernel by up to" in text
-    assert "possible cause: edited since: step (task): the code differs" in text
+    assert "possible cause: edited since: step" in text
     with pytest.raises(lw.ConfigurationError, match="the code differs"):
         one.replay(16, X, Y, batch_size=8, epochs=2, verbose=0)
 
@@ -266,14 +266,15 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path):
     assert not run.exists()
     saved(run, X, Y, batch_size=8)
     before = files(run)
-    for step in (0, 19, -1, True, "7"):
+    wrong: list[Any] = [0, 19, -1, True, "7"]
+    for step in wrong:
         with pytest.raises(lw.ConfigurationError, match="no such step"):
             trainer(run).replay(step, X, Y, batch_size=8, verbose=0)
     with pytest.raises(lw.ConfigurationError, match="No step was named"):
         trainer(run).replay(None, X, Y, batch_size=8, verbose=0)
     with pytest.raises(lw.ConfigurationError, match="The data differs"):
         trainer(run).replay(18, X[:60], Y[:60], batch_size=8, epochs=2, verbose=0)
-    with pytest.raises(lw.ConfigurationError, match="has other variables than the checkpoint"):
+    with pytest.raises(lw.ConfigurationError, match="The program differs"):
         trainer(run, compiled_model).replay(18, X, Y, batch_size=8, epochs=2, verbose=0)
     rows = tf.data.Dataset.from_tensor_slices((X, Y))
     with pytest.raises(lw.ConfigurationError, match="gives other batches each time"):

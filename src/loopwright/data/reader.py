@@ -68,7 +68,8 @@ class StreamReader(Reader, ABC):
     """Reads from a `tf.data` iterator, which compiled loops advance themselves."""
 
     def __init__(self, iterator: Any, batch_spec: Any, end: End) -> None:
-        self.iterator, self.batch_spec, self.end = iterator, batch_spec, end
+        self.iterator, self.batch_spec = iterator, batch_spec
+        self.end: End = end
         self.sizes: set[int] = set()
         """Numbers of examples seen in batches: the smallest and the largest of each call."""
         self.held: Any = None
@@ -109,13 +110,15 @@ class HeldReader(StreamReader):
     """A reader that yields one batch again and again, with the types of the reader it came from."""
 
     def __init__(self, batch: Any, like: StreamReader) -> None:
+        end: End = like.end
+
         def held() -> Any:
             # Of the spec that the loops were traced for: they are not traced again.
             again = tf.nest.map_structure(_with_spec, batch, like.batch_spec)
             return tf.experimental.Optional.from_value(again) if like.end == "marked" else again
 
         dataset = tf.data.Dataset.from_tensors(0).repeat().map(lambda _: held())
-        super().__init__(iter(dataset), like.batch_spec, like.end)
+        super().__init__(iter(dataset), like.batch_spec, end)
 
 
 def _with_spec(leaf: Any, spec: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from loopwright.insight.replayed import Replayed
 _DESCRIBING = ("config.yaml", "environment.json", "plan.json", "status.json", "model.txt")
 
 
-def write(path: str | Path, replayed: Replayed, run: Run) -> Path:
+def write(path: str | os.PathLike[str], replayed: Replayed, run: Run) -> Path:
     """Write a `.zip` with the report, the batch and the files that describe the run; no pickles.
 
     The weights are left out: the run directory has them.

@@ -248,6 +248,9 @@ class _Walk:
         self._checks: list[Check] = []
         self._look: _Look | None = None
         self._place = Place()
+        # A task may keep infinity in a variable on purpose, as the best score so far.
+        self._infinite = frozenset[str]()
+        self._infinite = frozenset(self._not_finite())
 
     def go(self, place: Place, request: FitRequest) -> None:
         """Run to the step and through it."""
@@ -360,7 +363,7 @@ class _Walk:
         marks = {self._step - 1, self._step, *self._saved, *self._record.numbers}
         left = [mark - here for mark in marks if here < mark <= self._step]
         hooks = self._leg.bridge.steps_left()
-        return min([*left, *([] if hooks is None else [hooks])], default=1)
+        return min([*left, *([] if hooks is None else [hooks]), self._step + 1 - here])
 
     def _pass(self) -> None:
         """Compare the state where the run has a checkpoint; end when the step was run."""
@@ -413,7 +416,8 @@ class _Walk:
             look.recorded_plan = replace(plan_ran, layers=inside.layers, gradients=inside.gradients)
             put_back()
         shown = look.recorded_plan if look.recorded_plan and look.recorded_plan.layers else seen
-        if self._is_bad(plan_ran) or look.weights_after or (shown is not None and shown.not_finite):
+        is_bad = self._is_bad(plan_ran) or bool(look.weights_after)
+        if seen is not None and (is_bad or (shown is not None and shown.not_finite)):
             # TensorFlow prints the tensors of the operation that it stops at.
             with quiet_start(drops_all=True):
                 look.first_operation = first_operation(lambda: eager(held.batch), own, before)
@@ -441,4 +445,5 @@ class _Walk:
     def _not_finite(self) -> tuple[str, ...]:
         metrics = {id(v) for v in variables.metric_variables(self._leg.parts.task)}
         kept = {name: v for name, v in self._named.items() if id(v) not in metrics}
-        return tuple(tensors.non_finite(tensors.snapshot(kept)))
+        found = tensors.non_finite(tensors.snapshot(kept))
+        return tuple(name for name in found if name not in self._infinite)

@@ -58,18 +58,16 @@ def require_step(run: Run, record: RunRecord, step: Any) -> int:
     last = record.last_step
     if step is None and record.failed_step is not None:
         return record.failed_step
-    is_number = isinstance(step, int) and not isinstance(step, bool)
-    if not is_number or not 1 <= step <= last:
-        what = "No step was named." if step is None else "This run has no such step."
-        raise ConfigurationError(
-            message(
-                what,
-                expected=f"a step from 1 to {last:,}" if last else "a run that has trained a step",
-                received="no step, and a run that no step has ended" if step is None else str(step),
-                do="choose one of these steps; report.html shows where a loss goes wrong",
-            )
+    if isinstance(step, int) and not isinstance(step, bool) and 1 <= step <= last:
+        return step
+    raise ConfigurationError(
+        message(
+            "No step was named." if step is None else "This run has no such step.",
+            expected=f"a step from 1 to {last:,}" if last else "a run that has trained a step",
+            received="no step, and a run that no step has ended" if step is None else repr(step),
+            do="choose one of these steps; report.html shows where a loss goes wrong",
         )
-    return int(step)
+    )
 
 
 def never_saved(run: Run) -> str:

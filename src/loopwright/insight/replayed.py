@@ -85,10 +85,9 @@ class Replayed:
         return plan if plan is not None and plan.layers + plan.gradients else self.eager
 
     def __str__(self) -> str:
-        lines = [
-            f"step {self.step:,} of {self.run}: epoch {self.epoch + 1}, step "
-            f"{self.step_in_epoch:,} of the epoch"
-        ]
+        title = f"step {self.step:,} of {self.run}: epoch {self.epoch + 1}, step "
+        title += f"{self.step_in_epoch:,} of the epoch"
+        lines = textwrap.wrap(title, _WIDTH, subsequent_indent="  ")
         for label, text in self._facts():
             lines += _wrapped(label, text)
         shown = self.shown

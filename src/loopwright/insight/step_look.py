@@ -157,8 +157,8 @@ class _Seen:
         """Return the look, with the fetched values of `tensors`."""
         named = [*self._layers, *self._gradients]
         looks = [
-            TensorLook(name, shape, *row[:3], int(row[3]), *row[4:])
-            for (name, shape), row in zip(named, map(_floats, rows), strict=True)
+            _look_at(name, shape, *map(float, row))
+            for (name, shape), row in zip(named, rows, strict=True)
         ]
         at = len(self._layers)
         return StepLook(numbers, tuple(looks[:at]), tuple(looks[at:]))
@@ -207,8 +207,17 @@ def _summary(tensor: Any) -> Any:
     )
 
 
-def _floats(row: Any) -> list[float]:
-    return [float(value) for value in row]
+def _look_at(
+    name: str,
+    shape: tuple[int, ...],
+    low: float,
+    mean: float,
+    high: float,
+    not_finite: float,
+    zeros: float,
+    norm: float,
+) -> TensorLook:
+    return TensorLook(name, shape, low, mean, high, int(not_finite), zeros, norm)
 
 
 def table(looks: Sequence[TensorLook], title: str) -> list[str]:
