@@ -86,6 +86,7 @@ def replay(
     record = read_run(run)
     step = replay_checks.require_step(run, record, step)
     start = _start(run, record, step)
+    replay_checks.require_same_data(request, start.reference)
     say(replay_checks.announced(start.step, step, record, is_leg_start=start.is_leg_start))
     plans = run.recorded_plans() if start.reference is None else run.plans(start.reference)
     if plans is None:

@@ -12,6 +12,7 @@ from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat import environment
 from loopwright.config.edits import OnChange, edits
+from loopwright.data.source import changed_data
 from loopwright.errors import ConfigurationError, message
 from loopwright.fit.leg import Leg
 from loopwright.fit.moment import objection
@@ -119,6 +120,23 @@ def not_reached(step: int, last: int) -> str:
         received=f"{last:,} steps",
         do="pass to replay what was passed to fit",
     )
+
+
+def require_same_data(request: FitRequest, reference: Snapshot | None) -> None:
+    """Raise if the data differs from that of the run, before anything is built for it."""
+    if reference is None or (request.data is None and not reference.has_data):
+        return
+    now = {} if request.data is None else request.data.fingerprint()
+    other = changed_data(reference.data, now)
+    if other:
+        raise ConfigurationError(
+            message(
+                "The data differs from the data of the run: its steps cannot be replayed.",
+                expected="the data and the batch_size that were passed to fit",
+                received=other,
+                do="pass to replay what was passed to fit",
+            )
+        )
 
 
 def require_same_program(

@@ -12,6 +12,7 @@ from loopwright.insight.batch_look import BatchLook
 from loopwright.insight.step_look import StepLook
 
 _WIDTH, _LABEL = 80, 10
+_MOST_LISTED = 5
 
 
 @final
@@ -79,6 +80,19 @@ class Replayed:
         return step_look.are_close(self.recorded_plan.numbers, self.eager.numbers)
 
     @property
+    def bad_examples(self) -> tuple[int, ...]:
+        """The examples, or rows of the batch, for which the first layer is not finite.
+
+        Empty if that cannot be told: all are, or the layer has another first axis.
+        """
+        bad = [] if self.shown is None else [each for each in self.shown.layers if each.not_finite]
+        sizes = {one.shape[0] for one in self.batch.arrays if one.shape}
+        if not bad or sizes != {*bad[0].shape[:1]} or len(bad[0].rows) == bad[0].shape[0]:
+            return ()
+        examples = self.batch.examples
+        return tuple(row if examples is None else examples[row] for row in bad[0].rows)
+
+    @property
     def shown(self) -> StepLook | None:
         """The run of the step whose layers and gradients are shown."""
         plan = self.recorded_plan
@@ -116,7 +130,10 @@ class Replayed:
             facts.append(("first NaN", self.first_operation))
         bad = [] if self.shown is None else self.shown.not_finite
         if bad:
-            facts.append(("", f"first tensor that is not finite: {bad[0].name}"))
+            where = ", ".join(map(str, self.bad_examples[:_MOST_LISTED]))
+            kind = "row" if self.batch.examples is None else "example"
+            where = f", in {kind} {where}" if where else ""
+            facts.append(("", f"first tensor that is not finite: {bad[0].name}{where}"))
         if self.weights_before:
             facts.append(
                 (
@@ -158,15 +175,12 @@ class Replayed:
     def _losses(self) -> list[str]:
         if self.recorded_plan is None:
             return []
-        return [
-            f"{name} {_number(value)}"
-            + (
-                f", after the update {_number(self.loss_after[name])}"
-                if name in self.loss_after
-                else ""
-            )
-            for name, value in step_look.losses(self.recorded_plan.numbers).items()
-        ]
+        found = list[str]()
+        for name, value in step_look.losses(self.recorded_plan.numbers).items():
+            after = self.loss_after.get(name)
+            text = f"{'' if name == 'loss' else f'{name} '}{_number(value)}"
+            found.append(text if after is None else f"{text}, after the update {_number(after)}")
+        return found
 
     def _eager(self) -> str:
         if self.eager is None:

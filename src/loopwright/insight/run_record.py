@@ -29,6 +29,7 @@ class RunRecord:
     skipped: frozenset[int]
     """The steps whose batch was skipped after a rollback."""
     steps_per_second: float | None
+    """Of the last start that ended by itself; None if none did."""
     last_step: int
     """The last step that is known to have been run."""
     failed_step: int | None
@@ -43,7 +44,8 @@ class RunRecord:
 def read_run(run: Run) -> RunRecord:
     """Return what a run has recorded; it is read only."""
     starts, numbers, scores = dict[int, int](), dict[int, Any](), dict[int, Any]()
-    skipped, rates, steps, failed = set[int](), list[tuple[float, float]](), [0], None
+    skipped, steps, failed = set[int](), [0], None
+    began, rate = 0, None
     for event in _events(run.directory):
         kind, step = event["event"], event.get("step")
         if not isinstance(step, int):
@@ -51,27 +53,23 @@ def read_run(run: Run) -> RunRecord:
         steps.append(step)
         if kind == "started":
             starts[step] = step - int(number(event.get("resumed_steps")) or 0)
-            failed = None
+            failed, began = None, step
         elif kind == "batch_skipped" and event.get("went_back_to_step") is not None:
             skipped.add(step)
         elif kind == "validated":
             scores[step] = _numbers(event)
         elif kind in ("trained", "epoch_ended"):
             numbers[step] = _numbers(event)
-            if kind == "trained":
-                rates.append((number(event.get("steps")) or 0.0, number(event.get("seconds")) or 0))
-        elif kind == "finished" and isinstance(event.get("failed_step"), int):
-            failed = event["failed_step"]
+        elif kind == "finished":
+            failed = event["failed_step"] if isinstance(event.get("failed_step"), int) else None
+            rate = _steps_per_second(event, (failed or step) - began) or rate
     steps += [entry.step for entry in run.entries()]
-    ran, seconds = (
-        sum(column) for column in zip(*(rates[1:] or rates or [(0.0, 0.0)]), strict=True)
-    )
     return RunRecord(
         starts=starts,
         numbers=numbers,
         scores=scores,
         skipped=frozenset(skipped),
-        steps_per_second=ran / seconds if ran and seconds else None,
+        steps_per_second=rate,
         last_step=max([*steps, failed or 0]),
         failed_step=failed,
     )
@@ -90,6 +88,12 @@ def _events(run_dir: Path) -> Iterator[dict[str, Any]]:
                 continue  # the last line may be incomplete
             if event.get("event") in _KINDS:
                 yield event
+
+
+def _steps_per_second(finished: Mapping[str, Any], steps: int) -> float | None:
+    spent = mapping(finished.get("spent"))
+    seconds = sum(number(spent.get(part)) or 0.0 for part in ("step", "data wait"))
+    return steps / seconds if steps > 0 and seconds else None
 
 
 def _numbers(event: Mapping[str, Any]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A look into one step: what each layer returns, each gradient, and the numbers of the step."""
+"""A look into one step: what each layer returns, each gradient, the step's own numbers."""
 
 import contextlib
 import math
@@ -38,6 +38,8 @@ class TensorLook:
     zeros: float
     """The share of exact zeros."""
     norm: float
+    rows: tuple[int, ...] = ()
+    """The places on the first axis that hold NaN or infinity: of layers, rows of the batch."""
 
 
 @final
@@ -102,7 +104,7 @@ def eager_look(task: Task, one: One, batch: Any) -> StepLook:
     seen = _Seen(task, None)
     with seen.watching():
         outputs = one(batch)
-    return seen.look(step_numbers(task, outputs), [t.numpy() for t in seen.tensors])
+    return seen.look(step_numbers(task, outputs), seen.tensors)
 
 
 def plan_look(task: Task, one: One, batch: Any, plan: Plan) -> StepLook:
@@ -119,7 +121,7 @@ def plan_look(task: Task, one: One, batch: Any, plan: Plan) -> StepLook:
     compiled: Any = tensorflow_internals.compiled(fetched, xla=plan.step == "xla")
     with keras_internals.without_keras_warnings():
         outputs, tensors = compiled(batch)
-    return found[0].look(step_numbers(task, outputs), [t.numpy() for t in tensors])
+    return found[0].look(step_numbers(task, outputs), tensors)
 
 
 @final
@@ -157,8 +159,8 @@ class _Seen:
         """Return the look, with the fetched values of `tensors`."""
         named = [*self._layers, *self._gradients]
         looks = [
-            _look_at(name, shape, *map(float, row))
-            for (name, shape), row in zip(named, rows, strict=True)
+            _look_at(name, shape, bad_rows, *map(float, summary))
+            for (name, shape), (summary, bad_rows) in zip(named, rows, strict=True)
         ]
         at = len(self._layers)
         return StepLook(numbers, tuple(looks[:at]), tuple(looks[at:]))
@@ -185,7 +187,8 @@ def _shape(tensor: Any) -> tuple[int, ...]:
     return tuple(-1 if size is None else size for size in tensor.shape)
 
 
-def _summary(tensor: Any) -> Any:
+def _summary(tensor: Any) -> tuple[Any, Any]:
+    """Return the six numbers of a tensor, and which places on its first axis are not finite."""
     numbers = tf.cast(tensor, tf.float32)
     is_finite = tf.math.is_finite(numbers)
     zeros = tf.zeros_like(numbers)
@@ -195,7 +198,8 @@ def _summary(tensor: Any) -> Any:
     low = tf.reduce_min(tf.where(is_finite, numbers, zeros + math.inf))
     high = tf.reduce_max(tf.where(is_finite, numbers, zeros - math.inf))
     is_zero = tf.reduce_sum(tf.cast(numbers == 0.0, tf.float32))
-    return tf.stack(
+    flat = tf.reshape(is_finite, [tf.shape(numbers)[0] if numbers.shape.rank else 1, -1])
+    summary = tf.stack(
         [
             low,
             tf.math.divide_no_nan(tf.reduce_sum(known), count),
@@ -205,11 +209,13 @@ def _summary(tensor: Any) -> Any:
             tf.sqrt(tf.reduce_sum(tf.square(known))),
         ]
     )
+    return summary, tf.logical_not(tf.reduce_all(flat, axis=1))
 
 
 def _look_at(
     name: str,
     shape: tuple[int, ...],
+    bad_rows: Any,
     low: float,
     mean: float,
     high: float,
@@ -217,7 +223,8 @@ def _look_at(
     zeros: float,
     norm: float,
 ) -> TensorLook:
-    return TensorLook(name, shape, low, mean, high, int(not_finite), zeros, norm)
+    rows = tuple(np.flatnonzero(bad_rows).tolist())
+    return TensorLook(name, shape, low, mean, high, int(not_finite), zeros, norm, rows)
 
 
 def table(looks: Sequence[TensorLook], title: str) -> list[str]:
