@@ -66,7 +66,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "insight/test_replay.py": {
         r"bits_of_its.*\[(?!arrays-graph|stream-graph)": "arrays-graph, stream-graph",
-        "random_numbers|the_debugger|a_bundle|the_state_before": "others; cli/test_replay_command.py",
+        "random_numbers|the_debugger|a_bundle|the_state_before": "cli/test_replay_command.py",
         "without_a_checkpoint|a_learning_rate": "a step of a later call of fit",
     },
     "resume/test_same_trainer.py": {
