@@ -65,7 +65,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_state_that|what_could_not": "engine/test_on_nan.py; test_best_effort.py",
     },
     "insight/test_replay.py": {
-        r"bits_of_its.*\[(?!arrays-graph|stream-graph)": "arrays-graph, stream-graph",
+        r"a_replayed_run.*\[(?!arrays-graph|stream-graph)": "arrays-graph, stream-graph",
         "random_numbers|the_debugger|a_bundle|the_state_before": "cli/test_replay_command.py",
         "without_a_checkpoint|a_learning_rate": "a step of a later call of fit",
     },

@@ -133,10 +133,12 @@ class Walk:
     # -- what the loop calls -------------------------------------------------------------------
 
     def start_epoch(self) -> None:
+        """Reset the metrics of the epoch."""
         self._pass()
         self._stepper.start_epoch()
 
     def run_steps(self, steps: int) -> int:
+        """Run that many steps, or the one to look into; fewer: the data of the epoch ended."""
         self._pass()
         stepper, bridge = self._stepper, self._leg.bridge
         if stepper.step + 1 == self._step:
@@ -153,12 +155,15 @@ class Walk:
         return ran
 
     def report(self) -> Metrics:
+        """Return the metrics since the epoch began."""
         return self._stepper.report()
 
     def pending_events(self) -> Iterator[Event]:
+        """Return nothing: these steps were reported when they first ran."""
         yield from ()
 
     def clock(self) -> float:
+        """Return the time in seconds."""
         return self._leg.watch.clock()
 
     def validate(self) -> Metrics | None:
@@ -169,15 +174,18 @@ class Walk:
         return scores
 
     def is_best(self, step: int, scores: Metrics) -> bool:
+        """Return False."""
         return False
 
     def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
-        return
+        """Save nothing."""
 
     def stop_requested(self) -> bool:
+        """Return False."""
         return False
 
     def interrupted(self) -> bool:
+        """Return False: Ctrl-C ends a replay at once."""
         return False
 
     # -- the record ----------------------------------------------------------------------------
