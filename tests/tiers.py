@@ -67,7 +67,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "insight/test_replay.py": {
         r"a_replayed_run.*\[(?!arrays-graph|stream-graph)": "arrays-graph, stream-graph",
         "random_numbers|the_debugger|a_bundle|the_state_before": "cli/test_replay_command.py",
-        "without_a_checkpoint|a_learning_rate": "a step of a later call of fit",
+        "without_a|a_learning_rate|batches_that|a_step_that": "a step of a later call of fit",
     },
     "resume/test_same_trainer.py": {
         "the_second_leg|a_learning_rate|without_a_run|an_exception_at|an_epoch_of": "others",

@@ -120,6 +120,37 @@ def test_a_replay_names_the_step_the_example_the_operation_and_the_line_of_a_nan
     assert (random.getstate(), str(np.random.get_state())) == drawn
 
 
+def test_a_step_that_raised_an_error_is_replayed_with_its_batch(tmp_path):
+    labels = np.arange(72) % 5
+    labels[BAD] = 7
+
+    def classes() -> keras.Model:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    with pytest.raises(lw.StepError, match="received: label 7") as caught:
+        trainer(tmp_path / "run", classes).fit(X, labels, batch_size=8, verbose=0)
+    assert "to look into this step: trainer.replay(" in str(caught.value)
+    seen = trainer(tmp_path / "run", classes).replay(None, X, labels, batch_size=8, verbose=0)
+    assert f"in step {seen.step} " in str(caught.value)
+    assert seen.error
+    assert BAD in (seen.batch.examples or ())
+    assert seen.matches is True
+
+
+def test_batches_that_a_rollback_skipped_are_skipped_again_and_can_be_looked_at(tmp_path):
+    one = trainer(tmp_path / "run", on_nan="rollback", keep=[lw.KeepLatest(2)])
+    one.fit(POISONED, Y, batch_size=8, verbose=0, save_every="2 steps")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    (bad,) = [event["step"] for event in events if event["event"] == "batch_skipped"]
+    end = trainer(tmp_path / "run").replay(9, POISONED, Y, batch_size=8, verbose=0)
+    assert states(end) == [(9, True)]
+    seen = trainer(tmp_path / "run").replay(bad, POISONED, Y, batch_size=8, verbose=0)
+    assert seen.bad_examples == (BAD,)
+
+
 def test_without_a_checkpoint_the_replay_begins_where_fit_began(tmp_path, capsys):
     one, error = poisoned(tmp_path / "run", save_every="1 hour")
     assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))

@@ -127,13 +127,13 @@ class Replayed:
         facts += [("error", self.error)] if self.error else []
         facts += [("eager", self._eager())]
         if self.first_operation:
-            facts.append(("first NaN", self.first_operation))
+            facts.append(("first NaN", self.first_operation.removeprefix("first in ")))
         bad = [] if self.shown is None else self.shown.not_finite
         if bad:
             where = ", ".join(map(str, self.bad_examples[:_MOST_LISTED]))
             kind = "row" if self.batch.examples is None else "example"
             where = f", in {kind} {where}" if where else ""
-            facts.append(("", f"first tensor that is not finite: {bad[0].name}{where}"))
+            facts.append(("", f"first tensor: {bad[0].name}{where}"))
         if self.weights_before:
             facts.append(
                 (

@@ -238,11 +238,11 @@ def table(looks: Sequence[TensorLook], title: str) -> list[str]:
     lines = [_line(title, "shape", *_HEAD)]
     for look in looks:
         has_any = look.min <= look.max
-        values = [look.min, look.mean, look.max] if has_any else [math.nan] * 3
-        texts = [f"{value:.2g}" if math.isfinite(value) else "-" for value in values]
+        values = [look.min, look.mean, look.max, look.norm] if has_any else [math.nan] * 4
+        *texts, norm = [f"{value:.2g}" if math.isfinite(value) else "-" for value in values]
         sizes = "x".join("?" if size < 0 else str(size) for size in look.shape) or "scalar"
         bad = f"{look.not_finite}" if look.not_finite < 10_000 else f"{look.not_finite:.0e}"
-        lines.append(_line(look.name, sizes, *texts, bad, f"{look.zeros:.0%}", f"{look.norm:.2g}"))
+        lines.append(_line(look.name, sizes, *texts, bad, f"{look.zeros:.0%}", norm))
     return lines
 
 
