@@ -314,6 +314,8 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path):
     with pytest.raises(lw.ConfigurationError, match="The program differs"):
         trainer(run, compiled_model).replay(18, X, Y, batch_size=8, epochs=2, verbose=0)
     rows = tf.data.Dataset.from_tensor_slices((X, Y))
+    with pytest.raises(lw.ConfigurationError, match="The data differs"):
+        trainer(run).replay(18, rows.batch(8), epochs=2, verbose=0)
     with pytest.raises(lw.ConfigurationError, match="gives other batches each time"):
         trainer(run).replay(18, rows.batch(8).map(lambda *b: b, 2, deterministic=False))
     with pytest.raises(lw.ConfigurationError, match="no run directory"):
