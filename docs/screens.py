@@ -148,6 +148,45 @@ def launched(place: Path) -> None:
     terminal.save("launched", "two workers: one is killed, all restart and resume")
 
 
+_POISONED = """
+import keras, numpy as np, tensorflow as tf
+import loopwright as lw
+
+
+class Demand(lw.Task):
+    def __init__(self):
+        super().__init__()
+        layers = [keras.layers.Dense(64, "relu"), keras.layers.Dense(32, "relu")]
+        self.model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(1)])
+        self.optimizer = keras.optimizers.Adam(0.003)
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            scaled = tf.math.log1p(x)
+            loss = tf.reduce_mean(tf.square(y - self.model(scaled, training=True)))
+        self.minimize(loss, self.model, self.optimizer, tape)
+        return {"loss": loss}
+
+
+def experiment():
+    x = np.random.default_rng(0).gamma(2.0, size=(20_000, 8)).astype("float32")
+    y = x.sum(axis=1, keepdims=True)
+    x[13_377, 5] = -2.0
+    fit = {"x": x, "y": y, "epochs": 5, "batch_size": 32, "save_every": "100 steps"}
+    return lw.Experiment(Demand, fit=fit)
+"""
+
+
+def replayed(place: Path) -> None:
+    """Save a run that ends with NaN, and the replay of the step that ended it."""
+    (place / "demand.py").write_text(_POISONED)
+    terminal = Terminal(place, columns=80)
+    terminal.run("loopwright train demand:experiment run_dir=runs/demand fit.verbose=0")
+    terminal.run("loopwright replay runs/demand --task demand:experiment")
+    terminal.save("replayed", "which batch made it NaN?")
+
+
 def photograph(page: Path, picture: Path) -> None:
     """Save the top of a page as a PNG of few colours, which is small."""
     browser = [
@@ -161,7 +200,7 @@ def photograph(page: Path, picture: Path) -> None:
 
 def main() -> None:
     """Take all pictures, or the named ones."""
-    for take in (killed, verified, rehearsed, launched):
+    for take in (killed, verified, rehearsed, replayed, launched):
         if not sys.argv[1:] or take.__name__ in sys.argv[1:]:
             with tempfile.TemporaryDirectory() as directory:
                 take(Path(directory))

@@ -64,6 +64,11 @@ THOROUGH: dict[str, dict[str, str]] = {
         "early_stopping": "test_manifest_fields.py::test_the_state_of_a_callback",
         "a_state_that|what_could_not": "engine/test_on_nan.py; test_best_effort.py",
     },
+    "insight/test_replay.py": {
+        r"a_replayed_run.*\[(?!arrays-graph|stream-graph)": "arrays-graph, stream-graph",
+        "random_numbers|the_debugger|a_bundle|the_state_before": "cli/test_replay_command.py",
+        "without_a|a_learning_rate|batches_that|a_step_that": "a step of a later call of fit",
+    },
     "resume/test_same_trainer.py": {
         "the_second_leg|a_learning_rate|without_a_run|an_exception_at|an_epoch_of": "others",
         "what_is_only|an_interrupted_leg|a_leg_that|a_finished_leg|a_run_whose": "test_resume.py",

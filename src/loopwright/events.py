@@ -172,6 +172,8 @@ class Finished:
     """A sentence for each part that took more than a third of the time: why, and what to do."""
     saved: bool = False
     """Whether an interrupted run was saved at this step: the next start resumes from here."""
+    failed_step: int | None = None
+    """The step that ended a run with an error or a loss of NaN; None: no step did."""
     history: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Any], repr=False)
     """`History.history` of this call of `fit`, with the epochs before a resume."""
 

@@ -33,7 +33,7 @@ from loopwright.fit.attempt import LastAttempt
 from loopwright.fit.event_stream import EventStream
 from loopwright.fit.leg import OVER, Leg
 from loopwright.fit.leg_loop import NoCheckpoints
-from loopwright.fit.options import FitOptions, Verbose, takes
+from loopwright.fit.options import FitOptions, ReplayOptions, Verbose, after_step, takes
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
@@ -41,6 +41,9 @@ from loopwright.fit.resume import leg_events
 from loopwright.insight.planned_start import Planned
 from loopwright.insight.rehearsal import RehearseOptions, rehearse
 from loopwright.insight.rehearsal_report import Rehearsal
+from loopwright.insight import bundle
+from loopwright.insight.replay import replay
+from loopwright.insight.replayed import Replayed
 from loopwright.loop.schedule import Place
 from loopwright.plans import launch
 from loopwright.plans.plan import Plan
@@ -263,6 +266,42 @@ class Trainer:
         # Held weakly: a loop that is left must be able to close its events.
         own.append(weakref.ref(stream))
         return stream
+
+    @shortens_tracebacks
+    @takes(after_step(ReplayOptions))
+    def replay(self, given: tuple[int | None, ReplayOptions]) -> Replayed:
+        """Replay a step of the run, by default the one that ended it, and return what is in it.
+
+        Takes the step, then the arguments of `fit`. It trains from the checkpoint before the step,
+        by the recorded plans, and compares with the record; the run directory, the task and its
+        seeds stay as they are. `debugger=True` stops in pdb at the first line of the step,
+        `bundle="step.zip"` writes what a colleague needs to look at it. Of the callbacks only
+        those of Keras that change the learning rate or the weights are called.
+        """
+        step, options = given
+        run = require_run(self._run)
+        request = fit_request(
+            options,
+            self._task,
+            self._team,
+            saves=False,
+            sinks=[],
+            is_observed=False,
+            history=History(),
+        )
+        found = replay(
+            self._parts,
+            request,
+            run,
+            step,
+            self._attempt,
+            on_change=self._on_change,
+            uses_debugger=options.debugger,
+            say=print if options.verbose else lambda text: None,
+        )
+        if options.bundle is not None:
+            bundle.write(options.bundle, found, run)
+        return found
 
     @shortens_tracebacks
     def restore(self, which: Which, *, metric: str | None = None) -> int:

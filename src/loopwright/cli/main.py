@@ -13,6 +13,7 @@ import typer
 from loopwright.cli import (
     look_commands,
     memory_commands,
+    replay_command,
     run_command,
     train_commands,
     use_commands,
@@ -48,6 +49,7 @@ app.command(
 )(run_command.run)
 app.command("schedule")(train_commands.schedule)
 app.command("verify")(train_commands.verify)
+app.command("replay")(replay_command.replay)
 app.command("evaluate")(use_commands.evaluate)
 app.command("predict")(use_commands.predict)
 app.command("export")(use_commands.export)

@@ -136,7 +136,7 @@ def is_written(op: Any) -> bool:
     """
     below = list[str]()
     for name, line in reversed(_frames_inside(op)):
-        if _is_own(name, line) or _GENERATED in name:
+        if is_own(name, line) or _GENERATED in name:
             break
         below.append(name)
     inner = [name.partition(_TENSORFLOW)[2] for name in below if _TENSORFLOW in name]
@@ -150,7 +150,7 @@ def own_lines(source: Any) -> list[Line]:
         frames = [(code.co_filename, code.co_firstlineno)]
     else:
         frames = _frames_inside(source) if hasattr(source, "traceback") else []
-    return [Line(*frame) for frame in frames if _is_own(*frame)]
+    return [Line(*frame) for frame in frames if is_own(*frame)]
 
 
 def _frames_inside(op: Any) -> "_Frames":
@@ -397,12 +397,13 @@ _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib",
 
 def _innermost_own(frames: _Frames) -> tuple[str, int] | None:
     """Return the last line of the user's code: neither installed nor ours."""
-    return next((frame for frame in reversed(frames) if _is_own(*frame)), None)
+    return next((frame for frame in reversed(frames) if is_own(*frame)), None)
 
 
-def _is_own(filename: str, line: int) -> bool:
-    is_own = not filename.startswith((_HERE, *_INSTALLED)) and _GENERATED not in filename
-    return is_own and bool(linecache.getline(filename, line))  # compiled extensions have no lines
+def is_own(filename: str, line: int) -> bool:
+    """Return whether a line is the user's: of no installed package, and not generated."""
+    is_users = not filename.startswith((_HERE, *_INSTALLED)) and _GENERATED not in filename
+    return is_users and bool(linecache.getline(filename, line))  # compiled extensions have no lines
 
 
 def _code(frames: _Frames) -> str:

@@ -179,6 +179,13 @@ INTERNALS: tuple[Internal, ...] = (
         "fails",
     ),
     Internal(
+        "keras_internals.watching_outputs",
+        "show what each layer returns in a step that is replayed",
+        "no step can be replayed",
+        ("keras.Layer.__call__",),
+        "fails",
+    ),
+    Internal(
         "keras_internals._refusing_whole_trainings",
         "refuse model.fit and the like inside a step",
         "such a call ends in an error of Keras that is hard to read",

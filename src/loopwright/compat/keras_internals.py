@@ -195,6 +195,22 @@ def watching_calls() -> Iterator[Called]:
 
 
 @contextlib.contextmanager
+def watching_outputs(seen: Callable[[keras.Layer, Any], None]) -> Iterator[None]:
+    """Call `seen` with every layer that returns, inner layers first, and with its outputs."""
+
+    def reporting(original: Function) -> Function:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            outputs = original(self, *args, **kwargs)
+            seen(self, outputs)
+            return outputs
+
+        return call
+
+    with replaced(keras.Layer, "__call__", reporting):
+        yield
+
+
+@contextlib.contextmanager
 def _refusing_whole_trainings() -> Iterator[None]:
     """Raise where a step calls `model.fit`, `predict` or the like, which cannot be traced."""
     with contextlib.ExitStack() as stack:

@@ -102,8 +102,8 @@ def _has_gpu_driver() -> bool:
 
 
 @contextlib.contextmanager
-def quiet_start() -> Iterator[None]:
-    """Collect standard error, and print all but known noise afterwards.
+def quiet_start(*, drops_all: bool = False) -> Iterator[None]:
+    """Collect standard error, and print all but known noise afterwards; or nothing of it.
 
     It works on the file descriptor: these lines come from C++ libraries. Their own
     switch, TF_CPP_MIN_LOG_LEVEL, is read too late for them. If such a library crashes the process,
@@ -132,7 +132,8 @@ def quiet_start() -> Iterator[None]:
             os.dup2(screen, 2)
             os.close(screen)
             held.seek(0)
-            for line in without_noise(held.read()).splitlines(keepends=True):
+            text = b"" if drops_all else without_noise(held.read())
+            for line in text.splitlines(keepends=True):
                 os.write(2, line)
 
 

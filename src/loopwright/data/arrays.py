@@ -3,7 +3,7 @@
 import copy
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -256,10 +256,15 @@ class Arrays(Data):
             chosen = numbers.flat_map(batches).skip(first_index)
             return self._gathered(chosen, epochs.seed, self._class_weight, failures)
 
+        def examples(number: int) -> Any:
+            epoch, index = divmod(number, own_length)
+            whole = order(epochs.first_epoch + epoch)
+            return whole[index * self._batch_size :][: self._batch_size].numpy()
+
         def in_words(number: int) -> str:
             epoch, index = divmod(number, own_length)
-            some = order(epochs.first_epoch + epoch)[index * self._batch_size :][: self._batch_size]
-            return f"batch {index + 1} of epoch {epoch + 1}: {self._in_words(some.numpy())}"
+            listed = self._in_words(examples(number))
+            return f"batch {index + 1} of epoch {epoch + 1}: {listed}"
 
         begin = {"first_epoch": first_epoch, "first_index": first_index}
         resident = self._resident(order, self._class_weight, **begin)
@@ -270,6 +275,7 @@ class Arrays(Data):
             dataset=dataset,
             failures=failures,
             in_words=in_words,
+            indices=examples,
             map=self._map,
         )
 
@@ -367,6 +373,7 @@ class _EpochsFeed(Feed):
     failures: list[DataError]
     """Errors of `map`, in the order in which they were raised."""
     in_words: Callable[[int], str]
+    indices: Callable[[int], Any]
     map: ExampleMap | None
 
     def failure(self) -> DataError | None:
@@ -374,6 +381,9 @@ class _EpochsFeed(Feed):
 
     def batch_in_words(self, number: int) -> str:
         return self.in_words(number)
+
+    def examples(self, number: int) -> Sequence[int]:
+        return self.indices(number).tolist()
 
     def bottleneck(self, is_slower_than_step: bool) -> str:
         return slow_arrays(self.map)

@@ -68,7 +68,8 @@ class StreamReader(Reader, ABC):
     """Reads from a `tf.data` iterator, which compiled loops advance themselves."""
 
     def __init__(self, iterator: Any, batch_spec: Any, end: End) -> None:
-        self.iterator, self.batch_spec, self.end = iterator, batch_spec, end
+        self.iterator, self.batch_spec = iterator, batch_spec
+        self.end: End = end
         self.sizes: set[int] = set()
         """Numbers of examples seen in batches: the smallest and the largest of each call."""
         self.held: Any = None
@@ -102,6 +103,28 @@ class StreamReader(Reader, ABC):
         if self.end == "marked":
             return iter(dataset.map(lambda _: tf.experimental.Optional.from_value(batch)))
         return iter(dataset.map(lambda _: batch))
+
+
+@final
+class HeldReader(StreamReader):
+    """A reader that yields one batch again and again, with the types of the reader it came from."""
+
+    def __init__(self, batch: Any, like: StreamReader) -> None:
+        end: End = like.end
+
+        def held() -> Any:
+            # Of the spec that the loops were traced for: they are not traced again.
+            again = tf.nest.map_structure(_with_spec, batch, like.batch_spec)
+            return tf.experimental.Optional.from_value(again) if like.end == "marked" else again
+
+        dataset = tf.data.Dataset.from_tensors(0).repeat().map(lambda _: held())
+        super().__init__(iter(dataset), like.batch_spec, end)
+
+
+def _with_spec(leaf: Any, spec: Any) -> Any:
+    if not isinstance(leaf, tf.Tensor):
+        return leaf
+    return tf.compat.v1.placeholder_with_default(leaf, spec.shape)
 
 
 @final
@@ -177,6 +200,12 @@ class ResidentReader(Reader):
         """The number of batches until the order changes or the data ends."""
         in_epoch = self.resident.batches_per_epoch - self.index
         return in_epoch if self._left is None else min(in_epoch, self._left)
+
+    def next_batch(self) -> Any:
+        """Return the batch that comes next, without moving."""
+        begin = self.index * self.resident.batch_size
+        places = self.order[begin : begin + self.resident.batch_size]
+        return tf.nest.map_structure(lambda leaf: tf.gather(leaf, places), self.resident.tensors)
 
     def skip(self, batches: int) -> None:
         """Move forward, one batch at a time."""

@@ -1,7 +1,7 @@
 """The contract of every kind of data: a feed for training, and one for a single pass."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,10 @@ class Feed:
     def batch_in_words(self, number: int) -> str:
         """Describe a batch, by the number of batches read before it since `fit` began."""
         return f"batch {number + 1}"
+
+    def examples(self, number: int) -> Sequence[int] | None:
+        """Return the indices of a batch's examples in the data; None if the data has none."""
+        return None
 
     def bottleneck(self, is_slower_than_step: bool) -> str:
         """Explain why reading is slow and what to do about it; empty if unknown."""

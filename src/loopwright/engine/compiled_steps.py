@@ -6,9 +6,12 @@ from typing import Any, final
 
 import tensorflow as tf
 
+from loopwright import step_warnings
 from loopwright.compat import keras_internals, tensorflow_internals, xla_rewrites
 from loopwright.data import batches
 from loopwright.data.source import Feed
+from loopwright.engine.bounds import Bounds
+from loopwright.engine.loops import Loops
 from loopwright.engine.nan import OnNan, Watch
 from loopwright.engine.runner import StepRunner
 from loopwright.engine.step import Step, StepName
@@ -124,6 +127,24 @@ class CompiledSteps:
             warnings.simplefilter("ignore", StepWarning)  # they were given when it was built
             traced: Any = tensorflow_internals.compiled(once)
             return traced.get_concrete_function(*arguments)
+
+    def alone(self, name: StepName, batch_spec: Any, plan: Plan) -> Callable[[Any], Any]:
+        """Return a function of one batch that runs the step as this plan does, without its loop.
+
+        It is Python code, to be called eagerly, or to be compiled with what surrounds it.
+        """
+        self._forget_if_changed()
+        is_eager = plan.step == "eager"
+        step = self._step(name, batch_spec, converts=not is_eager)
+        built = Built(None) if is_eager else self._build(step, batch_spec)
+        loops = Loops(step, built.outputs, plan, Watch(looks=False), Bounds(looks=False))
+
+        def one(batch: Any) -> Any:
+            with step_warnings.silenced(self.silenced):
+                outputs, _ = loops.one(batch)
+            return outputs
+
+        return one
 
     def trains_built(self) -> list[Built]:
         """Return the traces of the train step, one for each kind of batch."""

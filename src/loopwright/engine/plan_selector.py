@@ -231,14 +231,15 @@ class PlanSelector:
         return notes
 
     def aside(
-        self, plan: Plan | None = None, compiled: CompiledSteps | None = None
+        self, plan: Plan | PlanHistory | None = None, compiled: CompiledSteps | None = None
     ) -> "PlanSelector":
         """Return a selector for steps that are no part of a run: it measures and records nothing.
 
         They run by `plan`, or by the plan that this selector was given or uses.
         """
-        own = self._asked if plan is None else None
-        asked = PlanHistory().changed(0, plan or self.plan) if own is None else own
+        asked = self._asked if plan is None else plan
+        if not isinstance(asked, PlanHistory):
+            asked = PlanHistory().changed(0, asked or self.plan)
         return PlanSelector(asked, compiled or self._compiled, self._task)
 
     def prospects(self, feed: Feed | None, compiled: CompiledSteps) -> tuple[list[Plan], str]:

@@ -1,6 +1,7 @@
 """The stepper: runs a step over its data, some steps at a time, by the plan that is chosen."""
 
 import atexit
+import copy
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -8,14 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from loopwright.data.read_errors import read_errors_explained
-from loopwright.data.reader import NOTHING_READ, AnyReader, Read, ResidentReader
+from loopwright.data.reader import NOTHING_READ, AnyReader, HeldReader, Read, ResidentReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
 from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.epoch_metrics import EpochMetrics
+from loopwright.engine.loops import next_optional
 from loopwright.engine.nan import MOST_SKIPPED
 from loopwright.engine.plan_selector import PlanSelector
-from loopwright.engine.runner import StepRunner
+from loopwright.engine.runner import Ran, StepRunner
 from loopwright.errors import DataError, NotFiniteError, RetraceWarning, first_line, message
 from loopwright.events import BatchSkipped
 from loopwright.loop.clock import Stopwatch
@@ -35,6 +37,18 @@ class StepNumbers:
     """The numbers of the epoch after it."""
     variables: Sequence[Any] = ()
     """The values of the recorded variables after it; none if they are as before."""
+
+
+@final
+@dataclass(frozen=True)
+class NextStep:
+    """The step that comes next, to be run by itself any number of times."""
+
+    plan: Plan
+    batch: Any
+    """None for a step without data."""
+    run: Callable[[], Ran]
+    """Runs the step as its plan does. Nothing is counted, and no loss of NaN is an error."""
 
 
 @final
@@ -76,6 +90,8 @@ class Stepper:
         self.steps_in_epoch = 0
         self.recorded: list[StepNumbers] = []
         """The numbers of each step that the last `run_steps` ran, if they are recorded."""
+        self.failed_step: int | None = None
+        """The step that raised an error or was not finite, and ended the run."""
         self._runners: dict[Plan, StepRunner] = {}
         self._pilot = self._begin(feed)
         self._runner(self._pilot.plan_after(step))  # what is wrong with the step shows now
@@ -166,6 +182,34 @@ class Stepper:
         if has_position and self._reader is not None:
             self._reader.restore(read, tensors)
 
+    def next_step(self) -> NextStep | None:
+        """Read the batch of the next step and hold it; None: the data of the epoch has ended.
+
+        The next call of `run_steps` runs this step; a stream cannot be read further after it.
+        """
+        plan, _ = self._pilot.next(self.step, 1)
+        runner, reader = self._runner(plan), self._reader
+        if reader is None:
+            return NextStep(plan, None, lambda: runner.run(None, 1, self._watch))
+        if isinstance(reader, ResidentReader):
+            batch = reader.next_batch()
+            return NextStep(plan, batch, lambda: runner.run(copy.copy(reader), 1, self._watch))
+        with read_errors_explained(self._feed):
+            optional = next_optional(reader.iterator, reader.end)
+            has_value = bool(optional.has_value())
+        if not has_value:
+            if self._reopened():
+                return self.next_step()
+            self.read = replace(self.read, ends=self.read.ends + 1)
+            return None
+        batch = optional.get_value()
+        held = self._reader = HeldReader(batch, reader)
+        return NextStep(plan, batch, lambda: runner.run(held, 1, self._watch))
+
+    def examples(self, number: int) -> Sequence[int] | None:
+        """Return the indices of a batch's examples, by how many batches were read before it."""
+        return None if self._feed is None else self._feed.examples(number)
+
     def batch_in_words(self, number: int) -> str:
         """Name a batch by how many were read before it."""
         return "a step without data" if self._feed is None else self._feed.batch_in_words(number)
@@ -215,6 +259,7 @@ class Stepper:
                 ran = self._runner(plan).run(self._reader, steps, watch, self._step_in_words)
         except Exception:
             self._raise_failure_of_data()
+            self.failed_step = int(self._task.step_counter.read_value()) + 1
             raise
         seconds = watch.clock() - began
         compile_seconds = watch.seconds["compile"] - before["compile"]
@@ -255,6 +300,7 @@ class Stepper:
         runner = self._runner(plan)
         if not runner.skips:
             where = "; ".join(filter(None, [batches[0], runner.first_not_finite]))
+            self.failed_step = steps[0]
             raise NotFiniteError(_not_finite(steps[0], where), step=steps[0])
         self._skipped_in_a_row = skipped_in_a_row(self._skipped_in_a_row, places, done)
         if max(len(places), self._skipped_in_a_row) > MOST_SKIPPED:

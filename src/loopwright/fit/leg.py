@@ -147,6 +147,7 @@ class Leg:
         began, first_step = self.watch.clock(), self.stepper.step
         finished, images = None, list[Event]()
         reason: _Reason = "failed"
+        failed_step: int | None = None
         try:
             for event, _, _ in happened:
                 if isinstance(event, Finished):
@@ -158,12 +159,16 @@ class Leg:
                         yield told
         except BaseException as error:
             reason = _reason(error)
+            is_nan = isinstance(error, NotFiniteError)
+            failed_step = error.step if is_nan else self.stepper.failed_step
             if inspect.getgeneratorstate(happened) == inspect.GEN_SUSPENDED:
                 happened.throw(error)
             raise
         finally:
             seconds = self.watch.clock() - began
-            finished = finished or Finished(self.stepper.step, seconds, reason)
+            finished = finished or Finished(
+                self.stepper.step, seconds, reason, failed_step=failed_step
+            )
             finished, images = self._end(finished, sinks, seconds, first_step)
         yield from (*images, finished)
 

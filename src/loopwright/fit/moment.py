@@ -25,7 +25,6 @@ from loopwright.fit import declaration
 from loopwright.fit.leg import Leg
 from loopwright.guards import resources
 from loopwright.loop.schedule import Place, restarted
-from loopwright.plans.settings import Settings
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
 from loopwright.task.task import class_name
@@ -230,9 +229,16 @@ def put_back(
     A learning rate that was accepted stays the new one. Returns since which step the bits may
     differ from those of a run without interruption.
     """
+    exact_until = _still_exact(snapshot, exact, environment_changes(leg, snapshot))
+    restore_parts(leg, named, snapshot, read)
+    return exact_until
+
+
+def restore_parts(
+    leg: Leg, named: dict[str, Any], snapshot: Snapshot, read: Mapping[str, Any]
+) -> None:
+    """Put a moment back into the parts of a leg, whatever the environment is."""
     everywhere = leg.parts.team.everywhere(named)
-    recorded = leg.parts.selector.settings_after(snapshot.step)
-    exact_until = _still_exact(snapshot, exact, _environment(leg), recorded)
     rates = declaration.new_rates(snapshot.declared, leg.declared)
     restored = {name: variable for name, variable in named.items() if name not in rates}
     tensors.assign(restored, replicas.shared_out(read, everywhere))
@@ -250,7 +256,6 @@ def put_back(
         in_epoch=_is_inside_epoch(leg, place),
         has_position=not snapshot.inexact.get("loses_position"),
     )
-    return exact_until
 
 
 def _fingerprint(leg: Leg) -> dict[str, Any]:
@@ -272,12 +277,16 @@ def _environment(leg: Leg) -> dict[str, Any]:
     return environment.environment() | {"replicas": leg.parts.strategy.num_replicas_in_sync}
 
 
-def _still_exact(
-    snapshot: Snapshot, exact: Exact, now: Mapping[str, Any], recorded: Settings | None
-) -> int | None:
+def environment_changes(leg: Leg, snapshot: Snapshot) -> list[str]:
+    """Return the differences between the environment of a checkpoint and this one."""
     # The run may have changed its settings after this checkpoint: its record counts.
+    recorded = leg.parts.selector.settings_after(snapshot.step)
     asked = {} if recorded is None else environment.by_name(recorded)
-    changes = environment.changes({"replicas": 1, **snapshot.environment, **asked}, now)
+    then = {"replicas": 1, **snapshot.environment, **asked}
+    return environment.changes(then, _environment(leg))
+
+
+def _still_exact(snapshot: Snapshot, exact: Exact, changes: Sequence[str]) -> int | None:
     if not changes:
         return snapshot.exact_until_step
     if exact == "require":

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -38,6 +39,32 @@ class FitOptions:
     callbacks: Sequence[keras.callbacks.Callback] = ()
     save_every: str | Every = "10 minutes"
     verbose: Verbose = "auto"
+
+
+@dataclass(frozen=True)
+class ReplayOptions(FitOptions):
+    """The arguments of a call of `replay` after the step: those of `fit`, and its own."""
+
+    debugger: bool = False
+    bundle: str | os.PathLike[str] | None = None
+
+
+def after_step(
+    options: Callable[_Options, _Given],
+) -> Callable[Concatenate[int | None, _Options], tuple[int | None, _Given]]:
+    """Return a constructor of options that takes a step first, and returns both.
+
+    >>> after_step(FitOptions)(7, epochs=3)[1].epochs
+    3
+    """
+
+    def made(step: int | None = None, *args: Any, **given: Any) -> tuple[int | None, _Given]:
+        return step, options(*args, **given)
+
+    own = inspect.signature(made).parameters["step"]
+    parameters = [own, *inspect.signature(options).parameters.values()]
+    made.__dict__["__signature__"] = inspect.Signature(parameters)
+    return made  # pyright: ignore[reportReturnType]
 
 
 def takes(

@@ -12,7 +12,7 @@ from loopwright.config.edits import OnChange
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event, Finished
 from loopwright.exactness import Exact, Inexact, require_replayable
-from loopwright.fit import declaration
+from loopwright.fit import declaration, replay_hint
 from loopwright.fit.attempt import LastAttempt
 from loopwright.fit.event_stream import Restart
 from loopwright.fit.leg import Leg
@@ -189,6 +189,9 @@ def leg_events(
                     yield from leg.told(saved_leg.events())
                 except Restart as wanted:
                     replaced_by = wanted.settings
+                except Exception as error:
+                    replay_hint.add_to(error, leg, run)
+                    raise
                 finally:
                     attempt.ends(named, is_over=leg.is_over)
             if replaced_by is not None:

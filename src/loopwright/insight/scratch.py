@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.loop.schedule import Every
 from loopwright.plans.plan import Plan
+from loopwright.plans.plan_history import PlanHistory
 from loopwright.sinks.history import History
 from loopwright.task import variables
 from loopwright.task.task import Task
@@ -63,7 +64,7 @@ def scratch_leg(
             leg.stepper.close()
 
 
-def parts_aside(parts: Parts, plan: Plan | None = None) -> Parts:
+def parts_aside(parts: Parts, plan: Plan | PlanHistory | None = None) -> Parts:
     """Return the parts of a trainer with plans of their own: what they run is not recorded."""
     selector = parts.selector.aside(plan)
     scorer = Scorer(parts.task, parts.strategy, parts.compiled, selector)
@@ -75,20 +76,30 @@ def parts_aside(parts: Parts, plan: Plan | None = None) -> Parts:
 @contextlib.contextmanager
 def preserved(task: Task, strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Restore every variable of a task, and the random states of Python and NumPy, on exit."""
+    put_back = held_state(task, strategy)
+    drawn: tuple[Any, Any] = (random.getstate(), np.random.get_state())
+    try:
+        yield
+    finally:
+        put_back()
+        random.setstate(drawn[0])
+        np.random.set_state(drawn[1])
+
+
+def held_state(task: Task, strategy: tf.distribute.Strategy) -> Callable[[], None]:
+    """Hold the value of every variable of a task; return a function that assigns them again."""
     # A read is a copy-on-write view: cheap, and unchanged by what comes.
     kept = [
         (own, own.read_value())
         for variable in variables.named(task).values()
         for own in strategy.experimental_local_results(variable)
     ]
-    drawn: tuple[Any, Any] = (random.getstate(), np.random.get_state())
-    try:
-        yield
-    finally:
+
+    def put_back() -> None:
         for variable, value in kept:
             variable.assign(value)
-        random.setstate(drawn[0])
-        np.random.set_state(drawn[1])
+
+    return put_back
 
 
 def require_readable_again(request: FitRequest) -> None:

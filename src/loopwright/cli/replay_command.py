@@ -1,0 +1,82 @@
+"""The command that looks into one step of a run: replay."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loopwright import disk
+from loopwright.cli import process_settings
+from loopwright.cli.arguments import RunDirectory, TrustedCode, run_config
+from loopwright.errors import ConfigurationError, message, printable
+from loopwright.plans import launch
+
+_CONFIG = "config.yaml"
+
+
+def replay(
+    run: RunDirectory,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            "--step", metavar="N", help="The step to look into.", show_default="the failed step"
+        ),
+    ] = None,
+    task: TrustedCode = None,
+    pdb: Annotated[
+        bool,
+        typer.Option(
+            "--pdb", help="Run the step in the debugger, from the first line of the step."
+        ),
+    ] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a .zip for a colleague: report, batch, config, environment, plan.",
+        ),
+    ] = None,
+    batch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Where to save the batch.", show_default="NAME-step-N.npz"
+        ),
+    ] = None,
+) -> None:
+    """Look into one step of a run: batch, layers, gradients, NaN.
+
+    Trains from the checkpoint before the step, by the recorded plans, and compares with the record.
+    The run directory is not changed. Exit code 1: the replay differs from the record.
+    """
+    _require_config(run, step)
+    config = run_config(run, task)
+    if launch.is_command_line() and launch.own() is None:
+        # Before TensorFlow is imported: the steps were run by these.
+        at = process_settings.last_step(run) if step is None else max(0, step - 1)
+        found = process_settings.recorded(run, at)
+        launch.apply(os.environ, launch.marked(os.environ, found))
+    from loopwright.cli import job
+
+    with job.open_job(config) as opened:
+        arguments = {**job.fit_arguments(opened), "verbose": 1}
+        seen = opened.trainer.replay(step, **arguments, debugger=pdb, bundle=bundle)
+    typer.echo(printable(str(seen)))
+    saved = seen.batch.save(batch or Path(f"{run.resolve().name}-step-{seen.step}.npz"))
+    typer.echo(f"\nbatch saved to {saved}" + ("" if bundle is None else f", bundle to {bundle}"))
+    if seen.matches is False:
+        raise typer.Exit(1)
+
+
+def _require_config(run: Path, step: int | None) -> None:
+    """Raise for a run of a script: its data and task are not known here."""
+    if run.is_dir() and disk.status(run, _CONFIG) is None:
+        raise ConfigurationError(
+            message(
+                f"{run} was not started from a config, so its task and data are not known here.",
+                expected=f"a run directory with a {_CONFIG}",
+                received="none",
+                do="in the script that trained it, replace trainer.fit(...) by "
+                f"print(trainer.replay({step or 'STEP'}, ...)) with the same arguments",
+            )
+        )

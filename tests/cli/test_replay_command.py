@@ -1,0 +1,76 @@
+"""`loopwright replay`, as a person uses it after a run that ended with NaN."""
+
+import re
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from loopwright.cli import main
+from loopwright.errors import LoopwrightError
+
+MINE = """
+import keras, numpy as np
+import loopwright as lw
+
+
+def make_task(*, seed=0):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    return lw.Supervised(model, "mse", "sgd")
+
+
+def experiment():
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+    x[5] = np.nan
+    fit = {"x": x, "y": np.zeros((64, 2), "float32"), "batch_size": 16, "save_every": "1 step"}
+    return lw.Experiment(make_task, fit=fit)
+"""
+
+
+@pytest.fixture
+def failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]:
+    """The arguments of the command that the run printed, and the whole error."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    done = CliRunner().invoke(main.app, ["train", "mine:experiment", "plan=graph", "run_dir=run"])
+    error = str(done.exception)
+    found = re.search(r"to look into this step: loopwright (replay run --step \d+ .*)", error)
+    assert found, error
+    return found[1].split(), error
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main.app, list(arguments))
+    if isinstance(done.exception, LoopwrightError):
+        return main.exit_code(done.exception), str(done.exception)
+    return done.exit_code, done.output
+
+
+def test_the_command_that_a_failed_run_prints_shows_the_batch_and_the_example(failed_run):
+    command, error = failed_run
+    assert command[-2:] == ["--task", "mine:experiment"]
+    code, page = invoke(*command, "--bundle", "step.zip")
+    assert code == 0, page
+    step = command[command.index("--step") + 1]
+    assert f"The loss is NaN or infinite at step {step}" in error
+    assert f"step {step} of run: epoch 1" in page
+    assert "NaN or infinity: 3, in example 5" in page
+    assert "model.layers[0].kernel" in page
+    assert f"batch saved to run-step-{step}.npz, bundle to step.zip" in page
+    assert np.isnan(np.load(f"run-step-{step}.npz")["x"]).sum() == 3
+    assert "config.yaml" in zipfile.ZipFile("step.zip").namelist()
+
+
+def test_what_cannot_be_replayed_is_refused_in_words(failed_run, tmp_path):
+    command, _ = failed_run
+    assert invoke(*command[:-2])[0] == 2  # code of one's own is named, or not called
+    code, text = invoke("replay", "run", "--step", "99", "--task", "mine:experiment")
+    assert (code, "This run has no such step" in text) == (2, True)
+    (tmp_path / "run" / "config.yaml").unlink()
+    code, text = invoke("replay", "run", "--step", "2")
+    assert (code, "print(trainer.replay(2, ...))" in text) == (2, True)
+    assert invoke("replay", "nowhere")[0] == 2
