@@ -5,6 +5,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -35,9 +36,10 @@ from loopwright.fit.leg import OVER, Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.options import FitOptions, Verbose, takes
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import fit_request, require_watchable
+from loopwright.fit.request import FitRequest, fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
+from loopwright.insight.history_state import RunStates
 from loopwright.loop.schedule import Place
 from loopwright.plans import launch
 from loopwright.plans.plan import Plan
@@ -197,10 +199,19 @@ class Trainer:
         """
         return self._events(options)
 
-    def _events(self, options: FitOptions) -> EventStream:
-        history = History()
+    @shortens_tracebacks
+    @takes(FitOptions, verbose=0)
+    def states(self, options: FitOptions) -> RunStates:
+        """Return the states that the run in `run_dir` went through, for the arguments of `fit`.
+
+        `with trainer.states(x, y) as states: states.after(1200)` replays to a step, in memory.
+        """
+        request = self._request(replace(options, callbacks=()), History())
+        return RunStates(self._parts, request, require_run(self._run).directory)
+
+    def _request(self, options: FitOptions, history: History) -> FitRequest:
         sinks = [self._console(options.verbose), *map(tolerated, self._sinks)]
-        request = fit_request(
+        return fit_request(
             options,
             self._task,
             self._team,
@@ -209,6 +220,10 @@ class Trainer:
             is_observed=self.is_chief and bool(self._sinks),
             history=history,
         )
+
+    def _events(self, options: FitOptions) -> EventStream:
+        history = History()
+        request = self._request(options, history)
         if self._trial is not None:
             trial_child.serve(self._trial, self._parts, request)
         if self._run is None:

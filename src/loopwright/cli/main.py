@@ -11,6 +11,7 @@ import warnings
 import typer
 
 from loopwright.cli import (
+    compare_command,
     look_commands,
     memory_commands,
     run_command,
@@ -54,6 +55,7 @@ app.command("export")(use_commands.export)
 app.command("runs")(look_commands.runs)
 app.command("inspect")(look_commands.inspect)
 app.command("report")(look_commands.report)
+app.command("compare")(compare_command.compare)
 app.command("board")(look_commands.board)
 app.command("plans")(memory_commands.plans)
 app.command("recipes")(look_commands.list_recipes)

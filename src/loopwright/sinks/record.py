@@ -14,7 +14,7 @@ from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.retention import Best, KeepBest, best_of, is_readable, kept_best
 from loopwright.checkpoints.store import Store
 from loopwright.config.file import saved_in
-from loopwright.errors import CheckpointError, ConfigurationError, message
+from loopwright.errors import CheckpointError, ConfigurationError, message, printable
 from loopwright.exactness import Inexact
 
 KINDS: Final = ("started", "epoch_ended", "validated", "finished")
@@ -208,6 +208,20 @@ def read_record(run_dir: Path) -> Record:
 
 
 # The files may come from an untrusted source: any field may have any type.
+
+
+def origin_in_words(origin: Mapping[str, Any]) -> str:
+    """Return where a run was forked from, in words; empty if it was not.
+
+    >>> origin_in_words({"run": "runs/digits", "step": 1200, "changes": []})
+    'runs/digits, step 1,200'
+    """
+    step = number(origin.get("step"))
+    if step is None:
+        return ""
+    changes = origin.get("changes")
+    words = [str(each) for each in changes] if isinstance(changes, list) else []
+    return printable("; ".join([f"{origin.get('run')}, step {step:,.0f}", *words]))
 
 
 def mapping(value: Any) -> dict[str, Any]:
