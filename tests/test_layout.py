@@ -74,6 +74,7 @@ PUBLIC = [
     "WorkerLostError",
     "check_gradients",
     "components",
+    "first_difference",
     "testing",
 ]
 

@@ -68,7 +68,7 @@ def compare(
     _print_differences(found, same_kinds(records, found))
     verdict = Verdict([])
     if len(runs) == 2:
-        verdict = _states(records, found, task or [], find)
+        verdict = compared_states(records, found, task or [], find)
         typer.echo("")
         for line in verdict.lines:
             _print_wrapped(line)
@@ -86,7 +86,7 @@ class Verdict(NamedTuple):
     differs: bool = False
 
 
-def _states(
+def compared_states(
     records: "Sequence[RunRecord]", found: "Sequence[Differs]", code: list[str], find: bool | None
 ) -> Verdict:
     """Compare the states of two runs: by their checkpoints, then by replays."""
@@ -161,8 +161,10 @@ def _searched(
             last = min(max(one.steps), max(other.steps))
             return Verdict([f"equal: the variables after step {last:,} are the same, bit for bit"])
         size = _size(one, other, difference)
-        facts = ({}, {}) if difference.step == 0 else tuple(
-            run.facts(difference.step) for run in (one, other)
+        facts = (
+            ({}, {})
+            if difference.step == 0
+            else tuple(run.facts(difference.step) for run in (one, other))
         )
         reasons = [*dict.fromkeys([*_inexact(records[0]), *_inexact(records[1])])]
         cause = explained(
@@ -216,7 +218,9 @@ def _where(difference: "Difference", facts: Any) -> str:
 def _variables(difference: "Difference", size: _Size | None) -> str:
     names = difference.variables
     more = f", and {len(names) - 1} more" if len(names) > 1 else ""
-    by = "" if size is None else f", by at most {size.largest:.2g} ({size.relative:.1g} of its size)"
+    by = (
+        "" if size is None else f", by at most {size.largest:.2g} ({size.relative:.1g} of its size)"
+    )
     return f"first variable: {names[0]}{by}{more}"
 
 
@@ -253,7 +257,10 @@ def _stored(records: "Sequence[RunRecord]", step: int | None) -> list[str]:
 
     paths = [next(c for c in r.record.checkpoints if c.step == step) for r in records]
     digests = [
-        {name: tensors.digest({name: value}) for name, value in tensors.read(c.path / "state").items()}
+        {
+            name: tensors.digest({name: value})
+            for name, value in tensors.read(c.path / "state").items()
+        }
         for c in paths
     ]
     names = [row["name"] for row in paths[0].content["variables"]]
@@ -306,9 +313,7 @@ def _print_differences(found: "Sequence[Differs]", same: Sequence[str]) -> None:
 
 def _print_wrapped(text: str, indent: str = "  ") -> None:
     width = _WIDTH
-    lines = textwrap.wrap(
-        printable(text), width, subsequent_indent=indent, break_on_hyphens=False
-    )
+    lines = textwrap.wrap(printable(text), width, subsequent_indent=indent, break_on_hyphens=False)
     typer.echo("\n".join(lines))
 
 

@@ -12,6 +12,7 @@ import typer
 
 from loopwright.cli import (
     compare_command,
+    fork_command,
     look_commands,
     memory_commands,
     run_command,
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.command("train")(train_commands.train)
 app.command("resume")(train_commands.resume)
+app.command("fork")(fork_command.fork)
 app.command("launch")(train_commands.launch)
 app.command(
     "run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}

@@ -15,10 +15,11 @@ from loopwright import disk
 from loopwright.checkpoints.manifest import read_manifest
 from loopwright.config import file
 from loopwright.config.edits import STEP, edits
+from loopwright.config.schema import Config
 from loopwright.errors import ConfigurationError, printable
 from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
-from loopwright.sinks.record import Record, mapping, number, origin_in_words, read_record
+from loopwright.sinks.record import Record, mapping, number, origin_of, read_record
 
 Kind = Literal["config", "program", "code", "data", "plan", "environment"]
 KINDS: tuple[Kind, ...] = ("config", "program", "code", "data", "plan", "environment")
@@ -82,8 +83,7 @@ class RunRecord:
             found = file.saved_in(self.directory)
         except ConfigurationError:
             return {}
-        content = {} if found is None else file.to_dict(found)
-        return dict(_flat({k: v for k, v in content.items() if k not in _OF_THE_PLACE}))
+        return {} if found is None else config_values(found)
 
     @cached_property
     def content(self) -> Mapping[str, Any]:
@@ -126,7 +126,7 @@ class RunRecord:
     @cached_property
     def origin(self) -> str:
         """Where it was forked from; empty if it was not."""
-        return origin_in_words(self.record.json("origin.json"))
+        return origin_of(self.directory, changes=True)
 
     @cached_property
     def epoch_losses(self) -> dict[int, Any]:
@@ -139,8 +139,24 @@ class RunRecord:
     @property
     def seconds_per_step(self) -> float:
         """How long a step took, everything included; 0 if unknown."""
-        seconds, steps = number(self.record.finished.get("seconds")), self.record.finished.get("step")
+        seconds, steps = (
+            number(self.record.finished.get("seconds")),
+            self.record.finished.get("step"),
+        )
         return seconds / steps if seconds and isinstance(steps, int) and steps > 0 else 0.0
+
+
+def config_values(config: Config) -> dict[str, str]:
+    """Return the values of a config by dotted keys, without those that only say where it runs."""
+    content = file.to_dict(config)
+    return dict(_flat({k: v for k, v in content.items() if k not in _OF_THE_PLACE}))
+
+
+def config_changes(before: Config, now: Config) -> dict[str, tuple[str, str]]:
+    """Return the values of a config that were changed, by dotted keys."""
+    old, new = config_values(before), config_values(now)
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    return {key: (old.get(key, "default"), new.get(key, "default")) for key in keys}
 
 
 def read_run(directory: Path) -> RunRecord:

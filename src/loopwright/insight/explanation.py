@@ -66,7 +66,9 @@ def explained(
     is_rounding = relative is not None and relative <= _ROUNDING
     if settings and (is_rounding or not any(each for _, each in wheres)):
         names = "; ".join(map(str, settings[:3]))
-        return Explanation(f"The environment, which changes how numbers are rounded: {names}.", same)
+        return Explanation(
+            f"The environment, which changes how numbers are rounded: {names}.", same
+        )
     for kind, each in wheres:
         own = [one for one in each if one.name != "revision"] or each
         if own:

@@ -19,15 +19,14 @@ import tensorflow as tf
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.run_directory import Run
-from loopwright.checkpoints.snapshot import Snapshot, difference, parsed
+from loopwright.checkpoints.snapshot import Snapshot, parsed
 from loopwright.compat import environment
-from loopwright.config.edits import edits
+from loopwright.config.edits import NAMES, Edit, edits
 from loopwright.data.source import changed_data
-from loopwright.distribute import replicas
 from loopwright.errors import ConfigurationError, NotFiniteError, message
 from loopwright.events import Trained
 from loopwright.fit.leg import Leg
-from loopwright.fit.moment import declare, put_back, require_resumable, taken
+from loopwright.fit.moment import declare, objection, put_back, require_resumable, taken
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.fit.saved_leg import Moment
@@ -35,7 +34,6 @@ from loopwright.insight.first_difference import State
 from loopwright.insight.scratch import scratch_leg
 from loopwright.loop.schedule import Place
 from loopwright.plans.plan_history import PlanHistory
-from loopwright.task import variables
 from loopwright.task.optimizers import learning_rates, optimizers
 
 _MOST_MOMENTS = 4
@@ -50,7 +48,9 @@ class RunStates:
         states.after(1200).digests
     """
 
-    def __init__(self, parts: Parts, request: FitRequest, run_dir: "str | os.PathLike[str]") -> None:
+    def __init__(
+        self, parts: Parts, request: FitRequest, run_dir: "str | os.PathLike[str]"
+    ) -> None:
         self._parts, self._request, self._run = parts, request, Run(run_dir, ())
         self.directory = Path(run_dir)
         self._found = _checkpoints(self._run)
@@ -82,7 +82,9 @@ class RunStates:
         plans = self.plans
         parts = self._parts
         with contextlib.ExitStack() as opened:
-            leg = opened.enter_context(scratch_leg(parts, self._request, plans=plans, snapshot=self._first_snapshot()))
+            leg = opened.enter_context(
+                scratch_leg(parts, self._request, plans=plans, snapshot=self._first_snapshot())
+            )
             self._leg = leg
             named, inexact = require_resumable(leg, "best_effort")
             self._named = named
@@ -154,18 +156,14 @@ class RunStates:
             "examples": leg.stepper.batch_in_words(leg.stepper.read.batches),
         }
 
+    def edits(self, step: int) -> list[Edit]:
+        """Return what the program asks differently from the one that saved a checkpoint."""
+        return edits(self._snapshot(step).declared, self._opened().declared)
+
     def objection(self, step: int) -> str | None:
-        """Return why the task cannot continue from a checkpoint; None if it can."""
-        snapshot, leg = self._snapshot(step), self._opened()
-        everywhere = leg.parts.team.everywhere(self._named)
-        rows = [
-            replicas.without_numbers(table)
-            for table in (snapshot.variables, variables.table(everywhere))
-        ]
-        if leg.request.data is None:
-            return difference(*rows)
-        now = leg.request.data.fingerprint()
-        return difference(*rows) or changed_data(snapshot.data, now) or None
+        """Return why the task and its data cannot continue from a checkpoint; None if they can."""
+        snapshot = replace(self._snapshot(step), callbacks=[])
+        return objection(self._opened(), self._named, snapshot, NAMES)
 
     def _changes(self, leg: Leg) -> list[str]:
         """Return what differs between the run and the program and process that replay it."""

@@ -18,8 +18,10 @@ def rendered(template: str, **fields: Any) -> str:
     # uPlot's licence must be in every copy, and each page contains a copy.
     library = f"/*\n{_packaged(f'{_UPLOT}LICENSE')}\n*/\n{_packaged(f'{_UPLOT}uPlot.iife.min.js')}"
     code = [library, _packaged("report.js")]
-    return _templates().get_template(template).render(
-        policy=_policy(code, style), code=code, style=style, **fields
+    return (
+        _templates()
+        .get_template(template)
+        .render(policy=_policy(code, style), code=code, style=style, **fields)
     )
 
 

@@ -210,17 +210,16 @@ def read_record(run_dir: Path) -> Record:
 # The files may come from an untrusted source: any field may have any type.
 
 
-def origin_in_words(origin: Mapping[str, Any]) -> str:
-    """Return where a run was forked from, in words; empty if it was not.
+def origin_of(run_dir: Path, *, changes: bool = False) -> str:
+    """Return the run and the step that a run was forked from, in words; empty if it was not.
 
-    >>> origin_in_words({"run": "runs/digits", "step": 1200, "changes": []})
-    'runs/digits, step 1,200'
+    `changes`: with the config values that were changed.
     """
-    step = number(origin.get("step"))
+    origin = Record(run_dir, {}).json("origin.json")
+    step, listed = number(origin.get("step")), origin.get("changes")
     if step is None:
         return ""
-    changes = origin.get("changes")
-    words = [str(each) for each in changes] if isinstance(changes, list) else []
+    words = [str(each) for each in listed] if isinstance(listed, list) and changes else []
     return printable("; ".join([f"{origin.get('run')}, step {step:,.0f}", *words]))
 
 

@@ -14,7 +14,7 @@ from loopwright import disk
 from loopwright.checkpoints.retention import Best
 from loopwright.plans import settings
 from loopwright.sinks.page import rendered
-from loopwright.sinks.record import Record, Sample, mapping, number, origin_in_words, read_record
+from loopwright.sinks.record import Record, Sample, mapping, number, origin_of, read_record
 
 Points = Sequence[tuple[float, float]]
 Lines = dict[str, list[tuple[float, float]]]
@@ -154,7 +154,7 @@ def render(run_dir: Path) -> str:
         "report.html.jinja",
         name=run_dir.resolve().name,
         heading=_heading(record),
-        origin=origin_in_words(record.json("origin.json")),
+        origin=origin_of(run_dir, changes=True),
         curves=drawn,
         sampled=_sampled(record),
         scores=_rows(record.last_epoch),
