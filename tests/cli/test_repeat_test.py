@@ -4,8 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from tests.cli.test_fork import MINE, invoke
+from tests.cli.small_project import MINE, invoke
 
 UNSEEDED = MINE.replace("default_rng(0)", "default_rng()")
 STATEFUL = MINE.replace(
