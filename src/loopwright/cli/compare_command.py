@@ -157,15 +157,18 @@ def _searched(
             return Verdict(
                 [*lines, f"{run.directory}: {str(error).splitlines()[0]} ({reasons})"], differs=True
             )
+        except LoopwrightError as error:
+            reason = " ".join(line.strip() for line in str(error).splitlines())
+            return Verdict([*lines, f"not replayed: {reason}"], differs=True)
         if difference is None:
             last = min(max(one.steps), max(other.steps))
             return Verdict([f"equal: the variables after step {last:,} are the same, bit for bit"])
-        size = _size(one, other, difference)
         facts = (
             ({}, {})
             if difference.step == 0
             else tuple(run.facts(difference.step) for run in (one, other))
         )
+        size = _size(one, other, difference)
         reasons = [*dict.fromkeys([*_inexact(records[0]), *_inexact(records[1])])]
         cause = explained(
             difference,

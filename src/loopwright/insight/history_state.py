@@ -10,13 +10,16 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
 import tensorflow as tf
 
+from loopwright import disk
 from loopwright.checkpoints import tensors
+from loopwright.checkpoints.fork import ORIGIN
 from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot, parsed
@@ -70,7 +73,7 @@ class RunStates:
         """The steps that have a checkpoint, the oldest first."""
         return sorted(self._found)
 
-    @property
+    @cached_property
     def plans(self) -> PlanHistory:
         """Which plans ran the steps of the run."""
         recorded = self._run.recorded_plans()
@@ -79,11 +82,10 @@ class RunStates:
         return PlanHistory() if recorded is None else recorded
 
     def __enter__(self) -> Self:
-        plans = self.plans
-        parts = self._parts
         with contextlib.ExitStack() as opened:
+            first = self._first_snapshot()
             leg = opened.enter_context(
-                scratch_leg(parts, self._request, plans=plans, snapshot=self._first_snapshot())
+                scratch_leg(self._parts, self._request, plans=self.plans, snapshot=first)
             )
             self._leg = leg
             named, inexact = require_resumable(leg, "best_effort")
@@ -92,7 +94,8 @@ class RunStates:
             self.reasons = [*self._changes(leg), *inexact]
             if self._last is not None:
                 leg.stepper.pass_over(*self._last.passed_over)
-            if self._first_snapshot() is None:
+            # The steps before a fork are those of another run, with another config.
+            if first is None and disk.status(self.directory, ORIGIN) is None:
                 self._at = 0
                 self._begun = self._moment()
             self._open = opened.pop_all()
@@ -239,6 +242,18 @@ class RunStates:
 
     def _replay(self, leg: Leg, step: int) -> None:
         wanted = self._place.step + step - self._at
+        change = self.plans.steps_to_settings_change(self._at)
+        if change is not None and self._at + change < step:
+            at = self._at + change
+            raise ConfigurationError(
+                message(
+                    f"{self.directory} cannot be replayed to step {step:,} from step {self._at:,}.",
+                    expected="steps that ran in a process with the same settings",
+                    received=f"other process settings since step {at + 1:,}, which TensorFlow "
+                    "reads once",
+                    do=f"choose a step up to {at:,}, or one after a checkpoint that is later",
+                )
+            )
         try:
             for event, place, _ in leg.replayed(self._place, step - self._at):
                 if isinstance(event, Trained):
