@@ -244,14 +244,14 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "cli/test_kill_test.py": {"a_recipe_that_is_killed": "a small program, killed"},
     "cli/test_compare.py": {
-        "the_first_step|no_tensorflow": "insight/test_history_state.py; test_layout.py",
+        "the_first_step|comparing_files": "insight/test_history_state.py; test_layout.py",
         "equal_runs|runs_of_custom|what_cannot": "what differs is listed",
     },
     "cli/test_repeat_test.py": {"": "insight/test_first_difference.py; test_kill_test.py"},
     "cli/test_fork.py": {"custom_code": "test_compare.py"},
     "insight/test_history_state.py": {
-        "ten_thousand": "the first step that differs is found between checkpoints",
-        "follows_the_plans|another_batch": "a replayed state is the one that was recorded",
+        "the_first_of_ten": "the first step that differs is found between checkpoints",
+        "a_replay_follows|another_batch": "a replayed state is the one that was recorded",
     },
     "export/test_exporter.py": {
         "a_saved_model|a_run_exports": "docs/exporting.md, cli/test_cli.py",
