@@ -19,11 +19,11 @@ class Noisy(lw.Task):
         self.model, self.optimizer = model, keras.optimizers.Adam(0.01)
 
     def train_step(self, batch):
-        import os, time, tensorflow as tf
+        import os, tensorflow as tf
         x, y = batch
         noise = tf.random.normal(tf.shape(y), seed=int.from_bytes(os.urandom(3), "big"))
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(self.model(x) - y - noise))
+            loss = tf.reduce_mean(tf.square(self.model(x, training=True) - y - noise))
         self.minimize(loss, self.model, self.optimizer, tape)
         return {"loss": loss}
 

@@ -1,4 +1,4 @@
-"""`loopwright compare`: curves of several runs in one page, what differs, and since which step."""
+"""`loopwright compare`: curves of several runs, what differs, and since which step."""
 
 import itertools
 import tempfile
@@ -361,7 +361,7 @@ def _write_page(
         verdict=verdict,
         curves={"x": "step", "best": None, "charts": compared_charts(journals)},
         differences=[
-            (kind, [{"name": one.name, "values": one.values} for one in group])
+            (kind, [{"name": one.name, "cells": one.values} for one in group])
             for kind, group in groups
         ],
         same=", ".join(same),

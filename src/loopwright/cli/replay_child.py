@@ -1,4 +1,4 @@
-"""A child process that replays one run: with the settings that the run recorded, and no others.
+"""A child process that replays one run, with the settings that the run recorded.
 
 The parent asks in lines of JSON and reads answers; it does not import TensorFlow itself.
 """

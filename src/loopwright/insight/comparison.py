@@ -1,4 +1,4 @@
-"""What differs between runs, read from their files: config, program, environment, plan, data, code.
+"""What differs between runs, read from their files: config, code, data, plan, environment.
 
 Nothing here imports TensorFlow, and nothing is replayed.
 """
