@@ -72,7 +72,7 @@ def test_what_differs_is_listed_and_drawn(project):
     code, output = invoke("compare", "runs/one", "runs/two", "runs/three")
     assert code == 0, output
     assert "config      seed: 0 (a, c), 1 (b)" in output
-    assert "model.rate: none (a, b), 0.1 (c)" in output
+    assert "model.rate: default (a, b), 0.1 (c)" in output
     assert "program     learning_rate: 0.01 (a, b), 0.1 (c)" in output
     assert "the same    data, plan, environment" in output
     assert max(map(len, output.splitlines())) <= 80
@@ -112,7 +112,7 @@ def test_the_first_step_that_differs_is_found_and_explained(project):
     assert code == 1, output
     assert "first difference: step 37 (batch 1 of epoch 7: examples" in words
     assert "first variable: model.layers[0].kernel, by at most" in words
-    assert "likely cause: The config: model.flip_at: none (a), 37 (b)." in words
+    assert "likely cause: The config: model.flip_at: default (a), 37 (b)." in words
     assert "The same in both: the batch, the learning rate, the plan." in words
     assert max(map(len, output.splitlines())) <= 80
     assert content_of(Path("runs")) == before

@@ -345,7 +345,7 @@ def _write_page(
                 str(row.path),
                 row.status,
                 f"{row.step or 0:,}",
-                *(_best(row) or [""]),
+                *([text.removeprefix("best ") for text in _best(row)] or [""]),
                 *(_time(row) or [""]),
                 *([record.origin] if has_origin else []),
             ],

@@ -232,8 +232,9 @@ def _programs(runs: Sequence[RunRecord], known: set[str]) -> Iterator[Differs]:
 
 def _differing(kind: Kind, values: Sequence[Mapping[str, str]]) -> Iterator[Differs]:
     names = dict.fromkeys(name for each in values for name in each)
+    missing = "default" if kind == "config" else "none"
     for name in names:
-        row = tuple(each.get(name, "none") for each in values)
+        row = tuple(each.get(name, missing) for each in values)
         if len(set(row)) > 1:
             yield Differs(kind, printable(name), row)
 
@@ -258,7 +259,7 @@ def _plan(plans: PlanHistory) -> dict[str, str]:
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flat(inner, f"{path}.{key}" if path else str(key))
     else:

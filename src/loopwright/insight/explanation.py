@@ -12,6 +12,8 @@ _ROUNDING = 1e-4
 _SEEDED = ("seed", "fit.shuffle", "shuffle")
 _NUMERIC = ("oneDNN", "threads", "XLA flags", "THREADS", "cores", "processor", "devices")
 _VERSIONS = ("tensorflow", "keras")
+_WITHOUT_EFFECT = ("fit.save_every", "fit.validate_every", "fit.verbose", "keep", "export", "plan")
+"""Values of a config that change no bit of a state; the plan of the step is compared itself."""
 
 
 @final
@@ -42,6 +44,7 @@ def explained(
     much the first variable differs, as a share of its largest value; `reasons` are why the runs
     cannot be repeated exactly.
     """
+    found = [each for each in found if each.name not in _WITHOUT_EFFECT]
     if difference.step == 0:
         return Explanation(_beginning(found))
     one, other = facts
