@@ -221,7 +221,11 @@ def _programs(runs: Sequence[RunRecord], known: set[str]) -> Iterator[Differs]:
                 continue
             kind: Kind = "code" if edit.name == STEP else "program"
             name = f"{edit.name} {edit.place}".strip()
-            texts = (_text(edit.before), _text(edit.now))
+            # Programs are compared up to rounding: float32 has about seven digits.
+            texts = tuple(
+                f"{value:.6g}" if isinstance(value, float) else _text(value)
+                for value in (edit.before, edit.now)
+            )
             if edit.name == STEP:
                 name, texts = edit.place, tuple(f"digest {text[:8]}" for text in texts)
             row = values.setdefault((kind, name), [texts[0]] * len(runs))
