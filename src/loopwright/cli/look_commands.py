@@ -120,7 +120,9 @@ def inspect(
 
     _require_directory(run)
     origin = origin_of(run, changes=True)
-    found = inspected(run) | ({"forked_from": origin} if origin else {})
+    found = inspected(run)
+    if origin:
+        found["forked_from"] = origin
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return

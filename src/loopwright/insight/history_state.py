@@ -294,7 +294,7 @@ class RunStates:
         feed = leg.feed
         reader = feed.open()
         reader.restore(moment.snapshot.read, moment.held)
-        found = next(reader.iterator, None)
+        found: Any = next(reader.iterator, None)
         if isinstance(found, tf.experimental.Optional):
             found = found.get_value() if bool(found.has_value()) else None
         self._put_back(step)
