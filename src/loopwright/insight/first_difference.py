@@ -55,7 +55,11 @@ class States(Protocol):
 @final
 @dataclass(frozen=True)
 class Difference:
-    """The first step after which two runs differ."""
+    """The first step after which two runs differ.
+
+    >>> print(Difference(37, ["model.layers[0].kernel", "model.layers[0].bias"]))
+    first difference: step 37, in model.layers[0].kernel and 1 more
+    """
 
     step: int
     """0: they differ before their first step."""
@@ -63,6 +67,11 @@ class Difference:
     """The variables that differ after it."""
     compared: int = 0
     """How many states were compared."""
+
+    def __str__(self) -> str:
+        place = f"step {self.step:,}" if self.step else "before the first step"
+        more = f" and {len(self.variables) - 1} more" if len(self.variables) > 1 else ""
+        return f"first difference: {place}, in {self.variables[0]}{more}"
 
 
 class NotReproducedError(LoopwrightError):
