@@ -98,8 +98,8 @@ def test_runs_of_custom_code_are_compared_without_calling_it(project):
         train(name, *words)
     code, output = invoke("compare", "runs/one", "runs/two")
     assert code == 1
-    assert "checkpoints differ at step 24" in output
-    assert "variables that differ after step 24: model.layers[0].kernel" in output
+    assert re.search(r"checkpoints differ at step \d+\n", output)
+    assert re.search(r"variables that differ after step \d+: model.layers\[0\].kernel", output)
     assert "pass --task mine:experiment" in " ".join(output.split())
 
 
