@@ -14,7 +14,7 @@ _SECTIONS = {
     "training": ["Trainer", "Task", "Supervised", "Mean", "Scheduled", "History", "Rehearsal"],
     "data": ["Arrays", "Shares", "Stream"],
     "plans": ["Plan", "PlanHistory"],
-    "runs": ["Every", "KeepLatest", "KeepBest", "Preempted", "Experiment"],
+    "runs": ["Every", "KeepLatest", "KeepBest", "Preempted", "Experiment", "first_difference"],
     "events": [
         "Event",
         "Sink",

@@ -75,6 +75,7 @@ PUBLIC = [
     "WorkerLostError",
     "check_gradients",
     "components",
+    "first_difference",
     "testing",
 ]
 

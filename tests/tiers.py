@@ -268,6 +268,16 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_step_that_does|nan_in|a_config_that": "insight/test_rehearsal.py"
     },
     "cli/test_kill_test.py": {"a_recipe_that_is_killed": "a small program, killed"},
+    "cli/test_compare.py": {
+        "the_first_step|comparing_files": "insight/test_history_state.py; test_layout.py",
+        "equal_runs|runs_of_custom|what_cannot": "what differs is listed",
+    },
+    "cli/test_repeat_test.py": {"": "insight/test_first_difference.py; test_kill_test.py"},
+    "cli/test_fork.py": {"custom_code": "test_compare.py"},
+    "insight/test_history_state.py": {
+        "the_first_of_ten": "the first step that differs is found between checkpoints",
+        "a_replay_follows|another_batch": "a replayed state is the one that was recorded",
+    },
     "export/test_exporter.py": {
         "a_saved_model|a_run_exports": "docs/exporting.md, cli/test_cli.py",
         "strings_flags|a_model_|nan_other": "beyond the tolerance",
@@ -293,7 +303,7 @@ A pattern is compared with a test's name, after `test_`, and with its case in br
 CASES: dict[str, dict[str, int]] = {
     "checkpoints/test_(initial_weights|run_directory_security).py": {"what_|weights_|no_": 1},
     "checkpoints/test_tensors.py": {"an_iterator": 8, "a_run": 1},
-    "cli/test_(job|run_table).py": {"": 1},
+    "cli/test_(job|run_table|fork).py": {"": 1},
     "compat/test_(tracing|replacement).py": {"": 2},
     "components/test_(layers_and_models|tiger).py": {"": 1},
     "data/test_(arrays|iterables|nests|records|stream).py": {"": 1},

@@ -66,6 +66,13 @@ def read(root: Root, name: str, most_bytes: int = -1) -> bytes:
         return file.read(most_bytes)
 
 
+def copy(root: Root, name: str, into: Root, new: str) -> None:
+    """Copy a file of a run to a new file."""
+    made = opened(into, new, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    with os.fdopen(made, "wb") as target, os.fdopen(opened(root, name), "rb") as source:
+        shutil.copyfileobj(source, target)
+
+
 @contextlib.contextmanager
 def directory(root: Root, name: str = "") -> Iterator[int]:
     """Open a directory of a run; the run directory itself if `name` is empty."""

@@ -5,6 +5,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -35,13 +36,14 @@ from loopwright.fit.leg import OVER, Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.options import FitOptions, ReplayOptions, Verbose, after_step, takes
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import fit_request, require_watchable
+from loopwright.fit.request import FitRequest, fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
+from loopwright.insight import bundle
+from loopwright.insight.history_state import RunStates
 from loopwright.insight.planned_start import Planned
 from loopwright.insight.rehearsal import RehearseOptions, rehearse
 from loopwright.insight.rehearsal_report import Rehearsal
-from loopwright.insight import bundle
 from loopwright.insight.replay import replay
 from loopwright.insight.replayed import Replayed
 from loopwright.loop.schedule import Place
@@ -215,15 +217,7 @@ class Trainer:
         `export=True` tries an export; `overfit="1 batch"` trains a copy on one batch, and says
         why if its loss does not fall. `verbose=1` prints each part when it is done.
         """
-        request = fit_request(
-            options,
-            self._task,
-            self._team,
-            saves=self._run is not None,
-            sinks=[],
-            is_observed=False,
-            history=History(),
-        )
+        request = self._request_aside(options, saves=self._run is not None)
         planned = Planned(
             self._run, self._legs, self._epochs_done, self._exact, self._on_change, self._fresh
         )
@@ -280,18 +274,9 @@ class Trainer:
         """
         step, options = given
         run = require_run(self._run)
-        request = fit_request(
-            options,
-            self._task,
-            self._team,
-            saves=False,
-            sinks=[],
-            is_observed=False,
-            history=History(),
-        )
         found = replay(
             self._parts,
-            request,
+            self._request_aside(options),
             run,
             step,
             self._attempt,
@@ -302,6 +287,28 @@ class Trainer:
         if options.bundle is not None:
             bundle.write(options.bundle, found, run)
         return found
+
+    @shortens_tracebacks
+    @takes(FitOptions, verbose=0)
+    def states(self, options: FitOptions) -> RunStates:
+        """Return the states that the run in `run_dir` went through, for the arguments of `fit`.
+
+        `with trainer.states(x, y) as states: states.after(1200)` replays to a step, in memory.
+        """
+        request = self._request_aside(replace(options, callbacks=()))
+        return RunStates(self._parts, request, require_run(self._run).directory)
+
+    def _request_aside(self, options: FitOptions, *, saves: bool = False) -> FitRequest:
+        """Return what is asked of steps that are no part of the run: no sink is told of them."""
+        return fit_request(
+            options,
+            self._task,
+            self._team,
+            saves=saves,
+            sinks=[],
+            is_observed=False,
+            history=History(),
+        )
 
     @shortens_tracebacks
     def restore(self, which: Which, *, metric: str | None = None) -> int:

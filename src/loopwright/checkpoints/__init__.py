@@ -4,6 +4,6 @@ Never decides when to save, and touches files only through `disk`. `store`, `loc
 `manifest`, `retention`, `lock` and `inspection` import no TensorFlow. Another place for
 checkpoints is one more file: a `Backend` like `local_backend`.
 
-Open files: initial_weights, inspection, lock, manifest, retention, run_directory, snapshot,
+Open files: fork, initial_weights, inspection, lock, manifest, retention, run_directory, snapshot,
 store, tensors.
 """

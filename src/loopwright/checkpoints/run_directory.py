@@ -141,7 +141,7 @@ class Run:
 
     def entries(self) -> list[Entry]:
         """Return what retention knows of the valid checkpoints, the oldest first."""
-        return [retention.entry(c.step, c.content) for c in self._whole()]
+        return [retention.entry(c.step, c.content) for c in self.checkpoints()]
 
     def chosen(self, which: "str | int", metric: str | None = None) -> tuple[Checkpoint, Snapshot]:
         """Return the checkpoint of a step, the "last" one, or the "best" by a rule of the run."""
@@ -159,7 +159,7 @@ class Run:
             if found is not None:
                 return found
         elif which == "best":
-            whole, rule = self._whole(), self.best_rule(metric)
+            whole, rule = self.checkpoints(), self.best_rule(metric)
             found = best_of(whole, rule)
             if found is not None:
                 _warn_of_missed(found.step, rule, whole)
@@ -198,7 +198,7 @@ class Run:
 
         A trainer with its default rules uses the rules that the run was trained with.
         """
-        recorded = kept_best(self._whole())
+        recorded = kept_best(self.checkpoints())
         rules = self.asked_rules or recorded or best_rules(self.rules) or [KeepBest()]
         found = [rule for rule in rules if metric in (None, rule.metric)]
         if not found:
@@ -214,10 +214,11 @@ class Run:
 
     def best(self, rule: KeepBest) -> tuple[float, int] | None:
         """Return the best saved score, and its step."""
-        found = best_of(self._whole(), rule)
+        found = best_of(self.checkpoints(), rule)
         return None if found is None else (found.score, found.step)
 
-    def _whole(self) -> list[Checkpoint]:
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return the checkpoints whose manifests and sizes are valid, the oldest first."""
         found = self._store.all()
         return [each for each in found if not each.damage and retention.is_readable(each.content)]
 
@@ -227,7 +228,7 @@ class Run:
 
     def end_of(self, leg: int) -> tuple[Checkpoint, Snapshot]:
         """Return the checkpoint at the end of a leg; the last one, if its epochs were raised."""
-        for found in reversed(self._whole()):
+        for found in reversed(self.checkpoints()):
             if found.content["leg"] == leg and found.content["place"].get("is_over"):
                 return self._at(found.step)
         raise ConfigurationError(
@@ -252,7 +253,7 @@ class Run:
         """
         self._writer.wait()
         last_good = None
-        for found in reversed(self._whole()):
+        for found in reversed(self.checkpoints()):
             if found.content["place"].get("is_over") or not stream_readers.holds_failure(
                 tensors.read(found.path / "state")
             ):

@@ -288,7 +288,7 @@ def _rules(config: Config) -> Sequence[Rule]:
 
 
 def fit_arguments(job: Job) -> dict[str, Any]:
-    """Return the arguments of `fit`: those of the experiment, and those of the config."""
+    """Return the arguments of `Trainer.fit`: those of the experiment, then those of the config."""
     config, own = job.config, dict(job.experiment.fit)
     given = config.fit.model_dump(exclude_none=True)
     if "until" in given:

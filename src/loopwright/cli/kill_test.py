@@ -94,7 +94,7 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="loopwright-verify-") as directory:
         whole, killed = Path(directory) / "whole", Path(directory) / "killed"
         say(f"training {title} undisturbed")
-        _finish(_start(command, whole, None), whole)
+        finish(start(command, whole, None), whole)
         found = Store(whole / "checkpoints").newest()
         inexact = Inexact(tuple([] if found is None else recorded_reasons(found.content)))
         if inexact:
@@ -103,7 +103,7 @@ def verify(
         plan = str(whole / "plan.json")
         steps = sorted(moments.uniform(0, last_step(whole)) for _ in range(kills))
         for number, step in enumerate(steps):
-            process = _start(command, killed, plan)
+            process = start(command, killed, plan)
             while process.poll() is None and last_step(killed) < step:
                 time.sleep(0.002)
             time.sleep(moments.uniform(0.0, 0.05))
@@ -113,11 +113,12 @@ def verify(
             at = "before the first checkpoint" if found is None else f"saved at step {found.step}"
             say(f"kill {number + 1} of {kills}: {at}")
         say("resuming until the end")
-        _finish(_start(command, killed, plan), killed)
+        finish(start(command, killed, plan), killed)
         return _compare(whole, killed, kills)
 
 
-def _start(command: Command, run_dir: Path, plan: str | None) -> "subprocess.Popen[bytes]":
+def start(command: Command, run_dir: Path, plan: str | None) -> "subprocess.Popen[bytes]":
+    """Start a training in a child process; what it prints goes to files next to its run."""
     # Files, not pipes: a full pipe would block the training, because nothing reads from it.
     with _output(run_dir, "stdout").open("wb") as out, _output(run_dir, "stderr").open("wb") as err:
         # Output that a child suppresses would be lost if TensorFlow aborts during its import.
@@ -125,7 +126,8 @@ def _start(command: Command, run_dir: Path, plan: str | None) -> "subprocess.Pop
         return subprocess.Popen(command(run_dir, plan), stdout=out, stderr=err, env=environment)
 
 
-def _finish(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
+def finish(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
+    """Wait for the end of a training; raise with the end of its output if it failed."""
     code = process.wait()
     if code:
         raise LoopwrightError(

@@ -85,8 +85,9 @@ def runs(
     if not rows:
         typer.echo(f"no runs in {directory}")
         return
+    is_forked = any(row.origin for row in rows)
     _print_table(
-        ("run", "status", "step", "best", "duration", "when"),
+        ("run", "status", "step", "best", "duration", "when", *(["forked from"] * is_forked)),
         [
             (
                 str(row.path),
@@ -95,6 +96,7 @@ def runs(
                 "" if row.best is None else _best(row),
                 "" if row.seconds is None else str(timedelta(seconds=round(row.seconds))),
                 datetime.fromtimestamp(row.changed).strftime("%Y-%m-%d %H:%M"),
+                *([row.origin] * is_forked),
             )
             for row in rows
         ],
@@ -114,12 +116,18 @@ def inspect(
     Verifies the checksum of every file.
     """
     from loopwright.checkpoints.inspection import inspected
+    from loopwright.sinks.record import origin_of
 
     _require_directory(run)
+    origin = origin_of(run, changes=True)
     found = inspected(run)
+    if origin:
+        found["forked_from"] = origin
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
+    if origin:
+        typer.echo(f"forked from {origin}\n")
     _print_table(
         ("step", "epoch", "bytes", "scores", "state"),
         [

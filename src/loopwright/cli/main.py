@@ -11,6 +11,8 @@ import warnings
 import typer
 
 from loopwright.cli import (
+    compare_command,
+    fork_command,
     look_commands,
     memory_commands,
     replay_command,
@@ -43,6 +45,7 @@ app = typer.Typer(
 )
 app.command("train")(train_commands.train)
 app.command("resume")(train_commands.resume)
+app.command("fork")(fork_command.fork)
 app.command("launch")(train_commands.launch)
 app.command(
     "run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -56,6 +59,7 @@ app.command("export")(use_commands.export)
 app.command("runs")(look_commands.runs)
 app.command("inspect")(look_commands.inspect)
 app.command("report")(look_commands.report)
+app.command("compare")(compare_command.compare)
 app.command("board")(look_commands.board)
 app.command("plans")(memory_commands.plans)
 app.command("recipes")(look_commands.list_recipes)

@@ -21,7 +21,7 @@ from loopwright.checkpoints.store import Store
 from loopwright.config.file import FILE
 from loopwright.errors import CheckpointError, printable
 from loopwright.sinks.progress_text import length_of_time, number
-from loopwright.sinks.record import Record, rules_of
+from loopwright.sinks.record import Record, origin_of, rules_of
 from loopwright.sinks.record import number as finite
 from loopwright.step_warnings import warn_at_call
 
@@ -56,6 +56,8 @@ class Row:
     """Training time."""
     changed: float
     """Time of the last save, in seconds since 1970."""
+    origin: str = ""
+    """The run and the step that it was forked from; empty if it was not."""
 
 
 SORT_KEYS = ("when", "name", "status", "step", "best", "duration")
@@ -154,6 +156,7 @@ def _read_row(path: Path, metric: str | None, mode: Mode) -> Row:
         mode="max" if rule.larger_is_better else "min",
         seconds=seconds(usable),
         changed=changed,
+        origin=origin_of(path),
     )
 
 

@@ -184,15 +184,27 @@ def verify(
         int, typer.Option(metavar="N", help="Kill the second training N times.", min=1)
     ] = 3,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed for the moments of the kills.")] = 0,
+    repeat: Annotated[
+        bool,
+        typer.Option(
+            "--repeat", help="Train twice without kills, and say what makes the two differ."
+        ),
+    ] = False,
     task: TrustedCode = None,
 ) -> None:
     """Prove exact resume: train with random kills, compare bits.
 
     Trains once undisturbed and once with random kills and restarts, and compares the two final
     checkpoints byte by byte. Exit code 0: identical, 1: different, 4: not exactly resumable.
+
+    With --repeat, trains twice from the beginning; the second training follows the plans of the
+    first. Exit code 0: the program repeats itself, 1: it does not, and the cause is printed.
     """
     from loopwright.cli import kill_test
 
+    if repeat:
+        _verify_repeats(what, task)
+        return
     if Path(what).is_dir():
         run_config(Path(what), task)
         command = kill_test.command_for_run(Path(what))
@@ -203,6 +215,21 @@ def verify(
     typer.echo(str(verdict))
     if verdict.exit_code:
         raise typer.Exit(verdict.exit_code)
+
+
+def _verify_repeats(what: str, task: list[str] | None) -> None:
+    from loopwright.cli import repeat_test
+
+    if Path(what).is_dir():
+        code = run_config(Path(what), task).code
+        command = repeat_test.command_for_run(Path(what))
+    else:
+        recipes.require(what)
+        code, command = list[str](), repeat_test.command_for_recipe(what)
+    found = repeat_test.repeated(what, command, code, say=typer.echo)
+    typer.echo(str(found))
+    if not found.is_same:
+        raise typer.Exit(1)
 
 
 def _load(

@@ -179,9 +179,18 @@ class Leg:
 
     def replay(self, place: Place, steps: int) -> bool:
         """Run `steps` steps from `place` again without events; return whether all were finite."""
+        try:
+            for _ in self.replayed(place, steps):
+                pass
+        except NotFiniteError:
+            return False
+        return True
+
+    def replayed(self, place: Place, steps: int) -> Iterator[Happened]:
+        """Run `steps` steps from `place` again: no callback, no validation, no checkpoint."""
         schedule = Schedule(self.schedule.steps_per_epoch, until=Every(steps=place.step + steps))
         self.agreement.meet()
-        replayed = train(
+        return train(
             schedule,
             ReplayedSteps(self.stepper, self.agreement),
             ReplayedStops(self.agreement),
@@ -190,12 +199,6 @@ class Leg:
             first_step=self.first_step,
             pace=Pace(),
         )
-        try:
-            for _ in replayed:
-                pass
-        except NotFiniteError:
-            return False
-        return True
 
     def _trained(
         self, place: Place, scores: Metrics, checkpoints: Checkpoints

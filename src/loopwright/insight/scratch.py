@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.engine.inference import Inference
 from loopwright.engine.predictor import Predictor
 from loopwright.engine.scorer import Scorer
@@ -31,18 +32,23 @@ def scratch_leg(
     request: FitRequest,
     *,
     plan: Plan | None = None,
+    plans: PlanHistory | None = None,
     until: Every | None = None,
     first_epoch: int = 0,
+    snapshot: Snapshot | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> Iterator[Leg]:
     """Yield a leg that trains in memory; the task has its state back when the block ends.
 
-    It runs by `plan`, or by the plan of the trainer, and measures and records no plans. Building
+    It runs by `plan`, by recorded `plans`, or by the plan of the trainer; it measures and records
+    no plans. Building
     the leg creates what the task creates lazily, at the values that `fit` would give it: that
     stays. Use `leg.looped` and not `leg.told`, which would note what training left.
     """
     require_readable_again(request)
     aside = parts_aside(parts, plan)
+    if plans is not None and plans.changes:
+        aside.selector.follow(plans)
     alone = replace(
         request,
         until=until or request.until,
@@ -53,7 +59,7 @@ def scratch_leg(
         is_observed=False,
         run_dir=None,
     )
-    leg = Leg(aside, alone, first_epoch=first_epoch)
+    leg = Leg(aside, alone, first_epoch=first_epoch, snapshot=snapshot)
     leg.stepper.tells_data = False
     parts.state.start_from_given_weights()  # now that what is built lazily is there
     with preserved(parts.task, parts.strategy):

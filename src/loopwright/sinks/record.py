@@ -14,7 +14,7 @@ from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.retention import Best, KeepBest, best_of, is_readable, kept_best
 from loopwright.checkpoints.store import Store
 from loopwright.config.file import saved_in
-from loopwright.errors import CheckpointError, ConfigurationError, message
+from loopwright.errors import CheckpointError, ConfigurationError, message, printable
 from loopwright.exactness import Inexact
 
 KINDS: Final = ("started", "epoch_ended", "validated", "finished")
@@ -208,6 +208,19 @@ def read_record(run_dir: Path) -> Record:
 
 
 # The files may come from an untrusted source: any field may have any type.
+
+
+def origin_of(run_dir: Path, *, changes: bool = False) -> str:
+    """Return the run and the step that a run was forked from, in words; empty if it was not.
+
+    `changes`: with the config values that were changed.
+    """
+    origin = Record(run_dir, {}).json("origin.json")
+    step, listed = number(origin.get("step")), origin.get("changes")
+    if step is None:
+        return ""
+    words = [str(each) for each in listed] if isinstance(listed, list) and changes else []
+    return printable("; ".join([f"{origin.get('run')}, step {step:,.0f}", *words]))
 
 
 def mapping(value: Any) -> dict[str, Any]:

@@ -66,6 +66,11 @@
     return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   }
 
+  // In a comparison, all lines of a run have its color.
+  function shade(line, at) {
+    return colors[(line.color ?? at) % colors.length];
+  }
+
   // uPlot hides the points of lines that share a chart with a longer one; a single point is a line.
   function hasRoomForPoints(u, at, from, to) {
     const values = u.data[at].slice(from, to + 1);
@@ -161,11 +166,11 @@
           { label: xName, value: (u, value) => (u.cursor.idx == null ? "last" : shown(value)) },
           ...chart.lines.map((line, at) => ({
             label: line.name,
-            stroke: colors[at % colors.length],
-            dash: dashes[Math.floor(at / colors.length) % dashes.length],
+            stroke: shade(line, at),
+            dash: dashes[(line.dash ?? Math.floor(at / colors.length)) % dashes.length],
             width: 2,
             spanGaps: true,
-            points: { show: hasRoomForPoints, size: 6, fill: colors[at % colors.length] },
+            points: { show: hasRoomForPoints, size: 6, fill: shade(line, at) },
             value: (u, value, at, index) => legendValue(u, line, value, index),
           })),
         ],

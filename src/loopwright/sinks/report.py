@@ -4,21 +4,17 @@ The template escapes every value: the files may come from an untrusted source.
 """
 
 import base64
-import functools
-import hashlib
 import json
 import math
-import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from loopwright import disk
 from loopwright.checkpoints.retention import Best
 from loopwright.plans import settings
-from loopwright.sinks.record import Record, Sample, mapping, number, read_record
+from loopwright.sinks.page import rendered
+from loopwright.sinks.record import Record, Sample, mapping, number, origin_of, read_record
 
 Points = Sequence[tuple[float, float]]
 Lines = dict[str, list[tuple[float, float]]]
@@ -38,6 +34,18 @@ def charts(journal: Mapping[str, Sample]) -> list[dict[str, Any]]:
         for title, lines in curves(journal).items()
     ]
     return [chart for chart in drawn if chart["lines"]]
+
+
+def compared_charts(journals: Mapping[str, Mapping[str, Sample]]) -> list[dict[str, Any]]:
+    """Return the charts of several runs by name: a color for each run, dashes for validation."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for color, (run, journal) in enumerate(journals.items()):
+        for title, lines in curves(journal).items():
+            for name, points in lines.items():
+                label = run if len(lines) == 1 or name == "train" else f"{run} {name}"
+                style = {"color": color, "dash": 0 if name == "train" or len(lines) == 1 else 1}
+                found.setdefault(title, []).append({**_line(label, points), **style})
+    return [{"title": title, "lines": lines} for title, lines in found.items()]
 
 
 def curves(journal: Mapping[str, Sample]) -> dict[str, Lines]:
@@ -122,7 +130,6 @@ def _in_order(lines: Mapping[str, Mapping[float, float]]) -> Lines:
 
 
 _COLORS = 10  # one for each part of the time
-_UPLOT = "vendored/uplot/"
 _MOST_CHECKPOINTS = 12
 _MOST_PLANS = 12
 
@@ -138,21 +145,16 @@ def render(run_dir: Path) -> str:
     """Return the page; a missing file leaves its section out."""
     record = read_record(run_dir)
     plan = record.json("plan.json")
-    style = _packaged(f"{_UPLOT}uPlot.min.css") + _packaged("report.css")
-    # uPlot's licence must be in every copy, and each report contains a copy.
-    library = f"/*\n{_packaged(f'{_UPLOT}LICENSE')}\n*/\n{_packaged(f'{_UPLOT}uPlot.iife.min.js')}"
-    code = [library, _packaged("report.js")]
     drawn = {
         "x": "step",
         "best": best_mark(record.best, record.journal),
         "charts": charts(record.journal),
     }
-    return _template().render(
+    return rendered(
+        "report.html.jinja",
         name=run_dir.resolve().name,
         heading=_heading(record),
-        policy=_policy(code, style),
-        code=code,
-        style=style,
+        origin=origin_of(run_dir, changes=True),
         curves=drawn,
         sampled=_sampled(record),
         scores=_rows(record.last_epoch),
@@ -167,35 +169,6 @@ def render(run_dir: Path) -> str:
         texts=[("Model", record.text("model.txt")), ("Config", record.text("config.yaml"))],
         environment=_rows(record.json("environment.json")),
     )
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    loader = jinja2.PackageLoader("loopwright.sinks", ".")
-    made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    return made.get_template("report.html.jinja")
-
-
-@functools.cache
-def _packaged(name: str) -> str:
-    content = pkgutil.get_data("loopwright.sinks", name)
-    if content is None:
-        raise FileNotFoundError(name)
-    return content.decode()
-
-
-def _policy(code: Sequence[str], style: str) -> str:
-    """Return the content security policy: the scripts and the style of this package, by hash."""
-    scripts = " ".join(map(_hash, code))
-    return (
-        f"default-src 'none'; script-src {scripts}; style-src {_hash(style)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
 
 
 def _heading(record: Record) -> str:

@@ -1,0 +1,72 @@
+"""A fork: a new run that begins with a checkpoint of another one, which is not touched."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loopwright import disk
+from loopwright.checkpoints.manifest import Checkpoint, in_run, read_manifest
+from loopwright.checkpoints.run_directory import Run
+from loopwright.checkpoints.store import Store
+from loopwright.errors import CheckpointError, ConfigurationError, message
+from loopwright.plans import plan_history
+
+ORIGIN = "origin.json"
+"""Which step of which run a run was forked from, and with which changes."""
+_JOURNAL = "metrics.jsonl"
+
+
+def checkpoint_at(run: Path, step: int) -> Checkpoint:
+    """Return the checkpoint of a step, verified to the last byte; raise if there is none."""
+    store = Store(run / "checkpoints")
+    steps = [found.step for found in store.all() if not found.damage]
+    if step not in steps:
+        raise ConfigurationError(
+            message(
+                f"{run} has no checkpoint of step {step:,}.",
+                expected=f"one of its checkpoints: {', '.join(map(str, steps)) or 'it has none'}",
+                received=f"--step {step}",
+                do="choose one of these steps"
+                if steps
+                else "train it first; save_every= says how often a run is saved",
+            )
+        )
+    return store.at(step)
+
+
+def write_fork(
+    found: Checkpoint, target: Path, config: bytes, origin: Mapping[str, Any], config_name: str
+) -> None:
+    """Write a run directory that begins with a checkpoint: state, data position, plans, journal."""
+    run = Run(target, ())
+    source = found.path.parent.parent
+    content = dict(found.content)
+    with run.opened():
+        length = int(content.get("lengths", {}).get(_JOURNAL, 0))
+        if length:
+            disk.write_whole(target, _JOURNAL, disk.read(source, _JOURNAL, length), durable=True)
+        # TensorBoard files and the log begin with the fork.
+        content["lengths"] = {_JOURNAL: length} if length else {}
+        plans = plan_history.parsed(content["plans"])
+        if plans.changes:
+            run.write_plans(plans)
+        disk.write_whole(target, config_name, config, durable=True)
+        disk.write_whole(target, ORIGIN, json.dumps(dict(origin), indent=2).encode(), durable=True)
+        files = read_manifest(found.path)["files"]
+
+        def copy(into: Path) -> None:
+            root, name = in_run(found.path)
+            for file in files:
+                disk.copy(root, f"{name}/{file}", into, file)
+
+        path = Store(target / "checkpoints").write(found.step, content, copy)
+        if read_manifest(path)["files"] != files:
+            raise CheckpointError(
+                message(
+                    f"The checkpoint of step {found.step} changed while it was copied.",
+                    expected=f"the files of {found.path} as they were written",
+                    received="other checksums",
+                    do=f"delete {target} and fork again",
+                )
+            )

@@ -1,0 +1,369 @@
+"""`loopwright compare`: curves of several runs, what differs, and since which step."""
+
+import itertools
+import tempfile
+import textwrap
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, final
+
+import typer
+
+from loopwright.cli.arguments import TrustedCode, code_options
+from loopwright.errors import ConfigurationError, LoopwrightError, message, printable
+
+if TYPE_CHECKING:
+    from loopwright.cli.run_overview import Row
+    from loopwright.insight.comparison import Differs, RunRecord
+    from loopwright.insight.first_difference import Difference
+
+_WIDTH = 80
+_MOST_LISTED = 12
+_MOST_SECONDS = 300.0
+"""Replays that take longer are not started unless asked for."""
+_EXIT_DIFFERENT = 1
+_COLORS = 10
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN RUN [...]", help="Run directories to compare.")
+    ],
+    find: Annotated[
+        bool | None,
+        typer.Option(
+            "--find/--no-find",
+            help="Replay two runs to find the first step at which they differ.",
+            show_default="if that takes at most 5 minutes",
+        ),
+    ] = None,
+    page: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where to write the page with the curves.")
+    ] = Path("compare.html"),
+    task: TrustedCode = None,
+) -> None:
+    """Compare runs: curves in one page, what differs, and since which step.
+
+    Two runs that should be equal are compared step by step: from the checkpoints that both have,
+    then by replaying each run in memory. Nothing is written into a run. Exit code 0: done, with
+    two runs: no difference found in their states; 1: two runs whose states differ; 2: usage error.
+    """
+    from loopwright.cli.run_overview import rows
+    from loopwright.insight.comparison import differences, read_run, same_kinds
+
+    if len(runs) < 2 or len({path.resolve() for path in runs}) < len(runs):
+        raise ConfigurationError(
+            message(
+                "compare needs at least two different runs.",
+                expected="loopwright compare RUN RUN [...]",
+                received=" ".join(map(str, runs)),
+                do="name two run directories; `loopwright runs` lists them",
+            )
+        )
+    records = [read_run(path) for path in runs]
+    shown = [rows(path)[0] for path in runs]
+    found = differences(records)
+    _print_runs(shown, records)
+    _print_differences(found, same_kinds(records, found))
+    verdict = Verdict([])
+    if len(runs) == 2:
+        verdict = compared_states(records, found, task or [], find)
+        typer.echo("")
+        for line in verdict.lines:
+            _print_wrapped(line)
+    _write_page(page, shown, records, found, same_kinds(records, found), verdict.lines)
+    typer.echo(f"\ncurves: {page}")
+    if verdict.differs:
+        raise typer.Exit(_EXIT_DIFFERENT)
+
+
+@final
+class Verdict(NamedTuple):
+    """What is known of the states of two runs."""
+
+    lines: Sequence[str]
+    differs: bool = False
+
+
+def compared_states(
+    records: "Sequence[RunRecord]", found: "Sequence[Differs]", code: list[str], find: bool | None
+) -> Verdict:
+    """Compare the states of two runs: by their checkpoints, then by replays."""
+    from loopwright.insight.comparison import equal_until, first_other_epoch
+
+    one, other = records
+    if not one.checksums or not other.checksums:
+        missing = one if not one.checksums else other
+        return Verdict([f"states not compared: {missing.directory} has no checkpoint"])
+    equal, differing = equal_until(one, other)
+    last = min(max(one.checksums), max(other.checksums))
+    if equal == last:
+        return Verdict([f"equal: the states after step {last:,} are the same, bit for bit"])
+    lines = list[str]()
+    if equal is not None:
+        lines.append(f"equal until step {equal:,} at least: both have this checkpoint, same bits")
+    if differing is not None:
+        lines.append(f"checkpoints differ at step {differing:,}")
+    hint = first_other_epoch(one, other)
+    objection = _objection_to_replay(records, code)
+    if objection is not None:
+        return Verdict(
+            [*lines, *_stored(records, differing), objection], differs=differing is not None
+        )
+    start = equal or 0
+    seconds = sum((last - start) * run.seconds_per_step for run in records)
+    if find is False or (find is None and seconds > _MOST_SECONDS):
+        command = f"loopwright compare {one.directory} {other.directory} --find"
+        length = timedelta(seconds=round(seconds))
+        options = "".join(f" --task {name}" for name in code)
+        return Verdict(
+            [*lines, f"to find the first step (replays, about {length}): {command}{options}"],
+            differs=differing is not None,
+        )
+    say = _progress() if find else lambda text: None
+    return _searched(records, found, code, lines, equal, hint, say)
+
+
+def _searched(
+    records: "Sequence[RunRecord]",
+    found: "Sequence[Differs]",
+    code: list[str],
+    lines: list[str],
+    equal: int | None,
+    hint: int | None,
+    say: Callable[[str], None],
+) -> Verdict:
+    from loopwright.cli.replay_child import ReplayedRun
+    from loopwright.insight.explanation import explained
+    from loopwright.insight.first_difference import NotReproducedError, first_difference
+
+    first_step = equal or 0
+    with (
+        ReplayedRun(records[0].directory, code, first_step=first_step) as one,
+        ReplayedRun(records[1].directory, code, first_step=first_step) as other,
+    ):
+        try:
+            difference = first_difference(
+                one,
+                other,
+                known_equal=[] if equal is None else [equal],
+                hints=[] if hint is None else [hint],
+                say=say,
+            )
+        except NotReproducedError as error:
+            run = (one, other)[error.which]
+            reasons = "; ".join(run.reasons) or "nothing that is recorded has changed since"
+            return Verdict(
+                [*lines, f"{run.directory}: {str(error).splitlines()[0]} ({reasons})"], differs=True
+            )
+        except LoopwrightError as error:
+            reason = " ".join(line.strip() for line in str(error).splitlines())
+            return Verdict([*lines, f"not replayed: {reason}"], differs=True)
+        if difference is None:
+            last = min(max(one.steps), max(other.steps))
+            return Verdict([f"equal: the variables after step {last:,} are the same, bit for bit"])
+        facts = (
+            ({}, {})
+            if difference.step == 0
+            else tuple(run.facts(difference.step) for run in (one, other))
+        )
+        size = _size(one, other, difference)
+        reasons = [*dict.fromkeys([*_inexact(records[0]), *_inexact(records[1])])]
+        cause = explained(
+            difference,
+            (facts[0], facts[1]),
+            found,
+            relative=None if size is None else size.relative,
+            reasons=reasons,
+        )
+    lines.append(_where(difference, facts[0]))
+    lines.append(_variables(difference, size))
+    lines.append(f"likely cause: {cause}")
+    return Verdict(lines, differs=True)
+
+
+@final
+class _Size(NamedTuple):
+    """By how much a variable differs."""
+
+    largest: float
+    relative: float
+
+
+def _size(one: Any, other: Any, difference: "Difference") -> _Size | None:
+    """Return by how much the first variable differs; None if it has no numbers to compare."""
+    import numpy as np
+
+    name = difference.variables[0]
+    with tempfile.TemporaryDirectory(prefix="loopwright-compare-") as directory:
+        paths = [Path(directory) / f"{at}.npy" for at in range(2)]
+        try:
+            for run, path in zip((one, other), paths, strict=True):
+                run.value(difference.step, name, path)
+            first, second = (np.load(path).astype(np.float64) for path in paths)
+        except (LoopwrightError, ValueError, TypeError, OSError):
+            return None
+    if first.shape != second.shape or not first.size:
+        return None
+    largest = float(np.abs(first - second).max())
+    return _Size(largest, largest / (float(np.abs(first).max()) or 1.0))
+
+
+def _where(difference: "Difference", facts: Any) -> str:
+    if difference.step == 0:
+        return "first difference: before the first step"
+    examples = facts.get("examples")
+    place = f" ({examples})" if examples else ""
+    return f"first difference: step {difference.step:,}{place}"
+
+
+def _variables(difference: "Difference", size: _Size | None) -> str:
+    names = difference.variables
+    more = f", and {len(names) - 1} more" if len(names) > 1 else ""
+    by = (
+        "" if size is None else f", by at most {size.largest:.2g} ({size.relative:.1g} of its size)"
+    )
+    return f"first variable: {names[0]}{by}{more}"
+
+
+def _inexact(record: "RunRecord") -> list[str]:
+    from loopwright.exactness import recorded_reasons
+
+    return recorded_reasons(record.content)
+
+
+def _objection_to_replay(records: "Sequence[RunRecord]", code: list[str]) -> str | None:
+    """Return why the runs cannot be replayed; None if they can."""
+    from loopwright.config import file
+
+    for record in records:
+        config = file.saved_in(record.directory)
+        if config is None:
+            return (
+                f"not replayed: {record.directory} was not started from a config; in its script, "
+                "lw.first_difference(one.states(...), other.states(...)) finds the step"
+            )
+        if any(name not in code for name in config.code):
+            return (
+                f"not replayed: {record.directory} was trained with custom code, which a run "
+                f"directory may not call; if you trust it, pass{code_options(config)}"
+            )
+    return None
+
+
+def _stored(records: "Sequence[RunRecord]", step: int | None) -> list[str]:
+    """Return which variables differ in the checkpoints that both runs have of a step."""
+    if step is None:
+        return []
+    from loopwright.checkpoints import tensors
+
+    paths = [next(c for c in r.record.checkpoints if c.step == step) for r in records]
+    digests = [
+        {
+            name: tensors.digest({name: value})
+            for name, value in tensors.read(c.path / "state").items()
+        }
+        for c in paths
+    ]
+    names = [row["name"] for row in paths[0].content["variables"]]
+    differing = [name for name in names if digests[0].get(name) != digests[1].get(name)]
+    if not differing:
+        return [f"variables after step {step:,}: the same; only the position in the data differs"]
+    more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
+    return [f"variables that differ after step {step:,}: {differing[0]}{more}"]
+
+
+def _progress() -> Callable[[str], None]:
+    return lambda text: typer.echo(text, err=True)
+
+
+def _print_runs(shown: "Sequence[Row]", records: "Sequence[RunRecord]") -> None:
+    from loopwright.insight.comparison import letters
+
+    for label, row, record in zip(letters(len(shown)), shown, records, strict=True):
+        typer.echo(printable(f"{label}  {row.path}"))
+        words = [row.status, f"{row.step or 0:,} steps", *_best(row), *_time(row)]
+        typer.echo(f"   {', '.join(words)}")
+        if record.origin:
+            _print_wrapped(f"   forked from {record.origin}", indent="     ")
+
+
+def _best(row: "Row") -> list[str]:
+    if row.best is None:
+        return []
+    return [f"best {row.metric} {row.best:.6g} at step {row.best_step:,}"]
+
+
+def _time(row: "Row") -> list[str]:
+    return [] if row.seconds is None else [f"{timedelta(seconds=round(row.seconds))}"]
+
+
+def _print_differences(found: "Sequence[Differs]", same: Sequence[str]) -> None:
+    typer.echo("")
+    if not found:
+        typer.echo("no recorded difference")
+    for kind, group in itertools.groupby(found, key=lambda each: each.kind):
+        listed = list(group)
+        for at, each in enumerate(listed[:_MOST_LISTED]):
+            start = f"{kind if at == 0 else '':12}"
+            _print_wrapped(f"{start}{each}", indent=" " * 14)
+        if len(listed) > _MOST_LISTED:
+            typer.echo(f"{'':12}... and {len(listed) - _MOST_LISTED} more, in the page")
+    if same:
+        _print_wrapped(f"{'the same':12}{', '.join(same)}", indent=" " * 14)
+
+
+def _print_wrapped(text: str, indent: str = "  ") -> None:
+    width = _WIDTH
+    lines = textwrap.wrap(printable(text), width, subsequent_indent=indent, break_on_hyphens=False)
+    typer.echo("\n".join(lines))
+
+
+def _write_page(
+    page: Path,
+    shown: "Sequence[Row]",
+    records: "Sequence[RunRecord]",
+    found: "Sequence[Differs]",
+    same: Sequence[str],
+    verdict: Sequence[str],
+) -> None:
+    from loopwright.insight.comparison import letters
+    from loopwright.sinks.page import rendered
+    from loopwright.sinks.report import compared_charts
+
+    labels = letters(len(records))
+    names = [f"{label} {row.path.name}" for label, row in zip(labels, shown, strict=True)]
+    journals = {name: r.record.journal for name, r in zip(names, records, strict=True)}
+    has_origin = any(record.origin for record in records)
+    columns = ["path", "status", "steps", "best", "time", *(["forked from"] if has_origin else [])]
+    cells = [
+        {
+            "name": name,
+            "color": at % _COLORS,
+            "cells": [
+                str(row.path),
+                row.status,
+                f"{row.step or 0:,}",
+                *([text.removeprefix("best ") for text in _best(row)] or [""]),
+                *(_time(row) or [""]),
+                *([record.origin] if has_origin else []),
+            ],
+        }
+        for at, (name, row, record) in enumerate(zip(names, shown, records, strict=True))
+    ]
+    groups = itertools.groupby(found, key=lambda each: each.kind)
+    text = rendered(
+        "comparison.html.jinja",
+        name=f"Comparison of {len(records)} runs",
+        columns=columns,
+        runs=cells,
+        verdict=verdict,
+        curves={"x": "step", "best": None, "charts": compared_charts(journals)},
+        differences=[
+            (kind, [{"name": one.name, "cells": one.values} for one in group])
+            for kind, group in groups
+        ],
+        same=", ".join(same),
+    )
+    page.write_text(text, encoding="utf-8", errors="replace")

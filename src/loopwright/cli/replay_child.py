@@ -1,0 +1,185 @@
+"""A child process that replays one run, with the settings that the run recorded.
+
+The parent asks in lines of JSON and reads answers; it does not import TensorFlow itself.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, final
+
+from loopwright.cli.process_settings import recorded
+from loopwright.compat.quiet_start import UNQUIET, without_noise
+from loopwright.distribute.supervisor import failure, python
+from loopwright.errors import ConfigurationError, LoopwrightError
+from loopwright.insight.first_difference import State
+from loopwright.plans import launch
+from loopwright.plans.settings import THREADS, XLA_FLAGS, Settings
+
+_MOST_OUTPUT_BYTES = 4000
+
+
+@final
+class ReplayedRun:
+    """The states of a run, replayed in a child process.
+
+    `first_step` decides the process settings: those that ran the steps after it.
+    """
+
+    def __init__(self, run: Path, code: Sequence[str], *, first_step: int = 0) -> None:
+        self.directory = run
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+        options = [word for name in code for word in ("--task", name)]
+        self._process = subprocess.Popen(
+            [*python(), "-m", "loopwright.cli.replay_child", str(run), *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._output,
+            env=_variables(recorded(run, first_step)),
+            start_new_session=True,  # Ctrl-C ends the parent, which ends the child
+        )
+        self._facts: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        self._output.close()
+
+    @property
+    def steps(self) -> Sequence[int]:
+        """The steps that have a checkpoint, the oldest first."""
+        return self._started()["steps"]
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        """Why replaying may not give the bits of the run."""
+        return self._started()["reasons"]
+
+    def ask(self, step: int) -> None:
+        """Ask for the state after a step."""
+        self._started()
+        self._send("state", step)
+
+    def answer(self) -> State:
+        """Return the state after the step that was asked for."""
+        found = self._received()
+        return State(found["step"], found["digests"])
+
+    def disagreement(self, step: int) -> list[str]:
+        """Replay from `step` to the next checkpoint; return the variables that differ from it."""
+        return self._asked("disagreement", step)["names"]
+
+    def facts(self, step: int) -> dict[str, Any]:
+        """Return what made a step: its plan, its batch, the learning rates."""
+        return self._asked("facts", step)
+
+    def value(self, step: int, name: str, path: Path) -> None:
+        """Write a variable after a step to a .npy file."""
+        self._asked("value", step, name, str(path))
+
+    def _started(self) -> dict[str, Any]:
+        self._facts = self._facts or self._received()
+        return self._facts
+
+    def _asked(self, *words: Any) -> Any:
+        self._started()
+        self._send(*words)
+        return self._received()
+
+    def _send(self, *words: Any) -> None:
+        pipe = self._process.stdin
+        if pipe is None:
+            raise LoopwrightError("The replay has ended.")
+        with contextlib.suppress(BrokenPipeError):  # the answer says why it has ended
+            pipe.write(json.dumps(words).encode() + b"\n")
+            pipe.flush()
+
+    def _received(self) -> dict[str, Any]:
+        pipe = self._process.stdout
+        line = b"" if pipe is None else pipe.readline()
+        if not line:
+            self._output.seek(0)
+            text = without_noise(self._output.read())[-_MOST_OUTPUT_BYTES:].decode(errors="replace")
+            code = self._process.wait()
+            raise LoopwrightError(f"The replay of {self.directory} failed: {failure(code, text)}")
+        found = json.loads(line)
+        if "refused" in found:
+            raise ConfigurationError(found["refused"])
+        return found
+
+
+def _variables(settings: Settings | None) -> dict[str, str]:
+    """Return the environment of a process like the one that ran the steps."""
+    found = {**launch.unmarked(os.environ), UNQUIET: "1"}
+    if settings is None:
+        return found
+    for name in (*XLA_FLAGS, *THREADS.values()):
+        found.pop(name, None)
+    own = [flag for flag in settings.xla_flags if flag.startswith("--tf_")]
+    other = [flag for flag in settings.xla_flags if flag not in own]
+    flags = {"TF_XLA_FLAGS": " ".join(own), "XLA_FLAGS": " ".join(other)}
+    threads = {v: str(getattr(settings, n)) for n, v in THREADS.items() if getattr(settings, n)}
+    return {**found, **{n: v for n, v in flags.items() if v}, **threads, **settings.variables()}
+
+
+def main(words: Sequence[str]) -> None:
+    """Serve a parent until it closes its end."""
+    # Whatever libraries print must not reach the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def answer(found: Mapping[str, Any]) -> None:
+        answers.write(json.dumps(found) + "\n")
+        answers.flush()
+
+    run, code = Path(words[0]), [word for word in words[1:] if word != "--task"]
+    try:
+        _serve(run, code, answer)
+    except LoopwrightError as error:
+        answer({"refused": str(error)})
+
+
+def _serve(run: Path, code: list[str], answer: Callable[[Mapping[str, Any]], None]) -> None:
+    import numpy as np
+
+    from loopwright.cli import job
+    from loopwright.cli.arguments import run_config
+
+    config = run_config(run, code)
+    # The recorded plans are followed, whatever file or word the config names.
+    config = config.model_copy(update={"plan": "auto", "callbacks": []})
+    with (
+        job.open_job(config) as opened,
+        opened.trainer.states(**job.fit_arguments(opened)) as states,
+    ):
+        answer({"steps": states.steps, "reasons": states.reasons})
+        for line in sys.stdin:
+            match json.loads(line):
+                case ["state", step]:
+                    found = states.after(step)
+                    answer({"step": found.step, "digests": dict(found.digests)})
+                case ["disagreement", step]:
+                    answer({"names": states.disagreement(step)})
+                case ["facts", step]:
+                    answer(states.facts(step))
+                case ["value", step, name, path]:
+                    np.save(path, states.value(step, name))
+                    answer({})
+                case _:
+                    raise ValueError(line)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,88 @@
+"""A run is forked at a step: the new one trains on, the old one is not touched."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.small_project import MINE, content_of, invoke
+
+from loopwright.checkpoints.manifest import read_manifest
+
+TASK = ("--task", "mine:experiment")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of 24 steps with checkpoints after 9, 18 and 24, in the working directory."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    words = ["plan=graph", "fit.save_every=9 steps", "fit.verbose=0", "keep=[{latest: 5}]"]
+    code, output = invoke("train", "mine:experiment", *words, "--run-dir", "runs/old")
+    assert code == 0, output
+    return Path("runs/old")
+
+
+def fork(*arguments: str) -> tuple[int, str]:
+    return invoke("fork", "runs/old", *arguments, *TASK, "--no-train")
+
+
+def test_a_fork_without_changes_ends_with_the_bits_of_the_old_run(run):
+    before = content_of(run)
+    code, output = fork("--step", "9")
+    assert code == 0, output
+    assert "to train it: loopwright resume runs/old-step9 --task mine:experiment" in output
+    code, output = invoke("resume", "runs/old-step9", *TASK)
+    assert code == 0, output
+    ends = [Path(name) / "checkpoints/step-00000024" for name in ("runs/old", "runs/old-step9")]
+    states = [
+        {n: f for n, f in read_manifest(end)["files"].items() if n.startswith("state")}
+        for end in ends
+    ]
+    assert states[0] == states[1]
+    assert content_of(run) == before
+
+
+def test_a_fork_trains_on_with_changed_values_and_shows_its_origin(run):
+    code, output = fork("--step", "9", "model.rate=0.5", "fit.epochs=5", "--run-dir", "runs/new")
+    assert code == 0, output
+    assert "model.rate: default -> 0.5" in output
+    code, output = invoke("resume", "runs/new", *TASK)
+    assert code == 0, output
+    lines = [json.loads(line) for line in Path("runs/new/metrics.jsonl").read_text().splitlines()]
+    ended = [line for line in lines if line["event"] == "epoch_ended"]
+    assert [line["step"] for line in ended] == [6, 12, 18, 24, 30]
+    rates = [line["learning_rates"]["learning_rate"] for line in ended]
+    assert rates == pytest.approx([0.01, 0.5, 0.5, 0.5, 0.5])
+    _, table = invoke("runs")
+    assert "runs/old, step 9" in table
+    _, inspected = invoke("inspect", "runs/new")
+    assert "forked from runs/old, step 9; " in inspected
+    assert "model.rate: default -> 0.5" in inspected
+    assert "Forked from runs/old, step 9" in Path("runs/new/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--step", "10"], "one of its checkpoints: 9, 18, 24"),
+        (["--step", "9", "model.width=5"], "the checkpoint does not fit the new program"),
+        (["--step", "9", "fit.batch_size=20"], "fit.batch_size (the position in the data"),
+        (["--step", "9", "data.rows=70"], "data.rows"),
+        (["--step", "24"], "nothing left to train"),
+        (["--step", "9", "--run-dir", "runs/old"], "already exists"),
+    ],
+)
+def test_what_cannot_be_forked_is_refused_and_makes_nothing(words, told, run):
+    before = content_of(Path("runs"))
+    code, output = fork(*words)
+    assert code == 2
+    assert told in output
+    assert content_of(Path("runs")) == before
+
+
+def test_custom_code_has_to_be_named(run):
+    code, output = invoke("fork", "runs/old", "--step", "9", "--no-train")
+    assert code == 2
+    assert "--task mine:experiment" in output

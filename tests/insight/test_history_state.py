@@ -1,0 +1,166 @@
+"""A run is replayed to any of its steps, bit for bit, and nothing of it changes."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import loopwright as lw
+from loopwright.checkpoints.store import Store
+from loopwright.task import variables
+
+X = np.random.default_rng(0).normal(size=(100, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+LONG_X = np.random.default_rng(1).normal(size=(3200, 8)).astype("float32")
+LONG_Y = LONG_X.sum(axis=1, keepdims=True)
+
+
+class Flipped(lw.Task):
+    """A regression whose labels are moved a little at one step."""
+
+    def __init__(self, features: int, flip_at: int = 0, rate: Any = 1e-3):
+        super().__init__()
+        keras.utils.set_random_seed(0)
+        layers = [keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.2, seed=1)]
+        self.model = keras.Sequential([keras.Input((features,)), *layers, keras.layers.Dense(1)])
+        self.optimizer = keras.optimizers.Adam(rate)
+        self.flip_at = flip_at
+
+    def train_step(self, batch: Any) -> Any:
+        x, y = batch
+        y = tf.where(self.step_counter == self.flip_at - 1, y + 1e-3, y)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.model(x, training=True) - y))
+        self.minimize(loss, self.model, self.optimizer, tape)
+        return {"loss": loss}
+
+
+def data(kind: str) -> dict[str, Any]:
+    if kind == "arrays":
+        return {"x": X, "y": Y, "batch_size": 10}
+    stream = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(50, seed=3).batch(10)
+    return {"x": stream}
+
+
+def trained(run_dir: Path, given: dict[str, Any], **options: Any) -> None:
+    fit = {"epochs": 4, "verbose": 0, **given}
+    plan = options.pop("plan", "graph")
+    keep = [lw.KeepLatest(options.pop("latest", 20))]
+    save_every = options.pop("save_every", "7 steps")
+    trainer = lw.Trainer(Flipped(4, **options), run_dir=run_dir, plan=plan, keep=keep)
+    trainer.fit(**fit, save_every=save_every)
+
+
+def states(run_dir: Path, given: dict[str, Any], **options: Any) -> Any:
+    fit = {"epochs": 4, **given}
+    return lw.Trainer(Flipped(4, **options), run_dir=run_dir).states(**fit)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "stream"])
+def test_a_replayed_state_is_the_one_that_the_run_recorded(kind, tmp_path):
+    trained(tmp_path / "run", data(kind))
+    with states(tmp_path / "run", data(kind)) as found:
+        assert found.steps == [7, 14, 21, 28, 35, 40]
+        assert found.reasons == []
+        for step in (28, 14, 40, 7):
+            replayed = found.replayed(step, passes=True)
+            assert not replayed.differing(found.recorded(step))
+        for step in found.steps:
+            assert found.disagreement(step) == []
+
+
+def test_a_replay_follows_the_plans_of_the_run(tmp_path):
+    plans = lw.PlanHistory().changed(0, lw.Plan()).changed(11, lw.Plan("xla", "fused"))
+    trained(tmp_path / "run", data("arrays"), plan=plans, save_every="20 steps")
+    with states(tmp_path / "run", data("arrays")) as found:
+        assert not found.replayed(40, passes=True).differing(found.recorded(40))
+        plans = [found.facts(step)["plan"] for step in (11, 12)]
+        assert plans[0] != plans[1]
+
+
+def test_replaying_changes_neither_the_run_nor_the_task(tmp_path):
+    trained(tmp_path / "run", data("arrays"))
+    files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    trainer = lw.Trainer(Flipped(4), run_dir=tmp_path / "run")
+    before = {name: v.numpy().tobytes() for name, v in variables.named(trainer.task).items()}
+    with trainer.states(**data("arrays"), epochs=4) as found:
+        found.after(33)
+        found.facts(12)
+    after = {name: v.numpy().tobytes() for name, v in variables.named(trainer.task).items()}
+    assert {name: after[name] for name in before} == before
+    now = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert now == files
+
+
+def test_what_has_changed_since_is_told(tmp_path):
+    trained(tmp_path / "run", data("arrays"))
+    with states(tmp_path / "run", {**data("arrays"), "x": X + 1}, rate=0.5) as found:
+        assert any("the program differs now: learning_rate" in text for text in found.reasons)
+        assert any("the data differs now" in text for text in found.reasons)
+
+
+def test_the_first_step_that_differs_is_found_between_checkpoints(tmp_path):
+    trained(tmp_path / "one", data("arrays"), latest=1)
+    trained(tmp_path / "other", data("arrays"), flip_at=23, save_every="9 steps")
+    with (
+        states(tmp_path / "one", data("arrays")) as one,
+        states(tmp_path / "other", data("arrays"), flip_at=23) as other,
+    ):
+        found = lw.first_difference(one, other)
+        assert found is not None
+        assert found.step == 23
+        assert found.variables[0] == "model.layers[0].kernel"
+        facts = [each.facts(23) for each in (one, other)]
+    assert facts[0] == facts[1]
+    assert facts[0]["examples"].startswith("batch 3 of epoch 3: examples")
+
+
+def test_another_batch_shows_in_the_facts_of_a_step(tmp_path):
+    changed = {**data("arrays"), "y": Y + np.eye(100, 1, dtype="float32")}
+    for name, given in (("one", data("arrays")), ("other", changed)):
+        trained(tmp_path / name, given)
+    with (
+        states(tmp_path / "one", data("arrays")) as one,
+        states(tmp_path / "other", changed) as other,
+    ):
+        found = lw.first_difference(one, other)
+        assert found is not None
+        before, at = (
+            [each.facts(step)["batch"] for each in (one, other)]
+            for step in (max(1, found.step - 1), found.step)
+        )
+    assert at[0] != at[1]
+    assert found.step == 1 or before[0] == before[1]
+
+
+def long_run(run_dir: Path, flip_at: int, save_every: str) -> dict[str, Any]:
+    """Train 10,000 steps; return the arguments of its `fit`."""
+    fit = {"x": LONG_X, "y": LONG_Y, "batch_size": 32, "epochs": 100}
+    trainer = lw.Trainer(Flipped(8, flip_at), run_dir=run_dir, plan="fused")
+    trainer.fit(**fit, save_every=save_every, verbose=0)
+    assert Store(run_dir / "checkpoints").all()[-1].step == 10_000
+    return fit
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("long") / "run"
+    long_run(run_dir, 0, "1000 steps")
+    return run_dir
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_the_first_of_ten_thousand_steps_that_differs_is_found(number, undisturbed, tmp_path):
+    draws = random.Random(number)
+    step, every = draws.randint(1, 10_000), draws.choice([700, 1000, 1300, 4000, 20_000])
+    fit = long_run(tmp_path / "run", step, f"{every} steps")
+    one = lw.Trainer(Flipped(8, 0), run_dir=undisturbed)
+    other = lw.Trainer(Flipped(8, step), run_dir=tmp_path / "run")
+    with one.states(**fit) as first, other.states(**fit) as second:
+        found = lw.first_difference(first, second)
+    assert found is not None
+    assert found.step == step
