@@ -35,10 +35,11 @@ from loopwright.fit.leg import OVER, Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.options import FitOptions, Verbose, takes
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import fit_request, require_watchable
+from loopwright.fit.request import FitRequest, fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
-from loopwright.loop.schedule import Place
+from loopwright.insight.learning_rates import LearningRates, find_learning_rate
+from loopwright.loop.schedule import Every, Place
 from loopwright.plans import launch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
@@ -319,6 +320,58 @@ class Trainer:
             if run is not None:
                 run.exported()
             return done
+
+    @shortens_tracebacks
+    def find_learning_rate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        batch_size: int | None = None,
+        class_weight: Mapping[int, float] | None = None,
+        start: float = 1e-7,
+        stop: float = 10.0,
+        steps: int = 200,
+        optimizer: str | None = None,
+        monitor: str = "loss",
+    ) -> LearningRates:
+        """Raise the learning rate at each step, and return the losses and a suggestion.
+
+        It trains in the compiled loop and stops when the loss diverges; then the task is as
+        before, bit for bit. A task with several optimizers: all rates rise together, or only that
+        of `optimizer`, a name like `"generator_optimizer"`. A `LearningRateSchedule` is replaced
+        for the sweep. `monitor` is the number that is watched.
+        """
+        options = FitOptions(
+            x,
+            y,
+            sample_weight,
+            batch_size=batch_size,
+            class_weight=class_weight,
+            until=Every(steps=steps),
+        )
+        return find_learning_rate(
+            self._parts,
+            self._request(options),
+            start=start,
+            stop=stop,
+            steps=steps,
+            optimizer=optimizer,
+            monitor=monitor,
+        )
+
+    def _request(self, options: FitOptions) -> FitRequest:
+        """Return what `fit` would be asked for, with nobody who is told."""
+        return fit_request(
+            options,
+            self._task,
+            self._team,
+            saves=False,
+            sinks=[],
+            is_observed=False,
+            history=History(),
+        )
 
     def _console(self, verbose: Verbose) -> Sink:
         if self._run is None:

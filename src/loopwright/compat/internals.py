@@ -289,6 +289,13 @@ INTERNALS: tuple[Internal, ...] = (
         (f"{_OPTIMIZER}._learning_rate",),
     ),
     Internal(
+        "keras_optimizers.rate_replaced",
+        "sweep the learning rate inside the compiled loop, that of a schedule too",
+        "find_learning_rate is refused",
+        (f"{_OPTIMIZER}._learning_rate",),
+        "refuses",
+    ),
+    Internal(
         "keras_optimizers.update_counter",
         "read the count of calls, which iterations divides by the accumulation steps",
         "without accumulation iterations is the same count; with it training is refused",

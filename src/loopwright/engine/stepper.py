@@ -4,7 +4,7 @@ import atexit
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from loopwright.data.read_errors import read_errors_explained
@@ -35,6 +35,8 @@ class StepNumbers:
     """The numbers of the epoch after it."""
     variables: Sequence[Any] = ()
     """The values of the recorded variables after it; none if they are as before."""
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    """What the step itself returned."""
 
 
 @final
@@ -218,7 +220,8 @@ class Stepper:
             outputs, metrics, variables = ran.columns
             logs = self.metrics.after_each(outputs, metrics)
             values = zip(*variables, strict=True) if variables else [()] * done
-            self.recorded += map(StepNumbers, logs, values)
+            returned = self.metrics.of_each(outputs)
+            self.recorded += map(StepNumbers, logs, values, returned)
         if done:
             self.metrics.add(ran.outputs)
         self._count(done)

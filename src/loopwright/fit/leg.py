@@ -61,7 +61,12 @@ class Leg:
         first_epoch: int,
         snapshot: Snapshot | None = None,
         signals: Signals | None = None,
+        recorded: Sequence[Any] | None = None,
     ) -> None:
+        """With `recorded`, the numbers of each step and the values of these variables are kept.
+
+        A loss of NaN does not end the leg then: whoever reads the numbers looks at it.
+        """
         self.parts, self.request = parts, request
         self.declared: Mapping[str, Any] = {}
         self.inexact = EXACT
@@ -104,8 +109,8 @@ class Leg:
                 step=counted if snapshot is None else snapshot.step,
                 budget=Budget(self.schedule.total_steps, request.until.seconds),
                 watch=self.watch,
-                recorded=self.bridge.recorded,
-                ignores_nan=self.bridge.looks_for_nan,
+                recorded=self.bridge.recorded if recorded is None else recorded,
+                ignores_nan=self.bridge.looks_for_nan or recorded is not None,
             )
             self._validation.build()
             self._check_data()

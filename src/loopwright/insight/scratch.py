@@ -33,12 +33,14 @@ def scratch_leg(
     until: Every | None = None,
     first_epoch: int = 0,
     callbacks: Sequence[keras.callbacks.Callback] = (),
+    recorded: Sequence[Any] | None = None,
 ) -> Iterator[Leg]:
     """Yield a leg that trains in memory; the task has its state back when the block ends.
 
     It runs by `plan`, or by the plan of the trainer, and measures and records no plans. Building
     the leg creates what the task creates lazily, at the values that `fit` would give it: that
-    stays. Use `leg.looped` and not `leg.told`, which would note what training left.
+    stays. Use `leg.looped` and not `leg.told`, which would note what training left. With
+    `recorded`, `leg.stepper.recorded` has the numbers of each step, and NaN does not end the leg.
     """
     require_readable_again(request)
     parts.state.start_from_given_weights()
@@ -53,7 +55,7 @@ def scratch_leg(
         is_observed=False,
         run_dir=None,
     )
-    leg = Leg(aside, alone, first_epoch=first_epoch)
+    leg = Leg(aside, alone, first_epoch=first_epoch, recorded=recorded)
     with preserved(parts.task, parts.strategy):
         try:
             yield leg
