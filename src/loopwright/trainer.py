@@ -38,8 +38,15 @@ from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
-from loopwright.insight.learning_rates import LearningRates, find_learning_rate
-from loopwright.loop.schedule import Every, Place
+from loopwright.insight.batch_sizes import BatchSizeOptions, BatchSizes, find_batch_size
+from loopwright.insight.batch_trial import serve_batch_sizes
+from loopwright.insight.learning_rates import (
+    LearningRateOptions,
+    LearningRates,
+    find_learning_rate,
+)
+from loopwright.insight.profile import Profile, ProfileOptions, profile
+from loopwright.loop.schedule import Place
 from loopwright.plans import launch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
@@ -322,20 +329,8 @@ class Trainer:
             return done
 
     @shortens_tracebacks
-    def find_learning_rate(
-        self,
-        x: Any = None,
-        y: Any = None,
-        sample_weight: Any = None,
-        *,
-        batch_size: int | None = None,
-        class_weight: Mapping[int, float] | None = None,
-        start: float = 1e-7,
-        stop: float = 10.0,
-        steps: int = 200,
-        optimizer: str | None = None,
-        monitor: str = "loss",
-    ) -> LearningRates:
+    @takes(LearningRateOptions)
+    def find_learning_rate(self, options: LearningRateOptions) -> LearningRates:
         """Raise the learning rate at each step, and return the losses and a suggestion.
 
         It trains in the compiled loop and stops when the loss diverges; then the task is as
@@ -343,23 +338,32 @@ class Trainer:
         of `optimizer`, a name like `"generator_optimizer"`. A `LearningRateSchedule` is replaced
         for the sweep. `monitor` is the number that is watched.
         """
-        options = FitOptions(
-            x,
-            y,
-            sample_weight,
-            batch_size=batch_size,
-            class_weight=class_weight,
-            until=Every(steps=steps),
-        )
-        return find_learning_rate(
-            self._parts,
-            self._request(options),
-            start=start,
-            stop=stop,
-            steps=steps,
-            optimizer=optimizer,
-            monitor=monitor,
-        )
+        return find_learning_rate(self._parts, self._request(options.for_fit()), options)
+
+    @shortens_tracebacks
+    @takes(BatchSizeOptions)
+    def find_batch_size(self, options: BatchSizeOptions) -> BatchSizes:
+        """Return examples per second and memory by batch size, and the size that pays.
+
+        Sizes double from 8 until that stops paying or does not fit; `sizes` are others. They are
+        tried in a child process, which runs this program again up to this call: put it before the
+        first `fit`. A batched `tf.data.Dataset` is batched again.
+        """
+        if self._trial is not None:
+            serve_batch_sizes(
+                self._trial, self._parts, lambda size: self._request(options.for_fit(size))
+            )
+        return find_batch_size(self._parts, options)
+
+    @shortens_tracebacks
+    @takes(ProfileOptions)
+    def profile(self, options: ProfileOptions) -> Profile:
+        """Return which operations and which stage of the data take the time of a step.
+
+        Runs some steps under TensorFlow's profiler; then the task is as before, bit for bit. In
+        `directory` the profile is kept for TensorBoard.
+        """
+        return profile(self._parts, self._request(options.for_fit()), options)
 
     def _request(self, options: FitOptions) -> FitRequest:
         """Return what `fit` would be asked for, with nobody who is told."""

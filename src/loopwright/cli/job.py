@@ -59,7 +59,7 @@ def train(
         trainer = job.trainer
         if trainer.is_chief and launch.trial() is None:
             write_config(job.config, say, fresh=fresh)
-        trainer.fit(**_fit_arguments(job))
+        trainer.fit(**fit_arguments(job))
         # Every worker concludes, because scoring is collective; only the chief writes files.
         directory = config.directory if trainer.is_chief else None
         with _only_chief_prints(trainer):
@@ -157,7 +157,7 @@ def complete(config: Config, experiment: Experiment) -> Config:
 
 def schedule_of(job: Job) -> Schedule:
     """Return the schedule of a job before it starts."""
-    arguments = {"x": None, "y": None, "sample_weight": None, **_fit_arguments(job)}
+    arguments = {"x": None, "y": None, "sample_weight": None, **fit_arguments(job)}
     data, held_out = training_data(
         arguments["x"],
         arguments["y"],
@@ -254,7 +254,8 @@ def _rules(config: Config) -> Sequence[Rule]:
     return DEFAULT_KEEP if rules == list(DEFAULT_KEEP) else rules
 
 
-def _fit_arguments(job: Job) -> dict[str, Any]:
+def fit_arguments(job: Job) -> dict[str, Any]:
+    """Return the arguments of `fit`: the experiment's, and above them the config's."""
     config, own = job.config, dict(job.experiment.fit)
     given = config.fit.model_dump(exclude_none=True)
     if "until" in given:

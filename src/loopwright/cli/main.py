@@ -11,8 +11,10 @@ import warnings
 import typer
 
 from loopwright.cli import (
+    find_commands,
     look_commands,
     memory_commands,
+    profile_command,
     run_command,
     train_commands,
     use_commands,
@@ -48,6 +50,8 @@ app.command(
 )(run_command.run)
 app.command("schedule")(train_commands.schedule)
 app.command("verify")(train_commands.verify)
+app.add_typer(find_commands.app, name="find")
+app.command("profile")(profile_command.profile)
 app.command("evaluate")(use_commands.evaluate)
 app.command("predict")(use_commands.predict)
 app.command("export")(use_commands.export)

@@ -289,6 +289,13 @@ INTERNALS: tuple[Internal, ...] = (
         (f"{_OPTIMIZER}._learning_rate",),
     ),
     Internal(
+        "xplane.recorded",
+        "read what TensorFlow's profiler recorded",
+        "trainer.profile is refused; tf.profiler.experimental and TensorBoard show a profile",
+        ("tensorflow.tsl.profiler.protobuf.xplane_pb2.XSpace",),
+        "refuses",
+    ),
+    Internal(
         "keras_optimizers.rate_replaced",
         "sweep the learning rate inside the compiled loop, that of a schedule too",
         "find_learning_rate is refused",

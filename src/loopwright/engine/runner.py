@@ -81,6 +81,8 @@ class StepRunner:
         self._functions: dict[Any, Any] = {}
         self._graphs: list[Any] = []
         """Those that the loops were traced into."""
+        self._batch: Any = None
+        """The last one of an eager step."""
         self.first_not_finite = ""
         """Where NaN or infinity began, if an eager step found it."""
 
@@ -112,7 +114,7 @@ class StepRunner:
         recorder = self._recorder
         while ran < steps and more:
             most = steps if recorder is None else recorder.most_steps
-            with self._failures_explained(where):
+            with self._failures_explained(where, reader):
                 called = self._run(reader, min(steps - ran, most), watch)
             done, outputs, (found, note), more, table = called
             if done:
@@ -231,6 +233,7 @@ class StepRunner:
                     return 0, None, _NOTHING_SEEN, False, ()
                 batch = optional.get_value()
         if self._plan.step == "eager":
+            self._batch = batch
             outputs, (is_finite, note) = self._run_eagerly(batch)
         else:
             outputs, (is_finite, note) = self._call("python", self._loops.one, (batch,), watch)
@@ -248,14 +251,23 @@ class StepRunner:
             raise error_for(violation.failure, self._step.title, violation.place, where(step))
 
     def _failures_explained(
-        self, where: Callable[[int], str]
+        self, where: Callable[[int], str], reader: AnyReader
     ) -> contextlib.AbstractContextManager[None]:
         if tensorflow_internals.workers(self._step.strategy)[0] > 1:
             return contextlib.nullcontext()  # it may be another worker's failure
         counter = self._step.task.step_counter
         return runtime_errors.explained(
-            self._step.title, lambda: self._graphs, lambda: where(int(counter.read_value()))
+            self._step.title,
+            lambda: self._graphs,
+            lambda: where(int(counter.read_value())),
+            lambda: None if reader is None else reader.largest_batch or self._known_size(reader),
         )
+
+    def _known_size(self, reader: StreamReader) -> int | None:
+        """Return how many examples the first batch has, before it has been run."""
+        if self._batch is not None:
+            return int(replicas.count_examples(self._batch))
+        return replicas.known_example_count(reader.batch_spec)
 
     def _run_eagerly(self, batch: Any) -> tuple[Any, Any]:
         looks = self._finite.looks and not self.skips and self._step.replicas == 1

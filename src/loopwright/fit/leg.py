@@ -263,7 +263,7 @@ class Leg:
         self.parts.selector.end()
         # Of this start: a resumed run has seconds before it that were not measured here.
         spent = self.watch.whole(seconds + self._seconds_to_build)
-        advice = self._slow_part(spent, finished.step - first_step)
+        advice = self.slow_part(spent, finished.step - first_step)
         whole = finished.seconds + self._seconds_to_build
         numbers = self.history.history
         finished = replace(finished, seconds=whole, spent=spent, advice=advice, history=numbers)
@@ -280,7 +280,7 @@ class Leg:
         self.stepper.close()
         return finished, images
 
-    def _slow_part(self, spent: Mapping[str, float], steps: int) -> str:
+    def slow_part(self, spent: Mapping[str, float], steps: int) -> str:
         """Return a sentence about the slowest part of this start; empty if none stands out."""
         if not steps:
             return ""

@@ -7,7 +7,7 @@ schedules are as before when the sweep ends, and so is every variable of the tas
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, final
 
 import keras
@@ -21,6 +21,7 @@ from loopwright.engine.stepper import StepNumbers
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Trained
 from loopwright.fit.leg_loop import NoCheckpoints
+from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.insight import figures
@@ -38,6 +39,36 @@ _DIVERGED = 3.0
 _SMOOTHED_DECADES = 0.15
 """The standard deviation of the weights that smooth the losses."""
 _ROWS = 12
+
+
+@final
+@dataclass(frozen=True)
+class LearningRateOptions:
+    """The arguments of `find_learning_rate`, as they were passed."""
+
+    x: Any = None
+    y: Any = None
+    sample_weight: Any = None
+    _: KW_ONLY
+    batch_size: int | None = None
+    class_weight: Mapping[int, float] | None = None
+    start: float = 1e-7
+    stop: float = 10.0
+    steps: int = 200
+    optimizer: str | None = None
+    monitor: str = "loss"
+
+    def for_fit(self) -> FitOptions:
+        """Return the options of the `fit` that is swept; raise if there is nothing to sweep."""
+        _require_range(self.start, self.stop, self.steps)
+        return FitOptions(
+            self.x,
+            self.y,
+            self.sample_weight,
+            batch_size=self.batch_size,
+            class_weight=self.class_weight,
+            until=Every(steps=self.steps),
+        )
 
 
 @final
@@ -106,17 +137,11 @@ class LearningRates:
 
 
 def find_learning_rate(
-    parts: Parts,
-    request: FitRequest,
-    *,
-    start: float,
-    stop: float,
-    steps: int,
-    optimizer: str | None,
-    monitor: str,
+    parts: Parts, request: FitRequest, options: LearningRateOptions
 ) -> LearningRates:
     """Train a copy of the state while the rate rises from `start` to `stop`; return the losses."""
-    _require_range(start, stop, steps)
+    start, stop, steps = options.start, options.stop, options.steps
+    optimizer, monitor = options.optimizer, options.monitor
     task = parts.task
     held, swept = _swept(task, optimizer)
     first = int(task.step_counter.read_value())
@@ -228,12 +253,14 @@ def suggested(
 def _no_fall(rates: Sequence[float], *, has_diverged: bool) -> str:
     if has_diverged:
         return (
-            f"The loss does not fall before it diverges at {rates[-1]:.2g}: the state is already "
-            "trained, or start= is too high, or the gradients are wrong."
+            "The loss does not fall more than it varies from batch to batch, and diverges at "
+            f"{rates[-1]:.2g}: the state is already trained, or the batches are too small to see "
+            "it. Raise steps= or batch_size=."
         )
     return (
-        f"The loss does not fall between {rates[0]:.2g} and {rates[-1]:.2g}: raise stop=, or check "
-        "the step, for example with lw.check_gradients."
+        "The loss does not fall more than it varies from batch to batch, between "
+        f"{rates[0]:.2g} and {rates[-1]:.2g}: raise stop=, steps= or batch_size=, or check the "
+        "step with lw.check_gradients."
     )
 
 
