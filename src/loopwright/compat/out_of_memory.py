@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import tensorflow as tf
-
 from loopwright.compat.messages import kernel_message
 from loopwright.errors import CheckpointError, message
 
@@ -86,7 +84,7 @@ def tensor_in_words(shape: list[int], dtype: str) -> str:
     '(1024, 256) float32, 1.0 MB'
     """
     sizes = f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
-    width = tf.as_dtype(dtype).size if dtype in _DTYPES.values() else None
+    width = _WIDTHS.get(dtype)
     held = "" if width is None else f", {bytes_in_words(math.prod(shape) * width)}"
     return f"{sizes} {dtype}{held}"
 
@@ -105,22 +103,16 @@ def bytes_in_words(count: float) -> str:
 
 def _bytes_of(tensor: Any, examples: int | None) -> int | None:
     shape = shape_for(tensor, examples)
-    if shape is None or tensor.dtype in (tf.resource, tf.variant, tf.string):
+    if shape is None or tensor.dtype.name in ("resource", "variant", "string"):
         return None
     return math.prod(shape) * tensor.dtype.size
 
 
-_DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "bfloat16": "bfloat16",
-    "int32": "int32",
-    "int64": "int64",
-    "uint8": "uint8",
-    "bool": "bool",
-    "float32": "float32",
-    "float64": "float64",
-    "float16": "float16",
+_DTYPES = {"float": "float32", "double": "float64", "half": "float16"}
+"""TensorFlow's names of types in messages, where NumPy has others."""
+_WIDTHS = {
+    **dict.fromkeys(["float64", "int64", "uint64", "complex64"], 8),
+    **dict.fromkeys(["float32", "int32", "uint32"], 4),
+    **dict.fromkeys(["float16", "bfloat16", "int16", "uint16"], 2),
+    **dict.fromkeys(["int8", "uint8", "bool"], 1),
 }
-"""TensorFlow's names of types in messages, as NumPy has them."""
