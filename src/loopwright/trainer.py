@@ -349,7 +349,7 @@ class Trainer:
         tried in a child process, which runs this program again up to this call: put it before the
         first `fit`. A batched `tf.data.Dataset` is batched again.
         """
-        if self._trial is not None:
+        if self._trial is not None and self._trial.plan == launch.BATCH_SIZES:
             serve_batch_sizes(
                 self._trial, self._parts, lambda size: self._request(options.for_fit(size))
             )

@@ -9,7 +9,6 @@ import keras
 import tensorflow as tf
 
 from loopwright.compat.out_of_memory import bytes_in_words
-from loopwright.data.adapter import as_data
 from loopwright.data.arrays import Arrays
 from loopwright.errors import ConfigurationError, message
 from loopwright.fit.options import FitOptions
@@ -21,6 +20,7 @@ from loopwright.plans import launch
 _FIRST, _MOST = 8, 2**20
 _PAYS = 1.1
 """A larger size pays if it trains this many times as many examples per second."""
+_OWN_BATCHES = (keras.utils.PyDataset, Iterator)
 _MOST_START_SECONDS = 300.0
 _MOST_SECONDS = 300.0
 
@@ -214,9 +214,11 @@ def _most(x: Any) -> int | None:
     """Return how many examples there are; None if unknown. Raise for data that cannot be split."""
     if isinstance(x, tf.data.Dataset):
         return None
-    data = None if x is None or isinstance(x, keras.utils.PyDataset) else as_data(x)
-    if isinstance(data, Arrays):
-        return len(data)
+    if isinstance(x, Arrays):
+        return len(x)
+    first = None if x is None or isinstance(x, _OWN_BATCHES) else tf.nest.flatten(x)[0]
+    if getattr(first, "shape", ()):
+        return int(first.shape[0])  # without a copy of the data, which the child makes
     raise ConfigurationError(
         message(
             "The batch size of this data cannot be changed.",

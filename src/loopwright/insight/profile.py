@@ -166,10 +166,11 @@ def profile(parts: Parts, request: FitRequest, options: ProfileOptions) -> Profi
             seconds = leg.watch.clock() - began
         spent = {name: leg.watch.seconds[name] - before[name] for name in before}
         recorded = xplane.recorded(where)
-        origins = Origins(parts.task, _graph(leg))
+        graph = _graph(leg)
+        origins = Origins(parts.task, graph)
         operations = operation_times(recorded, done, origins)
         stages = stage_times(recorded, done, is_waiting=spent["data wait"] > 0.1 * seconds)
-        counted = _flops(leg)
+        counted = _flops(graph)
         gflops = None if counted is None else counted * done / max(spent["step"], 1e-9) / 1e9
         examples = leg.stepper.examples_per_batch()
         shares = _parts(spent, seconds, calls)
@@ -223,8 +224,7 @@ def _graph(leg: Leg) -> Any:
     return leg.parts.compiled.graph("train_step", _batch_spec(leg))
 
 
-def _flops(leg: Leg) -> float | None:
-    graph = _graph(leg)
+def _flops(graph: Any) -> float | None:
     if graph is None:
         return None
     counted = flops.of_graph(graph)
