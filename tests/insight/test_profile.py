@@ -32,7 +32,7 @@ def test_operations_are_named_with_the_layer_they_come_from_and_nothing_is_left(
     assert not (tmp_path / "run").exists()
     assert list((tmp_path / "profile").glob("plugins/profile/*/*.xplane.pb"))
     origins = {one.origin for one in found.operations}
-    assert {"wide (Dense)", "wide (Dense), backward"} <= origins
+    assert {"wide (Dense)", "wide, backward (Dense)"} <= origins
     assert sum(one.share for one in found.operations) <= 1.0 + 1e-6
     assert found.steps >= 20
     assert found.gflops is not None

@@ -51,10 +51,12 @@ def saved(figure: Any, path: Any) -> Any:
     return figure
 
 
-def wrapped(text: str) -> list[str]:
+def wrapped(text: str, indent: str = "") -> list[str]:
     """Return the lines of a text that fits a terminal.
 
     >>> wrapped("a word " * 20)[1]
     'a word a word a word a word a word a word a word a word a word'
     """
-    return textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -33,6 +33,7 @@ _WARM_UP_CALLS = 2
 _WARM_UP_STEPS = 17
 """The most steps that two calls run: one, then sixteen."""
 _MOST_ROWS = 10
+_ORIGIN_WIDTH = 29
 _FAR_FROM_PEAK = 0.05
 
 
@@ -119,7 +120,7 @@ class Profile:
         for one in self.operations:
             yield (
                 f"{one.operation[:26]:<26} {1000 * one.seconds_per_step:>8.3f} {one.share:>6.1%} "
-                f"{one.calls_per_step:>6.1f}  {one.origin[:29]}"
+                f"{one.calls_per_step:>6.1f}  {_short(one.origin)}"
             )
         if not self.operations:
             yield "(none was recorded: the step ran inside XLA, or in Python)"
@@ -131,7 +132,7 @@ class Profile:
                 yield f"{stage.name[:26]:<26} {1000 * stage.seconds_per_step:>8.3f}{mark}"
         yield ""
         for text in self.advice:
-            yield from figures.wrapped(f"- {text}")
+            yield from figures.wrapped(f"- {text}", indent="  ")
         if self.directory is not None:
             yield from figures.wrapped(
                 f"TensorBoard shows it: pip install xprof, tensorboard --logdir {self.directory}"
@@ -156,9 +157,9 @@ def profile(parts: Parts, request: FitRequest, options: ProfileOptions) -> Profi
         trained = (event for event, _, _ in happened if isinstance(event, Trained))
         for _ in range(_WARM_UP_CALLS):
             next(trained)
-        before, began = dict(leg.watch.seconds), leg.watch.clock()
         done, calls = 0, 0
         with xplane.profiling(where):
+            before, began = dict(leg.watch.seconds), leg.watch.clock()
             for event in trained:
                 done, calls = done + event.steps, calls + 1
                 if done >= steps:
@@ -266,3 +267,8 @@ def _advice(
 
 def _ms(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms"
+
+
+def _short(origin: str) -> str:
+    """Return an origin that fits its column, without the class of the layer if need be."""
+    return origin if len(origin) <= _ORIGIN_WIDTH else origin.partition(" (")[0][:_ORIGIN_WIDTH]

@@ -56,12 +56,14 @@ class Origins:
     """Finds where an operation comes from, by its path in the trace."""
 
     def __init__(self, task: Task, graph: Any) -> None:
-        layers = [
-            part.value
-            for part in variables.all_parts(task)
-            if isinstance(part.value, keras.Layer) and not isinstance(part.value, keras.Model)
-        ]
-        self._layers = {layer.name: type(layer).__name__ for layer in layers}
+        parts = [part.value for part in variables.all_parts(task)]
+        self._layers = {
+            part.name: type(part).__name__
+            for part in parts
+            if isinstance(part, keras.Layer) and not isinstance(part, keras.Model)
+        }
+        models = [part for part in parts if isinstance(part, keras.Model)]
+        self._pairs = {(model.name, layer.name) for model in models for layer in model.layers}
         self._optimizers = {one.name: path for path, one in optimizers(task).items()}
         self._graphs = [] if graph is None else [graph]
         self._known: dict[str, str] = {}
@@ -77,19 +79,32 @@ class Origins:
 
     def _found(self, path: str) -> str:
         backward = ", backward" if "gradient_tape" in path else ""
-        names = [re.sub(r"_\d+$", "", name) for name in path.split("/")]
-        for raw, name in zip(reversed(path.split("/")), reversed(names), strict=True):
-            for known in (raw, name):
-                if known in self._layers:
-                    return f"{known} ({self._layers[known]}){backward}"
-                if known in self._optimizers:
-                    return f"{self._optimizers[known]} (update)"
+        names = path.split("/")
+        # A step that is traced again has its models and layers under names with one more number.
+        shorter = [re.sub(r"_\d+$", "", name) for name in names]
+        layer = self._layer(names) or self._layer(shorter)
+        if layer is None:
+            layer = next((n for n in reversed([*shorter, *names]) if n in self._layers), None)
+        if layer is not None:
+            return f"{layer}{backward} ({self._layers[layer]})"
+        for name in (*names, *shorter):
+            if name in self._optimizers:
+                return f"{self._optimizers[name]} (update)"
         line = place_of_node(path, self._graphs, place_of)
         written = re.search(r'file "([^"]+)", line (\d+)', line)
         if written:
             return f"{written[1]}:{written[2]}{backward}"
         inner = [name for name in path.split("/") if not re.fullmatch(_SCOPES, name)]
         return "/".join(inner[-2:]) + backward
+
+    def _layer(self, names: Sequence[str]) -> str | None:
+        """Return the innermost layer in a path below the model that has it."""
+        for place in reversed(range(len(names))):
+            if names[place] in self._layers and any(
+                (model, names[place]) in self._pairs for model in names[:place]
+            ):
+                return names[place]
+        return None
 
 
 _SCOPES = r"while|cond|body|then|else|_\d+|gradient_tape|StatefulPartitionedCall\w*"
