@@ -259,7 +259,9 @@ THOROUGH: dict[str, dict[str, str]] = {
     "insight/test_learning_rates.py": {
         "the_losses_are|several_opt|a_compiled": "the suggestion lies; training after a sweep",
     },
-    "insight/test_batch_sizes.py": {"a_program_that": "a size that does not fit"},
+    "insight/test_batch_sizes.py": {
+        "a_program_that|a_size_that": "fit/test_settings_trial.py; the search ends",
+    },
     "insight/test_profile.py": {"a_slow_map": "operations are named; the time of a stage"},
     "compat/test_out_of_memory.py": {"predictions|.*eager": "the batch size, on graph"},
     # What tests the tests.

@@ -72,9 +72,10 @@ def shape_for(tensor: Any, examples: int | None) -> list[int] | None:
     """Return the shape of a tensor whose open sizes are those of a batch; None if unknown."""
     if tensor.shape.rank is None or (examples is None and None in tensor.shape):
         return None
-    sizes = [examples if size is None else size for size in tensor.shape]
     # A second open size is another one: the length of a sentence, for instance.
-    return None if tensor.shape.as_list().count(None) > 1 else sizes
+    if tensor.shape.as_list().count(None) > 1:
+        return None
+    return [int(examples or 0) if size is None else int(size) for size in tensor.shape]
 
 
 def tensor_in_words(shape: list[int], dtype: str) -> str:

@@ -260,14 +260,16 @@ class StepRunner:
             self._step.title,
             lambda: self._graphs,
             lambda: where(int(counter.read_value())),
-            lambda: None if reader is None else reader.largest_batch or self._known_size(reader),
+            lambda: self._examples_in(reader),
         )
 
-    def _known_size(self, reader: StreamReader) -> int | None:
-        """Return how many examples the first batch has, before it has been run."""
+    def _examples_in(self, reader: AnyReader) -> int | None:
+        """Return how many examples the largest batch has, if only the first one; None: unknown."""
+        if reader is None or reader.largest_batch is not None:
+            return None if reader is None else reader.largest_batch
         if self._batch is not None:
             return int(replicas.count_examples(self._batch))
-        return replicas.known_example_count(reader.batch_spec)
+        return replicas.known_example_count(self._built.batch_spec)
 
     def _run_eagerly(self, batch: Any) -> tuple[Any, Any]:
         looks = self._finite.looks and not self.skips and self._step.replicas == 1

@@ -216,9 +216,10 @@ def _most(x: Any) -> int | None:
         return None
     if isinstance(x, Arrays):
         return len(x)
-    first = None if x is None or isinstance(x, _OWN_BATCHES) else tf.nest.flatten(x)[0]
-    if getattr(first, "shape", ()):
-        return int(first.shape[0])  # without a copy of the data, which the child makes
+    leaves: list[Any] = [] if isinstance(x, _OWN_BATCHES) else tf.nest.flatten(x)
+    for leaf in leaves[:1]:
+        if getattr(leaf, "shape", ()):
+            return int(leaf.shape[0])  # without a copy of the data, which the child makes
     raise ConfigurationError(
         message(
             "The batch size of this data cannot be changed.",

@@ -38,6 +38,8 @@ _DIVERGED = 3.0
 """How far above its lowest value the loss may rise, in units of what it fell or of its size."""
 _SMOOTHED_DECADES = 0.15
 """The standard deviation of the weights that smooth the losses."""
+_SIGNIFICANT = 5.0
+"""How many standard deviations of the smoothed losses a fall has to be: the lowest of many."""
 _ROWS = 12
 
 
@@ -98,9 +100,9 @@ class LearningRates:
 
     def __str__(self) -> str:
         rows = {int(place) for place in np.linspace(0, len(self.rates) - 1, _ROWS)}
-        chosen = None if self.suggestion is None else self._place(self.suggestion)
+        chosen = -1 if self.suggestion is None else self._place(self.suggestion)
         lines = [f"{'learning rate':>13}  {self.monitor[:24]:>8}"]
-        for place in sorted(rows | ({chosen} - {None})):
+        for place in sorted(rows | ({chosen} - {-1})):
             mark = "  <- suggestion" if place == chosen else ""
             lines.append(f"{self.rates[place]:>13.3g}  {self.losses[place]:>8.4g}{mark}")
         return "\n".join([*lines, *figures.wrapped(self.sentence)])
@@ -225,11 +227,13 @@ def suggested(
     width = _SMOOTHED_DECADES / (math.log10(rates[-1] / rates[0]) / (len(rates) - 1))
     losses = _smoothed(np.asarray(raw, float), max(1.0, width))
     lowest = int(np.argmin(losses))
-    noise = float(np.std(np.asarray(raw) - losses)) / math.sqrt(max(1.0, 2 * width))
+    # By neighbours, and by their median: neither the fall nor a divergence counts as noise.
+    apart = float(np.median(np.abs(np.diff(raw)))) * 1.05
+    noise = apart / math.sqrt(2 * math.sqrt(math.pi) * max(1.0, width))
     fall = float(np.median(losses[: max(3, len(losses) // 10)]) - losses[lowest])
     found: float | None = None
     said = list(notes)
-    if lowest < 3 or fall <= 3 * noise:
+    if lowest < 3 or fall <= _SIGNIFICANT * noise:
         said.insert(0, _no_fall(rates, has_diverged=has_ended))
     else:
         slope = np.gradient(losses)[: lowest + 1]
