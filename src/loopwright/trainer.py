@@ -36,16 +36,24 @@ from loopwright.fit.leg import OVER, Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.options import FitOptions, ReplayOptions, Verbose, after_step, takes
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest, fit_request, require_watchable
+from loopwright.fit.request import fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
-from loopwright.insight import bundle
+from loopwright.insight.batch_sizes import BatchSizeOptions, BatchSizes, find_batch_size
+from loopwright.insight.batch_trial import serve_batch_sizes
 from loopwright.insight.history_state import RunStates
+from loopwright.insight.learning_rates import (
+    LearningRateOptions,
+    LearningRates,
+    find_learning_rate,
+)
 from loopwright.insight.planned_start import Planned
+from loopwright.insight.profile import Profile, ProfileOptions, profile
 from loopwright.insight.rehearsal import RehearseOptions, rehearse
 from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.insight.replay import replay
 from loopwright.insight.replayed import Replayed
+from loopwright.insight.scratch import request_aside
 from loopwright.loop.schedule import Place
 from loopwright.plans import launch
 from loopwright.plans.plan import Plan
@@ -217,11 +225,10 @@ class Trainer:
         `export=True` tries an export; `overfit="1 batch"` trains a copy on one batch, and says
         why if its loss does not fall. `verbose=1` prints each part when it is done.
         """
-        request = self._request_aside(options, saves=self._run is not None)
         planned = Planned(
             self._run, self._legs, self._epochs_done, self._exact, self._on_change, self._fresh
         )
-        return rehearse(self._parts, request, options, planned)
+        return rehearse(self._parts, options, planned)
 
     def _events(self, options: FitOptions) -> EventStream:
         history = History()
@@ -274,19 +281,7 @@ class Trainer:
         """
         step, options = given
         run = require_run(self._run)
-        found = replay(
-            self._parts,
-            self._request_aside(options),
-            run,
-            step,
-            self._attempt,
-            on_change=self._on_change,
-            uses_debugger=options.debugger,
-            say=print if options.verbose else lambda text: None,
-        )
-        if options.bundle is not None:
-            bundle.write(options.bundle, found, run)
-        return found
+        return replay(self._parts, options, run, step, self._attempt, on_change=self._on_change)
 
     @shortens_tracebacks
     @takes(FitOptions, verbose=0)
@@ -295,20 +290,8 @@ class Trainer:
 
         `with trainer.states(x, y) as states: states.after(1200)` replays to a step, in memory.
         """
-        request = self._request_aside(replace(options, callbacks=()))
+        request = request_aside(replace(options, callbacks=()), self._parts)
         return RunStates(self._parts, request, require_run(self._run).directory)
-
-    def _request_aside(self, options: FitOptions, *, saves: bool = False) -> FitRequest:
-        """Return what is asked of steps that are no part of the run: no sink is told of them."""
-        return fit_request(
-            options,
-            self._task,
-            self._team,
-            saves=saves,
-            sinks=[],
-            is_observed=False,
-            history=History(),
-        )
 
     @shortens_tracebacks
     def restore(self, which: Which, *, metric: str | None = None) -> int:
@@ -394,6 +377,41 @@ class Trainer:
             if run is not None:
                 run.exported()
             return done
+
+    @shortens_tracebacks
+    @takes(LearningRateOptions)
+    def find_learning_rate(self, options: LearningRateOptions) -> LearningRates:
+        """Raise the learning rate at each step, and return the losses and a suggestion.
+
+        It trains in the compiled loop and stops when the loss diverges; then the task is as
+        before, bit for bit. A task with several optimizers: all rates rise together, or only that
+        of `optimizer`, a name like `"generator_optimizer"`. A `LearningRateSchedule` is replaced
+        for the sweep. `monitor` is the number that is watched.
+        """
+        return find_learning_rate(self._parts, options)
+
+    @shortens_tracebacks
+    @takes(BatchSizeOptions)
+    def find_batch_size(self, options: BatchSizeOptions) -> BatchSizes:
+        """Return examples per second and memory by batch size, and the size that pays.
+
+        Sizes double from 8 until that stops paying or does not fit; `sizes` are others. They are
+        tried in a child process, which runs this program again up to this call: put it before the
+        first `fit`. A batched `tf.data.Dataset` is batched again.
+        """
+        if self._trial is not None and self._trial.plan == launch.BATCH_SIZES:
+            serve_batch_sizes(self._trial, self._parts, options)
+        return find_batch_size(self._parts, options)
+
+    @shortens_tracebacks
+    @takes(ProfileOptions)
+    def profile(self, options: ProfileOptions) -> Profile:
+        """Return which operations and which stage of the data take the time of a step.
+
+        Runs some steps under TensorFlow's profiler; then the task is as before, bit for bit. In
+        `directory` the profile is kept for TensorBoard.
+        """
+        return profile(self._parts, options)
 
     def _console(self, verbose: Verbose) -> Sink:
         if self._run is None:

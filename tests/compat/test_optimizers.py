@@ -76,3 +76,24 @@ def test_a_learning_rate_is_a_number_or_what_was_given():
     schedule = keras.optimizers.schedules.CosineDecay(0.1, 10)
     assert keras_optimizers.learning_rate_of(SGD(schedule)) is schedule
     assert float(keras_optimizers.learning_rate_of(SGD(0.5)).numpy()) == 0.5
+
+
+@pytest.mark.parametrize("given", [0.5, keras.optimizers.schedules.CosineDecay(0.5, 10)])
+def test_a_rate_is_replaced_until_the_end_and_the_variables_stay(given):
+    optimizer = keras.optimizers.LossScaleOptimizer(SGD(given))
+    (inner,) = keras_optimizers.with_rates(optimizer)
+    w = one_variable(inner)
+    before, kept = inner.get_config(), list(inner.variables)
+
+    with keras_optimizers.rate_replaced(inner, lambda: tf.constant(0.25)):
+        inner.apply([tf.constant(1.0)], [w])
+
+    assert float(w.numpy()) == -0.25
+    assert inner.get_config() == before
+    assert [id(v) for v in inner.variables] == [id(v) for v in kept]
+
+
+def test_the_rates_of_a_multi_optimizer_are_those_inside():
+    one, other = SGD(0.1), SGD(0.2)
+    several = keras.optimizers.MultiOptimizer({"kernel": one, "bias": other})
+    assert keras_optimizers.with_rates(several) == [one, other]

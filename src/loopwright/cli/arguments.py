@@ -1,5 +1,6 @@
 """Arguments and options that several commands share, and the config of a run."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,6 +61,19 @@ def parse_checkpoint(text: str) -> Any:
     ('best', 120)
     """
     return int(text) if text.isdecimal() and len(text) < 19 else text
+
+
+def load_config(
+    source: str, overrides: list[str] | None, run_dir: Path | None, quick: bool
+) -> "schema.Config":
+    """Return the config that the arguments of a command name."""
+    from loopwright.config import file
+
+    words = [*(overrides or ()), *(["quick=true"] if quick else [])]
+    config = file.load(source, words, environment=os.environ)
+    if config.recipe is not None:
+        recipes.require(config.recipe)
+    return config if run_dir is None else config.model_copy(update={"run_dir": str(run_dir)})
 
 
 def run_config(

@@ -87,7 +87,7 @@ def rehearse(
             changes.refuse_changes(_changes(before, job.config))
         verbose = 0 if config.fit.verbose == 0 else 1
         return job.trainer.rehearse(
-            **{**_fit_arguments(job), "verbose": verbose},
+            **{**fit_arguments(job), "verbose": verbose},
             rehearse_callbacks=callbacks,
             overfit=overfit,
             export=False if config.export is None else config.export.format,

@@ -12,9 +12,11 @@ import typer
 
 from loopwright.cli import (
     compare_command,
+    find_commands,
     fork_command,
     look_commands,
     memory_commands,
+    profile_command,
     replay_command,
     run_command,
     train_commands,
@@ -53,6 +55,8 @@ app.command(
 app.command("schedule")(train_commands.schedule)
 app.command("verify")(train_commands.verify)
 app.command("replay")(replay_command.replay)
+app.add_typer(find_commands.app, name="find")
+app.command("profile")(profile_command.profile)
 app.command("evaluate")(use_commands.evaluate)
 app.command("predict")(use_commands.predict)
 app.command("export")(use_commands.export)

@@ -18,6 +18,7 @@ from loopwright.cli.arguments import (
     Source,
     TrustedCode,
     code_options,
+    load_config,
     run_config,
 )
 from loopwright.cli.process_settings import SettingsOption
@@ -72,7 +73,7 @@ def train(
     Run the same command again to resume from the last checkpoint.
     """
     _require_rehearsal(rehearse, callbacks=callbacks, overfit=overfit)
-    config = _load(source, overrides, run_dir, quick)
+    config = load_config(source, overrides, run_dir, quick)
     if show:
         from loopwright.config.file import to_yaml
 
@@ -141,7 +142,7 @@ def schedule(
     """Show when a run will validate, save and end."""
     from loopwright.cli import job
 
-    config = _load(source, overrides, None, quick)
+    config = load_config(source, overrides, None, quick)
     with job.open_job(config) as opened:
         planned = job.schedule_of(opened)
     intervals = {"validate": planned.validate_every, "save": planned.save_every}
@@ -230,18 +231,6 @@ def _verify_repeats(what: str, task: list[str] | None) -> None:
     typer.echo(str(found))
     if not found.is_same:
         raise typer.Exit(1)
-
-
-def _load(
-    source: str, overrides: list[str] | None, run_dir: Path | None, quick: bool
-) -> "schema.Config":
-    from loopwright.config import file
-
-    words = [*(overrides or ()), *(["quick=true"] if quick else [])]
-    config = file.load(source, words, environment=os.environ)
-    if config.recipe is not None:
-        recipes.require(config.recipe)
-    return config if run_dir is None else config.model_copy(update={"run_dir": str(run_dir)})
 
 
 def _rehearse(

@@ -302,6 +302,20 @@ INTERNALS: tuple[Internal, ...] = (
         (f"{_OPTIMIZER}._learning_rate",),
     ),
     Internal(
+        "xplane.recorded",
+        "read what TensorFlow's profiler recorded",
+        "trainer.profile is refused; tf.profiler.experimental and TensorBoard show a profile",
+        ("tensorflow.tsl.profiler.protobuf.xplane_pb2.XSpace",),
+        "refuses",
+    ),
+    Internal(
+        "keras_optimizers.rate_replaced",
+        "sweep the learning rate inside the compiled loop, that of a schedule too",
+        "find_learning_rate is refused",
+        (f"{_OPTIMIZER}._learning_rate",),
+        "refuses",
+    ),
+    Internal(
         "keras_optimizers.update_counter",
         "read the count of calls, which iterations divides by the accumulation steps",
         "without accumulation iterations is the same count; with it training is refused",

@@ -97,6 +97,33 @@ def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
     return schedules.deserialize(config) if is_schedule else optimizer.learning_rate
 
 
+def with_rates(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+    """Return the optimizers that hold the learning rates of this one: itself, or those inside."""
+    inside = getattr(optimizer, "inner_optimizer", None)
+    several = getattr(optimizer, "optimizers", None)  # of a MultiOptimizer
+    if inside is None and several is None:
+        return [optimizer]
+    return [own for one in several or [inside] for own in with_rates(one)]
+
+
+@contextlib.contextmanager
+def rate_replaced(optimizer: keras.optimizers.Optimizer, rate: Callable[[], Any]) -> Iterator[None]:
+    """Make `rate()` the learning rate of an optimizer, whatever it was given, until the end.
+
+    Its variables stay what they are, the learning rate's own included: the setter of Keras would
+    drop that one, and refuses to replace a schedule.
+    """
+    held = vars(optimizer)
+    if "_learning_rate" not in held:
+        raise registry.refusal("keras_optimizers.rate_replaced")
+    before = held["_learning_rate"]
+    held["_learning_rate"] = rate
+    try:
+        yield
+    finally:
+        held["_learning_rate"] = before
+
+
 def update_counter(optimizer: keras.optimizers.Optimizer) -> Any:
     """Return the optimizer's count of calls; `iterations` divides it by the accumulation steps."""
     if hasattr(optimizer, "_iterations"):

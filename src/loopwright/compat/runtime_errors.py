@@ -8,12 +8,12 @@ import contextlib
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import tensorflow as tf
 
-from loopwright.compat import tensorflow_internals
+from loopwright.compat import out_of_memory, tensorflow_internals
 from loopwright.compat.error_messages import place_in, place_of
 from loopwright.compat.tracebacks import hides_frames
 from loopwright.errors import (
@@ -23,7 +23,9 @@ from loopwright.errors import (
     message,
 )
 
-Kind = Literal["label", "index", "assertion", "numerics", "shapes", "python", "xla", "other"]
+Kind = Literal[
+    "label", "index", "assertion", "numerics", "shapes", "memory", "python", "xla", "other"
+]
 
 
 _EAGER = 'with plan="eager" print and breakpoint() work in that line'
@@ -38,7 +40,9 @@ class Failure:
     """The value, the message of an assertion, or TensorFlow's own line."""
     value: int = 0
     bound: int = 0
-    """How many classes or rows there are."""
+    """How many classes or rows there are, or examples in a batch that does not fit in memory."""
+    note: str = ""
+    """What else is known: the largest tensor of a step that does not fit in memory."""
 
 
 def error_for(failure: Failure, title: str, place: str, where: str) -> LoopwrightError:
@@ -62,6 +66,9 @@ def error_for(failure: Failure, title: str, place: str, where: str) -> Loopwrigh
 
 def failure_in(reason: str, text: str) -> Failure:
     """Return the failure that a line of TensorFlow describes, given the whole text around it."""
+    allocation = out_of_memory.allocation_in(reason)
+    if allocation is not None:
+        return Failure("memory", allocation)
     for kind, pattern in _PATTERNS:
         found = re.search(pattern, reason)
         if not found:
@@ -209,6 +216,30 @@ def _shapes(failure: Failure) -> _Parts:
     )
 
 
+def _memory(failure: Failure) -> _Parts:
+    examples = failure.bound
+    size = f"batches of {examples:,} examples" if examples else "the batches"
+    lower = f"lower batch_size: {examples // 2:,} instead of {examples:,}" if examples > 1 else ""
+    return (
+        "{title} ran out of memory",
+        f"memory for everything that a step makes of {size}",
+        "; ".join(filter(None, [failure.text, failure.note])),
+        "; ".join(
+            filter(
+                None,
+                [
+                    lower or "use smaller batches, a smaller model or shorter sequences",
+                    "to keep the size of updates, accumulate: gradient_accumulation_steps=2 of the "
+                    "optimizer"
+                    if lower
+                    else "",
+                    "trainer.find_batch_size(...) or loopwright find batch-size shows what fits",
+                ],
+            )
+        ),
+    )
+
+
 def _python(failure: Failure) -> _Parts:
     return (
         "A Python function called by {title} raised an exception",
@@ -242,6 +273,7 @@ _PARTS = {
     "assertion": _assertion,
     "numerics": _numerics,
     "shapes": _shapes,
+    "memory": _memory,
     "python": _python,
     "xla": _xla,
     "other": _other,
@@ -257,10 +289,12 @@ def explained(
     title: str,
     graphs: Callable[[], Iterable[Any]],
     where: Callable[[], str] = lambda: "",
+    examples: Callable[[], int | None] = lambda: None,
 ) -> Iterator[None]:
     """Turn an error of TensorFlow inside a step into a `StepError`; errors of the data pass.
 
-    `graphs` are those that the step was traced into, `where` names the step and its batch.
+    `graphs` are those that the step was traced into, `where` names the step and its batch,
+    `examples` counts those of a batch.
     """
     try:
         yield
@@ -273,7 +307,34 @@ def explained(
         if is_of_data(error) or not (is_of_kernel or failure.kind == "shapes"):
             raise
         place = place_in(error) or place_of_node(node_in(text), graphs())
+        if failure.kind == "memory":
+            failure = _with_largest(failure, graphs(), examples() or _batch_in(text, graphs()))
         raise error_for(failure, title, place, where()) from cause(error)
+
+
+def _with_largest(failure: Failure, graphs: Iterable[Any], examples: int | None) -> Failure:
+    """Return the failure with the batch size and the largest tensor of the step."""
+    seen: set[int] = set()
+    operations = [op for graph in graphs for op in _operations(graph, seen)]
+    tensor = out_of_memory.largest_tensor(operations, examples)
+    shape = None if tensor is None else out_of_memory.shape_for(tensor, examples)
+    if tensor is None or shape is None:
+        return replace(failure, bound=examples or 0)
+    largest = out_of_memory.tensor_in_words(shape, tensor.dtype.name)
+    is_the_one = largest in failure.text or examples is None
+    note = "" if is_the_one else f"the largest tensor is {largest}{place_of(tensor.op)}"
+    return replace(failure, bound=examples or 0, note=note)
+
+
+def _batch_in(text: str, graphs: Iterable[Any]) -> int | None:
+    """Return the size of a batch by a tensor that did not fit, if its trace left that size open."""
+    shape = re.search(r"tensor with shape ?\[(\d+)", text)
+
+    def has_open_size(op: Any) -> str:
+        return "open" if any(out.shape.rank and out.shape[0] is None for out in op.outputs) else ""
+
+    found = shape is not None and place_of_node(node_in(text), graphs, has_open_size)
+    return int(shape[1]) if shape is not None and found else None
 
 
 _NOT_OF_STEPS = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.CancelledError)

@@ -49,6 +49,14 @@ class EpochMetrics:
         }
         return _rows({**means, **metrics})
 
+    def of_each(self, outputs: Any) -> list[dict[str, Any]]:
+        """Return what each of some steps returned by itself; `outputs` as for `after_each`."""
+        if isinstance(self._task, CompiledModel):
+            return _rows(outputs)
+        pairs = self._founded(outputs).items()
+        with np.errstate(invalid="ignore", divide="ignore"):  # no examples have no mean
+            return _rows({name: np.divide(total, weight) for name, (total, weight) in pairs})
+
     def _founded(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs of a step, without results of metrics that it does not update."""
         seen = self._updates.of(self._step)

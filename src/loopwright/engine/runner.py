@@ -81,6 +81,8 @@ class StepRunner:
         self._functions: dict[Any, Any] = {}
         self._graphs: list[Any] = []
         """Those that the loops were traced into."""
+        self._batch: Any = None
+        """The last one of an eager step."""
         self.first_not_finite = ""
         """Where NaN or infinity began, if an eager step found it."""
 
@@ -112,7 +114,7 @@ class StepRunner:
         recorder = self._recorder
         while ran < steps and more:
             most = steps if recorder is None else recorder.most_steps
-            with self._failures_explained(where):
+            with self._failures_explained(where, reader):
                 called = self._run(reader, min(steps - ran, most), watch)
             done, outputs, (found, note), more, table = called
             if done:
@@ -236,6 +238,7 @@ class StepRunner:
                     return 0, None, _NOTHING_SEEN, False, ()
                 batch = optional.get_value()
         if self._plan.step == "eager":
+            self._batch = batch
             outputs, (is_finite, note) = self._run_eagerly(batch)
         else:
             outputs, (is_finite, note) = self._call("python", self._loops.one, (batch,), watch)
@@ -253,14 +256,25 @@ class StepRunner:
             raise error_for(violation.failure, self._step.title, violation.place, where(step))
 
     def _failures_explained(
-        self, where: Callable[[int], str]
+        self, where: Callable[[int], str], reader: AnyReader
     ) -> contextlib.AbstractContextManager[None]:
         if tensorflow_internals.workers(self._step.strategy)[0] > 1:
             return contextlib.nullcontext()  # it may be another worker's failure
         counter = self._step.task.step_counter
         return runtime_errors.explained(
-            self._step.title, lambda: self._graphs, lambda: where(int(counter.read_value()))
+            self._step.title,
+            lambda: self._graphs,
+            lambda: where(int(counter.read_value())),
+            lambda: self._examples_in(reader),
         )
+
+    def _examples_in(self, reader: AnyReader) -> int | None:
+        """Return how many examples the largest batch has, if only the first one; None: unknown."""
+        if reader is None or reader.largest_batch is not None:
+            return None if reader is None else reader.largest_batch
+        if self._batch is not None:
+            return int(replicas.count_examples(self._batch))
+        return replicas.known_example_count(self._built.batch_spec)
 
     def _run_eagerly(self, batch: Any) -> tuple[Any, Any]:
         looks = self._finite.looks and not self.skips and self._step.replicas == 1

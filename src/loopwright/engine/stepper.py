@@ -5,7 +5,7 @@ import copy
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from loopwright.data.read_errors import read_errors_explained
@@ -37,6 +37,8 @@ class StepNumbers:
     """The numbers of the epoch after it."""
     variables: Sequence[Any] = ()
     """The values of the recorded variables after it; none if they are as before."""
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    """What the step itself returned."""
 
 
 @final
@@ -275,7 +277,8 @@ class Stepper:
             outputs, metrics, variables = ran.columns
             logs = self.metrics.after_each(outputs, metrics)
             values = zip(*variables, strict=True) if variables else [()] * done
-            self.recorded += map(StepNumbers, logs, values)
+            returned = self.metrics.of_each(outputs)
+            self.recorded += map(StepNumbers, logs, values, returned)
         if done:
             self.metrics.add(ran.outputs)
         self._count(done)

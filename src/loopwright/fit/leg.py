@@ -61,7 +61,12 @@ class Leg:
         first_epoch: int,
         snapshot: Snapshot | None = None,
         signals: Signals | None = None,
+        recorded: Sequence[Any] | None = None,
     ) -> None:
+        """With `recorded`, the numbers of each step and the values of these variables are kept.
+
+        A loss of NaN does not end the leg then: whoever reads the numbers looks at it.
+        """
         self.parts, self.request = parts, request
         self.declared: Mapping[str, Any] = {}
         self.inexact = EXACT
@@ -104,8 +109,8 @@ class Leg:
                 step=counted if snapshot is None else snapshot.step,
                 budget=Budget(self.schedule.total_steps, request.until.seconds),
                 watch=self.watch,
-                recorded=self.bridge.recorded,
-                ignores_nan=self.bridge.looks_for_nan,
+                recorded=self.bridge.recorded if recorded is None else recorded,
+                ignores_nan=self.bridge.looks_for_nan or recorded is not None,
             )
             self._validation.build()
             self._check_data()
@@ -266,7 +271,7 @@ class Leg:
         self.parts.selector.end()
         # Of this start: a resumed run has seconds before it that were not measured here.
         spent = self.watch.whole(seconds + self._seconds_to_build)
-        advice = self._slow_part(spent, finished.step - first_step)
+        advice = self.slow_part(spent, finished.step - first_step)
         whole = finished.seconds + self._seconds_to_build
         numbers = self.history.history
         finished = replace(finished, seconds=whole, spent=spent, advice=advice, history=numbers)
@@ -283,7 +288,7 @@ class Leg:
         self.stepper.close()
         return finished, images
 
-    def _slow_part(self, spent: Mapping[str, float], steps: int) -> str:
+    def slow_part(self, spent: Mapping[str, float], steps: int) -> str:
         """Return a sentence about the slowest part of this start; empty if none stands out."""
         if not steps:
             return ""

@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import Any, NoReturn, final
 
 from loopwright.compat import process
-from loopwright.errors import first_line
+from loopwright.errors import ConfigurationError, first_line
 from loopwright.events import Trained
 from loopwright.fit.leg import Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.loop.schedule import Every, Place
-from loopwright.plans.launch import Trial
+from loopwright.plans.launch import BATCH_SIZES, Trial
 from loopwright.plans.plan import plan_of
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.task.task import class_name
@@ -32,8 +32,10 @@ _ENDLESS = Every(epochs=10**9)
 
 def serve(told: Trial, parts: Parts, request: FitRequest) -> NoReturn:
     """Train in rounds as the parent asks, and end this process when it asks no more."""
-    line = _Line(told.asked, told.answered)
+    line = Line(told.asked, told.answered)
     try:
+        if told.plan == BATCH_SIZES:
+            raise ConfigurationError("the program calls fit before find_batch_size")
         rounds, selector = _rounds(parts, request, told.plan), parts.selector
         next(rounds)
         line.answer(
@@ -44,7 +46,7 @@ def serve(told: Trial, parts: Parts, request: FitRequest) -> NoReturn:
                 "title": class_name(parts.task),
             }
         )
-        for seconds in line.asked():
+        for (seconds,) in line.asked():
             steps, spent = rounds.send(seconds)
             line.answer({"steps": steps, "seconds": spent})
     except BaseException as error:
@@ -78,17 +80,19 @@ def _rounds(parts: Parts, request: FitRequest, plan: str) -> Any:
 
 
 @final
-class _Line:
+class Line:
     """Lines of JSON between parent and child."""
 
     def __init__(self, asked: int, answered: int) -> None:
         self._asked, self._answered = asked, answered
 
-    def asked(self) -> Iterator[float]:
+    def asked(self) -> Iterator[list[float]]:
+        """Yield the numbers of each question, until the parent has no more."""
         with os.fdopen(self._asked, encoding="ascii") as lines:
             for line in lines:
-                yield float(line)
+                yield [float(number) for number in line.split()]
 
     def answer(self, content: dict[str, Any]) -> None:
+        """Send an answer; nothing happens if the parent is gone."""
         with contextlib.suppress(OSError):  # the parent is gone
             os.write(self._answered, json.dumps(content).encode() + b"\n")

@@ -19,7 +19,7 @@ from loopwright.insight.overfit import overfit
 from loopwright.insight.planned_start import Planned
 from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.insight.rehearsed_leg import RehearsedLeg, counted, examples, kept_outside
-from loopwright.insight.scratch import scratch_leg
+from loopwright.insight.scratch import request_aside, scratch_leg
 from loopwright.insight.stages import Stages, collected
 
 _OVERFIT = "1 batch"
@@ -37,10 +37,9 @@ class RehearseOptions(FitOptions):
     """Write an export, load it in a new process and compare."""
 
 
-def rehearse(
-    parts: Parts, request: FitRequest, options: RehearseOptions, planned: Planned
-) -> Rehearsal:
+def rehearse(parts: Parts, options: RehearseOptions, planned: Planned) -> Rehearsal:
     """Run everything that a run does once; raise the first error, which says where it happened."""
+    request = request_aside(options, parts, saves=planned.run is not None)
     _require_possible(parts, options)
     # Other traces: a stateful operation, and a warning, starts anew in the real run.
     compiled = parts.compiled.anew()

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -21,12 +21,13 @@ from loopwright.events import Finished
 from loopwright.fit.attempt import LastAttempt
 from loopwright.fit.leg import Leg
 from loopwright.fit.moment import declare, environment_changes, require_resumable, restore_parts
+from loopwright.fit.options import ReplayOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
-from loopwright.insight import replay_checks
+from loopwright.insight import bundle, replay_checks
 from loopwright.insight.replayed import Replayed
 from loopwright.insight.run_record import RunRecord, read_run
-from loopwright.insight.scratch import parts_aside, preserved
+from loopwright.insight.scratch import parts_aside, preserved, request_aside
 from loopwright.insight.step_walk import Walk
 from loopwright.loop.schedule import Place
 from loopwright.sinks.history import History
@@ -60,22 +61,39 @@ class Start:
 
 def replay(
     parts: Parts,
+    options: ReplayOptions,
+    run: Run,
+    step: int | None,
+    attempt: LastAttempt,
+    *,
+    on_change: OnChange,
+) -> Replayed:
+    """Replay a step of a run, by default the one that ended it, and write the bundle asked for."""
+    request = request_aside(options, parts)
+    found = _replayed(parts, options, request, run, step, attempt, on_change=on_change)
+    if options.bundle is not None:
+        bundle.write(options.bundle, found, run)
+    return found
+
+
+def _replayed(
+    parts: Parts,
+    options: ReplayOptions,
     request: FitRequest,
     run: Run,
     step: int | None,
     attempt: LastAttempt,
     *,
     on_change: OnChange,
-    uses_debugger: bool = False,
-    say: Callable[[str], None] = lambda text: None,
 ) -> Replayed:
-    """Replay a step of a run, by default the one that ended it; nothing is changed."""
     replay_checks.require_replayable(parts, request)
     record = read_run(run)
     step = replay_checks.require_step(run, record, step)
     start = _start(run, record, step)
     replay_checks.require_same_data(request, start.reference)
-    say(replay_checks.announced(start.step, step, record, is_leg_start=start.is_leg_start))
+    if options.verbose:
+        is_leg_start = start.is_leg_start
+        print(replay_checks.announced(start.step, step, record, is_leg_start=is_leg_start))
     plans = run.recorded_plans() if start.reference is None else run.plans(start.reference)
     if plans is None:
         raise ConfigurationError(replay_checks.never_saved(run))
@@ -108,7 +126,7 @@ def replay(
     with preserved(parts.task, parts.strategy):
         try:
             _begin(leg, named, start, called, attempt, run)
-            walk = Walk(leg, named, run, record, step, uses_debugger=uses_debugger)
+            walk = Walk(leg, named, run, record, step, uses_debugger=options.debugger)
             walk.go(replace(start.snapshot.place, is_over=False), request)
         finally:
             leg.bridge(Finished(step, 0.0, "failed"))

@@ -16,8 +16,9 @@ from loopwright.engine.predictor import Predictor
 from loopwright.engine.scorer import Scorer
 from loopwright.errors import ConfigurationError, message
 from loopwright.fit.leg import Leg
+from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest
+from loopwright.fit.request import FitRequest, fit_request
 from loopwright.loop.schedule import Every
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
@@ -37,13 +38,15 @@ def scratch_leg(
     first_epoch: int = 0,
     snapshot: Snapshot | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
+    recorded: Sequence[Any] | None = None,
 ) -> Iterator[Leg]:
     """Yield a leg that trains in memory; the task has its state back when the block ends.
 
     It runs by `plan`, by recorded `plans`, or by the plan of the trainer; it measures and records
     no plans. Building
     the leg creates what the task creates lazily, at the values that `fit` would give it: that
-    stays. Use `leg.looped` and not `leg.told`, which would note what training left.
+    stays. Use `leg.looped` and not `leg.told`, which would note what training left. With
+    `recorded`, `leg.stepper.recorded` has the numbers of each step, and NaN does not end the leg.
     """
     require_readable_again(request)
     aside = parts_aside(parts, plan)
@@ -59,7 +62,7 @@ def scratch_leg(
         is_observed=False,
         run_dir=None,
     )
-    leg = Leg(aside, alone, first_epoch=first_epoch, snapshot=snapshot)
+    leg = Leg(aside, alone, first_epoch=first_epoch, snapshot=snapshot, recorded=recorded)
     leg.stepper.tells_data = False
     parts.state.start_from_given_weights()  # now that what is built lazily is there
     with preserved(parts.task, parts.strategy):
@@ -68,6 +71,19 @@ def scratch_leg(
         finally:
             leg.feed = None
             leg.stepper.close()
+
+
+def request_aside(options: FitOptions, parts: Parts, *, saves: bool = False) -> FitRequest:
+    """Return what `fit` would be asked for, with no sink to tell."""
+    return fit_request(
+        options,
+        parts.task,
+        parts.team,
+        saves=saves,
+        sinks=[],
+        is_observed=False,
+        history=History(),
+    )
 
 
 def parts_aside(parts: Parts, plan: Plan | PlanHistory | None = None) -> Parts:

@@ -18,6 +18,8 @@ _MOST_RESTARTS = 4
 MARK = "LOOPWRIGHT_LAUNCHED"
 TRIAL = "LOOPWRIGHT_TRIAL"
 """In the environment of a trial's child: the PID of its parent, two file descriptors, a plan."""
+BATCH_SIZES = "batch-sizes"
+"""In place of the plan: the child is asked for the rates of batch sizes, not for one of `fit`."""
 
 
 @final
@@ -129,7 +131,7 @@ class Trial:
     """The file descriptor of the questions."""
     answered: int
     plan: str
-    """The plan to train by: a word, or "auto" for the best one that can be found."""
+    """The plan to train by: a word, "auto" for the best one that can be found, or BATCH_SIZES."""
 
 
 def trial() -> Trial | None:
@@ -138,6 +140,14 @@ def trial() -> Trial | None:
     if parent != str(os.getppid()) or len(told) != 3:
         return None
     return Trial(int(told[0]), int(told[1]), told[2])
+
+
+def can_run_again() -> bool:
+    """Return whether `command` starts the same program: not from a notebook or standard input."""
+    if "ipykernel" in sys.modules or hasattr(sys, "ps1"):
+        return False
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    return "-c" in sys.orig_argv or (path is not None and Path(path).exists())
 
 
 def command() -> list[str]:

@@ -1,0 +1,52 @@
+"""A step that does not fit in memory is explained: real allocations that fail."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import loopwright as lw
+
+X, Y = np.zeros((128, 4), "float32"), np.zeros((128, 1), "float32")
+
+
+class Wide(lw.Task):
+    """Makes a tensor that no machine can hold."""
+
+    def __init__(self) -> None:
+        self.model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        self.optimizer = keras.optimizers.SGD(0.1)
+
+    def train_step(self, batch: Any) -> Any:
+        x, y = batch
+        wide = tf.reduce_mean(tf.tile(x, [1, 2**42]))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - self.model(x))) + wide
+        self.minimize(loss, self.model, self.optimizer, tape)
+        return {"loss": loss}
+
+    def predict_step(self, batch: Any) -> Any:
+        return tf.reduce_mean(tf.tile(batch, [1, 2**42]), axis=1)
+
+
+@pytest.mark.parametrize("plan", ["graph", "eager"])
+@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+def test_the_batch_size_the_tensor_and_the_line_are_named(plan, kind):
+    arrays = tf.data.Dataset.from_tensor_slices((X, Y))
+    data = {"x": X, "y": Y, "batch_size": 64} if kind == "arrays" else {"x": arrays.batch(64)}
+    with pytest.raises(lw.StepError) as caught:
+        lw.Trainer(Wide(), plan=plan).fit(**data, verbose=0)
+    text = str(caught.value)
+    assert "Wide.train_step ran out of memory (file" in text
+    assert "wide = tf.reduce_mean(tf.tile(x" in text
+    assert "batches of 64 examples" in text
+    assert "a tensor of (64, 17592186044416) float32, 4,096.0 TB" in text
+    assert "do: lower batch_size: 32 instead of 64" in text
+    assert isinstance(caught.value.__cause__, tf.errors.ResourceExhaustedError)
+
+
+def test_predictions_that_do_not_fit_are_explained_too():
+    with pytest.raises(lw.StepError, match=r"predict_step ran out of memory"):
+        lw.Trainer(Wide(), plan="graph").predict(X, batch_size=64)
