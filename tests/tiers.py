@@ -65,9 +65,9 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_state_that|what_could_not": "engine/test_on_nan.py; test_best_effort.py",
     },
     "insight/test_replay.py": {
-        r"a_replayed_run.*\[(?!arrays-graph|stream-graph)": "arrays-graph, stream-graph",
+        r"a_replayed_run.*\[(?!arrays-graph)|a_state_that|a_step_of|a_step_that": "arrays-graph",
         "random_numbers|the_debugger|a_bundle|the_state_before": "cli/test_replay_command.py",
-        "without_a|a_learning_rate|batches_that|a_step_that": "a step of a later call of fit",
+        "without_a|a_learning_rate|batches_that": "arrays-graph; a_replay_names",
     },
     "resume/test_same_trainer.py": {
         "the_second_leg|a_learning_rate|without_a_run|an_exception_at|an_epoch_of": "others",
