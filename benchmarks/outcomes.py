@@ -86,4 +86,5 @@ def outcome_from(data: dict[str, Any]) -> Outcome:
 
 def _measured_from(data: dict[str, Any]) -> Measured:
     own: dict[str, Any] = {name: value for name, value in data.items() if name != "spread"}
-    return Measured(**own | {name: tuple(own[name]) for name in ("rates", "notes")})
+    own |= {name: tuple(own[name]) for name in ("rates", "notes")}
+    return Measured(**own)

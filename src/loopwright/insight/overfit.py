@@ -1,4 +1,4 @@
-"""Train on one batch until the loss is small; if it does not fall, measure the usual reasons."""
+"""Train on one batch until the loss is small, or measure why it does not fall."""
 
 import math
 import time

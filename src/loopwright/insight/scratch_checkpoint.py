@@ -86,7 +86,7 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the names of tensors that are not the same to the bit.
 
     >>> import tensorflow as tf
-    >>> differing({"a": tf.constant(0.0)}, {"a": tf.constant(-0.0)})
+    >>> differing({"a": tf.constant([0.0])}, {"a": tf.constant([-0.0])})
     ['a']
     """
     return [

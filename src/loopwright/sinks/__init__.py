@@ -5,5 +5,5 @@ warning. Everything that a sink needs is in the events. The terminal, the log an
 no TensorFlow.
 
 Open files: history, keras_callbacks, log, notify, page, progress_text, record, report, run_files,
-terminal.
+tensorboard, terminal.
 """
