@@ -316,6 +316,7 @@ CASES: dict[str, dict[str, int]] = {
     "checkpoints/test_(initial_weights|run_directory_security).py": {"what_|weights_|no_": 1},
     "checkpoints/test_tensors.py": {"an_iterator": 8, "a_run": 1},
     "cli/test_(job|run_table|fork).py": {"": 1},
+    "insight/test_history_state.py": {"": 1},
     "compat/test_(tracing|replacement).py": {"": 2},
     "components/test_(layers_and_models|tiger).py": {"": 1},
     "data/test_(arrays|iterables|nests|records|stream).py": {"": 1},
