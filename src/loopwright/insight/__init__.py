@@ -4,5 +4,5 @@ Rehearses, replays, compares, profiles and searches by running legs of `fit` in 
 it trains is undone: the task, its seeds and the files of a run are as before. Never saves a
 checkpoint of a run, and never calls a user's callback unless asked to.
 
-Open files: batch_sizes, batch_trial, flops, learning_rates, profile, scratch.
+Open files: batch_sizes, batch_trial, learning_rates, profile.
 """
