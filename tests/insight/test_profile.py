@@ -60,8 +60,10 @@ def test_the_time_of_a_stage_is_without_that_of_the_stages_inside_it():
     outer = Recorded("Iterator::Root::Map", "a", start=0.0, seconds=3.0)
     inner = Recorded("Iterator::Root::Map::Shuffle", "a", start=1.0, seconds=1.0)
     waiting = Recorded("Iterator::Root", "a", start=0.0, seconds=9.0)
-    found = stage_times([waiting, outer, inner], steps=1, is_waiting=True)
+    found = stage_times([waiting, outer, inner], steps=1, waited=4.0)
     assert [(one.name, one.seconds_per_step, one.is_limit) for one in found] == [
         ("Map", 2.0, True),
         ("Shuffle", 1.0, False),
     ]
+    # Busy for a small part of what the steps waited: something else is in the way.
+    assert not stage_times([waiting, outer, inner], steps=1, waited=40.0)[0].is_limit

@@ -1,9 +1,9 @@
-"""Attempts: loops that can run a step again skip steps without a copy of the state for each one.
+"""Attempts: skip steps that are not finite with one copy of the state for many steps.
 
-The state is copied once for up to 32 steps. A step that is not finite ends the attempt: the state
-is restored, the steps before it run again, by the same compiled code and so with the same bits, and
-the step itself is passed over. Which steps are skipped does not depend on where an attempt begins:
-each step is checked.
+The steps must be able to run again. The state is copied once for up to 32 of them. A step that is
+not finite ends the attempt: the state is restored, the steps before it run again, by the same
+compiled code and so with the same bits, and the step itself is passed over. Which steps are skipped
+does not depend on where an attempt begins: each step is checked.
 """
 
 from collections.abc import Callable, Sequence

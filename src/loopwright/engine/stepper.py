@@ -1,9 +1,6 @@
 """The stepper: runs a step over its data, some steps at a time, by the plan that is chosen."""
 
-import atexit
 import copy
-import functools
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -12,13 +9,14 @@ from loopwright.data.read_errors import read_errors_explained
 from loopwright.data.reader import NOTHING_READ, AnyReader, HeldReader, Read, ResidentReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
+from loopwright.engine.background_compile import BackgroundCompile
 from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.engine.loops import next_optional
 from loopwright.engine.nan import MOST_SKIPPED
 from loopwright.engine.plan_selector import PlanSelector
 from loopwright.engine.runner import Ran, StepRunner
-from loopwright.errors import DataError, NotFiniteError, RetraceWarning, first_line, message
+from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
 from loopwright.events import BatchSkipped
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan
@@ -249,7 +247,7 @@ class Stepper:
         """Return whether an earlier process has compiled a plan for this data."""
         return self.can_prepare() and self._runner(plan).is_kept(self._reader)
 
-    def prepare(self, plan: Plan) -> "BackgroundCompile":
+    def prepare(self, plan: Plan) -> BackgroundCompile:
         """Trace a plan now, for this data, and compile it in the background."""
         return BackgroundCompile(self._runner(plan).prepare(self._reader))
 
@@ -343,56 +341,6 @@ class Stepper:
         if feed.steps_per_epoch is None and self.steps_in_epoch:
             return False
         raise DataError(_ran_out(feed, self.steps_in_epoch))
-
-
-_SECONDS_TO_WAIT_AT_EXIT = 60.0
-
-
-@final
-class BackgroundCompile:
-    """Compiles in a thread while training continues."""
-
-    def __init__(self, compile: Callable[[], None]) -> None:
-        self._compile, self._failure = compile, ""
-        self._thread = threading.Thread(target=self._run, name="loopwright-compile", daemon=True)
-        _wait_at_exit()
-        _under_way.add(self._thread)
-        self._thread.start()
-
-    def is_over(self) -> bool:
-        """Return whether it has ended, with or without an error."""
-        return not self._thread.is_alive()
-
-    def wait(self, seconds: float) -> None:
-        """Wait until it has ended, and at most that long."""
-        self._thread.join(seconds)
-
-    def failure(self) -> str | None:
-        """Return why it failed, in one line; None if it did not."""
-        return self._failure or None
-
-    def _run(self) -> None:
-        try:
-            self._compile()
-        except Exception as error:
-            self._failure = first_line(error)
-        finally:
-            self._compile = lambda: None  # it holds the data
-            _under_way.discard(self._thread)
-
-
-_under_way: set[threading.Thread] = set()
-
-
-@functools.cache
-def _wait_at_exit() -> None:
-    """Wait for compiles at exit: the process would crash, since XLA cannot be stopped."""
-
-    def wait() -> None:
-        for thread in list(_under_way):
-            thread.join(_SECONDS_TO_WAIT_AT_EXIT)
-
-    atexit.register(wait)
 
 
 def _retraced(change: str) -> str:

@@ -1,4 +1,4 @@
-"""The child of `find_batch_size`: the same program, which trains with each size it is asked for.
+"""The child of `find_batch_size`: the same program, which trains with each size asked for.
 
 Whatever it trains is thrown away. If memory runs out, the kernel ends this process first.
 """

@@ -54,8 +54,8 @@ def saved(figure: Any, path: Any) -> Any:
 def wrapped(text: str, indent: str = "") -> list[str]:
     """Return the lines of a text that fits a terminal.
 
-    >>> wrapped("a word " * 20)[1]
-    'a word a word a word a word a word a word a word a word a word'
+    >>> [len(line) for line in wrapped("a word " * 20)]
+    [78, 60]
     """
     return textwrap.wrap(
         text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False

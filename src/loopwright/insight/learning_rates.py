@@ -1,4 +1,4 @@
-"""Find a learning rate: raise it at each step of a scratch leg, and look where the loss falls.
+"""Find a learning rate: raise it at each step of a scratch leg, see where the loss falls.
 
 The rate is a `Scheduled` number inside the compiled loop. The optimizers, their rates and their
 schedules are as before when the sweep ends, and so is every variable of the task.

@@ -170,7 +170,8 @@ def profile(parts: Parts, options: ProfileOptions) -> Profile:
         graph = _graph(leg)
         origins = Origins(parts.task, graph)
         operations = operation_times(recorded, done, origins)
-        stages = stage_times(recorded, done, is_waiting=spent["data wait"] > 0.1 * seconds)
+        waited = spent["data wait"] if spent["data wait"] > 0.1 * seconds else 0.0
+        stages = stage_times(recorded, done, waited=waited)
         counted = _flops(graph)
         gflops = None if counted is None else counted * done / max(spent["step"], 1e-9) / 1e9
         examples = leg.stepper.examples_per_batch()

@@ -21,6 +21,7 @@ _CONTROL = re.compile(
     r"_Arg|_Retval|NoOp|Switch|Merge|Enter|Exit|NextIteration|LoopCond"
 )
 _ASYNCHRONOUS = ("Prefetch", "ParallelMap", "MapAndBatch", "ParallelInterleave", "ParallelBatch")
+_LIMITING = 0.3
 _WHOLE_BATCH = 0.02
 """Stages below this share of the busiest are left out."""
 
@@ -131,8 +132,12 @@ def operation_times(
     ]
 
 
-def stage_times(recorded: Sequence[Recorded], steps: int, *, is_waiting: bool) -> list[StageTime]:
-    """Return how busy each stage of a pipeline was, the busiest first; none without a pipeline."""
+def stage_times(recorded: Sequence[Recorded], steps: int, *, waited: float) -> list[StageTime]:
+    """Return how busy each stage of a pipeline was, the busiest first; none without a pipeline.
+
+    `waited` are the seconds for which the steps waited. If no stage was busy for a good part of
+    them, none limits: handing batches from thread to thread takes the time.
+    """
     by_thread: dict[str, list[Recorded]] = defaultdict(list)
     for event in recorded:
         if _stage(event.name):
@@ -147,7 +152,7 @@ def stage_times(recorded: Sequence[Recorded], steps: int, *, is_waiting: bool) -
         for name, seconds in sorted(busy.items(), key=lambda item: -item[1])
         if seconds > _WHOLE_BATCH * max(busy.values())
     ]
-    if found and is_waiting:
+    if found and waited and found[0].seconds_per_step * steps >= _LIMITING * waited:
         found[0] = replace(found[0], is_limit=True)
     return found
 
