@@ -27,10 +27,10 @@ def experiment():
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "searched.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    sys.modules.pop("mine", None)
+    sys.modules.pop("searched", None)
 
 
 def invoke(*arguments: str) -> str:
@@ -43,16 +43,19 @@ def invoke(*arguments: str) -> str:
 
 
 def test_a_learning_rate_is_found_with_a_figure_and_no_run_is_written(project: Path):
-    output = invoke("find", "learning-rate", "mine:experiment", "--figure", "rates.png")
+    output = invoke("find", "learning-rate", "searched:experiment", "--figure", "rates.png")
     assert "<- suggestion" in output
     assert "figure: rates.png" in output
-    assert {path.name for path in project.iterdir()} - {"__pycache__"} == {"mine.py", "rates.png"}
+    assert {path.name for path in project.iterdir()} - {"__pycache__"} == {
+        "searched.py",
+        "rates.png",
+    }
     with pytest.raises(LoopwrightError, match="has no such optimizer"):
-        invoke("find", "learning-rate", "mine:experiment", "--optimizer", "other")
+        invoke("find", "learning-rate", "searched:experiment", "--optimizer", "other")
 
 
 def test_a_batch_size_is_found_by_the_same_command_in_a_child(project: Path):
-    command = [sys.executable, "-m", "loopwright", "find", "batch-size", "mine:experiment"]
+    command = [sys.executable, "-m", "loopwright", "find", "batch-size", "searched:experiment"]
     done = subprocess.run(
         [*command, "--sizes", "8,16"], capture_output=True, text=True, check=False
     )
@@ -63,7 +66,7 @@ def test_a_batch_size_is_found_by_the_same_command_in_a_child(project: Path):
 
 
 def test_a_profile_names_layers_and_keeps_files_where_it_is_told(project: Path):
-    output = invoke("profile", "mine:experiment", "--steps", "10", "--directory", "kept")
+    output = invoke("profile", "searched:experiment", "--steps", "10", "--directory", "kept")
     assert "wide (Dense)" in output
     assert "tensorboard --logdir kept" in output
     assert list((project / "kept").rglob("*.xplane.pb"))
@@ -72,4 +75,4 @@ def test_a_profile_names_layers_and_keeps_files_where_it_is_told(project: Path):
 
 def test_sizes_that_are_no_numbers_are_refused(project: Path):
     with pytest.raises(LoopwrightError, match="These are not batch sizes"):
-        invoke("find", "batch-size", "mine:experiment", "--sizes", "eight")
+        invoke("find", "batch-size", "searched:experiment", "--sizes", "eight")

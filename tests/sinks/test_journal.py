@@ -76,7 +76,8 @@ def test_facts_history_gradients_and_images_are_not_in_the_journal(tmp_path: Pat
         "total_steps",
         "resumed_steps",
     ]
-    assert list(finished)[2:] == ["step", "seconds", "reason", "spent", "advice", "saved"]
+    of_end = ["step", "seconds", "reason", "spent", "advice", "saved", "failed_step"]
+    assert list(finished)[2:] == of_end
 
 
 def test_numbers_that_json_does_not_know_become_words(tmp_path: Path):

@@ -201,7 +201,7 @@ def _size(one: Any, other: Any, difference: "Difference") -> _Size | None:
         try:
             for run, path in zip((one, other), paths, strict=True):
                 run.value(difference.step, name, path)
-            first, second = (np.load(path).astype(np.float64) for path in paths)
+            first, second = (np.load(path, allow_pickle=False).astype(np.float64) for path in paths)
         except (LoopwrightError, ValueError, TypeError, OSError):
             return None
     if first.shape != second.shape or not first.size:
