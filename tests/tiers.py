@@ -242,15 +242,17 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     # Rehearsals.
     "insight/test_rehearsal.py": {
-        r"bits_of_a_run.*\[dataset|draws_from_the_seed|initial_weights": "arrays; test_scratch.py",
-        "frozen|unknown_length|endless|the_end_of_an_epoch": "every_part_of_a_run",
-        "a_callback_that_fails|what_guards|images_that": "the_callbacks_of_a_person",
-        "do_not_fit|other_bits|cannot_be_saved|the_scratch_run": "a_metric_that_validation",
+        r"the_run_after.*\[dataset|a_step_that_draws|initial_weights": "arrays; test_scratch.py",
+        "a_run_of_epochs|an_endless|the_end_of_an_epoch|frozen": "every_part_of_a_run",
+        "the_callbacks_of|a_callback_that|what_guards|images_that": "cli/test_rehearse_option.py",
+        "checkpoints_that|a_checkpoint_that|a_state_that|the_scratch_run": "a_metric_that",
         "an_export|a_run_with_checkpoints": "export/test_exporter.py; cli/test_rehearse_option.py",
     },
     "insight/test_overfit.py": {
-        "dead_relus|without_a_gradient|learning_rate|above_chance": "a_step_that_learns",
+        "a_loss_above|a_wrong|variables_without|dead_relus": "a_step_that_learns",
     },
+    "insight/test_scratch.py": {r".*\[dataset": "arrays; insight/test_rehearsal.py"},
+    "insight/test_flops.py": {"a_loop_over|convolutions|products_in": "dense layers"},
     # The command line, exports and recipes.
     "cli/test_run_command.py": {"a_probe": "fit/test_settings_trial.py"},
     "cli/test_cli.py": {
