@@ -151,6 +151,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "with_several|a_limit": "distribute/test_strategies.py"
     },
     "compat/test_recurrent.py": {
+        "any_number_of": "every_option; under_xla",
         r"every_option|gradients_of_g|sizes_may|both_d|a_stateful|float64|what_is_not|.*\[GRU\]": (
             "test_under_xla with an LSTM"
         ),
@@ -249,7 +250,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "an_export|a_run_with_checkpoints": "export/test_exporter.py; cli/test_rehearse_option.py",
     },
     "insight/test_overfit.py": {
-        "a_loss_above|a_wrong|variables_without|dead_relus": "a_step_that_learns",
+        "a_loss_above|a_wrong|variables_without|dead_relus|a_step_that": "docs/rehearsing.md",
     },
     "insight/test_scratch.py": {r".*\[dataset": "arrays; insight/test_rehearsal.py"},
     "insight/test_flops.py": {"a_loop_over|convolutions|products_in": "dense layers"},
@@ -267,7 +268,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "fresh_moves|more_epochs|what_happens": "resume/test_edits.py, engine/test_on_nan.py",
     },
     "cli/test_rehearse_option.py": {
-        "a_step_that_does|nan_in|a_config_that": "insight/test_rehearsal.py"
+        "a_step_that_does|nan_in|a_config_that|a_rehearsal_prints": "insight/test_rehearsal.py"
     },
     "cli/test_kill_test.py": {"a_recipe_that_is_killed": "a small program, killed"},
     "cli/test_compare.py": {
@@ -275,10 +276,10 @@ THOROUGH: dict[str, dict[str, str]] = {
         "equal_runs|runs_of_custom|what_cannot": "what differs is listed",
     },
     "cli/test_repeat_test.py": {"": "insight/test_first_difference.py; test_kill_test.py"},
-    "cli/test_fork.py": {"custom_code": "test_compare.py"},
+    "cli/test_fork.py": {"custom_code|a_fork_trains": "test_compare.py; a fork without changes"},
     "insight/test_history_state.py": {
         "the_first_of_ten": "the first step that differs is found between checkpoints",
-        "a_replay_follows|another_batch": "a replayed state is the one that was recorded",
+        "a_replay_follows|another_batch|a_replayed_state|replaying_changes": "test_replay.py",
     },
     "export/test_exporter.py": {
         "a_saved_model|a_run_exports": "docs/exporting.md, cli/test_cli.py",
@@ -299,7 +300,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "insight/test_batch_sizes.py": {
         "a_program_that|a_size_that": "fit/test_settings_trial.py; the search ends",
     },
-    "insight/test_profile.py": {"a_slow_map": "operations are named; the time of a stage"},
+    "insight/test_profile.py": {"a_slow_map|operations_are": "docs/profiling.md"},
     "compat/test_out_of_memory.py": {"predictions|.*eager": "the batch size, on graph"},
     # What tests the tests.
     "tests/test_testing.py": {"a_stream|breaking_down": "a task passes; another fails"},
