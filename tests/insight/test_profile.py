@@ -45,7 +45,7 @@ def test_operations_are_named_with_the_layer_they_come_from_and_nothing_is_left(
 
 def test_a_slow_map_is_the_stage_that_limits():
     def slow(x: Any, y: Any) -> Any:
-        for _ in range(30):
+        for _ in range(300):
             x = tf.sort(x, axis=-1, direction="DESCENDING") + 1.0
         return x, y
 

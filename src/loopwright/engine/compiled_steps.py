@@ -116,7 +116,8 @@ class CompiledSteps:
     def probe(self, name: StepName, batch_spec: Any, fetch: Callable[[Any], Any]) -> Any:
         """Return a function that runs this step, and returns what `fetch` takes from its graph."""
         step = self._step(name, batch_spec, converts=True)
-        self._build(step, batch_spec)  # what is made lazily is there then
+        if not self._of(name):
+            self._build(step, batch_spec)  # what is made lazily is there then
         arguments = () if batch_spec is None else (batch_spec,)
 
         def once(*batch: Any) -> Any:
