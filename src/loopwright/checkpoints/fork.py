@@ -1,4 +1,4 @@
-"""A fork: a new run that begins with a checkpoint of another one, which is not touched."""
+"""Fork: start a new run from a checkpoint of an old run, which is not changed."""
 
 import json
 from collections.abc import Mapping
