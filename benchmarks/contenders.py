@@ -142,8 +142,9 @@ def _settled_loopwright(work: Workload, settle_seconds: float) -> Ready:
 
 def _choice(plan: lw.Plan) -> str:
     """Return the plan, and the process settings that whoever started this process chose."""
-    has_onednn = os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "1"
-    return f"{short_word(plan)}, oneDNN" if has_onednn else short_word(plan)
+    chosen = {"TF_ENABLE_ONEDNN_OPTS": "oneDNN", "TF_NUM_INTRAOP_THREADS": "1 thread"}
+    words = [word for variable, word in chosen.items() if os.environ.get(variable) == "1"]
+    return ", ".join([short_word(plan), *words])
 
 
 def _matmul() -> Ready:

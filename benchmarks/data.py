@@ -95,6 +95,8 @@ DATA: dict[str, Callable[[], Data]] = {
     "gan": two_networks,
     "matmul": matmul,
 }
+SHORT = ("mlp", "dropout", "pipeline", "gan")
+"""The workloads whose steps take less than a millisecond."""
 HEAVY = ("resnet", "transformer_large")
 """A step takes about a second: only settings that could help are tried."""
 IMAGES = ("cnn", "unet", "resnet")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.data import HEAVY, IMAGES
+from benchmarks.data import HEAVY, IMAGES, SHORT
 from benchmarks.outcomes import (
     HAND,
     JAX_SCAN,
@@ -59,17 +59,23 @@ class Entrant:
 def entrants(key: str, cores: int, missing: Sequence[str] = ()) -> list[Entrant]:
     """Return the processes for a workload, without those of the missing frameworks."""
     ours = Entrant("TensorFlow", (LOOPWRIGHT,), label="", prepares_alone=True)
+    in_tensorflow = (KERAS, KERAS_BEST, HAND, LOOPWRIGHT_BEST, MATMUL)
+    one_thread = [
+        Entrant("TensorFlow", in_tensorflow, {"TF_NUM_INTRAOP_THREADS": "1"}, "1 thread"),
+        Entrant("JAX", (KERAS_JAX, JAX_SCAN), {"KERAS_BACKEND": "jax", "NPROC": "1"}, "1 thread"),
+    ]
     everything = [
         *([] if key == MATMUL else [ours]),
-        Entrant("TensorFlow", (KERAS, KERAS_BEST, HAND, LOOPWRIGHT_BEST, MATMUL)),
+        Entrant("TensorFlow", in_tensorflow),
         Entrant(
             "TensorFlow",
-            (KERAS, KERAS_BEST, HAND, LOOPWRIGHT_BEST, MATMUL),
+            in_tensorflow,
             {"TF_ENABLE_ONEDNN_OPTS": "1"},
             "oneDNN",
             # XLA has kernels of its own: what it compiles is the same to the last bit.
             left_out=("xla", "fused"),
         ),
+        *(one_thread if key in SHORT and cores > 1 else []),
         *(
             Entrant(
                 "PyTorch",
@@ -103,7 +109,10 @@ def command(entrant: Entrant, key: str, settle_seconds: float) -> list[str]:
 
 def environment(entrant: Entrant, cache_directory: Path | str) -> dict[str, str]:
     """Return its environment: of the settings that peers may use, only its own."""
-    decided = ("TF_ENABLE_ONEDNN_OPTS", "OMP_NUM_THREADS", "KERAS_BACKEND")
+    decided = (
+        *("TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS"),
+        *("OMP_NUM_THREADS", "KERAS_BACKEND", "NPROC"),
+    )
     inherited = {name: value for name, value in os.environ.items() if name not in decided}
     return {
         "TF_CPP_MIN_LOG_LEVEL": "2",

@@ -196,6 +196,16 @@ def test_short_steps_are_also_tried_with_one_thread_of_pytorch():
     assert threads("resnet", 4) == ["4 threads"]
 
 
+def test_short_steps_are_also_tried_with_one_thread_of_tensorflow_and_jax():
+    def labels(key: str, cores: int) -> list[str]:
+        chosen = entrants.entrants(key, cores)
+        return [one.framework for one in chosen if one.label == "1 thread"]
+
+    assert labels("mlp", 4) == ["TensorFlow", "JAX", "PyTorch"]
+    assert labels("mlp", 1) == ["PyTorch"]
+    assert labels("transformer", 4) == ["PyTorch"]
+
+
 def test_a_peer_runs_in_its_own_environment_with_its_own_variables(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loopwright.plans import settings_memory
-from loopwright.plans.settings import ONEDNN, Settings
+from loopwright.plans.settings import ONEDNN, THREADS, Settings
 
 RUN = [sys.executable, "-m", "loopwright", "run"]
 ON, OFF = Settings(onednn=True), Settings(onednn=False)
@@ -86,9 +86,11 @@ def test_a_variable_of_the_user_wins(tmp_path: Path, monkeypatch: pytest.MonkeyP
     script(tmp_path, PRINTS)
     remember(tmp_path, "train.py")
     monkeypatch.setenv(ONEDNN, "0")
+    monkeypatch.setenv(THREADS["intra_op_threads"], "2")
     done = ran(tmp_path, "--probe", "train.py")
     assert done.stdout == "0\n"
-    assert done.stderr == f"loopwright run: nothing to measure: {ONEDNN} is set\n"
+    told = "nothing to measure: TF_ENABLE_ONEDNN_OPTS and TF_NUM_INTRAOP_THREADS are set"
+    assert done.stderr == f"loopwright run: {told}\n"
 
 
 @pytest.mark.parametrize(
@@ -152,3 +154,30 @@ def test_a_probe_measures_a_program_and_starts_it_by_what_was_faster(tmp_path: P
     assert os.path.isdir(tmp_path / "run" / "checkpoints")
     # The children that were measured have trained nothing of the run.
     assert "resuming" not in done.stdout + done.stderr
+
+
+SHORT = """
+import os
+import keras, numpy as np
+import loopwright as lw
+
+x = np.random.default_rng(0).normal(size=(1024, 8)).astype("float32")
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8), keras.layers.Dense(1)])
+trainer = lw.Trainer(lw.Supervised(model, "mse", "sgd"), plan="fused")
+trainer.fit(x, x[:, :1], epochs=2, verbose=0)
+print("threads", os.environ.get("TF_NUM_INTRAOP_THREADS"))
+"""
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core has one thread")
+def test_a_probe_of_short_steps_measures_one_thread(tmp_path: Path):
+    script(tmp_path, SHORT)
+    done = ran(tmp_path, "--probe", "train.py")
+    assert done.returncode == 0, done.stderr[-3000:]
+    known = settings_memory.for_command(
+        settings_memory.command_key("run", str(tmp_path), ["train.py"])
+    )
+    assert known is not None, done.stderr
+    assert (known.other.intra_op_threads, known.plan) == (1, "fused")
+    assert "with oneDNN off, 1 intra-op thread" in done.stderr
+    assert f"threads {'1' if known.is_other_faster else None}" in done.stdout

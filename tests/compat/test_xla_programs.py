@@ -53,6 +53,17 @@ def test_flags_count_by_their_meaning(
     assert (kind(one) == kind(other)) == is_same
 
 
+@pytest.mark.parametrize("variable", ["TF_NUM_INTRAOP_THREADS", "TF_ENABLE_ONEDNN_OPTS"])
+def test_programs_of_other_process_settings_are_of_another_kind(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+):
+    """XLA splits its loops among the threads that it finds when it compiles."""
+    monkeypatch.delenv(variable, raising=False)
+    before = xla_programs.kind_of_programs()
+    monkeypatch.setenv(variable, "1")
+    assert xla_programs.kind_of_programs() != before
+
+
 def test_an_error_of_the_data_is_not_one_of_the_cache(tmp_path: Path):
     def error(text: str) -> Exception:
         return tf.errors.OutOfRangeError(None, None, text)

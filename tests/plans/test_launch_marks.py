@@ -1,13 +1,15 @@
 """Marks of processes that Loopwright launched."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
 from loopwright.plans import launch
 from loopwright.plans.launch import Launch
-from loopwright.plans.settings import ONEDNN, Settings
+from loopwright.plans.settings import ONEDNN, THREADS, Settings
 
+INTRA = THREADS["intra_op_threads"]
 ON = Settings(onednn=True)
 
 
@@ -21,9 +23,18 @@ def test_a_launched_process_may_replace_itself_once():
 
 def test_a_launched_process_may_follow_a_record_more_than_once_but_not_for_ever():
     marked = [launch.marked({}, ON, restarts=restarts) for restarts in range(6)]
-    assert [launch.may_follow(each) for each in marked] == [True] * 4 + [False] * 2
-    assert not launch.may_follow({})
-    assert not launch.may_follow(launch.marked({ONEDNN: "1"}, ON))
+    found = [launch.may_follow(Settings(), ON, each) for each in marked]
+    assert found == [True] * 4 + [False] * 2
+    assert not launch.may_follow(Settings(), ON, {})
+
+
+def test_a_process_follows_a_record_only_in_what_the_user_has_not_set():
+    by_hand = launch.marked({ONEDNN: "1"}, ON)
+    assert not launch.may_follow(Settings(), ON, by_hand)
+    assert launch.may_follow(replace(ON, intra_op_threads=1), ON, by_hand)
+    threads = launch.marked({INTRA: "2"}, replace(ON, intra_op_threads=1))
+    assert (threads[ONEDNN], threads[INTRA]) == ("1", "2")
+    assert not launch.may_follow(Settings(intra_op_threads=1), Settings(), threads)
 
 
 def test_a_child_of_a_launched_process_is_not_launched():

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,20 @@ def test_a_run_that_is_killed_around_a_change_of_settings_ends_with_the_recorded
             child.wait()
         finished(project, run, *words)
         assert bits(project, run) == undisturbed
+
+
+def test_a_recorded_number_of_threads_is_followed_by_a_new_process(project: Path):
+    recorded = load(project / "changes.json").settings[0].settings
+    history = PlanHistory().changed(0, Plan("graph", "graph", "resident"))
+    one = replace(recorded, intra_op_threads=1)
+    history.with_settings(0, recorded).with_settings(CHANGE, one).save(project / "threads.json")
+    text = finished(project, "threads", "plan=threads.json")
+    assert "continuing with oneDNN off, 1 intra-op thread, as recorded" in text
+    assert load(project / "threads" / "plan.json").settings == (
+        load(project / "threads.json").settings
+    )
+    finished(project, "threads-again", "plan=threads/plan.json")
+    assert bits(project, "threads-again") == bits(project, "threads")
 
 
 def _last_step(run: Path) -> int:

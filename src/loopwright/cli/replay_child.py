@@ -130,8 +130,7 @@ def _variables(settings: Settings | None) -> dict[str, str]:
     own = [flag for flag in settings.xla_flags if flag.startswith("--tf_")]
     other = [flag for flag in settings.xla_flags if flag not in own]
     flags = {"TF_XLA_FLAGS": " ".join(own), "XLA_FLAGS": " ".join(other)}
-    threads = {v: str(getattr(settings, n)) for n, v in THREADS.items() if getattr(settings, n)}
-    return {**found, **{n: v for n, v in flags.items() if v}, **threads, **settings.variables()}
+    return {**found, **{n: v for n, v in flags.items() if v}, **settings.variables()}
 
 
 def main(words: Sequence[str]) -> None:

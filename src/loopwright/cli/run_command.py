@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +17,7 @@ from loopwright.cli import process_settings
 from loopwright.cli.process_settings import SettingsOption, require_word
 from loopwright.errors import ConfigurationError, message
 from loopwright.fit.settings_trial import Child
-from loopwright.plans import launch, settings, settings_memory
+from loopwright.plans import launch, settings, settings_candidate, settings_memory
 from loopwright.plans.duel import ROUND_SECONDS, Duel
 
 _MOST_START_SECONDS = 600.0
@@ -87,20 +86,22 @@ def _replace(command: list[str], environment: Mapping[str, str]) -> None:
 
 
 def _probe(command: list[str], given: Mapping[str, str], key: str) -> None:
-    """Measure oneDNN for a program and remember what was faster; tell why if that fails."""
-    if settings.onednn_asked(given) is not None:
-        _say(f"nothing to measure: {settings.ONEDNN} is set")
+    """Measure other settings for a program and remember the faster; tell why if that fails."""
+    measured = (settings.ONEDNN, settings.THREADS["intra_op_threads"])
+    if settings.set_in(given).issuperset(measured):
+        _say(f"nothing to measure: {' and '.join(measured)} are set")
         return
     children: list[Child] = []
     try:
         children.append(Child(command, given, plan="auto"))
         base = _answer(children[0], _MOST_START_SECONDS)
-        if not base["may_help"]:
-            _say("nothing to measure: oneDNN is on, or the step has no convolutions for it")
-            return
         now = settings.parsed(base["settings"])
-        other = replace(now, onednn=True)
-        children.append(Child(command, {**given, **other.variables()}))
+        candidate = settings_candidate.parsed(base["candidate"])
+        if candidate is None:
+            _say(f"nothing to measure: no settings are likely to be faster than {now.in_words}")
+            return
+        variables = {**given, **candidate.settings.variables()}
+        children.append(Child(command, variables, candidate.plan))
         _answer(children[1], _MOST_START_SECONDS)
         duel = Duel()
         while duel.outcome == "open":
@@ -108,7 +109,7 @@ def _probe(command: list[str], given: Mapping[str, str], key: str) -> None:
                 child.ask(ROUND_SECONDS)
                 found = _answer(child, _MOST_ROUND_SECONDS)
                 rates.append(found["steps"] / found["seconds"])
-        choice = settings_memory.decided(base["identity"], now, other, duel, base["title"])
+        choice = settings_memory.decided(base["identity"], now, candidate, duel, base["title"])
         settings_memory.remember(choice, key)
         _say(f"{choice.why}: starting with {choice.chosen.in_words}")
     except (ChildProcessError, OSError, ValueError, KeyError, TypeError) as error:

@@ -49,6 +49,14 @@ def cpu_flags() -> frozenset[str]:
     return frozenset(next(named, ()))
 
 
+def one_thread_may_help() -> bool:
+    """Return whether TensorFlow splits operations among cores, and the user has not asked it to."""
+    has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    is_open = settings.THREADS["intra_op_threads"] not in settings.set_in(os.environ)
+    is_open = is_open and not tf.config.threading.get_intra_op_parallelism_threads()
+    return is_open and not has_gpu and (os.cpu_count() or 1) > 1
+
+
 def onednn_may_help() -> bool:
     """Return whether oneDNN is off, but not because the user switched it off.
 

@@ -23,6 +23,7 @@ import tensorflow as tf
 from loopwright.compat import registry
 from loopwright.compat.patches import replaced
 from loopwright.plans import processor
+from loopwright.plans.settings import ONEDNN, THREADS
 
 ops = registry.module("tensorflow.python.framework.ops")
 
@@ -95,7 +96,7 @@ def kind_of_programs() -> str:
         *(processor.name(), _instructions(), processor.cores()),
         tf.config.threading.get_intra_op_parallelism_threads(),
         *(_meaning(os.environ.get(name, "")) for name in ("XLA_FLAGS", "TF_XLA_FLAGS")),
-        os.environ.get("TF_ENABLE_ONEDNN_OPTS"),
+        *(os.environ.get(name) for name in (ONEDNN, THREADS["intra_op_threads"])),
     ]
     return hashlib.sha256(repr(known).encode()).hexdigest()[:32]
 

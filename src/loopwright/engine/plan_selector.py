@@ -31,6 +31,7 @@ from loopwright.plans.plan_history import (
 )
 from loopwright.plans.preparation import Compiler
 from loopwright.plans.settings import Settings
+from loopwright.plans.settings_candidate import StepFacts
 from loopwright.plans.tuner import Candidate, Remembered, Tuner
 from loopwright.plans.worth import Budget
 from loopwright.task import variables
@@ -133,6 +134,8 @@ class PlanSelector:
         """What the steps of this call of `fit` repeat, until its last change."""
         self._is_continued = self._is_unwritten = False
         self._batches = _Batches(None, None, Terms("none"))
+        self._identities: dict[Settings, str] = {}
+        """Of the step of this call of `fit`, by settings: a digest takes milliseconds."""
         self._recorded: PlanHistory | None = None
         """What the run has recorded, also of steps that are run again."""
         self._notes = list[str]()
@@ -160,6 +163,7 @@ class PlanSelector:
     ) -> Pilot:
         """Return what chooses the plans of one call of `fit`."""
         self._batches = _batches(feed, self._compiled.terms(feed))
+        self._identities = {}
         pilot = self._pilot(feed, compiler, watch, budget)
         before, self._done_before, self._is_continued = self._done_before, None, False
         self._replayed = self._asked
@@ -186,7 +190,7 @@ class PlanSelector:
         spec = None if feed is None else feed.batch_spec
         built = self._compiled.built("train_step", spec)
         faster = candidates(built, feed, terms)
-        self._identity = identity(self._task, built, feed, terms)
+        self._identity = self.identity_by(self.settings)
         self._title = title(self._task, feed)
         if self._identity not in self._tuners:
             remembered = self._recalled(start, terms)
@@ -303,15 +307,27 @@ class PlanSelector:
 
     def identity_by(self, settings: Settings) -> str:
         """Return the identity of the step in a process with these settings."""
-        built = self._compiled.built("train_step", self._batches.spec)
-        return _digest(self._task, built, self._batches, settings)
+        if settings not in self._identities:
+            built = self._compiled.built("train_step", self._batches.spec)
+            found = _digest(self._task, built, self._batches, settings)
+            self._identities[settings] = found
+        return self._identities[settings]
 
-    @property
-    def has_convolutions(self) -> bool:
-        """Whether the step has convolutions; False if it runs eagerly, and is not traced."""
-        if self.plan.step == "eager":
-            return False
-        return self._compiled.built("train_step", self._batches.spec).has_convolutions
+    def facts(self, step_seconds: float) -> StepFacts:
+        """Return what decides which settings may be faster; an eager step is not traced."""
+        built = (
+            Built(None)
+            if self.plan.step == "eager"
+            else self._compiled.built("train_step", self._batches.spec)
+        )
+        return StepFacts(
+            self.plan,
+            step_seconds,
+            built.has_convolutions,
+            built.has_products,
+            process.onednn_may_help(),
+            process.one_thread_may_help(),
+        )
 
     def settings_after(self, step: int) -> Settings | None:
         """Return the settings to run the steps after `step` by: asked for or recorded, if any."""
@@ -328,11 +344,13 @@ class PlanSelector:
         is_asked = self._asked is not None and bool(self._asked.settings)
         return self._asked if is_asked else self._recorded
 
-    def switch_settings(self, step: int, settings: Settings, why: str) -> None:
-        """Record that the steps after `step` run by other settings, with the plan "graph"."""
-        plan = settled(WORDS["graph"], self._batches.terms)
-        chosen = self.history.chosen(self.identity_by(settings), Choice(plan, why))
-        self.history = chosen.with_settings(step, settings).noted(why)
+    def switch_settings(self, step: int, settings: Settings, plan: Plan | None, why: str) -> None:
+        """Record that the steps after `step` run by other settings, and by a plan if given."""
+        changed = self.history.with_settings(step, settings).noted(why)
+        if plan is not None:
+            choice = Choice(settled(plan, self._batches.terms), why)
+            changed = changed.chosen(self.identity_by(settings), choice)
+        self.history = changed
         self._write(self.history)
 
     def _is_trial(self, step: int, plan: Plan) -> bool:

@@ -22,6 +22,7 @@ from loopwright.fit.sharing import Found, newest, require_same_state
 from loopwright.loop.schedule import Place, moved
 from loopwright.loop.signals import Signals
 from loopwright.loop.train import Happened
+from loopwright.plans.plan import plan_of
 from loopwright.sinks.run_files import Files
 from loopwright.task import variables
 
@@ -162,7 +163,9 @@ class SavedLeg:
         self.save(self._place, self._scores)
         self._run.wait()
         # Only now: a kill before this line resumes by the old settings, from this checkpoint.
-        self._leg.parts.selector.switch_settings(step, change.settings, change.why or change.note)
+        plan = None if change.plan is None else plan_of(change.plan)
+        why = change.why or change.note
+        self._leg.parts.selector.switch_settings(step, change.settings, plan, why)
         raise Restart(change.settings)
 
     def _save_before_failure(self) -> None:

@@ -1,11 +1,11 @@
 """Hints for a process that cannot change its settings: what is faster, how to get it."""
 
+import os
 import sys
 
-from loopwright.compat import process
 from loopwright.engine.plan_selector import PlanSelector
 from loopwright.plans import launch, settings_memory
-from loopwright.plans.settings import ONEDNN
+from loopwright.plans.settings import ONEDNN, set_in
 
 
 def measured(selector: PlanSelector, *, is_alone: bool) -> str | None:
@@ -13,31 +13,36 @@ def measured(selector: PlanSelector, *, is_alone: bool) -> str | None:
 
     A process that was launched by us, and is no worker of several, changes its settings itself.
     """
-    if (is_alone and launch.may_restart()) or not _may_help(selector):
+    if is_alone and launch.may_restart():
         return None
     known = settings_memory.for_step(selector.identity_by(selector.settings))
     if known is None or not known.is_other_faster:
         return None
-    return f"this step ran {known.gain:.1f}x as fast with {known.other.in_words}: {_get_it('')}"
+    wanted = known.other.changed_from(selector.settings)
+    if wanted & set_in(launch.unmarked(os.environ)):
+        return None  # the user has decided
+    by_hand = " ".join(f"{name}={known.other.variables()[name]}" for name in sorted(wanted))
+    return (
+        f"this step ran {known.gain:.1f}x as fast with {known.other.in_words}: "
+        f"{_get_it('', by_hand)}"
+    )
 
 
 def unmeasured(selector: PlanSelector) -> str:
     """Return what may make a slow step faster, for the advice at the end of a run."""
-    if launch.own() is not None or not _may_help(selector):
+    facts = selector.facts(step_seconds=0.0)
+    if launch.own() is not None or not (facts.onednn_is_open and facts.has_convolutions):
         return ""
     if settings_memory.for_step(selector.identity_by(selector.settings)) is not None:
         return ""  # it was said at the beginning, or is slower
-    return f" with its convolutions without oneDNN, which may be faster: {_get_it('--probe ')}"
+    how = _get_it("--probe ", f"{ONEDNN}=1")
+    return f" with its convolutions without oneDNN, which may be faster: {how}"
 
 
-def _may_help(selector: PlanSelector) -> bool:
-    return process.onednn_may_help() and selector.has_convolutions
-
-
-def _get_it(option: str) -> str:
+def _get_it(option: str, variables: str) -> str:
     if launch.is_command_line():
-        return f"set {ONEDNN}=1 in the shell"
-    by_hand = f"set {ONEDNN}=1 before TensorFlow is imported"
+        return f"set {variables} in the shell"
+    by_hand = f"set {variables} before TensorFlow is imported"
     if "ipykernel" in sys.modules:
         return f"{by_hand}, in the first cell of the notebook"
     if launch.is_interactive():

@@ -10,11 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NoReturn, final
 
-from loopwright.compat import process
 from loopwright.events import Trained
 from loopwright.fit.leg import Leg
 from loopwright.fit.settings_trial import Child, SettingsTrial
@@ -23,6 +22,7 @@ from loopwright.loop.signals import Signals
 from loopwright.plans import launch, settings_memory
 from loopwright.plans.duel import is_worth
 from loopwright.plans.settings import Settings
+from loopwright.plans.settings_candidate import Candidate, candidate
 from loopwright.plans.settings_memory import SettingsChoice
 from loopwright.task.task import class_name
 
@@ -37,6 +37,8 @@ class Switch:
     """The rates that decided it, if it was measured."""
     settings: Settings | None = None
     """What the run continues by; None: as before."""
+    plan: str | None = None
+    """The plan that was measured with them, as a word; None: as recorded, or to be measured."""
     is_missed: bool = False
     """Whether the record of the run asks for settings that this process cannot have."""
 
@@ -53,6 +55,7 @@ class SettingsSwitch:
         # Of all threads together: about how long a start takes on a machine with a few cores.
         self._start_seconds = min(time.process_time(), 60.0)
         self._trial: SettingsTrial | None = None
+        self._candidate: Candidate | None = None
         self._is_decided = not (_is_alone(leg) and launch.may_restart())
         self._is_missed = self._is_known = False
 
@@ -60,15 +63,15 @@ class SettingsSwitch:
         """Return what is to be done after some steps; None: nothing."""
         recorded = self._selector.settings_after(trained.step)
         if recorded is not None:
-            if _differ(recorded, self._selector.settings) and not self._is_missed:
+            if recorded.changed_from(self._selector.settings) and not self._is_missed:
                 return self._follow(recorded)
             self._is_known = True
         if self._is_decided:
             return None
-        if self._trial is None:
+        if self._trial is None or self._candidate is None:
             return self._begun(trained)
         outcome = self._trial.after(trained)
-        return None if outcome == "open" else self._ended(self._trial, outcome)
+        return None if outcome == "open" else self._ended(self._trial, self._candidate, outcome)
 
     def end(self) -> None:
         """End a trial that is under way."""
@@ -77,7 +80,7 @@ class SettingsSwitch:
             self._trial = None
 
     def _follow(self, recorded: Settings) -> Switch:
-        if _is_alone(self._leg) and launch.may_follow():
+        if _is_alone(self._leg) and launch.may_follow(recorded, self._selector.settings):
             return Switch(f"continuing with {recorded.in_words}, as recorded", settings=recorded)
         self._is_missed = True
         now = self._selector.settings.in_words
@@ -87,9 +90,9 @@ class SettingsSwitch:
     def _begun(self, trained: Trained) -> Switch | None:
         """Start a trial if it is due; return a change that was measured before."""
         selector = self._selector
-        if not self._is_known and self._is_foreign():
+        default = None if self._is_known else self._default_of_another_step()
+        if default is not None:
             self._is_decided = True
-            default = replace(selector.settings, onednn=False)
             return Switch(
                 "the remembered process settings were measured for another step: restarting "
                 f"with {default.in_words}",
@@ -97,7 +100,10 @@ class SettingsSwitch:
             )
         if not selector.is_settled:
             return None
-        if not (process.onednn_may_help() and selector.has_convolutions):
+        self._candidate = candidate(
+            selector.settings, selector.facts(trained.seconds / max(1, trained.steps))
+        )
+        if self._candidate is None:
             self._is_decided = True
             return None
         if not is_worth(self._seconds_left(trained), self._start_seconds):
@@ -108,36 +114,35 @@ class SettingsSwitch:
             if not known.is_other_faster:
                 return None
             return _to(known)
-        other = replace(selector.settings, onednn=True)
+        other = self._candidate.settings
         environment = {**launch.unmarked(os.environ), **other.variables()}
-        self._trial = SettingsTrial(
-            Child(launch.command(), environment), self._signals, self._clock
-        )
+        child = Child(launch.command(), environment, self._candidate.plan)
+        self._trial = SettingsTrial(child, self._signals, self._clock)
         return Switch(f"measuring {other.in_words} in another process")
 
-    def _is_foreign(self) -> bool:
-        """Whether this process was started by settings that were measured for another step."""
+    def _default_of_another_step(self) -> Settings | None:
+        """Return the default settings if this process has those measured for another step."""
         launched, selector = launch.own(), self._selector
         if launched is None or not launched.variables:
-            return False
+            return None
         known = settings_memory.for_command(launched.key)
         if known is None or known.identity == selector.identity_by(known.default):
-            return False
+            return None
         settings_memory.forget_command(launched.key)
-        return True
+        return known.default
 
-    def _ended(self, trial: SettingsTrial, outcome: str) -> Switch:
+    def _ended(self, trial: SettingsTrial, tried: Candidate, outcome: str) -> Switch:
         self._is_decided = True
         self.end()
-        now, other = self._selector.settings, replace(self._selector.settings, onednn=True)
+        now = self._selector.settings
         if outcome == "failed":
             return Switch(
-                f"{other.in_words} could not be measured ({trial.failure}): the run continues "
-                f"with {now.in_words}"
+                f"{tried.settings.in_words} could not be measured ({trial.failure}): the run "
+                f"continues with {now.in_words}"
             )
         launched = launch.own()
         identity, title = self._selector.identity_by(now), class_name(self._leg.parts.task)
-        choice = settings_memory.decided(identity, now, other, trial.duel, title)
+        choice = settings_memory.decided(identity, now, tried, trial.duel, title)
         settings_memory.remember(choice, "-" if launched is None else launched.key)
         if choice.is_other_faster:
             return _to(choice)
@@ -155,12 +160,7 @@ class SettingsSwitch:
 
 def _to(choice: SettingsChoice) -> Switch:
     note = f"restarting with {choice.other.in_words}: {choice.why}"
-    return Switch(note, choice.why, settings=choice.other)
-
-
-def _differ(recorded: Settings, now: Settings) -> bool:
-    """Return whether settings differ in what a restart can change; the rest is the user's."""
-    return recorded.onednn != now.onednn
+    return Switch(note, choice.why, settings=choice.other, plan=choice.plan)
 
 
 def _is_alone(leg: Leg) -> bool:
@@ -174,9 +174,9 @@ def restart_as_recorded(leg: Leg, signals: Signals) -> None:
     """Replace this process before its first step, if the run recorded other settings for it."""
     selector = leg.parts.selector
     recorded = selector.settings_after(leg.stepper.step)
-    if recorded is None or not _differ(recorded, selector.settings):
+    if recorded is None or not recorded.changed_from(selector.settings):
         return
-    if _is_alone(leg) and launch.may_follow():
+    if _is_alone(leg) and launch.may_follow(recorded, selector.settings):
         restart(recorded, signals)
 
 

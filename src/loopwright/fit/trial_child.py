@@ -6,13 +6,13 @@ it is asked to. It opens no run directory, calls no callback and no sink, and ne
 """
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NoReturn, final
 
-from loopwright.compat import process
 from loopwright.errors import ConfigurationError, first_line
 from loopwright.events import Trained
 from loopwright.fit.leg import Leg
@@ -23,6 +23,7 @@ from loopwright.loop.schedule import Every, Place
 from loopwright.plans.launch import BATCH_SIZES, Trial
 from loopwright.plans.plan import plan_of
 from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.settings_candidate import candidate
 from loopwright.task.task import class_name
 
 _WARM_UP_CALLS = 3
@@ -37,12 +38,13 @@ def serve(told: Trial, parts: Parts, request: FitRequest) -> NoReturn:
         if told.plan == BATCH_SIZES:
             raise ConfigurationError("the program calls fit before find_batch_size")
         rounds, selector = _rounds(parts, request, told.plan), parts.selector
-        next(rounds)
+        steps, spent = next(rounds)
+        found = candidate(selector.settings, selector.facts(spent / max(1, steps)))
         line.answer(
             {
                 "identity": selector.identity_by(selector.settings),
                 "settings": selector.settings.content(),
-                "may_help": process.onednn_may_help() and selector.has_convolutions,
+                "candidate": None if found is None else found.content(),
                 "title": class_name(parts.task),
             }
         )
@@ -55,7 +57,7 @@ def serve(told: Trial, parts: Parts, request: FitRequest) -> NoReturn:
 
 
 def _rounds(parts: Parts, request: FitRequest, plan: str) -> Any:
-    """Yield once when everything is compiled, then steps and seconds of each round sent."""
+    """Yield steps and seconds of the last call when all is compiled, then of each round sent."""
     is_measured = plan == "auto"
     if not is_measured:
         parts.selector.follow(PlanHistory().changed(0, plan_of(plan)))
@@ -65,12 +67,12 @@ def _rounds(parts: Parts, request: FitRequest, plan: str) -> Any:
     leg = Leg(parts, alone, first_epoch=0)
     happened = leg.looped(Place(), {}, NoCheckpoints())
     trained = (event for event, _, _ in happened if isinstance(event, Trained))
-    for _ in range(_WARM_UP_CALLS):
-        next(trained)
+    *_, last = itertools.islice(trained, _WARM_UP_CALLS)
     spent = 0.0
     while is_measured and not parts.selector.is_settled and spent < _MOST_TUNING_SECONDS:
-        spent += next(trained).seconds
-    wanted = yield 0, 0.0
+        last = next(trained)
+        spent += last.seconds
+    wanted = yield last.steps, last.seconds
     while True:
         steps, seconds = 0, 0.0
         while seconds < wanted:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from loopwright.plans.settings import Settings, onednn_asked
+from loopwright.plans.settings import Settings, set_in
 
 _MOST_RESTARTS = 4
 MARK = "LOOPWRIGHT_LAUNCHED"
@@ -77,7 +77,9 @@ def is_interactive() -> bool:
     return bool(sys.flags.interactive) or hasattr(sys, "ps1")
 
 
-def may_follow(environment: Mapping[str, str] = os.environ) -> bool:
+def may_follow(
+    recorded: Settings, now: Settings, environment: Mapping[str, str] = os.environ
+) -> bool:
     """Return whether this process may replace itself to follow the record of a run.
 
     More than once: a run whose newest checkpoint is damaged goes back to earlier settings, and
@@ -85,7 +87,7 @@ def may_follow(environment: Mapping[str, str] = os.environ) -> bool:
     that the user has set is not changed.
     """
     found = own(environment)
-    is_open = onednn_asked(unmarked(environment)) is None
+    is_open = not recorded.changed_from(now) & set_in(unmarked(environment))
     is_ours = found is not None and found.restarts < _MOST_RESTARTS
     return is_ours and is_open and not is_interactive()
 
@@ -110,7 +112,8 @@ def marked(
     What the user has set is left as it is.
     """
     given = unmarked(environment)
-    ours = {} if settings is None or onednn_asked(given) is not None else settings.variables()
+    wanted = {} if settings is None else settings.variables()
+    ours = {name: value for name, value in wanted.items() if name not in set_in(given)}
     launched = Launch(process or os.getpid(), key, restarts, tuple(ours))
     return {**given, **ours, MARK: launched.text()}
 

@@ -44,17 +44,31 @@ class Settings:
     def in_words(self) -> str:
         """The settings in words."""
         parts = [f"oneDNN {'on' if self.onednn else 'off'}", *self.xla_flags]
-        for name in THREADS:
-            if getattr(self, name):
-                parts.append(f"{getattr(self, name)} {name.replace('_', ' ')}")
+        for name, words in {"intra_op_threads": "intra-op", "inter_op_threads": "inter-op"}.items():
+            if count := getattr(self, name):
+                parts.append(f"{count} {words} {'thread' if count == 1 else 'threads'}")
         return ", ".join(parts)
 
     def variables(self) -> dict[str, str]:
         """Return the variables that Loopwright sets to start a process by these settings.
 
-        Only oneDNN is ever chosen; the others are what the user has set.
+        XLA's flags are never chosen: they are what the user has set.
+
+        >>> Settings(intra_op_threads=1).variables()
+        {'TF_ENABLE_ONEDNN_OPTS': '0', 'TF_NUM_INTRAOP_THREADS': '1'}
         """
-        return {ONEDNN: "1" if self.onednn else "0"}
+        counts = {variable: getattr(self, name) for name, variable in THREADS.items()}
+        threads = {variable: str(count) for variable, count in counts.items() if count}
+        return {ONEDNN: "1" if self.onednn else "0", **threads}
+
+    def changed_from(self, other: "Settings") -> set[str]:
+        """Return the variables that must change for a process that runs by `other`.
+
+        >>> Settings(intra_op_threads=1).changed_from(Settings())
+        {'TF_NUM_INTRAOP_THREADS'}
+        """
+        own, others = self.variables(), other.variables()
+        return {name for name in {*own, *others} if own.get(name) != others.get(name)}
 
     def content(self) -> dict[str, Any]:
         """Return the settings as JSON values."""
@@ -104,6 +118,16 @@ def onednn_asked(environment: Mapping[str, str]) -> bool | None:
     """
     words = {"1": True, "true": True, "0": False, "false": False}
     return words.get(environment.get(ONEDNN, "").lower())
+
+
+def set_in(environment: Mapping[str, str]) -> set[str]:
+    """Return the variables of `Settings.variables` that have an effect in this environment.
+
+    >>> set_in({"TF_NUM_INTRAOP_THREADS": "2", "TF_ENABLE_ONEDNN_OPTS": "maybe"})
+    {'TF_NUM_INTRAOP_THREADS'}
+    """
+    threads = {variable for variable in THREADS.values() if _count(environment.get(variable))}
+    return threads if onednn_asked(environment) is None else {ONEDNN, *threads}
 
 
 _BY_DEFAULT = ("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16")

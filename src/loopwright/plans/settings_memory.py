@@ -19,7 +19,9 @@ from loopwright import disk
 from loopwright.errors import first_line
 from loopwright.plans import memory, processor, settings
 from loopwright.plans.duel import Duel
+from loopwright.plans.plan import WORDS
 from loopwright.plans.settings import Settings
+from loopwright.plans.settings_candidate import Candidate
 
 _FORMAT = 1
 _MOST_BYTES = 100_000
@@ -50,6 +52,8 @@ class SettingsChoice:
     date: str
     title: str = ""
     """The task, for people."""
+    plan: str = "graph"
+    """The plan that the other settings were measured with, as a word."""
 
     @property
     def chosen(self) -> Settings:
@@ -85,18 +89,19 @@ class SettingsChoice:
 
 
 def decided(
-    identity: str, default: Settings, other: Settings, duel: Duel, title: str
+    identity: str, default: Settings, candidate: Candidate, duel: Duel, title: str
 ) -> SettingsChoice:
     """Return the choice that a duel between two processes has decided, as of now."""
     return SettingsChoice(
         identity,
         default,
-        other,
+        candidate.settings,
         tuple(duel.own),
         tuple(duel.challenger),
         is_other_faster=duel.outcome == "won",
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         title=title,
+        plan=candidate.plan,
     )
 
 
@@ -107,6 +112,9 @@ def parsed(content: Any) -> SettingsChoice:
     default, other = (tuple(map(float, content[f"rates_{part}"])) for part in ("default", "other"))
     if not default or not other or not all(0 < rate < math.inf for rate in (*default, *other)):
         raise ValueError("rates are missing")
+    plan = content.get("plan", "graph")
+    if plan not in WORDS:
+        raise ValueError(f"unknown plan {plan!r}")
     return SettingsChoice(
         str(content["identity"]),
         settings.parsed(content["default"]),
@@ -116,6 +124,7 @@ def parsed(content: Any) -> SettingsChoice:
         content["is_other_faster"] is True,
         str(content["date"]),
         str(content.get("title", "")),
+        plan,
     )
 
 
