@@ -92,7 +92,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "": "engine/test_plan_selector.py::test_a_small_network; plans/test_plan_history.py"
     },
     "resume/test_process_settings.py": {
-        "a_run_whose|sigterm|a_variable|a_remembered|a_long_run": "a run that is killed",
+        "a_run_whose|sigterm|a_variable|a_remembered|a_long_run|a_recorded": "a run that is killed",
         "a_trial_that": "fit/test_settings_trial.py::test_a_child_that_fails",
     },
     "resume/test_settings_order.py": {
