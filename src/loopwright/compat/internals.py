@@ -444,5 +444,15 @@ INTERNALS: tuple[Internal, ...] = (
         "leave out the lines that TensorFlow prints at every start",
         "these lines are printed",
     ),
+    Internal(
+        "converter_messages.litert_reason",
+        "say in words why a model cannot become a LiteRT file",
+        "the message quotes the converter's last error",
+    ),
+    Internal(
+        "converter_messages.onnx_reason",
+        "refuse an ONNX file with operations that tf2onnx could not convert",
+        "ONNX Runtime refuses the file in the new process",
+    ),
     *xla_internals.INTERNALS,
 )

@@ -1,0 +1,117 @@
+"""Writes models in each format, into a directory that nothing else sees yet."""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from loopwright.compat.converter_messages import FIXED_BATCH_SIZE, litert_reason, onnx_reason
+from loopwright.config.export_formats import Target
+from loopwright.distribute.supervisor import failure, python
+from loopwright.errors import ConfigurationError, LoopwrightError, message
+from loopwright.export.comparison import save_arrays
+from loopwright.export.signatures import Signature, require_dense
+from loopwright.guards import calls
+
+
+def write(given: Sequence[Signature], target: Target, directory: Path) -> Path:
+    """Write the models; return the file or directory."""
+    if target.format == "keras":
+        written = directory / "model.keras"  # Keras chooses the format by the suffix
+        given[0].model.save(written)
+        return written
+    if target.format == "saved_model":
+        _write_saved_model(given, directory / "model", flat=False)
+        return directory / "model"
+    return _convert(given, target, directory)
+
+
+def _write_saved_model(given: Sequence[Signature], path: Path, *, flat: bool) -> None:
+    """Write a SavedModel; `flat`: each input is an argument, each output has a plain name."""
+    archive = keras.export.ExportArchive()
+    for one in given:
+        archive.track(one.model)
+        if flat:
+            call, specs = one.flat_call, tf.nest.flatten(one.specs)
+        else:
+            call, specs = _serving(one.model), [one.specs]
+        archive.add_endpoint(one.name, call, input_signature=specs)
+    archive.write_out(os.fspath(path), verbose=False)
+
+
+def _serving(model: Any) -> Any:
+    return lambda inputs: model(inputs, training=False)
+
+
+def _convert(given: Sequence[Signature], target: Target, directory: Path) -> Path:
+    require_dense(given)
+    _write_saved_model(given, directory / "source", flat=True)
+    if target.quantize == "int8":
+        _write_calibration(given, target, directory)
+    order = {
+        "format": target.format,
+        "quantize": target.quantize,
+        "batch_size": target.batch_size,
+        "signatures": [one.name for one in given],
+    }
+    (directory / "order.json").write_text(json.dumps(order))
+    command = [*python(), "-m", "loopwright.export.converter", os.fspath(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    is_litert = target.format == "litert"
+    reason = "" if is_litert else onnx_reason(done.stderr)
+    if done.returncode > 0 and not reason:
+        reason = litert_reason(done.stderr)
+    if done.returncode < 0:
+        reason = failure(done.returncode, done.stderr[-600:])
+    if reason:
+        raise refused(target, reason)
+    return directory / f"model{target.kind.suffix}"
+
+
+def refused(target: Target, reason: str) -> LoopwrightError:
+    """Return the error of a model that the converter does not accept."""
+    do = "change or leave out the layers with these operations, or export another format"
+    if reason == FIXED_BATCH_SIZE:
+        do = "export with batch_size=1, or another fixed size"
+    return LoopwrightError(
+        message(
+            f"The model cannot be converted for {target.kind.read_by}: nothing was exported.",
+            expected=f"operations that {target.kind.read_by} has",
+            received=reason,
+            do=do,
+        )
+    )
+
+
+def _write_calibration(given: Sequence[Signature], target: Target, directory: Path) -> None:
+    made_up = [one.name for one in given if one.origin == "drawn"]
+    few = [one.name for one in given if one.count < (target.batch_size or 1)]
+    if made_up or few:
+        raise ConfigurationError(
+            message(
+                "int8 is calibrated on examples of the run's own data.",
+                expected="examples that the exported model accepts",
+                received=f"none for {', '.join(made_up or few)}",
+                do='pass them: export(..., quantize="int8", examples={"serve": x[:200]})',
+            )
+        )
+    named = {
+        f"{one.name}\n{name}": leaf
+        for one in given
+        for name, leaf in one.named(one.examples).items()
+    }
+    save_arrays(directory / "calibration.npz", named)
+
+
+def require_configs(given: Sequence[Signature]) -> None:
+    """Raise if Keras cannot save a layer; a SavedModel needs no `get_config`."""
+    for layer, error in calls.failing_configs([one.model for one in given]):
+        text = calls.unsavable(layer, error)
+        raise LoopwrightError(
+            f"{text}; or export a saved_model, which needs no get_config"
+        ) from error
