@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright import disk, recipes
+from loopwright import recipes
 from loopwright.checkpoints.retention import DEFAULT_KEEP, KeepBest, KeepLatest, Rule
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.store import Store
@@ -195,13 +195,6 @@ def data_for_export(job: Job) -> dict[str, Any]:
     """Return the run's own data as arguments of `Trainer.export`."""
     data, held_out = _data(job)
     return {"data": data, "validation_data": held_out}
-
-
-def refresh_report(run_dir: Path) -> None:
-    """Write the report of a run again, if it has one."""
-    if disk.status(run_dir, "report.html") is not None:
-        with attempted("The report"):
-            write_report(run_dir)
 
 
 def _data(job: Job) -> tuple[Data | None, Any]:

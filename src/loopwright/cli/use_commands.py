@@ -129,8 +129,6 @@ def export(
             averaged=averaged,
             **job.data_for_export(opened),
         )
-        if output is None:
-            job.refresh_report(run)
     from loopwright.export.exporter import worded
 
     typer.echo(worded(done))

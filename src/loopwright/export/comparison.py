@@ -81,7 +81,7 @@ def compare(
     """Run the export in a new process, and compare; raise if it differs, or cannot be loaded."""
     told = _run_in_new_process(given, target, written, scratch)
     found = _read_outputs(target, scratch)
-    problems, comparisons = list[str](), list[Comparison]()
+    problems, comparisons = dict[str, list[str]](), list[Comparison]()
     for one in given:
         rounding = _rounding(one.model, target)
         for size in one.sizes():
@@ -91,11 +91,12 @@ def compare(
                 own, received, tolerance=tolerance, rounding=rounding
             )
             place = one.name if size == one.sizes()[0] else f"{one.name}, batch of {size}"
-            problems += [f"{place}: {text}" for text in wrong]
+            if wrong:  # the first batch size tells: others have the same problem
+                problems.setdefault(one.name, [f"{place}: {text}" for text in wrong])
             seconds = [_original_seconds(one, size, target), told["seconds"][f"{one.name}\n{size}"]]
             per_example = [value / size for value in seconds]
             comparisons.append(Comparison(one.name, size, difference, *per_example))
-    _require_same(problems, target, tolerance)
+    _require_same([text for some in problems.values() for text in some], target, tolerance)
     return Compared(comparisons, told["runtime"])
 
 

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, final
 
+from loopwright import disk
 from loopwright.checkpoints.run_directory import Run
 from loopwright.config.export_formats import Format, Quantize, Target, target_for
 from loopwright.data.adapter import as_data, validation_sets
@@ -16,6 +17,8 @@ from loopwright.export.signatures import EXAMPLES, first_examples
 from loopwright.fit.export_scores import Scored, scores_of_file
 from loopwright.fit.parts import Parts
 from loopwright.fit.restore import Checkpoint, require_run
+from loopwright.sinks.notify import attempted
+from loopwright.sinks.report import write_report
 from loopwright.task.optimizers import averages_in_place
 
 CALIBRATION = 128
@@ -94,7 +97,15 @@ def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: Seen
             done = publish(ready, scored.scores, scored.why_not)
         if inside is not None:
             inside.exported()
+            _refresh_report(inside.directory)
         return done
+
+
+def _refresh_report(run_dir: Path) -> None:
+    """Write the report of a run again, with its exports, if it has one."""
+    if disk.status(run_dir, "report.html") is not None:
+        with attempted("The report"):
+            write_report(run_dir)
 
 
 def _examples(target: Target, sources: Sequence[Data | None]) -> Any:
