@@ -25,7 +25,7 @@ from loopwright.data.adapter import training_data
 from loopwright.data.source import Data, Epochs
 from loopwright.distribute.strategy import strategy_for
 from loopwright.distribute.team import Team
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError, LoopwrightError, message
 from loopwright.experiment import Experiment, concluded
 from loopwright.export.exporter import newest, worded
 from loopwright.insight.rehearsal_report import Rehearsal
@@ -69,9 +69,11 @@ def train(
             scores = concluded(job.experiment, trainer, directory)
         if directory is None:
             return scores
-        _export(job, say)
+        failed = _export(job, say)
     with attempted("The report"):
         write_report(Path(directory))  # again, with the conclusion
+    if failed is not None:
+        raise failed
     return scores
 
 
@@ -103,8 +105,12 @@ def _only_chief_prints(trainer: Trainer) -> contextlib.AbstractContextManager[ob
     return contextlib.redirect_stdout(io.StringIO())
 
 
-def _export(job: Job, say: Callable[[str], None]) -> None:
-    """Export as configured, except what has been exported of this step already."""
+def _export(job: Job, say: Callable[[str], None]) -> LoopwrightError | None:
+    """Export as configured, except what has been exported of this step already.
+
+    An export that fails does not take the others along; the first failure is returned.
+    """
+    failed: LoopwrightError | None = None
     for wanted in job.config.export:
         step = job.trainer.restore(wanted.checkpoint)
         target = wanted.target
@@ -112,14 +118,20 @@ def _export(job: Job, say: Callable[[str], None]) -> None:
         if before is not None and before.step == step:
             say(f"export: {before.path} already contains step {step}, skipped")
             continue
-        done = job.trainer.export(
-            format=target.format,
-            quantize=target.quantize,
-            batch_size=target.batch_size,
-            signatures=target.signatures,
-            averaged=wanted.averaged,
-        )
-        say(f"export: {worded(done)}")
+        try:
+            done = job.trainer.export(
+                format=target.format,
+                quantize=target.quantize,
+                batch_size=target.batch_size,
+                signatures=target.signatures,
+                averaged=wanted.averaged,
+            )
+            say(f"export: {worded(done)}")
+        except LoopwrightError as error:
+            failed = failed or error
+            again = f"loopwright export {job.config.directory} --format {target.format}"
+            say(f"export: {target.format} failed; the run is complete. To try again: {again}")
+    return failed
 
 
 def _require_extras(config: Config) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 
 from loopwright import disk
-from loopwright.config.export_formats import KINDS, Format, Target
+from loopwright.config.export_formats import KINDS, Format, Target, require_installed
 from loopwright.errors import ConfigurationError, message
 from loopwright.fit.exporting import ExportOptions, SeenData, run_export
 from loopwright.fit.options import FitOptions
@@ -191,6 +191,8 @@ def _require_possible(parts: Parts, options: RehearseOptions) -> None:
                 do="correct the argument; rehearse with one worker, then train with several",
             )
         )
+    for target in _targets(options.export):
+        require_installed(target.format)
 
 
 def _print(text: str) -> None:
