@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from loopwright.export import arrays
 from loopwright.export.latency import median_seconds
 
 Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -65,22 +66,17 @@ def onnx_runs(path: str) -> Callable[[str], Run]:
 
 
 def _run_in(load: Callable[[str], Callable[[str], Run]], path: str, scratch: Path) -> Any:
-    import numpy as np
-
     given: dict[str, dict[str, Any]] = {}
-    with np.load(scratch / "inputs.npz", allow_pickle=False) as arrays:
-        for key in arrays.files:
-            call, _, name = key.rpartition("\n")
-            given.setdefault(call, {})[name] = arrays[key]
+    for key, array in arrays.read(scratch / "inputs.npz").items():
+        call, _, name = key.rpartition("\n")
+        given.setdefault(call, {})[name] = array
     found, seconds, runs = dict[str, Any](), dict[str, float](), load(path)
     for call, inputs in given.items():
         run = runs(call.partition("\n")[0])
         for name, array in run(inputs).items():
-            # Strings are objects, which a file without pickle does not hold.
-            plain = np.asarray(array.tolist()) if array.dtype == object else np.array(array)
-            found[f"{call}\n{name}"] = plain
+            found[f"{call}\n{name}"] = array.copy()  # the next run writes into the same memory
         seconds[call] = median_seconds(lambda run=run, inputs=inputs: run(inputs))
-    np.savez(scratch / "outputs.npz", **found)
+    arrays.write(scratch / "outputs.npz", found)
     return seconds
 
 

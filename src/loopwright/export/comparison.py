@@ -2,12 +2,11 @@
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
 import tensorflow as tf
 
 from loopwright.checkpoints import tensors
@@ -15,7 +14,7 @@ from loopwright.compat.keras_internals import layers_in
 from loopwright.config.export_formats import Target
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import LoopwrightError, message
-from loopwright.export import outputs
+from loopwright.export import arrays, outputs
 from loopwright.export.latency import median_seconds
 from loopwright.export.signatures import Signature, flat_name
 
@@ -122,7 +121,7 @@ def _run_in_new_process(
 ) -> dict[str, Any]:
     calls = {f"{one.name}\n{size}": (one, one.batch(size)) for one in given for size in one.sizes()}
     if target.kind.is_converted:
-        save_arrays(
+        arrays.write(
             scratch / "inputs.npz",
             {
                 f"{call}\n{name}": leaf
@@ -144,20 +143,10 @@ def _run_in_new_process(
     return json.loads((scratch / "told.json").read_text())
 
 
-def save_arrays(path: Path, named: Mapping[str, Any]) -> None:
-    """Write tensors to a file that a process without TensorFlow can read."""
-    arrays = {name: np.asarray(tensor) for name, tensor in named.items()}
-    plain = {
-        name: np.asarray(array.tolist(), "S") if array.dtype == object else array
-        for name, array in arrays.items()
-    }
-    np.savez(path, **plain)
-
-
 def _read_outputs(target: Target, scratch: Path) -> Outputs:
     if target.kind.is_converted:
-        with np.load(scratch / "outputs.npz", allow_pickle=False) as arrays:
-            read: dict[str, Any] = {key: tf.constant(arrays[key]) for key in arrays.files}
+        found_arrays = arrays.read(scratch / "outputs.npz").items()
+        read: dict[str, Any] = {key: tf.constant(array) for key, array in found_arrays}
     else:
         read = tensors.read(scratch / "outputs")
     found: Outputs = {}

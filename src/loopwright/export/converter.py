@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from loopwright.export import arrays
+
 OPSET = 18
 """The newest that tf2onnx 1.17 writes."""
 
@@ -40,13 +42,10 @@ def _write_litert(scratch: Path, order: dict[str, Any]) -> None:
 
 def _calibration(scratch: Path, size: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the examples in batches of `size`, with the signature that takes them."""
-    import numpy as np
-
     given: dict[str, dict[str, Any]] = {}
-    with np.load(scratch / "calibration.npz", allow_pickle=False) as arrays:
-        for key in arrays.files:
-            signature, _, name = key.partition("\n")
-            given.setdefault(signature, {})[name] = arrays[key]
+    for key, array in arrays.read(scratch / "calibration.npz").items():
+        signature, _, name = key.partition("\n")
+        given.setdefault(signature, {})[name] = array
     for signature, inputs in given.items():
         count = min(len(array) for array in inputs.values())
         for first in range(0, count - size + 1, size):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from loopwright.export.comparison import save_arrays
+from loopwright.export import arrays
 from loopwright.export.signatures import Signature
 
 _FOLDER = "assets.extra"
@@ -27,7 +27,7 @@ def save_examples(one: Signature, saved_model: Path, published: str) -> bool:
         return False
     folder = saved_model / _FOLDER
     folder.mkdir()
-    save_arrays(folder / _FILE, leaves)
+    arrays.write(folder / _FILE, leaves)
     return True
 
 

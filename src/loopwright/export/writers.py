@@ -14,7 +14,7 @@ from loopwright.compat.converter_messages import FIXED_BATCH_SIZE, litert_reason
 from loopwright.config.export_formats import Target
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import ConfigurationError, LoopwrightError, message
-from loopwright.export.comparison import save_arrays
+from loopwright.export import arrays
 from loopwright.export.signatures import Signature, require_dense
 from loopwright.guards import calls
 
@@ -105,7 +105,7 @@ def _write_calibration(given: Sequence[Signature], target: Target, directory: Pa
         for one in given
         for name, leaf in one.named(one.examples).items()
     }
-    save_arrays(directory / "calibration.npz", named)
+    arrays.write(directory / "calibration.npz", named)
 
 
 def require_configs(given: Sequence[Signature]) -> None:
