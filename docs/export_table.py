@@ -128,6 +128,12 @@ _OF_KERAS: dict[str, Case] = {
         shape=(8, 8, 3),
     ),
     "several inputs and outputs, floats and integers": _functional(_several),
+    "`mixed_float16`": _layers(lambda: keras.layers.Dense(3, dtype="mixed_float16")),
+    "`mixed_bfloat16`": _layers(lambda: keras.layers.Dense(3, dtype="mixed_bfloat16")),
+    "`mixed_bfloat16`, outputs in float32": _layers(
+        lambda: keras.layers.Dense(3, dtype="mixed_bfloat16"),
+        lambda: keras.layers.Dense(3, dtype="float32"),
+    ),
 }
 
 

@@ -71,7 +71,7 @@ def test_the_line_that_is_printed_runs_the_saved_model(
     assert "Result for output key output_0" in ran.stdout
     printed = ran.stdout.partition("output_0:\n")[2]
     numbers = np.array(printed.replace("[", " ").replace("]", " ").split(), "float32")
-    with np.load(Path(done.path) / "assets.extra" / "examples.npz") as examples:
+    with np.load(Path(done.path) / "assets.extra" / "example.npz") as examples:
         expected = np.asarray(keras.Model(inputs, shifted)(dict(examples)))
     np.testing.assert_allclose(numbers.reshape(-1, 2), expected, rtol=1e-4, atol=1e-5)
 

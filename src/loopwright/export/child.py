@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from loopwright.export import arrays
 from loopwright.export.latency import median_seconds
 
@@ -59,10 +61,17 @@ def onnx_runs(path: str) -> Callable[[str], Run]:
     names = [output.name for output in session.get_outputs()]
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
-        given = {n: v.astype(object) if v.dtype.kind in "SU" else v for n, v in inputs.items()}
+        given = {name: _with_texts(array) for name, array in inputs.items()}
         return dict(zip(names, session.run(None, given), strict=True))
 
     return lambda signature: run
+
+
+def _with_texts(array: Any) -> Any:
+    """Return an array as ONNX Runtime takes it: strings are objects of Python."""
+    if array.dtype.kind != "S":
+        return array
+    return np.char.decode(array, "utf-8").astype(object)
 
 
 def _run_in(load: Callable[[str], Callable[[str], Run]], path: str, scratch: Path) -> Any:

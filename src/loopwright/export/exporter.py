@@ -23,7 +23,7 @@ from loopwright.config.export_formats import Format, Quantize, Target, require_i
 from loopwright.errors import ConfigurationError, message
 from loopwright.export import outputs, writers
 from loopwright.export.comparison import Comparison, compare, expected_outputs
-from loopwright.export.serving_command import save_examples, saved_model_command
+from loopwright.export.serving_command import save_example, saved_model_command
 from loopwright.export.signatures import Signature, signatures
 from loopwright.step_warnings import warn_at_call
 
@@ -60,7 +60,7 @@ class Exported:
     not_scored: str = ""
     """Why a quantized export has no scores."""
     command: str = ""
-    """Of a SavedModel: a command line of TensorFlow that runs it on saved examples."""
+    """Of a SavedModel: a command line of TensorFlow that runs it on a saved input."""
 
 
 @final
@@ -153,7 +153,7 @@ def publish(
         not_scored=why_not,
     )
     if done.format == "saved_model":
-        if save_examples(ready.given[0], written, done.path):
+        if save_example(ready.given[0], written, done.path):
             done = replace(done, command=saved_model_command(done.path, ready.given[0]))
         disk.write_whole(written, "loopwright.json", _json(done))
     disk.flush(ready.directory, written.name)

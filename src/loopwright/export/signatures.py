@@ -94,7 +94,9 @@ def _signature(
 ) -> Signature:
     origin: Origin = "drawn"
     if passed.get(name) is not None:
-        origin, examples = "passed", tf.nest.map_structure(tf.constant, passed[name])
+        given = tf.nest.map_structure(tf.constant, passed[name])
+        fitting = _in_declared_dtypes(declared_inputs(model), given)
+        origin, examples = "passed", given if fitting is None else fitting
     else:
         examples = None if data is None else _accepted(model, data)
         origin = "drawn" if examples is None else "data"
@@ -153,6 +155,11 @@ def _accepted(model: keras.Model, batch: Any) -> Any:
         return given
     if isinstance(declared, Mapping) and isinstance(given, Mapping):
         given = {key: given[key] for key in declared if key in given}
+    return _in_declared_dtypes(declared, given)
+
+
+def _in_declared_dtypes(declared: Any, given: Any) -> Any:
+    """Return inputs in the dtypes that a model declares; None if their structure differs."""
     with contextlib.suppress(TypeError, ValueError):
         tf.nest.assert_same_structure(declared, given)
         pairs = list(zip(tf.nest.flatten(declared), tf.nest.flatten(given), strict=True))
@@ -197,18 +204,6 @@ def first_examples(dataset: tf.data.Dataset, count: int) -> Any:
 
 def drawn(model: keras.Model, count: int = EXAMPLES) -> Any:
     """Draw examples from the shapes and dtypes of a model's inputs, the same every time."""
-    random = np.random.default_rng(0)
-
-    def draw(spec: Any) -> Any:
-        shape = [spec.shape[0] or count, *(size or EXAMPLES for size in spec.shape[1:])]
-        if spec.dtype == "string":
-            return tf.strings.as_string(random.integers(0, 10, shape))
-        if spec.dtype == "bool":
-            return tf.constant(random.integers(0, 2, shape) == 1)
-        if "int" in spec.dtype:
-            return tf.constant(random.integers(0, 2, shape), spec.dtype)
-        return tf.constant(random.normal(size=shape), spec.dtype)
-
     declared = declared_inputs(model)
     if declared is None:
         raise ConfigurationError(
@@ -219,7 +214,25 @@ def drawn(model: keras.Model, count: int = EXAMPLES) -> Any:
                 do='pass some: export(..., examples={"serve": x[:8]})',
             )
         )
-    return tf.nest.map_structure(draw, declared)
+    return drawn_like(declared, count)
+
+
+def drawn_like(specs: Any, count: int) -> Any:
+    """Draw examples of these shapes and dtypes, the same every time."""
+    random = np.random.default_rng(0)
+
+    def draw(spec: Any) -> Any:
+        dtype = tf.as_dtype(spec.dtype)
+        shape = [spec.shape[0] or count, *(size or EXAMPLES for size in spec.shape[1:])]
+        if dtype == tf.string:
+            return tf.strings.as_string(random.integers(0, 10, shape))
+        if dtype.is_bool:
+            return tf.constant(random.integers(0, 2, shape) == 1)
+        if dtype.is_integer:
+            return tf.constant(random.integers(0, 2, shape), dtype)
+        return tf.constant(random.normal(size=shape), dtype)
+
+    return tf.nest.map_structure(draw, specs)
 
 
 def declared_inputs(model: keras.Model) -> Any:

@@ -11,6 +11,7 @@ from loopwright import disk
 from loopwright.checkpoints.run_directory import Run
 from loopwright.config.export_formats import Format, Quantize, Target, target_for
 from loopwright.data.adapter import as_data, validation_sets
+from loopwright.data.generators import Batches
 from loopwright.data.source import Data
 from loopwright.export.exporter import Exported, publish, staged
 from loopwright.export.signatures import EXAMPLES, first_examples
@@ -87,7 +88,7 @@ def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: Seen
                 path,
                 options.examples,
                 target=target,
-                data=_examples(target, [*sets.values(), training]),
+                data=_examples(target, [*sets.values(), *_readable(training)]),
                 step=step,
                 averaged=options.averaged,
                 tolerance=options.tolerance,
@@ -108,10 +109,16 @@ def _refresh_report(run_dir: Path) -> None:
             write_report(run_dir)
 
 
-def _examples(target: Target, sources: Sequence[Data | None]) -> Any:
+def _readable(training: Data | None) -> list[Data]:
+    """Return training data whose later batches do not depend on how often it was read."""
+    is_iterable = isinstance(training, Batches) and training.objection_to_resume() is not None
+    return [] if training is None or is_iterable else [training]
+
+
+def _examples(target: Target, sources: Sequence[Data]) -> Any:
     """Return a batch of the run's own data; None if there is none that can be read again."""
     count = CALIBRATION if target.quantize == "int8" else EXAMPLES
     for data in sources:
-        if data is not None and data.can_be_read_again:
+        if data.can_be_read_again:
             return first_examples(data.one_pass(steps=count).dataset(), count)
     return None
