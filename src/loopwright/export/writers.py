@@ -49,6 +49,16 @@ def _serving(model: Any) -> Any:
 
 
 def _convert(given: Sequence[Signature], target: Target, directory: Path) -> Path:
+    write_order(given, target, directory)
+    command = [*python(), "-m", "loopwright.export.converter", os.fspath(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if reason := refusal(target, done.returncode, done.stderr):
+        raise refused(target, reason)
+    return directory / f"model{target.kind.suffix}"
+
+
+def write_order(given: Sequence[Signature], target: Target, directory: Path) -> None:
+    """Write what the converter reads: a SavedModel, examples to calibrate with, the order."""
     require_dense(given)
     _write_saved_model(given, directory / "source", flat=True)
     if target.quantize == "int8":
@@ -60,17 +70,15 @@ def _convert(given: Sequence[Signature], target: Target, directory: Path) -> Pat
         "signatures": [one.name for one in given],
     }
     (directory / "order.json").write_text(json.dumps(order))
-    command = [*python(), "-m", "loopwright.export.converter", os.fspath(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    is_litert = target.format == "litert"
-    reason = "" if is_litert else onnx_reason(done.stderr)
-    if done.returncode > 0 and not reason:
-        reason = litert_reason(done.stderr)
-    if done.returncode < 0:
-        reason = failure(done.returncode, done.stderr[-600:])
-    if reason:
-        raise refused(target, reason)
-    return directory / f"model{target.kind.suffix}"
+
+
+def refusal(target: Target, code: int, printed: str) -> str:
+    """Return why a converter refused a model; empty if it did not. Crashes have negative codes."""
+    if code < 0:
+        return failure(code, printed[-600:])
+    if target.format == "onnx" and (reason := onnx_reason(printed)):
+        return reason  # it exits with 0
+    return litert_reason(printed) if code else ""
 
 
 def refused(target: Target, reason: str) -> LoopwrightError:
