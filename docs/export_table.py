@@ -75,9 +75,11 @@ def _quotients() -> keras.Model:
 
 
 def _several() -> keras.Model:
-    inputs = {"image": keras.Input((8, 8, 1)), "age": keras.Input((1,), dtype="int32")}
-    flat = keras.layers.Flatten()(inputs["image"])
-    age = keras.layers.Flatten()(keras.layers.Embedding(100, 4)(inputs["age"]))
+    image = keras.Input((8, 8, 1), name="image")
+    years = keras.Input((1,), dtype="int32", name="age")
+    inputs = {"image": image, "age": years}
+    flat = keras.layers.Flatten()(image)
+    age = keras.layers.Flatten()(keras.layers.Embedding(100, 4)(years))
     joined = keras.layers.Concatenate()([flat, age])
     outputs = {"label": keras.layers.Dense(3)(joined), "price": keras.layers.Dense(1)(joined)}
     return keras.Model(inputs, outputs)

@@ -52,8 +52,9 @@ def test_the_line_that_is_printed_runs_the_saved_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    inputs = {"left": keras.Input((5,)), "right": keras.Input((1,), dtype="int32")}
-    shifted = keras.layers.Dense(2)(inputs["left"]) + keras.ops.cast(inputs["right"], "float32")
+    right = keras.Input((1,), dtype="int32", name="right")
+    inputs = {"left": keras.Input((5,), name="left"), "right": right}
+    shifted = keras.layers.Dense(2)(inputs["left"]) + keras.ops.cast(right, "float32")
 
     class Own(lw.Task):
         def __init__(self) -> None:

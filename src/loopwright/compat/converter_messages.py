@@ -7,6 +7,8 @@ _LITERT_OPERATION = re.compile(r"'(?:tf|tfl)\.(\w+)' op is neither a custom op n
 _LITERT_LISTED = re.compile(r"(?:TF Select ops|Custom ops|Flex ops|Select TF ops): ([\w, ]+)")
 _ONNX_OPERATIONS = re.compile(r"Unsupported ops: Counter\(\{([^}]*)\}\)")
 _ONNX_NOT_SUPPORTED = re.compile(r"Tensorflow op \[[^\]:]*: (\w+)\] is not supported")
+_SHORT_FLOAT = re.compile(r"x(bf16|f16)>")
+_NAMES = {"f16": "float16", "bf16": "bfloat16"}
 _ERROR = re.compile(r"(?:\w*Error|error): *([^\n]+)")
 _MOST_SHOWN = 300
 
@@ -25,9 +27,11 @@ def litert_reason(printed: str) -> str:
         return FIXED_BATCH_SIZE
     listed = [name for text in _LITERT_LISTED.findall(printed) for name in text.split(", ")]
     names = {*_LITERT_OPERATION.findall(printed), *(n.strip() for n in listed if n.strip())}
-    if names:
-        return f"LiteRT has no operation for {', '.join(sorted(names))}"
-    return _last_error(printed)
+    if not names:
+        return last_error(printed)
+    short = _SHORT_FLOAT.search(printed)
+    dtype = f" in {_NAMES[short[1]]}" if short else ""
+    return f"LiteRT has no operation for {', '.join(sorted(names))}{dtype}"
 
 
 def onnx_reason(printed: str) -> str:
@@ -43,7 +47,12 @@ def onnx_reason(printed: str) -> str:
     return ""
 
 
-def _last_error(printed: str) -> str:
+def last_error(printed: str) -> str:
+    """Return the last error in what a process printed.
+
+    >>> last_error("Traceback:\\n  line 1\\nRuntimeError: node 3 (WHILE) failed")
+    'node 3 (WHILE) failed'
+    """
     found = _ERROR.findall(printed)
     text = found[-1] if found else printed.strip().rpartition("\n")[2]
     return text.strip()[:_MOST_SHOWN]

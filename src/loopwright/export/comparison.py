@@ -10,6 +10,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright.checkpoints import tensors
+from loopwright.compat.converter_messages import last_error
 from loopwright.compat.keras_internals import layers_in
 from loopwright.config.export_formats import Target
 from loopwright.distribute.supervisor import failure, python
@@ -161,8 +162,11 @@ def _not_loadable(target: Target, done: "subprocess.CompletedProcess[str]") -> L
         "register custom layers with keras.saving.register_keras_serializable, in a module that "
         "the loading program imports; or export a saved_model"
     )
+    received = failure(done.returncode, done.stderr.strip()[-600:], done.stdout[-600:])
     if target.kind.is_converted:
         do = "export another format; the saved_model holds every operation of TensorFlow"
+        if done.returncode > 0:
+            received = f"{target.kind.read_by} refuses it: {last_error(done.stderr)}"
     return LoopwrightError(
         message(
             f"The exported model cannot be {'run' if target.kind.is_converted else 'loaded'} in a "
@@ -170,7 +174,7 @@ def _not_loadable(target: Target, done: "subprocess.CompletedProcess[str]") -> L
             expected=f"a file that {target.kind.read_by} reads and runs"
             if target.kind.is_converted
             else "a model that can be loaded from its file alone",
-            received=failure(done.returncode, done.stderr.strip()[-600:], done.stdout[-600:]),
+            received=received,
             do=do,
         )
     )
