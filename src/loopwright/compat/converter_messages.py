@@ -50,7 +50,7 @@ def onnx_reason(printed: str) -> str:
 def last_error(printed: str) -> str:
     """Return the last error in what a process printed.
 
-    >>> last_error("Traceback:\\n  line 1\\nRuntimeError: node 3 (WHILE) failed")
+    >>> last_error("Traceback (most recent call last): RuntimeError: node 3 (WHILE) failed")
     'node 3 (WHILE) failed'
     """
     found = _ERROR.findall(printed)
