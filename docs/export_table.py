@@ -6,6 +6,7 @@ does. That takes minutes.
 
 import importlib
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -187,7 +188,8 @@ def _cell(models: Mapping[str, keras.Model], batch: Any, format: Format) -> str:
         return "yes"
     if not _refusal(models, batch, Target(format=format, batch_size=1)):
         return "with `batch_size=1`"
-    return f"no: {first}"
+    # The names of nodes count the models of a process.
+    return re.sub(r" in node \(.*?\)", "", f"no: {first}")
 
 
 def _refusal(models: Mapping[str, keras.Model], batch: Any, target: Target) -> str:

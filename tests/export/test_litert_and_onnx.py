@@ -175,10 +175,13 @@ def test_names_of_signatures_inputs_and_outputs_are_kept(tmp_path: Path):
     done = exporter.export(models, tmp_path / "model.tflite", target=Target(format="litert"))
     assert done.signatures == ["both", "listed"]
     x = {"left": np.ones((2, 4), "float32"), "right": np.ones((2, 2), "int32")}
-    found = run_by_runtime(done.path, "both", **x)
+    found = run_by_runtime(done.path, "both", left=x["left"], right=x["right"])
     assert set(found) == {"sum", "all"}
     np.testing.assert_allclose(found["all"], models["both"](x)["all"], atol=1e-5)
-    assert set(run_by_runtime(done.path, "listed", **x)) == {"output_0", "output_1"}
+    assert set(run_by_runtime(done.path, "listed", left=x["left"], right=x["right"])) == {
+        "output_0",
+        "output_1",
+    }
     saved = exporter.export(models, tmp_path / "export")
     loaded: Any = tf.saved_model.load(saved.path)
     assert set(loaded.signatures["both"].structured_input_signature[1]) == {"left", "right"}
@@ -193,7 +196,7 @@ def test_onnx_takes_one_signature_and_names_the_choice(tmp_path: Path):
         exporter.export(models, path, target=Target(format="onnx", signatures=("neither",)))
     done = exporter.export(models, path, target=Target(format="onnx", signatures=("both",)))
     x = {"left": np.ones((2, 4), "float32"), "right": np.ones((2, 2), "int32")}
-    assert set(run_by_runtime(done.path, **x)) == {"sum", "all"}
+    assert set(run_by_runtime(done.path, left=x["left"], right=x["right"])) == {"sum", "all"}
 
 
 def test_outputs_that_differ_only_in_some_batch_size_are_found(tmp_path: Path):

@@ -86,6 +86,8 @@ def refused(target: Target, reason: str) -> LoopwrightError:
     do = "change or leave out the layers with these operations, or export another format"
     if reason == FIXED_BATCH_SIZE:
         do = "export with batch_size=1, or another fixed size"
+    elif reason.endswith("float16"):
+        do = "build the model in float32 for the export, with the same weights; or export onnx"
     return LoopwrightError(
         message(
             f"The model cannot be converted for {target.kind.read_by}: nothing was exported.",
