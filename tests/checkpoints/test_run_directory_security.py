@@ -514,7 +514,7 @@ DRAWN_ELEMENTS = {"tbody", "canvas"}  # by the page's own script
 ALLOWED_ATTRIBUTES = {
     *("lang", "charset", "http-equiv", "content", "name", "class", "alt", "src", "viewbox"),
     *("role", "aria-label", "x", "width", "height", "preserveaspectratio"),
-    *("type", "id", "hidden"),
+    *("type", "id", "hidden", "rowspan", "colspan"),
 }
 DRAWN_ATTRIBUTES = {"style", "title", "disabled"}
 

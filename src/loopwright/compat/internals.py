@@ -1,6 +1,6 @@
 """The internals of Keras and TensorFlow in use: what, why, and what if they move."""
 
-from loopwright.compat import xla_internals
+from loopwright.compat import converter_messages, xla_internals
 from loopwright.compat.internal import Internal
 
 _OPTIMIZER = "keras.optimizers.Optimizer"
@@ -444,15 +444,6 @@ INTERNALS: tuple[Internal, ...] = (
         "leave out the lines that TensorFlow prints at every start",
         "these lines are printed",
     ),
-    Internal(
-        "converter_messages.litert_reason",
-        "say in words why a model cannot become a LiteRT file",
-        "the message quotes the converter's last error",
-    ),
-    Internal(
-        "converter_messages.onnx_reason",
-        "refuse an ONNX file with operations that tf2onnx could not convert",
-        "ONNX Runtime refuses the file in the new process",
-    ),
+    *converter_messages.INTERNALS,
     *xla_internals.INTERNALS,
 )

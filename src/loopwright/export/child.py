@@ -1,4 +1,4 @@
-"""Loads an exported model in a new process, by its real runtime, and saves outputs and times.
+"""Runs an exported model by its own runtime in a new process; saves outputs and times.
 
 `python -m loopwright.export.child saved_model|keras|litert|onnx PATH SCRATCH`
 

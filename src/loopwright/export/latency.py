@@ -1,4 +1,4 @@
-"""The time that a call takes, measured alike for a model and its export. Imports no TensorFlow."""
+"""The time of a call, measured alike for models and exports. Imports no TensorFlow."""
 
 import statistics
 import time

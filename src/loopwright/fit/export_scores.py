@@ -1,4 +1,4 @@
-"""The scores of an exported file on the validation data: the task's test step calls the file."""
+"""Scores of an exported file on the validation data, by the task's own test step."""
 
 import contextlib
 import time

@@ -1,8 +1,9 @@
-"""The exports of a run, read from the comparison that is stored with each of them, for its report.
+"""The exports of a run, for its report: read from the comparison stored with each of them.
 
 The files may come from an untrusted source: any field may have any type.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,8 +20,7 @@ _MOST_BYTES = 1 << 20
 
 def export_rows(run_dir: Path) -> list[dict[str, Any]]:
     """Return the rows of the table of exports, the newest last."""
-    reports = [name for name in _reports(run_dir) if disk.status(run_dir, name) is not None]
-    found = [(_row(name, _content(run_dir, name))) for name in _by_time(run_dir, reports)]
+    found = [_row(name, _content(run_dir, name)) for name in _by_time(run_dir)]
     return [row for row in found if row][-_MOST:]
 
 
@@ -30,8 +30,14 @@ def _reports(run_dir: Path) -> list[str]:
     return [*versions, *(f"{_HOME}/{name}" for name in names if name.endswith(".json"))]
 
 
-def _by_time(run_dir: Path, names: list[str]) -> list[str]:
-    times = {name: status.st_mtime_ns for name in names if (status := disk.status(run_dir, name))}
+def _by_time(run_dir: Path) -> list[str]:
+    """Return the names of the comparisons, the oldest first; a symlink is left out."""
+    times = dict[str, int]()
+    for name in _reports(run_dir):
+        with contextlib.suppress(disk.UnsafeFileError):
+            status = disk.status(run_dir, name)
+            if status is not None:
+                times[name] = status.st_mtime_ns
     return sorted(times, key=lambda name: (times[name], name))
 
 
