@@ -1,12 +1,10 @@
 """Trainer: what users call. It wires the parts together, and does nothing else."""
 
-import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, final
 
 import keras
@@ -28,10 +26,11 @@ from loopwright.engine.predictor import Predictor
 from loopwright.engine.scorer import Scorer
 from loopwright.events import Event, Finished, Sink
 from loopwright.exactness import Exact, require_exact
-from loopwright.export.exporter import Exported, Format, export
+from loopwright.export.exporter import Exported
 from loopwright.fit import declaration, trial_child
 from loopwright.fit.attempt import LastAttempt
 from loopwright.fit.event_stream import EventStream
+from loopwright.fit.exporting import ExportOptions, SeenData, run_export
 from loopwright.fit.leg import OVER, Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.options import FitOptions, ReplayOptions, Verbose, after_step, takes
@@ -64,7 +63,6 @@ from loopwright.sinks.terminal import console, show_scores
 from loopwright.step_warnings import require_known
 from loopwright.task.context import GradientWatch
 from loopwright.task.keras_model import as_task, plan_for
-from loopwright.task.optimizers import averages_in_place
 from loopwright.task.task import Task, require_step
 
 
@@ -140,6 +138,7 @@ class Trainer:
         self._epochs_done = self._legs = 0
         self._attempt = LastAttempt()
         self._end: Finished | None = None
+        self._seen = SeenData()
         self._open: weakref.ref[EventStream] | None = None
         self._trial = launch.trial()
         own_dir = run_dir if self._trial is None else None
@@ -242,6 +241,7 @@ class Trainer:
             is_observed=self.is_chief and bool(self._sinks),
             history=history,
         )
+        self._seen = SeenData(request.data, request.sets)
         if self._trial is not None:
             trial_child.serve(self._trial, self._parts, request)
         if self._run is None:
@@ -350,33 +350,17 @@ class Trainer:
             return self._parts.inference.predict(x, batch_size=batch_size, steps=steps)
 
     @shortens_tracebacks
-    def export(
-        self,
-        path: "str | os.PathLike[str] | None" = None,
-        *,
-        format: Format | None = None,
-        examples: Mapping[str, Any] | None = None,
-        averaged: bool = False,
-        checkpoint: Checkpoint | None = None,
-    ) -> Exported:
+    @takes(ExportOptions)
+    def export(self, options: ExportOptions) -> Exported:
         """Write the task's models for serving, load them in a new process, and compare outputs.
 
-        A directory gets versions (`export/1`, `export/2`), a path that ends in `.keras` is one
-        file; by default it is in `export` in the run directory. `averaged` takes the averages of
-        optimizers with `use_ema`, `checkpoint` is as for `evaluate`. `Task.exports` says which
-        models, and under which names.
+        A directory gets versions (`export/1`, `export/2`); a path that ends in `.keras`, `.tflite`
+        or `.onnx` is one file; by default it is in `export` in the run directory. `quantize` is for
+        LiteRT: "dynamic", "float16" or "int8". `averaged` takes the averages of optimizers with
+        `use_ema`, `checkpoint` is as for `evaluate`. `Task.exports` says which models, and under
+        which names. Examples are those of the last `fit`, or of `data`.
         """
-        with self._parts.state.of(checkpoint, "export") as step:
-            run = require_run(self._run) if path is None else None
-            if run is not None:
-                path = run.export_directory()
-                path = path / f"step-{step}.keras" if format == "keras" else path
-            models = self._task.exports()
-            with averages_in_place(self._task) if averaged else contextlib.nullcontext():
-                done = export(models, Path(path or ""), examples, format=format, step=step)
-            if run is not None:
-                run.exported()
-            return done
+        return run_export(self._parts, self._run, options, self._seen)
 
     @shortens_tracebacks
     @takes(LearningRateOptions)

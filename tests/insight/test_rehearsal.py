@@ -259,7 +259,7 @@ def test_the_end_of_an_epoch_is_not_told_to_the_data():
     assert check(found, "last batch").found == "4 of 4, 2 examples"
 
 
-@pytest.mark.parametrize("wrong", [{"overfit": "2 batches"}, {"export": "onnx"}])
+@pytest.mark.parametrize("wrong", [{"overfit": "2 batches"}, {"export": "papyrus"}])
 def test_what_cannot_be_rehearsed_is_refused_before_anything_is_built(wrong):
     one = trainer()
     with pytest.raises(lw.ConfigurationError, match="cannot be rehearsed"):

@@ -19,12 +19,13 @@ from loopwright.checkpoints.store import Store
 from loopwright.cli import registry
 from loopwright.compat.quiet_start import quiet_start
 from loopwright.config import changes, file
+from loopwright.config.export_formats import require_installed
 from loopwright.config.schema import Config, Fit
 from loopwright.data.adapter import training_data
-from loopwright.data.source import Epochs
+from loopwright.data.source import Data, Epochs
 from loopwright.distribute.strategy import strategy_for
 from loopwright.distribute.team import Team
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError, LoopwrightError, message
 from loopwright.experiment import Experiment, concluded
 from loopwright.export.exporter import newest, worded
 from loopwright.insight.rehearsal_report import Rehearsal
@@ -56,6 +57,7 @@ def train(
     config: Config, *, fresh: bool = False, say: Callable[[str], None] = print
 ) -> dict[str, float]:
     """Train a config in its run directory, or resume there; return the scores."""
+    _require_extras(config)
     with open_job(config) as job:
         trainer = job.trainer
         if trainer.is_chief and launch.trial() is None:
@@ -67,9 +69,11 @@ def train(
             scores = concluded(job.experiment, trainer, directory)
         if directory is None:
             return scores
-        _export(config, trainer, say)
+        failed = _export(job, say)
     with attempted("The report"):
         write_report(Path(directory))  # again, with the conclusion
+    if failed is not None:
+        raise failed
     return scores
 
 
@@ -81,6 +85,7 @@ def rehearse(
     overfit: str | None = None,
 ) -> Rehearsal:
     """Rehearse the training of a config; nothing is written."""
+    _require_extras(config)
     before = None if fresh else _config_of_run(Path(config.directory))
     with open_job(config, fresh=fresh) as job:
         if before is not None and config.on_change != "start_over":
@@ -90,7 +95,7 @@ def rehearse(
             **{**fit_arguments(job), "verbose": verbose},
             rehearse_callbacks=callbacks,
             overfit=overfit,
-            export=False if config.export is None else config.export.format,
+            export=[wanted.target for wanted in config.export],
         )
 
 
@@ -100,18 +105,39 @@ def _only_chief_prints(trainer: Trainer) -> contextlib.AbstractContextManager[ob
     return contextlib.redirect_stdout(io.StringIO())
 
 
-def _export(config: Config, trainer: Trainer, say: Callable[[str], None]) -> None:
-    """Export as configured, unless this step has been exported already."""
-    wanted = config.export
-    if wanted is None:
-        return
-    step = trainer.restore(wanted.checkpoint)
-    before = newest(Path(config.directory), wanted.format)
-    if before is not None and before.step == step:
-        say(f"export: {before.path} already contains step {step}, skipped")
-        return
-    done = trainer.export(format=wanted.format, averaged=wanted.averaged)
-    say(f"export: {worded(done)}")
+def _export(job: Job, say: Callable[[str], None]) -> LoopwrightError | None:
+    """Export as configured, except what has been exported of this step already.
+
+    An export that fails does not take the others along; the first failure is returned.
+    """
+    failed: LoopwrightError | None = None
+    for wanted in job.config.export:
+        step = job.trainer.restore(wanted.checkpoint)
+        target = wanted.target
+        before = newest(Path(job.config.directory), target, averaged=wanted.averaged)
+        if before is not None and before.step == step:
+            say(f"export: {before.path} already contains step {step}, skipped")
+            continue
+        try:
+            done = job.trainer.export(
+                format=target.format,
+                quantize=target.quantize,
+                batch_size=target.batch_size,
+                signatures=target.signatures,
+                averaged=wanted.averaged,
+            )
+            say(f"export: {worded(done)}")
+        except LoopwrightError as error:
+            failed = failed or error
+            again = f"loopwright export {job.config.directory} --format {target.format}"
+            say(f"export: {target.format} failed; the run is complete. To try again: {again}")
+    return failed
+
+
+def _require_extras(config: Config) -> None:
+    """Raise before anything is loaded if a configured export lacks its packages."""
+    for wanted in config.export:
+        require_installed(wanted.format)
 
 
 @contextlib.contextmanager
@@ -177,10 +203,16 @@ def complete(config: Config, experiment: Experiment) -> Config:
     return file.from_content({**file.to_dict(config), "fit": {**own, **given}})
 
 
-def schedule_of(job: Job) -> Schedule:
-    """Return the schedule of a job before it starts."""
+def data_for_export(job: Job) -> dict[str, Any]:
+    """Return the run's own data as arguments of `Trainer.export`."""
+    data, held_out = _data(job)
+    return {"data": data, "validation_data": held_out}
+
+
+def _data(job: Job) -> tuple[Data | None, Any]:
+    """Return the training data of a job, and its validation data."""
     arguments = {"x": None, "y": None, "sample_weight": None, **fit_arguments(job)}
-    data, held_out = training_data(
+    return training_data(
         arguments["x"],
         arguments["y"],
         arguments["sample_weight"],
@@ -189,6 +221,11 @@ def schedule_of(job: Job) -> Schedule:
         arguments.get("validation_split", 0.0),
         arguments.get("validation_data"),
     )
+
+
+def schedule_of(job: Job) -> Schedule:
+    """Return the schedule of a job before it starts."""
+    data, held_out = _data(job)
     fit = job.config.fit
     length = fit.steps_per_epoch
     if data is not None:

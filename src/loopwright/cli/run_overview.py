@@ -18,6 +18,7 @@ from loopwright.checkpoints import lock
 from loopwright.checkpoints.manifest import Checkpoint, in_run
 from loopwright.checkpoints.retention import KeepBest, Mode, best_first, best_of, is_readable
 from loopwright.checkpoints.store import Store
+from loopwright.config.export_formats import KINDS
 from loopwright.config.file import FILE
 from loopwright.errors import CheckpointError, printable
 from loopwright.sinks.progress_text import length_of_time, number
@@ -257,11 +258,14 @@ def _files(record: Record) -> list[str]:
     directory = record.directory
     exports = disk.names(directory, "export")
     versions = sorted((name for name in exports if name.isdigit()), key=int)
-    for_keras = [name for name in exports if name.endswith(".keras")]
+    files = {
+        row.read_by: [name for name in exports if row.suffix and name.endswith(row.suffix)]
+        for row in KINDS.values()
+    }
     known = [
         ("report.html", "curves, plan, time, environment"),
         *((f"export/{name}", "for serving") for name in versions[-1:]),
-        *((f"export/{name}", "for Keras") for name in for_keras[-1:]),
+        *((f"export/{name}", f"for {by}") for by, named in files.items() for name in named[-1:]),
         ("checkpoints", _steps(record)),
         ("figures", ", ".join(disk.names(directory, "figures"))),
     ]

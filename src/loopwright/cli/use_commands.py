@@ -15,6 +15,7 @@ from loopwright.cli.arguments import (
     parse_checkpoint,
     run_config,
 )
+from loopwright.config.export_formats import require_installed, target_for
 from loopwright.errors import ConfigurationError, DataError, message
 
 if TYPE_CHECKING:
@@ -79,12 +80,28 @@ def predict(
 def export(
     run: RunDirectory,
     kind: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="saved_model or keras.")
+        str, typer.Option("--format", metavar="FORMAT", help="saved_model, keras, litert or onnx.")
     ] = "saved_model",
+    quantize: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="Of LiteRT files: dynamic, float16 or int8."),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="The only batch size of a LiteRT or ONNX file.", show_default="any"
+        ),
+    ] = None,
+    signature: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A model of the task; repeatable.", show_default="all"),
+    ] = None,
     checkpoint: CheckpointOption = "best",
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Directory to export to.", show_default="RUN/export"),
+        typer.Option(
+            metavar="PATH", help="Directory or file to export to.", show_default="RUN/export"
+        ),
     ] = None,
     averaged: Annotated[
         bool,
@@ -94,20 +111,24 @@ def export(
 ) -> None:
     """Export a checkpoint for serving, verified in a new process.
 
-    The export is loaded in a new process, and its outputs are compared with the model's.
+    The export is loaded in a new process by the runtime that it is for, and its outputs are
+    compared with the model's on examples of the run's data.
     """
-    if kind not in ("saved_model", "keras"):
-        raise ConfigurationError(
-            message(
-                "Unknown export format.",
-                expected="saved_model or keras",
-                received=repr(kind),
-                do="choose one of these, or omit --format",
-            )
-        )
+    asked = target_for("", kind, quantize, batch_size, signature)
+    require_installed(asked.format)
     with _open(run, task) as opened:
+        from loopwright.cli import job
+
         opened.trainer.restore(parse_checkpoint(checkpoint))
-        done = opened.trainer.export(output, format=kind, averaged=averaged)
+        done = opened.trainer.export(
+            output,
+            format=asked.format,
+            quantize=asked.quantize,
+            batch_size=asked.batch_size,
+            signatures=asked.signatures,
+            averaged=averaged,
+            **job.data_for_export(opened),
+        )
     from loopwright.export.exporter import worded
 
     typer.echo(worded(done))

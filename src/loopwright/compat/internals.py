@@ -1,6 +1,6 @@
 """The internals of Keras and TensorFlow in use: what, why, and what if they move."""
 
-from loopwright.compat import xla_internals
+from loopwright.compat import converter_messages, xla_internals
 from loopwright.compat.internal import Internal
 
 _OPTIMIZER = "keras.optimizers.Optimizer"
@@ -444,5 +444,6 @@ INTERNALS: tuple[Internal, ...] = (
         "leave out the lines that TensorFlow prints at every start",
         "these lines are printed",
     ),
+    *converter_messages.INTERNALS,
     *xla_internals.INTERNALS,
 )

@@ -22,6 +22,7 @@ _NOISE = (
     rb"|To enable the following instructions"
     rb"|Unable to register cu\w+ factory"
     rb"|TF-TRT Warning: Could not find TensorRT"
+    rb"|Created TensorFlow Lite XNNPACK delegate"
 )
 _NOISE_WITHOUT_GPU = (
     rb"|Could not find cuda drivers"

@@ -19,6 +19,7 @@ from pydantic import (
 
 from loopwright.checkpoints.retention import larger_is_better
 from loopwright.config import edits, names
+from loopwright.config.export_formats import Format, Quantize, Target
 from loopwright.errors import ConfigurationError
 from loopwright.exactness import Exact
 from loopwright.loop.schedule import every
@@ -209,21 +210,49 @@ class Fit(BaseModel):
         return self
 
 
-def _format(value: Any) -> Any:
-    return {"format": value} if isinstance(value, str) else value
+def _exports(value: Any) -> Any:
+    """Return a list: `export` may be one format, one mapping, or a list of both."""
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    return [{"format": each} if isinstance(each, str) else each for each in listed]
 
 
 @final
 class Export(BaseModel):
-    """The export after the training: `saved_model`, or `{format: keras, checkpoint: best}`."""
+    """An export after the training: `litert`, or `{format: litert, quantize: int8}`."""
 
     model_config = _CLOSED
 
-    format: Literal["saved_model", "keras"] = "saved_model"
+    format: Format = "saved_model"
+    quantize: Quantize | None = Field(default=None, description="of LiteRT files")
+    batch_size: Count | None = Field(
+        default=None, description="the only batch size that a LiteRT or ONNX file accepts"
+    )
+    signatures: Annotated[list[str], Field(max_length=50)] | None = Field(
+        default=None, description="which models of the task; by default all"
+    )
     checkpoint: Literal["best", "last"] = "last"
     averaged: bool = Field(
         default=False, description="the averaged weights of optimizers with use_ema"
     )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.quantize is not None and self.format != "litert":
+            raise ValueError("quantize is for format litert")
+        if self.batch_size is not None and self.format not in ("litert", "onnx"):
+            raise ValueError("batch_size is for format litert or onnx")
+        return self
+
+    @property
+    def target(self) -> Target:
+        """What is exported, without where from."""
+        chosen = None if self.signatures is None else tuple(self.signatures)
+        return Target(
+            format=self.format,
+            quantize=self.quantize,
+            batch_size=self.batch_size,
+            signatures=chosen,
+        )
 
 
 def _module_and_function(text: str) -> str:
@@ -285,7 +314,10 @@ class Config(BaseModel):
         default_factory=list,
         description="functions of this project that receive every event: MODULE:FUNCTION",
     )
-    export: Annotated[Export, BeforeValidator(_format)] | None = None
+    export: Annotated[list[Export], Field(max_length=20), BeforeValidator(_exports)] = Field(
+        default_factory=list,
+        description="exports after the training: a format, a mapping, or a list of them",
+    )
 
     @model_validator(mode="after")
     def _one_thing_to_train(self) -> Self:

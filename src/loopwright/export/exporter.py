@@ -1,38 +1,36 @@
 """Exports models for serving, verified in a new process before they are published.
 
-    trainer.export("export")        # export/1/, then export/2/: for TensorFlow Serving
-    trainer.export("model.keras")   # for keras.models.load_model
+    trainer.export("export")          # export/1/, then export/2/: for TensorFlow Serving
+    trainer.export("model.keras")     # for keras.models.load_model
+    trainer.export("model.tflite")    # for LiteRT, on phones and boards
+    trainer.export("model.onnx")      # for ONNX Runtime
 
-A new process loads the files and computes outputs for the same examples. If they differ by more
-than the tolerance, nothing is published.
+A new process loads the files with the runtime that they are for, and computes outputs for the same
+examples. If they differ by more than the tolerance, nothing is published.
 """
 
 import contextlib
 import json
-import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, final
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from loopwright import disk
-from loopwright.checkpoints import tensors
-from loopwright.distribute.supervisor import failure, python
-from loopwright.errors import ConfigurationError, LoopwrightError, message
-from loopwright.export import outputs
-from loopwright.guards import calls
+from loopwright.config.export_formats import Format, Quantize, Target, require_installed
+from loopwright.errors import ConfigurationError, message
+from loopwright.export import outputs, writers
+from loopwright.export.comparison import Comparison, compare, expected_outputs
+from loopwright.export.serving_command import save_example, saved_model_command
+from loopwright.export.signatures import Signature, signatures
 from loopwright.step_warnings import warn_at_call
 
-Format = Literal["saved_model", "keras"]
-EXAMPLES = 8
-TOLERANCE = 1e-4
 _STAGED = ".loopwright.tmp-"
 
 
+@final
 @dataclass(frozen=True)
 class Exported:
     """Where a model was written, and how much its outputs differ from the task's."""
@@ -45,6 +43,36 @@ class Exported:
     examples: int
     step: int | None = None
     """The number of training steps; None if unknown."""
+    quantize: Quantize | None = None
+    batch_size: int | None = None
+    """The only batch size that the file accepts; None: any."""
+    averaged: bool = False
+    """Whether the weights are averages of optimizers with `use_ema`."""
+    examples_from: dict[str, str] = field(default_factory=dict)
+    """By signature: "passed", "data" (of the run) or "drawn" (random, from the input's shape)."""
+    bytes: int = 0
+    """The size of the file, or of all files of a SavedModel."""
+    runtime: str = ""
+    """What ran the export: "ai-edge-litert 2.3.0"."""
+    comparisons: list[Comparison] = field(default_factory=list)
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Of a quantized export: the scores on the validation data "before" and "after"."""
+    not_scored: str = ""
+    """Why a quantized export has no scores."""
+    command: str = ""
+    """Of a SavedModel: a command line of TensorFlow that runs it on a saved input."""
+
+
+@final
+@dataclass(frozen=True)
+class Staged:
+    """An export that was compared, and that no one else sees yet."""
+
+    directory: Path
+    written: Path
+    final: Path
+    exported: Exported
+    given: list[Signature]
 
 
 def export(
@@ -52,224 +80,197 @@ def export(
     path: Path,
     examples: Mapping[str, Any] | None = None,
     *,
-    format: Format | None = None,
+    target: Target | None = None,
+    data: Any = None,
     step: int | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
 ) -> Exported:
     """Write models under their names, load them in a new process, and compare outputs.
 
-    A path that ends in `.keras` is one file for a single model; any other path is a directory of
-    versions. `examples` are inputs by signature; missing ones are drawn from the input's shape.
+    A path with the suffix of a format is one file; any other path is a directory of versions.
+    `examples` are inputs by signature, `data` is a batch of the run; what is missing is drawn from
+    the input's shape.
     """
-    kind: Format = format or ("keras" if path.name.endswith(".keras") else "saved_model")
-    _require_exportable(models, path, kind)
-    if kind == "keras":
-        _require_configs(list(models.values()))
-    given = {name: (examples or {}).get(name) for name in models}
-    inputs = {
-        name: drawn(models[name]) if some is None else tf.nest.map_structure(tf.constant, some)
-        for name, some in given.items()
-    }
-    expected = {name: outputs.named(models[name](inputs[name], training=False)) for name in models}
+    with staged(
+        models, path, examples, target=target, data=data, step=step, tolerance=tolerance
+    ) as ready:
+        return publish(ready)
+
+
+@contextlib.contextmanager
+def staged(
+    models: Mapping[str, keras.Model],
+    path: Path,
+    examples: Mapping[str, Any] | None = None,
+    *,
+    target: Target | None = None,
+    data: Any = None,
+    step: int | None = None,
+    averaged: bool = False,
+    tolerance: float | None = None,
+) -> Iterator[Staged]:
+    """Yield an export that was written and compared; `publish` gives it its name."""
+    target = target or Target()
+    chosen = _chosen(models, path, target)
+    require_installed(target.format)
+    given = signatures(chosen, examples, data, target.batch_size)
+    if target.format == "keras":
+        writers.require_configs(given)
+    expected = expected_outputs(given, target)
     _warn_if_all_nan(expected)
-    home = path.parent if kind == "keras" else path
+    home = path.parent if target.kind.suffix else path
     home.mkdir(parents=True, exist_ok=True)
     disk.delete_abandoned(home, _STAGED)
     with disk.staged(home, _STAGED) as directory:
-        # Keras chooses the format by the suffix.
-        written = directory / ("model.keras" if kind == "keras" else "model")
-        if kind == "keras":
-            models[next(iter(models))].save(written)
-        else:
-            _save_model(models, inputs, written)
-        found = _outputs_of_a_new_process(written, kind, inputs, directory)
-        difference = _require_same(expected, found, tolerance)
-        final = path if kind == "keras" else _next_version(path)
-        done = Exported(str(final), kind, sorted(models), difference, EXAMPLES, step)
-        report = json.dumps(asdict(done), indent=2).encode() + b"\n"
-        if kind == "saved_model":
-            disk.write_whole(written, "loopwright.json", report)
-        disk.flush(directory, written.name)
-        disk.move(directory, written.name, final.parent, final.name)
-        if kind == "keras":
-            disk.write_whole(final.parent, f"{final.name}.json", report)
+        written = writers.write(given, target, directory)
+        found = compare(given, expected, target, written, directory, tolerance)
+        done = Exported(
+            path=str(path if target.kind.suffix else _next_version(path)),
+            format=target.format,
+            signatures=sorted(chosen),
+            largest_difference=found.largest_difference,
+            examples=max(one.count for one in given),
+            step=step,
+            quantize=target.quantize,
+            batch_size=target.batch_size,
+            averaged=averaged,
+            examples_from={one.name: one.origin for one in given},
+            bytes=_size(directory, written.name),
+            runtime=found.runtime,
+            comparisons=found.comparisons,
+        )
+        yield Staged(directory, written, Path(done.path), done, given)
+
+
+def publish(
+    ready: Staged, scores: Mapping[str, Mapping[str, float]] | None = None, why_not: str = ""
+) -> Exported:
+    """Give a staged export its final name, with its comparison, and return it."""
+    final, written, done = ready.final, ready.written, ready.exported
+    done = replace(
+        done,
+        scores={when: dict(numbers) for when, numbers in (scores or {}).items()},
+        not_scored=why_not,
+    )
+    if done.format == "saved_model":
+        if save_example(ready.given[0], written, done.path):
+            done = replace(done, command=saved_model_command(done.path, ready.given[0]))
+        disk.write_whole(written, "loopwright.json", _json(done))
+    disk.flush(ready.directory, written.name)
+    disk.move(ready.directory, written.name, final.parent, final.name)
+    if done.format != "saved_model":
+        disk.write_whole(final.parent, f"{final.name}.json", _json(done))
     return done
 
 
-def _require_same(
-    expected: Mapping[str, Mapping[str, Any]],
-    found: Mapping[str, Mapping[str, Any]],
-    tolerance: float,
-) -> float:
-    """Return the largest relative difference; raise if it exceeds the tolerance."""
-    worst, problems = 0.0, list[str]()
-    for name, own in expected.items():
-        difference, wrong = outputs.compared(own, found.get(name, {}), tolerance=tolerance)
-        worst, problems = max(worst, difference), problems + [f"{name}: {text}" for text in wrong]
-    if problems:
-        raise LoopwrightError(
-            message(
-                "The outputs of the exported model differ from the task's: nothing was exported.",
-                expected=f"the same outputs in a new process, within {tolerance:g}",
-                received="; ".join(problems),
-                do="look for layers that change when exported or loaded: random layers, "
-                "custom layers with an incomplete get_config, Python code that depends on the "
-                "process",
-            )
-        )
-    return worst
+def _json(done: Exported) -> bytes:
+    return json.dumps(asdict(done), indent=2).encode() + b"\n"
 
 
-def _warn_if_all_nan(expected: Mapping[str, Mapping[str, Any]]) -> None:
-    empty = [f"{name}: {o}" for name, own in expected.items() for o in outputs.without_numbers(own)]
+def _warn_if_all_nan(expected: Mapping[tuple[str, int], Mapping[str, Any]]) -> None:
+    empty = {f"{name}: {o}" for (name, _), own in expected.items()
+             for o in outputs.without_numbers(own)}  # fmt: skip
     if empty:
         warn_at_call(
             message(
                 "The task outputs only NaN for the examples of this export, so these outputs were "
                 "not verified.",
                 expected="numbers to compare",
-                received="; ".join(empty),
+                received="; ".join(sorted(empty)),
                 do='pass typical inputs of the model: export(..., examples={"serve": x[:8]})',
             )
         )
 
 
 def worded(done: Exported) -> str:
-    """Describe an export in one line.
+    """Describe an export in one line; a quantized one with its scores in a second.
 
-    >>> worded(Exported("export/1", "saved_model", ["serve"], 2e-7, 8, step=60))
-    'export/1 (serve): outputs match step 60; largest difference in a new process: 2e-07'
+    >>> print(worded(Exported("export/1", "saved_model", ["serve"], 2e-7, 8, step=60)))
+    export/1 (serve): outputs match step 60; largest difference in a new process: 2e-07
     """
     names = ", ".join(done.signatures)
-    return (
+    lines = [
         f"{done.path} ({names}): outputs match step {done.step}; largest difference in a new "
         f"process: {done.largest_difference:.2g}"
-    )
+    ]
+    if single := [one for one in done.comparisons if one.examples == (done.batch_size or 1)]:
+        original, export = (
+            sum(getattr(one, name) for one in single)
+            for name in ("original_seconds", "export_seconds")
+        )
+        lines.append(
+            f"{done.bytes:,} bytes; one example takes {1e3 * export:.3g} ms in {done.runtime}, "
+            f"{1e3 * original:.3g} ms in TensorFlow"
+        )
+    if done.scores:
+        before, after = done.scores.get("before", {}), done.scores.get("after", {})
+        lines.append(
+            "validation: "
+            + ", ".join(f"{name} {before[name]:.4g} -> {after[name]:.4g}" for name in before)
+        )
+    if done.not_scored:
+        lines.append(f"not scored: {done.not_scored}")
+    if done.command:
+        lines.append(f"to run it: {done.command}")
+    return "\n".join(lines)
 
 
-def newest(run_dir: Path, format: Format) -> Exported | None:
-    """Return the last export in a run directory; None if there is no valid report of one."""
+def newest(run_dir: Path, target: Target, *, averaged: bool = False) -> Exported | None:
+    """Return the last such export in a run directory; None if there is no valid report of one."""
     names = disk.names(run_dir, "export")
-    if format == "keras":
-        reports = [f"export/{name}" for name in names if name.endswith(".keras.json")]
+    if suffix := target.kind.suffix:
+        reports = [f"export/{name}" for name in names if name.endswith(f"{suffix}.json")]
     else:
         reports = [f"export/{name}/loopwright.json" for name in names if name[:1].isdigit()]
     written = {name: found for name in reports if (found := disk.status(run_dir, name))}
-    for name in sorted(written, key=lambda name: written[name].st_mtime_ns)[-1:]:
+    for name in sorted(written, key=lambda name: -written[name].st_mtime_ns):
         content = disk.read(run_dir, name)
         with contextlib.suppress(ValueError, TypeError):
-            return Exported(**json.loads(content))
+            found = Exported(**json.loads(content))
+            wanted = target.signatures or found.signatures
+            if (found.quantize, found.batch_size, found.averaged, sorted(wanted)) == (
+                target.quantize,
+                target.batch_size,
+                averaged,
+                found.signatures,
+            ):
+                return found
     return None
 
 
-def drawn(model: keras.Model, count: int = EXAMPLES) -> Any:
-    """Draw examples from the shapes and dtypes of a model's inputs, the same every time."""
-    random = np.random.default_rng(0)
-
-    def draw(spec: Any) -> Any:
-        shape = [count, *(size or EXAMPLES for size in spec.shape[1:])]
-        if spec.dtype == "string":
-            return tf.strings.as_string(random.integers(0, 10, shape))
-        if spec.dtype == "bool":
-            return tf.constant(random.integers(0, 2, shape) == 1)
-        if "int" in spec.dtype:
-            return tf.constant(random.integers(0, 2, shape), spec.dtype)
-        return tf.constant(random.normal(size=shape), spec.dtype)
-
-    declared = _declared_inputs(model)
-    if declared is None:
-        raise ConfigurationError(
-            message(
-                f"The inputs of {model.name} are unknown.",
-                expected="a functional or Sequential model with keras.Input, or examples",
-                received=f"a {type(model).__name__} without declared inputs",
-                do='pass some: export(..., examples={"serve": x[:8]})',
-            )
-        )
-    return tf.nest.map_structure(draw, declared)
-
-
-def _declared_inputs(model: keras.Model) -> Any:
-    """Return the declared inputs of a functional or Sequential model; None for others."""
-    with contextlib.suppress(AttributeError, ValueError):
-        return model.input
-    inputs = getattr(model, "inputs", None) or []  # a Sequential model has one
-    return inputs[0] if len(inputs) == 1 else None
-
-
-def _require_exportable(models: Mapping[str, Any], path: Path, kind: Format) -> None:
+def _chosen(
+    models: Mapping[str, keras.Model], path: Path, target: Target
+) -> dict[str, keras.Model]:
+    """Return the models to export; raise if they do not fit into the format or the path."""
+    wanted = list(models) if target.signatures is None else list(target.signatures)
+    kind, suffix = target.kind, target.kind.suffix
     problem = ""
-    if kind not in ("saved_model", "keras"):
-        problem = f"format={kind!r}"
-    elif not models:
+    if not models:
         problem = "a task without a model"
-    elif kind == "keras" and (len(models) > 1 or not path.name.endswith(".keras")):
-        problem = f"{len(models)} model(s) into {path}"
-    elif kind == "keras" and path.exists():
+    elif unknown := [name for name in wanted if name not in models]:
+        problem = f"no model {', '.join(unknown)!r}; there are {', '.join(models)}"
+    elif not path.name.endswith(suffix) or len(wanted) > (kind.most_signatures or len(wanted)):
+        problem = f"{len(wanted)} model(s) into {path}"
+    elif suffix and path.exists():
         problem = f"{path}, which already exists"
     if problem:
+        file = f"new {suffix} file" if suffix else "directory of versions"
+        one = "one model" if kind.most_signatures == 1 else "models"
         raise ConfigurationError(
             message(
                 "Cannot export this.",
-                expected="models for a directory of versions, or one model for a new .keras file",
+                expected=f"{one} for a {file}",
                 received=problem,
-                do='write Task.exports() -> {"serve": model}, or choose another path or format',
+                do='write Task.exports() -> {"serve": model}, or choose another path or format, '
+                'or some of the models: signatures=["serve"]',
             )
         )
+    return {name: models[name] for name in wanted}
 
 
-def _require_configs(models: Sequence[keras.Model]) -> None:
-    """Raise if Keras cannot save a layer; a SavedModel needs no `get_config`."""
-    for layer, error in calls.failing_configs(models):
-        text = calls.unsavable(layer, error)
-        raise LoopwrightError(
-            f"{text}; or export a saved_model, which needs no get_config"
-        ) from error
-
-
-def _save_model(models: Mapping[str, keras.Model], inputs: Mapping[str, Any], path: Path) -> None:
-    archive = keras.export.ExportArchive()
-    for name, model in models.items():
-        archive.track(model)
-        declared = _declared_inputs(model)
-        spec = tf.nest.map_structure(
-            lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype),
-            inputs[name] if declared is None else declared,
-        )
-        archive.add_endpoint(name, _serving(model), input_signature=[spec])
-    archive.write_out(str(path), verbose=False)
-
-
-def _serving(model: keras.Model) -> Any:
-    return lambda inputs: model(inputs, training=False)
-
-
-def _outputs_of_a_new_process(
-    path: Path, kind: Format, inputs: Mapping[str, Any], scratch: Path
-) -> dict[str, dict[str, Any]]:
-    given = {
-        f"{name}\n{place:06d}": tf.convert_to_tensor(leaf)
-        for name, some in inputs.items()
-        for place, leaf in enumerate(tf.nest.flatten(some))
-    }
-    tensors.write(scratch / "inputs", given)
-    command = [*python(), "-m", "loopwright.export.child", kind, str(path), str(scratch)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise LoopwrightError(
-            message(
-                "The exported model cannot be loaded in a new process: nothing was exported.",
-                expected="a model that can be loaded from its file alone",
-                received=failure(done.returncode, done.stderr.strip()[-600:], done.stdout[-600:]),
-                do="register custom layers with keras.saving.register_keras_serializable, in a "
-                "module that the loading program imports; or export a saved_model",
-            )
-        )
-    found: dict[str, dict[str, Any]] = {}
-    for key, tensor in tensors.read(scratch / "outputs").items():
-        name, _, output = key.partition("\n")
-        found.setdefault(name, {})[output] = tensor
-    return found
+def _size(directory: Path, name: str) -> int:
+    found = [disk.status(directory, file) for file in disk.files_below(directory, name)]
+    return sum(each.st_size for each in found if each is not None)
 
 
 def _next_version(path: Path) -> Path:

@@ -7,6 +7,22 @@ import numpy as np
 import tensorflow as tf
 
 LEAST_SCALE = 1e-12
+TOLERANCE = 1e-4
+"""The largest difference, relative to the largest value, that float32 and float64 may have."""
+ROUNDED = {"float16": 1e-2, "bfloat16": 5e-2}
+"""The same for shorter floats. Integers, booleans and strings are equal or differ."""
+
+
+def tolerance_of(dtype: tf.DType, rounding: float = 0.0) -> float:
+    """Return the difference that values of a dtype may have.
+
+    `rounding` is what the export gives up: it computes in fewer bits than its outputs have.
+
+    >>> tolerance_of(tf.float32), tolerance_of(tf.float16), tolerance_of(tf.int64)
+    (0.0001, 0.01, 0.0)
+    """
+    own = ROUNDED.get(dtype.name, TOLERANCE) if dtype.is_floating or dtype.is_complex else 0.0
+    return max(own, rounding)
 
 
 def named(value: Any) -> dict[str, tf.Tensor]:
@@ -19,16 +35,21 @@ def named(value: Any) -> dict[str, tf.Tensor]:
 
 
 def compared(
-    expected: Mapping[str, Any], received: Mapping[str, Any], *, tolerance: float
+    expected: Mapping[str, Any],
+    received: Mapping[str, Any],
+    *,
+    tolerance: float | None = None,
+    rounding: float = 0.0,
 ) -> tuple[float, list[str]]:
     """Return the largest relative difference, and every mismatch as text.
 
-    NaN equals NaN and an infinity equals itself, if both are at the same index.
+    NaN equals NaN and an infinity equals itself, if both are at the same index. Of integers that
+    differ because of `rounding`, like the class with the largest score, the share counts.
 
     >>> one, other = {"": tf.constant([1.0, 2.0])}, {"": tf.constant([1.0, float("nan")])}
-    >>> compared(one, one, tolerance=1e-4)
+    >>> compared(one, one)
     (0.0, [])
-    >>> compared(one, other, tolerance=1e-4)[1]
+    >>> compared(one, other)[1]
     ['the output has NaN in 1 of 2 values where the task has a number']
     """
     worst, problems = 0.0, list[str]()
@@ -39,8 +60,9 @@ def compared(
         elif problem := _other_kind(own, received[name]):
             problems.append(f"{label} {problem}")
         else:
-            difference, problem = _difference(own, received[name])
-            if not problem and not difference <= tolerance:
+            difference, problem = _difference(own, received[name], shares=rounding > 0)
+            allowed = tolerance_of(own.dtype, rounding) if tolerance is None else tolerance
+            if not problem and not difference <= allowed:
                 problem = f"has a relative difference of {difference:.3g}"
             if problem:
                 problems.append(f"{label} {problem}")
@@ -85,10 +107,13 @@ def _other_kind(expected: Any, received: Any) -> str:
     return "" if own == other else f"has the shape {other} instead of {own}"
 
 
-def _difference(expected: Any, received: Any) -> tuple[float, str]:
+def _difference(expected: Any, received: Any, *, shares: bool) -> tuple[float, str]:
     """Return the largest difference relative to the largest value, or the mismatch as text."""
     if not (expected.dtype.is_floating or expected.dtype.is_complex):
-        return _plain_difference(np.asarray(expected), np.asarray(received))
+        one, other = np.asarray(expected), np.asarray(received)
+        if shares and one.size:
+            return float(np.mean(one != other)), ""
+        return _plain_difference(one, other)
     one, other = _wide(expected), _wide(received)
     for value, where, of_task in (
         ("NaN", np.isnan(other) & ~np.isnan(one), "a number"),

@@ -2,14 +2,16 @@
 
 import contextlib
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import keras
 
 from loopwright import disk
+from loopwright.config.export_formats import KINDS, Format, Target, require_installed
 from loopwright.errors import ConfigurationError, message
-from loopwright.export.exporter import Format, export
+from loopwright.fit.exporting import ExportOptions, SeenData, run_export
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
@@ -33,7 +35,7 @@ class RehearseOptions(FitOptions):
     """Call the hooks of `callbacks`, which may have effects outside of this process."""
     overfit: str | None = None
     """"1 batch": train a copy of the task on one batch until its loss is small."""
-    export: bool | Format = False
+    export: bool | Format | Sequence[Target] = False
     """Write an export, load it in a new process and compare."""
 
 
@@ -81,7 +83,7 @@ def _rehearsed(
             tries, why_none = parts.selector.prospects(leg.feed, own.compiled)
             schedule = replace(leg.schedule, save_every=request.save_every)
         costs = _callbacks(own, request, options, stages)
-        _export(own, options, stages)
+        _export(own, request, options, stages)
         learned = None
         if options.overfit is not None:
             with stages.part("one batch") as note:
@@ -144,24 +146,38 @@ def _callbacks(
     return found
 
 
-def _export(own: Parts, options: RehearseOptions, stages: Stages) -> None:
-    if not options.export:
-        return
-    kind: Format = "saved_model" if options.export is True else options.export
-    with (
-        stages.part("export") as note,
-        tempfile.TemporaryDirectory(prefix="loopwright-") as directory,
-    ):
-        name = "model.keras" if kind == "keras" else "export"
-        done = export(own.task.exports(), Path(directory) / name, format=kind)
-        note(f"loaded in a new process, largest difference {done.largest_difference:.2g}")
+def _export(own: Parts, request: FitRequest, options: RehearseOptions, stages: Stages) -> None:
+    seen = SeenData(request.data)  # without validation: scoring a file takes as long as two
+    for target in _targets(options.export):
+        with (
+            stages.part("export") as note,
+            tempfile.TemporaryDirectory(prefix="loopwright-") as directory,
+        ):
+            path = Path(directory) / (target.file_name(0) or "export")
+            asked = ExportOptions(
+                path,
+                format=target.format,
+                quantize=target.quantize,
+                batch_size=target.batch_size,
+                signatures=target.signatures,
+                checkpoint="current",
+            )
+            done = run_export(own, None, asked, seen)
+            words = f"{target.format}: run by {done.runtime} in a new process"
+            note(f"{words}, largest difference {done.largest_difference:.2g}")
+
+
+def _targets(export: bool | Format | Sequence[Target]) -> Sequence[Target]:
+    if isinstance(export, bool):
+        return [Target()] if export else []
+    return [Target(format=export)] if isinstance(export, str) else export
 
 
 def _require_possible(parts: Parts, options: RehearseOptions) -> None:
     problem = ""
     if options.overfit not in (None, _OVERFIT):
         problem = f"overfit={options.overfit!r}"
-    elif options.export not in (True, False, "saved_model", "keras"):
+    elif any(target.format not in KINDS for target in _targets(options.export)):
         problem = f"export={options.export!r}"
     elif not parts.team.is_alone:
         problem = f"{parts.team.size} workers"
@@ -169,11 +185,14 @@ def _require_possible(parts: Parts, options: RehearseOptions) -> None:
         raise ConfigurationError(
             message(
                 "This cannot be rehearsed.",
-                expected=f'one worker; overfit="{_OVERFIT}"; export=True, "saved_model" or "keras"',
+                expected=f'one worker; overfit="{_OVERFIT}"; export=True or one of '
+                f"{', '.join(KINDS)}",
                 received=problem,
                 do="correct the argument; rehearse with one worker, then train with several",
             )
         )
+    for target in _targets(options.export):
+        require_installed(target.format)
 
 
 def _print(text: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from loopwright import disk
 from loopwright.checkpoints.retention import Best
 from loopwright.plans import settings
+from loopwright.sinks.export_table import export_rows
 from loopwright.sinks.page import rendered
 from loopwright.sinks.record import Record, Sample, mapping, number, origin_of, read_record
 
@@ -165,6 +166,7 @@ def render(run_dir: Path) -> str:
         plans=_plans(_listed(plan.get("changes"))),
         settings=_settings(_listed(plan.get("settings"))),
         notes=[str(note) for note in _listed(plan.get("notes"))],
+        exports=export_rows(run_dir),
         figures=_figures(run_dir),
         texts=[("Model", record.text("model.txt")), ("Config", record.text("config.yaml"))],
         environment=_rows(record.json("environment.json")),

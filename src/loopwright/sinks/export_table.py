@@ -1,0 +1,111 @@
+"""The exports of a run, for its report: read from the comparison stored with each of them.
+
+The files may come from an untrusted source: any field may have any type.
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loopwright import disk
+from loopwright.errors import printable
+from loopwright.sinks.record import mapping, number
+
+_HOME = "export"
+_MOST = 12
+_MOST_BYTES = 1 << 20
+
+
+def export_rows(run_dir: Path) -> list[dict[str, Any]]:
+    """Return the rows of the table of exports, the newest last."""
+    found = [_row(name, _content(run_dir, name)) for name in _by_time(run_dir)]
+    return [row for row in found if row][-_MOST:]
+
+
+def _reports(run_dir: Path) -> list[str]:
+    names = disk.names(run_dir, _HOME)
+    versions = [f"{_HOME}/{name}/loopwright.json" for name in names if name.isdigit()]
+    return [*versions, *(f"{_HOME}/{name}" for name in names if name.endswith(".json"))]
+
+
+def _by_time(run_dir: Path) -> list[str]:
+    """Return the names of the comparisons, the oldest first; a symlink is left out."""
+    times = dict[str, int]()
+    for name in _reports(run_dir):
+        with contextlib.suppress(disk.UnsafeFileError):
+            status = disk.status(run_dir, name)
+            if status is not None:
+                times[name] = status.st_mtime_ns
+    return sorted(times, key=lambda name: (times[name], name))
+
+
+def _content(run_dir: Path, name: str) -> dict[str, Any]:
+    try:
+        return mapping(json.loads(disk.read(run_dir, name, _MOST_BYTES)))
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _row(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row; empty if the file is not the comparison of an export."""
+    difference, step = number(told.get("largest_difference")), number(told.get("step"))
+    if difference is None or not isinstance(told.get("format"), str):
+        return {}
+    kinds = [told.get("format"), told.get("quantize"), "averaged" if told.get("averaged") else ""]
+    path = name.removesuffix("/loopwright.json").removesuffix(".json")
+    return {
+        "file": printable(path),
+        "kind": printable(", ".join(str(kind) for kind in kinds if kind)),
+        "step": "" if step is None else f"{step:,.0f}",
+        "size": _size(number(told.get("bytes"))),
+        "difference": f"{difference:.2g}",
+        "batches": _batches(told.get("comparisons")),
+        "scores": _scores(mapping(told.get("scores"))),
+        "not_scored": printable(str(told.get("not_scored") or "")[:300]),
+        "runtime": printable(str(told.get("runtime") or "")[:80]),
+    }
+
+
+def _batches(comparisons: Any) -> list[dict[str, str]]:
+    """Return the batch sizes that were compared, with times per example in milliseconds."""
+    listed = comparisons if isinstance(comparisons, list) else []
+    return [
+        {
+            "signature": printable(str(one.get("signature", ""))[:80]),
+            "examples": f"{number(one.get('examples')) or 0:,.0f}",
+            "difference": _short(number(one.get("largest_difference"))),
+            "original": _milliseconds(number(one.get("original_seconds"))),
+            "export": _milliseconds(number(one.get("export_seconds"))),
+        }
+        for one in map(mapping, listed[:60])
+    ]
+
+
+def _scores(scores: Mapping[str, Any]) -> list[str]:
+    before, after = mapping(scores.get("before")), mapping(scores.get("after"))
+    return [
+        printable(f"{name[:80]} {_short(number(value))} → {_short(number(after.get(name)))}")
+        for name, value in before.items()
+    ]
+
+
+def _size(count: float | None) -> str:
+    """Return a size in words.
+
+    >>> _size(4680.0), _size(2.5e6), _size(None)
+    ('4.7 kB', '2.5 MB', '')
+    """
+    if count is None:
+        return ""
+    unit, name = (1e6, "MB") if count >= 1e6 else (1e3, "kB")
+    return f"{count / unit:,.1f} {name}"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1e3 * seconds:.3g} ms"
+
+
+def _short(value: float | None) -> str:
+    return "?" if value is None else f"{value:.4g}"

@@ -1,0 +1,4 @@
+# tf2onnx ships no types; see [tool.pyright] in pyproject.toml.
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...
