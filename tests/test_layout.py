@@ -76,6 +76,7 @@ PUBLIC = [
     "check_gradients",
     "components",
     "first_difference",
+    "sinks",
     "testing",
 ]
 
