@@ -87,6 +87,7 @@ class Delivery:
         """
         if self._known is None:
             self.run.note_facts(self.facts)
+            self.run.note_wanted(self.artifacts, running=self.running)
             self._known = service.open(self.run, is_training=self.status == "running")
             environment = None if self.facts is None else self.facts.environment
             service.describe(self.run.facts(environment))

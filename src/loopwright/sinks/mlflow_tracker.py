@@ -205,6 +205,8 @@ class MLflowService:
         try:
             if scheme.partition("+")[0] in _DATABASES:
                 _require_database(self._uri)
+            elif scheme == "file":
+                _require_directory_store()
             else:
                 self._client = self._mlflow.MlflowClient(self._uri)
         except ConfigurationError:
@@ -265,6 +267,22 @@ def _require_database(uri: str) -> None:
                     do="make the directory, or correct tracking_uri",
                 )
             )
+
+
+def _require_directory_store() -> None:
+    """Raise if MLflow refuses a directory as a store, as it does unless a variable is set."""
+    from mlflow import environment_variables
+
+    allowed = getattr(environment_variables, "MLFLOW_ALLOW_FILE_STORE", None)
+    if allowed is not None and not allowed.get():
+        raise ConfigurationError(
+            message(
+                "MLflow does not write to a directory any more, unless it is told to.",
+                expected="tracking_uri=sqlite:///mlflow.db, or the address of a server",
+                received="a directory as tracking_uri",
+                do="use a database, or set MLFLOW_ALLOW_FILE_STORE=true",
+            )
+        )
 
 
 def _absolute(uri: str) -> str:

@@ -87,6 +87,20 @@ class TrackedRun:
             known = {name: str(value) for name, value in facts.hyperparameters.items()}
             self._write(hyperparameters=known, signatures=dict(facts.signatures))
 
+    def note_wanted(self, artifacts: Sequence[str], *, running: bool) -> None:
+        """Write what the sink was asked for, for `loopwright sync`."""
+        wanted = {"artifacts": list(artifacts), "running": running}
+        if self._content.get("wanted") != wanted:
+            self._write(wanted=wanted)
+
+    @property
+    def wanted(self) -> tuple[list[str], bool]:
+        """The artifacts that are to be sent, and whether running values are."""
+        wanted = mapping(self._content.get("wanted"))
+        artifacts = wanted.get("artifacts")
+        listed = artifacts if isinstance(artifacts, list) else []
+        return [kind for kind in ARTIFACTS if kind in listed], wanted.get("running") is True
+
     def facts(self, environment: Mapping[str, Any] | None = None) -> Facts:
         """Return what is known: the flattened config, or else the hyperparameters."""
         parameters = mapping(self._content.get("hyperparameters"))

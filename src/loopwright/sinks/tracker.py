@@ -84,9 +84,9 @@ class Tracker:
             self._end(current, _STATUS[event.reason])
         self._warn_of_trouble()
 
-    def sync(self) -> None:
-        """Send what is missing of the last run, files written since included, and wait for it."""
-        if self._current is not None and self._current.run.directory is not None:
+    def send_artifacts(self) -> None:
+        """Send files that were written after the training: figures, exports, the last report."""
+        if self._artifacts and self._current and self._current.run.directory is not None:
             status = self._current.status
             self._begin(self._current.run.directory, None, None)
             self._end(self._current, "completed" if status == "running" else status)

@@ -59,7 +59,7 @@ class WandBService:
     joins_rows = False  # W&B drops a row whose step is not larger than the last one
 
     def __init__(
-        self, project: str | None, entity: str | None, run_name: str | None, mode: Mode | None
+        self, project: str | None, entity: str | None, run_name: str | None, mode: str | None
     ) -> None:
         self._wandb = _imported()
         wanted = mode or os.environ.get("WANDB_MODE") or "online"
