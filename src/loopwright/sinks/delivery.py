@@ -80,10 +80,10 @@ class Delivery:
         """Ask the tracker again before anything is sent: it may have what seemed to fail."""
         self._known = None
 
-    def deliver(self, service: Service) -> None:
-        """Send everything that is there; raise what the tracker or the network raises.
+    def deliver(self, service: Service) -> Status:
+        """Send everything that is there, and return the status of the run that was sent.
 
-        After an error call `forget` before the next try.
+        Raises what the tracker or the network raises. After an error call `forget` before the next try.
         """
         if self._known is None:
             self.run.note_facts(self.facts)
@@ -106,6 +106,7 @@ class Delivery:
                     self.run.note_artifacts(found)
             service.describe(self.run.facts())  # the plan may have been chosen meanwhile
             service.close(status)
+        return status
 
     def _written_before(self) -> list[Row]:
         rows, found, directory = Rows(), list[Row](), self.run.directory

@@ -151,9 +151,8 @@ class Tracker:
                     return
                 delivery = self._deliveries[0]
                 is_last = len(self._deliveries) == 1
-            status = delivery.status
             try:
-                delivery.deliver(self._service)
+                status = delivery.deliver(self._service)
             except Exception as error:
                 delivery.forget()
                 with self._changed:
