@@ -1,4 +1,4 @@
-"""Sinks receive events: terminal, log, journal, TensorBoard, trackers, callbacks, history, report.
+"""Sinks receive events: terminal, log, journal, trackers, callbacks, history, report.
 
 A sink never changes the training, except for Keras callbacks; a sink that fails is disabled with a
 warning. Everything that a sink needs is in the events. The terminal, the log, the report and the

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, final
 from urllib.parse import urlsplit, urlunsplit
 
+from loopwright import disk
 from loopwright.errors import ConfigurationError, first_line, message
 from loopwright.sinks.delivery import Status
 from loopwright.sinks.tracked_rows import Known, Row
@@ -156,9 +157,9 @@ class MLflowService:
 
     def upload(self, artifacts: Sequence[Artifact]) -> None:
         """Log files under their paths in the run directory."""
-        for artifact in artifacts:
-            folder = posixpath.dirname(artifact.name) or None
-            self._client.log_artifact(self._run_id, str(artifact.path), folder)
+        for name, path in artifacts:
+            folder = posixpath.dirname(name) or None
+            self._client.log_artifact(self._run_id, str(path), folder)
 
     def close(self, status: Status) -> None:
         """Set the status and the end of the tracked run."""
@@ -188,9 +189,8 @@ class MLflowService:
 
     def _log_text(self, name: str, text: str) -> None:
         with tempfile.TemporaryDirectory(prefix="loopwright-") as place:
-            path = Path(place, name)
-            path.write_text(text)
-            self._client.log_artifact(self._run_id, str(path))
+            disk.write_whole(Path(place), name, text.encode())
+            self._client.log_artifact(self._run_id, str(Path(place, name)))
 
     def _probe(self) -> None:
         """Raise if a server does not answer: MLflow itself would try for minutes."""

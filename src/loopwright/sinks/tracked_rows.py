@@ -1,4 +1,4 @@
-"""The points that trackers get: one row of numbers per step, made of events or of the journal.
+"""The points that trackers get: a row of numbers per step, from events or the journal.
 
 A row holds the numbers of one step under the names of the history: `loss` and `learning_rate` of
 the epoch that ended there, `val_loss` of a validation. These steps are the same in every run of a
@@ -24,6 +24,7 @@ _KINDS = ("trained", "validated", "epoch_ended", "finished")
 _OPENINGS = tuple(f'{{"event": "{kind}"'.encode() for kind in _KINDS)
 
 
+@final
 class Entry(NamedTuple):
     """What one event adds to the rows."""
 

@@ -1,4 +1,4 @@
-"""What a tracker is told about a run besides its numbers, and its id, from the run directory.
+"""What a tracker is told about a run besides its numbers, and the id of the tracked run.
 
 `trackers/mlflow-1a2b3c4d.json` holds a random id of the run for one tracker. It is on disk before
 the tracker hears of the run: a process that is killed while it creates the tracked run finds it
@@ -8,6 +8,7 @@ again by this id.
 import contextlib
 import hashlib
 import json
+import posixpath
 import re
 import secrets
 import tempfile
@@ -41,6 +42,7 @@ class Facts:
     signatures: Mapping[str, Any]
 
 
+@final
 class Artifact(NamedTuple):
     """A file of a run, copied to where a tracker may read it."""
 
@@ -128,18 +130,17 @@ class TrackedRun:
             for name, state in self._states(kinds).items():
                 if mapping(self._content.get("files")).get(name) == state:
                     continue
-                target = Path(place, name)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                self._copy(name, target)
-                found.append(Artifact(name, target))
+                self._copy(name, Path(place))
+                found.append(Artifact(name, Path(place, name)))
             yield found
 
-    def _copy(self, name: str, target: Path) -> None:
+    def _copy(self, name: str, place: Path) -> None:
         directory = self.directory or Path()
         if name == _REPORT:  # that of a run which is about to end is not written yet
-            target.write_text(render(directory), errors="replace")
+            disk.write_whole(place, name, render(directory).encode(errors="replace"))
         else:
-            disk.copy(directory, name, target.parent, target.name)
+            disk.make_directory(place, posixpath.dirname(name))
+            disk.copy(directory, name, place, name)
 
     def note_artifacts(self, sent: Sequence[Artifact]) -> None:
         """Note that the tracker has these files."""

@@ -1,4 +1,4 @@
-"""A sink that brings the numbers of a run to a tracker, in a thread; training never waits for it.
+"""A sink that brings the numbers of a run to a tracker, in a thread of its own.
 
 The journal of the run directory is the outbox: it holds every point before the tracker does. A
 tracker that is down is tried again; what it still misses at the end, the next start of the run or

@@ -9,8 +9,8 @@ import importlib
 import importlib.util
 import json
 import os
+import posixpath
 import re
-import shutil
 import struct
 import time
 import warnings
@@ -119,11 +119,13 @@ class WandBService:
     def upload(self, artifacts: Sequence[Artifact]) -> None:
         """Save files of the run, under their paths in the run directory."""
         tracked = self._begun()
-        for artifact in artifacts:
-            target = Path(tracked.dir, artifact.name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(artifact.path, target)
-            tracked.save(str(target), base_path=tracked.dir, policy="now")
+        home = Path(tracked.dir)
+        for name, path in artifacts:
+            disk.make_directory(home, posixpath.dirname(name))
+            if disk.status(home, name) is not None:
+                disk.delete(home, name)
+            disk.copy(path.parent, path.name, home, name)
+            tracked.save(str(home / name), base_path=tracked.dir, policy="now")
 
     def close(self, status: Status) -> None:
         """Finish the tracked run: everything is on disk, or was received, when this returns."""
