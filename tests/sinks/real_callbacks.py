@@ -148,7 +148,8 @@ def _mlflow_run(place: Path) -> Iterator[Any]:
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     import mlflow
 
-    mlflow.set_tracking_uri(place.as_uri())
+    mlflow.set_tracking_uri((place / "mlruns").as_uri())
+    mlflow.set_experiment("callbacks")
     with mlflow.start_run() as run:
         yield run
 
@@ -156,7 +157,7 @@ def _mlflow_run(place: Path) -> Iterator[Any]:
 def _mlflow_points(run: Any, place: Path) -> dict[str, Any]:
     from mlflow import MlflowClient
 
-    client = MlflowClient(place.as_uri())
+    client = MlflowClient((place / "mlruns").as_uri())
     names = client.get_run(run.info.run_id).data.metrics
     return {
         name: [[m.step, m.value] for m in client.get_metric_history(run.info.run_id, name)]
@@ -271,7 +272,12 @@ CASES = {
     ),
     "TqdmCallback": Case("tqdm", "TqdmCallback(verbose=2)", "the counts of both bars", _tqdm),
     **{
-        name: Case("keras", call.replace("keras.callbacks.", "").replace("DIR/", ""), compared, run)
+        name: Case(
+            "keras",
+            call.replace("keras.callbacks.", "").replace("DIR/", "").replace("DIR", "logs"),
+            compared,
+            run,
+        )
         for name, call, compared, run in [
             (name, call, compared, _keras(call, output))
             for name, call, compared, output in [

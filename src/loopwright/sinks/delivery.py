@@ -83,7 +83,7 @@ class Delivery:
     def deliver(self, service: Service) -> Status:
         """Send everything that is there, and return the status of the run that was sent.
 
-        Raises what the tracker or the network raises. After an error call `forget` before the next try.
+        Raises what the tracker or the network raises: call `forget` before the next try.
         """
         if self._known is None:
             self.run.note_facts(self.facts)
