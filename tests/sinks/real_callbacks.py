@@ -177,9 +177,10 @@ def _mlflow_metrics(place: Path) -> Made:
 @contextlib.contextmanager
 def _mlflow_checkpoint(place: Path) -> Made:
     with _mlflow_run(place):
-        from mlflow.tensorflow import MlflowModelCheckpointCallback
+        from mlflow.tensorflow.callback import MlflowModelCheckpointCallback
 
-        callback = MlflowModelCheckpointCallback(save_freq=7, save_weights_only=True)
+        options: Any = {"save_freq": 7, "save_weights_only": True}
+        callback = MlflowModelCheckpointCallback(**options)
         yield (
             callback,
             lambda: [

@@ -8,8 +8,9 @@ import sys
 from typing import Any
 
 import pytest
-from docs import callback_table
 from tests.sinks.real_callbacks import CASES
+
+from docs import callback_table
 
 MODULES = {"optuna-integration": "optuna_integration"}
 

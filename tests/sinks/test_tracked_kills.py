@@ -196,6 +196,13 @@ def test_what_a_server_missed_while_it_was_down_is_sent_by_a_command(tmp_path: P
         assert "sent 138 points" in sent.stdout
         again = loopwright("sync", str(run_dir), f"tracking_uri={address}", "--to", "mlflow")
         assert "has every point" in again.stdout, again.stderr
+        # As if killed between creating the tracked run and noting its id.
+        (noted,) = (run_dir / "trackers").iterdir()
+        content = json.loads(noted.read_text())
+        noted.write_text(json.dumps({k: v for k, v in content.items() if k != "run_id"}))
+        once_more = loopwright("sync", str(run_dir), f"tracking_uri={address}")
+        assert "has every point" in once_more.stdout, once_more.stderr
+        assert json.loads(noted.read_text())["run_id"] == content["run_id"]
         found = mlflow_has(address, tmp_path)
     assert found["points"] == tracked_program.expected(run_dir)
     assert found["runs"] == [["run", "FINISHED"]]

@@ -1,5 +1,6 @@
 """MLflow as a tracker: `lw.sinks.MLflow(...)`, and `sinks: [mlflow]` in configs."""
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -160,10 +161,38 @@ class MLflowService:
         for name, path in artifacts:
             folder = posixpath.dirname(name) or None
             self._client.log_artifact(self._run_id, str(path), folder)
+        signatures = {} if self._described is None else self._described.signatures
+        if signatures and any(name.startswith("export/") for name, _ in artifacts):
+            self._log_model(signatures)
 
     def close(self, status: Status) -> None:
         """Set the status and the end of the tracked run."""
         self._client.set_terminated(self._run_id, _STATUS[status])
+
+    def _log_model(self, signatures: Mapping[str, Any]) -> None:
+        """Log an `MLmodel` with the signature of the export, as MLflow's pages show it."""
+        # mlflow-skinny lacks packages that this needs; NumPy lacks some dtypes of TensorFlow.
+        with contextlib.suppress(ImportError, TypeError, KeyError, ValueError):
+            import numpy as np
+            from mlflow.models import Model, ModelSignature
+            from mlflow.types import Schema, TensorSpec
+
+            def schema(tensors: Sequence[Mapping[str, Any]]) -> Schema:
+                return Schema(
+                    [
+                        TensorSpec(
+                            np.dtype(each["dtype"]),
+                            tuple(-1 if size is None else size for size in each["shape"]),
+                            str(each["name"]),
+                        )
+                        for each in tensors
+                    ]
+                )
+
+            served = signatures.get("serve") or next(iter(signatures.values()))
+            signature = ModelSignature(schema(served["inputs"]), schema(served["outputs"]))
+            model = Model("export", run_id=self._run_id, signature=signature)
+            self._log_text("export/MLmodel", model.to_yaml())
 
     def _found(self, run: TrackedRun) -> str | None:
         """Return the tracked run that a killed process created, and had no time to note."""
@@ -187,10 +216,11 @@ class MLflowService:
         made = self._client.create_run(place, tags={_KEY: run.key}, run_name=run.key)
         return made.info.run_id
 
-    def _log_text(self, name: str, text: str) -> None:
+    def _log_text(self, path: str, text: str) -> None:
+        folder, name = posixpath.split(path)
         with tempfile.TemporaryDirectory(prefix="loopwright-") as place:
             disk.write_whole(Path(place), name, text.encode())
-            self._client.log_artifact(self._run_id, str(Path(place, name)))
+            self._client.log_artifact(self._run_id, str(Path(place, name)), folder or None)
 
     def _probe(self) -> None:
         """Raise if a server does not answer: MLflow itself would try for minutes."""
