@@ -1,4 +1,4 @@
-"""The table of tested callbacks in `docs/callbacks.md`: `python -m docs.callback_table` rewrites it.
+"""The table of tested callbacks in `docs/callbacks.md`; `python -m docs.callback_table` writes it.
 
 Each row is a case of `tests/sinks/real_callbacks.py`, which trains with it by Keras and Loopwright.
 """
