@@ -132,6 +132,9 @@ def _wandb_eval(place: Path) -> Made:
         def add_ground_truth(self, logs: Any = None) -> None:
             self.data_table.add_data(0, 0.0)
 
+        def log_data_table(self, *_: Any, **__: Any) -> None:
+            """Needs W&B online."""
+
         def add_model_predictions(self, epoch: int, logs: Any = None) -> None:
             found = float(self.model.predict(X[:1], verbose=0)[0, 0])
             predicted.append([epoch, round(found, 4)])
@@ -243,8 +246,8 @@ CASES = {
     ),
     "WandbEvalCallback": Case(
         "wandb",
-        "a subclass of WandbEvalCallback",
-        "the predictions at the end of each epoch",
+        "class Predictions(WandbEvalCallback)",
+        "the predictions at the end of each epoch; `log_data_table` needs W&B online",
         _wandb_eval,
     ),
     "MlflowCallback": Case(
