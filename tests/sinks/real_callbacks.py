@@ -274,7 +274,7 @@ CASES = {
         "the reported values, and the error that ends the trial",
         _optuna_pruned,
     ),
-    "TqdmCallback": Case("tqdm", "TqdmCallback(verbose=2)", "the counts of both bars", _tqdm),
+    "TqdmCallback": Case("tqdm", "TqdmCallback(verbose=2)", "the counts it shows", _tqdm),
     **{
         name: Case(
             "keras",
