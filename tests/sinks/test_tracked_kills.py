@@ -72,24 +72,27 @@ def _train(run_dir: Path, tracker: str, options: dict[str, Any], more: dict[str,
     tracked_program.train(run_dir, tracker, options, **more)
 
 
-def killed_until_complete(run_dir: Path, kills: int, tracker: str, options: Any) -> int:
-    """Kill a run at random moments, resume it until it ends; return how many steps ran twice."""
-    moments, again, seconds = random.Random(tracker + str(options)[:20]), 0, 6.0
-    for _ in range(kills):
-        child = start(run_dir, tracker, options)
-        began = time.monotonic()
-        while not child.is_over and not _has_started(run_dir, child.pid):
-            time.sleep(0.01)
-        seconds = max(1.0, time.monotonic() - began)  # a busy machine is slower
-        child.wait(moments.uniform(0.0, seconds))
-        child.send(signal.SIGKILL)
+def killed(run_dir: Path, kills: int, moments: random.Random, *arguments: Any) -> tuple[int, int]:
+    """Kill a run at random moments and resume it until it ends.
+
+    Return how often it was killed, and how many steps were trained again.
+    """
+    done = again = 0
+    while True:
+        child = start(run_dir, *arguments, pause_seconds=0.15 if done < kills else 0.0)
+        if done < kills:
+            while not child.is_over and not _has_started(run_dir, child.pid):
+                time.sleep(0.01)
+            child.wait(moments.uniform(0.0, 2.0))
+            child.send(signal.SIGKILL)
         code, told = child.ended()
+        if code == 0:
+            assert "cannot be reached" not in told, told[-3000:]
+            assert "does not have everything" not in told, told[-3000:]
+            return done, again
         assert code == -signal.SIGKILL, told[-3000:]
+        done += 1
         again += _last_step(run_dir) - _last_checkpoint(run_dir)
-    code, told = start(run_dir, tracker, options, pause_seconds=0.0).ended()
-    assert code == 0, told[-3000:]
-    assert "Warning" not in told, told[-3000:]
-    return again
 
 
 def _has_started(run_dir: Path, pid: int) -> bool:
@@ -108,10 +111,11 @@ def _last_checkpoint(run_dir: Path) -> int:
     return max((int(name.removeprefix("step-")) for name in found), default=0)
 
 
-def mlflow_has(uri: str, tmp_path: Path) -> dict[str, Any]:
-    """What an MLflow store has, read by another process."""
+def mlflow_has(uri: str, tmp_path: Path, experiment: str) -> dict[str, Any]:
+    """What an experiment in MLflow has, read by another process."""
     file = tmp_path / "told.json"
-    code, told = Child(tmp_path / "tell.log", tracked_program.tell_mlflow, uri, file).ended()
+    tell = tracked_program.tell_mlflow
+    code, told = Child(tmp_path / "tell.log", tell, uri, experiment, file).ended()
     assert code == 0, told[-3000:]
     found = json.loads(file.read_text())
     points: Points = {(name, step): values for name, step, values in found["points"]}
@@ -130,33 +134,40 @@ def place(kind: str, tmp_path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "MLflow", {"tracking_uri": uris[kind], "experiment": "kills"}
 
 
-def has_each_point_once(kind: str, kills: int, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
+def has_each_point_once(kind: str, kills: int, tmp_path: Path) -> int:
+    """Train until so many kills have hit a run; return how many steps were trained again."""
+    moments, again, count = random.Random(kind), 0, 0
     with place(kind, tmp_path) as (tracker, options):
-        again = killed_until_complete(run_dir, kills, tracker, options)
-        expected = tracked_program.expected(run_dir)
-        assert len(expected) == 138
-        assert all(len(values) == 1 for values in expected.values())
-        if kind == "wandb":
-            found, ids = tracked_program.in_wandb(run_dir)
-            assert len(ids) == 1
-        else:
-            told = mlflow_has(options["tracking_uri"], tmp_path)
-            found = told["points"]
-            assert told["runs"] == [["run", "FINISHED"]]
-            assert told["params"][0]["optimizer"] == "Adam"
-            assert told["tags"][0]["loopwright.plan"]
-    assert found == expected
-    # Otherwise the kills have hit nothing.
-    assert kills < KILLS or again > 0
-    record(f"killed, tracked by {kind}", tried=kills, held=kills, steps_again=again)
+        while kills > 0:
+            count += 1
+            run_dir = tmp_path / f"run{count}"
+            if kind != "wandb":
+                options["experiment"] = run_dir.name
+            done, trained_again = killed(run_dir, kills, moments, tracker, options)
+            kills, again = kills - done, again + trained_again
+            expected = tracked_program.expected(run_dir)
+            assert len(expected) == 138
+            assert all(len(values) == 1 for values in expected.values())
+            if kind == "wandb":
+                found, ids = tracked_program.in_wandb(run_dir)
+                assert len(ids) == 1
+            else:
+                told = mlflow_has(options["tracking_uri"], tmp_path, run_dir.name)
+                found = told["points"]
+                assert told["runs"] == [[run_dir.name, "FINISHED"]]
+                assert told["params"][0]["optimizer"] == "Adam"
+                assert told["tags"][0]["loopwright.plan"]
+            assert found == expected
+    return again
 
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("kind", ["file", "sqlite", "server", "wandb"])
 def test_killed_at_random_moments_a_tracker_has_each_point_once(kind: str, tmp_path: Path):
     pytest.importorskip("wandb" if kind == "wandb" else "mlflow")
-    has_each_point_once(kind, KILLS, tmp_path)
+    again = has_each_point_once(kind, KILLS, tmp_path)
+    assert again > 0, "no kill has hit the training"
+    record(f"killed, tracked by {kind}", tried=KILLS, held=KILLS, steps_again=again)
 
 
 def test_a_run_that_is_killed_once_is_one_tracked_run(tmp_path: Path):
@@ -203,7 +214,7 @@ def test_what_a_server_missed_while_it_was_down_is_sent_by_a_command(tmp_path: P
         once_more = loopwright("sync", str(run_dir), f"tracking_uri={address}")
         assert "has every point" in once_more.stdout, once_more.stderr
         assert json.loads(noted.read_text())["run_id"] == content["run_id"]
-        found = mlflow_has(address, tmp_path)
+        found = mlflow_has(address, tmp_path, "later")
     assert found["points"] == tracked_program.expected(run_dir)
     assert found["runs"] == [["run", "FINISHED"]]
 

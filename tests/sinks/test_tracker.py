@@ -93,13 +93,13 @@ def tracker(service: Memory, **options: Any) -> Tracker:
     return Tracker(service, **{**known, **options})
 
 
-def steps(first: int, last: int) -> list[Event]:
+def steps(first: int, last: int, stops: int = 2) -> list[Event]:
     """Steps `first + 1` to `last`: a stop each 2, a validation each 4, an epoch each 10."""
     found = list[Event]()
     for step in range(first + 1, last + 1):
         value = 1.0 / step
-        if step % 2 == 0:
-            found.append(Trained(step, 0, step % 10, 2, 0.1, {"loss": value}))
+        if step % stops == 0:
+            found.append(Trained(step, 0, step % 10, stops, 0.1, {"loss": value}))
         if step % 4 == 0:
             found.append(Validated(step, 0, 0.1, {"loss": 2 * value, "table": [[1, 2]]}))
         if step % 10 == 0:
@@ -126,7 +126,9 @@ class Run:
     directory: Path
     saved: tuple[int, int] = (0, 0)  # the step of the checkpoint, and the length of the journal
 
-    def train(self, sink: Tracker, to_step: int, *, save_at: int = 0, ends: str = "") -> None:
+    def train(
+        self, sink: Tracker, to_step: int, *, save_at: int = 0, ends: str = "", stops: int = 2
+    ) -> None:
         self.directory.mkdir(exist_ok=True)
         journal = Journal(self.directory / "metrics.jsonl", time.time)
         first, length = self.saved
@@ -135,7 +137,7 @@ class Run:
             started = Started(
                 first, 5, 10, 50, resumed_steps=first, facts=FACTS, run_dir=self.directory
             )
-            for event in [started, *steps(first, to_step)]:
+            for event in [started, *steps(first, to_step, stops)]:
                 journal(event)
                 sink(event)
                 if isinstance(event, Trained) and event.step == save_at:
@@ -277,19 +279,18 @@ def test_a_row_that_a_resume_may_add_to_waits_where_rows_cannot_be_joined(run: R
     assert memory.points == everything(40)
 
 
-def test_running_values_are_on_request_and_never_sent_twice(run: Run):
+def test_running_values_are_on_request_and_never_sent_twice(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("loopwright.sinks.tracker._SECONDS_BETWEEN_RUNNING", 0.0)
     memory = Memory()
-    killed = tracker(memory, running=True)
-    killed._last_running = -1e9
-    run.train(killed, 26, save_at=4)
-    wait_for(lambda: any(name == "batch_loss" for name, _, _ in memory.points))
-    last = max(step for name, step, _ in memory.points if name == "batch_loss")
-    kill(killed)
-    run.train(tracker(memory, running=True), 40, ends="complete")
+    sink = tracker(memory, running=True)
+    run.train(sink, 26, save_at=4)
+    wait_for(lambda: ("batch_loss", 24, 1 / 24) in memory.points)
+    kill(sink)
+    run.train(tracker(memory, running=True), 40, ends="complete", stops=3)
     running = [step for name, step, _ in memory.points if name == "batch_loss"]
-    assert running == sorted(set(running))
-    assert running[0] == 2
-    assert last in running
+    assert running == [*range(2, 25, 2), *range(27, 40, 3)]
     rest = [point for point in memory.points if point[0] != "batch_loss"]
     assert sorted(rest) == sorted(everything(40))
 

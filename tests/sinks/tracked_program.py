@@ -57,13 +57,13 @@ def expected(run_dir: Path) -> Points:
     return found
 
 
-def in_mlflow(uri: str) -> tuple[Points, list[Any]]:
-    """Every point of every run that an MLflow store has, and the runs."""
+def in_mlflow(uri: str, experiment: str) -> tuple[Points, list[Any]]:
+    """Every point of every run of an experiment in MLflow, and the runs."""
     from mlflow import MlflowClient
 
     client, found = MlflowClient(uri), Points()
-    places = [each.experiment_id for each in client.search_experiments()]
-    runs = list(client.search_runs(places))
+    known = client.get_experiment_by_name(experiment)
+    runs = list(client.search_runs([known.experiment_id])) if known else []
     for run in runs:
         for name in run.data.metrics:
             for point in client.get_metric_history(run.info.run_id, name):
@@ -71,10 +71,10 @@ def in_mlflow(uri: str) -> tuple[Points, list[Any]]:
     return found, runs
 
 
-def tell_mlflow(uri: str, file: Path) -> None:
+def tell_mlflow(uri: str, experiment: str, file: Path) -> None:
     """Write what an MLflow store has: in a process of its own, which MLflow leaves threads in."""
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
-    points, runs = in_mlflow(uri)
+    points, runs = in_mlflow(uri, experiment)
     told = {
         "points": [[*key, values] for key, values in points.items()],
         "runs": [[run.info.run_name, run.info.status] for run in runs],
