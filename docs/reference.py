@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import loopwright as lw
+from loopwright import sinks
 
 _SECTIONS = {
     "training": ["Trainer", "Task", "Supervised", "Mean", "Scheduled", "History", "Rehearsal"],
@@ -62,6 +63,11 @@ def made(package: Path) -> dict[str, str]:
         for section, names in _SECTIONS.items()
     }
     texts["reference/testing.md"] += _module(package / "testing.py", "lw.testing.")
+    texts["reference/events.md"] += [
+        part
+        for name, file in sinks._HOMES.items()
+        for part in _entry(*_found(package / "sinks" / f"{file}.py", name), "lw.sinks.")
+    ]
     texts["reference/components.md"] = ["# Components", *_components(package / "components")]
     return {place: "\n\n".join(parts) + "\n" for place, parts in texts.items()}
 

@@ -15,6 +15,7 @@ from loopwright.compat import quiet_start
 
 if TYPE_CHECKING:
     from loopwright import components as components
+    from loopwright import sinks as sinks
     from loopwright import testing as testing
     from loopwright.checkpoints.retention import KeepBest as KeepBest
     from loopwright.checkpoints.retention import KeepLatest as KeepLatest
@@ -113,7 +114,7 @@ _HOMES = {
     "task.task": ["Mean", "Task"],
     "trainer": ["Trainer"],
 }
-_MODULES = ["components", "testing"]
+_MODULES = ["components", "sinks", "testing"]
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [*sorted([*_HOME_OF, *_MODULES])]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]

@@ -13,6 +13,7 @@ checkpoint is due, and at a stop whose validation is among the best so far. `Ima
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 Metrics = Mapping[str, Any]
@@ -31,6 +32,8 @@ class RunFacts:
     """Versions, processor, devices, threads, the command and the git revision; JSON values."""
     graph: Any = None
     """The operations of the train step as a `GraphDef`; None if the step was not traced."""
+    signatures: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """By the name of each exported model its `inputs` and `outputs`: name, shape, dtype."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Started:
     """None unless the trainer has sinks or a run directory: collecting them takes time."""
     inexact: Sequence[str] = ()
     """Why the run cannot be resumed exactly; empty if it can, or if there is no run directory."""
+    run_dir: Path | None = field(default=None, repr=False, compare=False)
+    """The run directory, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,8 @@ class Finished:
     """The step that ended a run with an error or a loss of NaN; None: no step did."""
     history: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Any], repr=False)
     """`History.history` of this call of `fit`, with the epochs before a resume."""
+    run_dir: Path | None = field(default=None, repr=False, compare=False)
+    """The run directory, if there is one."""
 
 
 Event = (

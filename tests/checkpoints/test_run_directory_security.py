@@ -423,6 +423,7 @@ ALLOWED = [
     ("guards/side_effects.py", "read_text", "the source of the user's step"),
     ("checkpoints/initial_weights.py", "", "weights that a person named; runs are read by Store"),
     ("checkpoints/tensors.py", "load_checkpoint symlink", "files that were just verified"),
+    ("sinks/wandb_tracker.py", "glob iterdir", "/proc: who has a file of W&B open"),
     ("sinks/event_file.py", "TFRecordWriter", "a new file in a directory that was just checked"),
 ]
 

@@ -1,6 +1,7 @@
 """Batch hooks of callbacks get the steps and the values that Keras' own `fit` gives them.
 
-W&B, MLflow and tqdm are not installed here: stand-ins have their names and their hooks.
+Stand-ins have the names and the hooks of W&B, MLflow and tqdm; `test_real_callbacks.py` has the
+packages themselves.
 """
 
 import functools

@@ -23,7 +23,6 @@ from loopwright.compat.messages import system_error_number
 from loopwright.compat.out_of_memory import is_out_of_memory
 from loopwright.errors import CheckpointError, message
 
-LOCK = "lock"
 _NAME = re.compile(r"(step-([0-9]{8,18}))(?:\.(tmp|old|bad)-[0-9a-f]{8})?")
 # Errors of the disk, also where TensorFlow reports them in its own errors.
 _REMEDIES = {
@@ -57,7 +56,7 @@ class LocalBackend:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the run directory for this process; raise if another one holds it."""
-        with run_lock.held(self._run_dir / LOCK) as lock:
+        with run_lock.held(self._run_dir / run_lock.NAME) as lock:
             self._lock = lock
             try:
                 yield
@@ -132,7 +131,7 @@ class LocalBackend:
         if self._lock is None:
             raise RuntimeError("a run directory is moved aside only while it is locked")
         run_dir = self._run_dir
-        if disk.names(run_dir) == [LOCK]:
+        if disk.names(run_dir) == [run_lock.NAME]:
             return None
         for left in disk.names(run_dir.parent):  # of a killed process: only the holder makes any
             if left.startswith(f".{run_dir.name}.new-"):
@@ -140,7 +139,7 @@ class LocalBackend:
         aside = unused_path(run_dir)
         new = run_dir.with_name(f".{run_dir.name}.new-{secrets.token_hex(4)}")
         disk.make_run_directory(new, like=run_dir)
-        successor = run_lock.Lock(new / LOCK)
+        successor = run_lock.Lock(new / run_lock.NAME)
         try:
             disk.rename(run_dir.parent, run_dir.name, aside.name)
             disk.rename(run_dir.parent, new.name, run_dir.name, durable=True)

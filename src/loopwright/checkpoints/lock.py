@@ -21,6 +21,8 @@ from loopwright import disk
 from loopwright.errors import ConfigurationError, message
 from loopwright.step_warnings import warn_at_call
 
+NAME = "lock"
+"""The file in a run directory."""
 _NO_LOCKS_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 _handles: set[int] = set()
 

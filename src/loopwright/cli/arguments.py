@@ -102,11 +102,12 @@ def run_config(
             )
         )
     is_overridden = any(word.startswith("sinks") for word in overrides or ())
-    if trains and found.sinks and not is_overridden:
+    if trains and found.trusted_sinks and not is_overridden:
+        listed = ", ".join(found.trusted_sinks)
         raise ConfigurationError(
             message(
-                f"{run} used custom sinks, which a run directory may not call.",
-                expected=f"sinks=[{','.join(found.sinks)}], if you know and trust this code",
+                f"{run} used sinks that a run directory may not name.",
+                expected=f"sinks=[{listed}], if you know and trust this code, or this address",
                 received="no sinks=",
                 do="pass the sinks again, or continue without them: sinks=[]",
             )

@@ -26,6 +26,7 @@ from loopwright.data.source import Data, Epochs
 from loopwright.distribute.strategy import strategy_for
 from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, LoopwrightError, message
+from loopwright.events import Sink
 from loopwright.experiment import Experiment, concluded
 from loopwright.export.exporter import newest, worded
 from loopwright.insight.rehearsal_report import Rehearsal
@@ -33,6 +34,7 @@ from loopwright.loop.schedule import Every, Schedule, every
 from loopwright.plans import launch
 from loopwright.sinks.notify import attempted
 from loopwright.sinks.report import write_report
+from loopwright.sinks.tracker import Tracker
 from loopwright.trainer import Trainer
 
 _PARTS: dict[str, Callable[[Config], Any]] = {
@@ -51,6 +53,7 @@ class Job:
     """Complete: what the config leaves out comes from the experiment."""
     experiment: Experiment
     trainer: Trainer
+    sinks: Sequence[Sink]
 
 
 def train(
@@ -72,6 +75,9 @@ def train(
         failed = _export(job, say)
     with attempted("The report"):
         write_report(Path(directory))  # again, with the conclusion
+    for sink in job.sinks:
+        if isinstance(sink, Tracker):
+            sink.send_artifacts()  # figures and exports are written after the training
     if failed is not None:
         raise failed
     return scores
@@ -158,8 +164,9 @@ def open_job(config: Config, *, fresh: bool = False) -> Iterator[Job]:
         with quiet_start():
             tf.config.list_logical_devices()
         experiment = load_experiment(config)
-        trainer = _trainer(config, experiment, strategy, fresh=fresh)
-        yield Job(complete(config, experiment), experiment, trainer)
+        sinks = [registry.sink(part, Path.cwd()) for part in config.sinks]
+        trainer = _trainer(config, experiment, strategy, sinks, fresh=fresh)
+        yield Job(complete(config, experiment), experiment, trainer, sinks)
         Team(strategy).barrier()
     finally:
         resources.close()
@@ -270,7 +277,12 @@ def _changes(before: Config, now: Config) -> list[changes.Change]:
 
 
 def _trainer(
-    config: Config, experiment: Experiment, strategy: tf.distribute.Strategy, *, fresh: bool
+    config: Config,
+    experiment: Experiment,
+    strategy: tf.distribute.Strategy,
+    sinks: Sequence[Sink],
+    *,
+    fresh: bool,
 ) -> Trainer:
     def make_task() -> Any:
         options: dict[str, Any] = dict(config.model)
@@ -290,7 +302,7 @@ def _trainer(
         plan=config.plan,
         strategy=strategy,
         seed=config.seed,
-        sinks=[registry.load_function(name, Path.cwd()) for name in config.sinks],
+        sinks=sinks,
         keep=_rules(config),
         on_nan=config.on_nan,
         exact=config.exact,

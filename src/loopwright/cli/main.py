@@ -19,6 +19,7 @@ from loopwright.cli import (
     profile_command,
     replay_command,
     run_command,
+    sync_command,
     train_commands,
     use_commands,
 )
@@ -64,6 +65,7 @@ app.command("runs")(look_commands.runs)
 app.command("inspect")(look_commands.inspect)
 app.command("report")(look_commands.report)
 app.command("compare")(compare_command.compare)
+app.command("sync")(sync_command.sync)
 app.command("board")(look_commands.board)
 app.command("plans")(memory_commands.plans)
 app.command("recipes")(look_commands.list_recipes)

@@ -19,6 +19,10 @@ from loopwright import components, disk
 from loopwright.config import names
 from loopwright.config.schema import Named
 from loopwright.errors import ConfigurationError, message
+from loopwright.events import Sink
+from loopwright.sinks.mlflow_tracker import MLflow
+from loopwright.sinks.tracker import Tracker
+from loopwright.sinks.wandb_tracker import WandB
 
 
 def load_function(reference: str, project: Path) -> Callable[..., Any]:
@@ -205,6 +209,8 @@ _OUTPUTS = {
 }
 _REFUSED = {"TensorBoard": {"embeddings_freq", "embeddings_metadata"}}
 _ANY_TYPE = ("profile_batch",)
+_TRACKERS: dict[str, Callable[..., Tracker]] = {"mlflow": MLflow, "wandb": WandB}
+_TEXTS = ("tracking_uri", "experiment", "run_name", "project", "entity", "mode")
 
 
 def optimizer(part: Named) -> keras.optimizers.Optimizer:
@@ -226,6 +232,25 @@ def callback(part: Named, run_dir: Path) -> keras.callbacks.Callback:
         key, default = _OUTPUTS[part.name]
         options[key] = str(_inside(run_dir, options.get(key, default)))
     return _build("callback", part.name, options)
+
+
+def sink(part: str | Named, project: Path) -> Sink:
+    """Build a tracker, or return the function of the project that is one."""
+    if isinstance(part, str):
+        return load_function(part, project)
+    return tracker(part)
+
+
+def tracker(part: Named) -> Tracker:
+    """Build a tracker; nothing is sent before the training starts."""
+    make, options = _TRACKERS[part.name], part.options
+    problem = argument_error(make, options) or type_error(make, options)
+    for key, value in options.items():
+        if key in _TEXTS and not isinstance(value, str | None):
+            problem = problem or f"{key} is a text, not {value!r:.80}"
+    if problem is not None:
+        raise _unusable("sink", part.name, options, problem)
+    return make(**options)
 
 
 def loss(part: Named, project: Path) -> Any:

@@ -127,12 +127,15 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
 LOSSES = (*_KERAS_LOSSES, "HuberLoss", "huber_with")
 METRICS = (*ACCURACY, *_KERAS_METRICS, "HuberMetric", "Perplexity", "huber_with")
 
+TRACKERS = ("mlflow", "wandb")
+
 KINDS = {
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
     "callback": CALLBACKS,
     "loss": LOSSES,
     "metric": METRICS,
+    "tracker": TRACKERS,
 }
 ALIASES = {
     "bce": "BinaryCrossentropy",

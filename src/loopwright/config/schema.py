@@ -3,6 +3,7 @@
 # Pyright does not see that pydantic's metaclass sets the fields of a model.
 # pyright: reportUninitializedInstanceVariable=false
 
+import json
 import re
 from typing import Annotated, Any, Literal, Self, final
 
@@ -136,10 +137,10 @@ def _is_plain(value: Any) -> bool:
     return not isinstance(value, dict)
 
 
-def _json_schema(kind: str) -> Any:
+def _json_schema(kind: str, *, is_custom: bool = False) -> Any:
     short = list(names.ALIASES) if kind in names.MODULES else []
     choice: dict[str, Any] = {"enum": [*names.KINDS[kind], *short]}
-    if kind in names.MODULES:
+    if kind in names.MODULES or is_custom:
         custom = {"type": "string", "pattern": f"^{names.CUSTOM}$", "description": "MODULE:OBJECT"}
         choice = {"anyOf": [choice, custom]}
     mapping = {"type": "object", "properties": {"name": choice}, "required": ["name"]}
@@ -264,10 +265,44 @@ def _module_and_function(text: str) -> str:
 Function = Annotated[str, Field(max_length=200), AfterValidator(_module_and_function)]
 
 
+_PLACES = {"tracking_uri", "entity"}
+"""Options of a tracker that say where the data of a run is sent."""
+
+
+def _expanded_sink(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) and ":" not in value else value
+
+
+def _known_sink(part: str | Named) -> str | Named:
+    if isinstance(part, str):
+        return _module_and_function(part)
+    name = names.canonical(part.name, "tracker")
+    if name is None:
+        raise ValueError(f"{names.unknown(part.name, 'tracker')}, or MODULE:FUNCTION")
+    return Named(**{**part.options, "name": name})
+
+
+Sink = Annotated[
+    Annotated[str, Field(max_length=200)] | Named,
+    BeforeValidator(_expanded_sink),
+    AfterValidator(_known_sink),
+    _json_schema("tracker", is_custom=True),
+]
+
+
 def _directory_name(text: str) -> str:
     if not text or "\0" in text:
         raise ValueError("not a valid directory name")
     return text
+
+
+def _flow(options: dict[str, Any]) -> str:
+    """Return options in one line of YAML, of which JSON is a part.
+
+    >>> _flow({"name": "mlflow", "running": True})
+    '{name: "mlflow", running: true}'
+    """
+    return f"{{{', '.join(f'{key}: {json.dumps(value)}' for key, value in options.items())}}}"
 
 
 @final
@@ -310,9 +345,10 @@ class Config(BaseModel):
         default_factory=lambda: [Keep(latest=3), Keep(best="val_loss")]
     )
 
-    sinks: Annotated[list[Function], Field(max_length=50)] = Field(
+    sinks: Annotated[list[Sink], Field(max_length=50)] = Field(
         default_factory=list,
-        description="functions of this project that receive every event: MODULE:FUNCTION",
+        description="trackers (mlflow, wandb), and functions of this project that receive every "
+        "event: MODULE:FUNCTION",
     )
     export: Annotated[list[Export], Field(max_length=20), BeforeValidator(_exports)] = Field(
         default_factory=list,
@@ -336,6 +372,16 @@ class Config(BaseModel):
         parts = [*([self.loss] if self.loss else []), *(self.metrics or [])]
         custom = [part.name for part in parts if names.is_custom(part.name)]
         return list(dict.fromkeys([*([self.task] if self.task else []), *custom]))
+
+    @property
+    def trusted_sinks(self) -> list[str]:
+        """The sinks that a run directory may not name: own code, and places to send data to.
+
+        As values of `sinks=` on the command line.
+        """
+        parts = [s if isinstance(s, str) else s.model_dump() for s in self.sinks]
+        is_trusted = any(isinstance(s, str) or s.options.keys() & _PLACES for s in self.sinks)
+        return [s if isinstance(s, str) else _flow(s) for s in parts] if is_trusted else []
 
     @property
     def directory(self) -> str:

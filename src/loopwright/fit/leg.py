@@ -274,7 +274,14 @@ class Leg:
         advice = self.slow_part(spent, finished.step - first_step)
         whole = finished.seconds + self._seconds_to_build
         numbers = self.history.history
-        finished = replace(finished, seconds=whole, spent=spent, advice=advice, history=numbers)
+        finished = replace(
+            finished,
+            seconds=whole,
+            spent=spent,
+            advice=advice,
+            history=numbers,
+            run_dir=self.request.run_dir,
+        )
         self.is_over = finished.reason in OVER
         if self.is_over:
             finalize_averages(self.parts.task)
@@ -330,7 +337,7 @@ class Leg:
 
     def _completed(self, event: Event) -> Sequence[Event]:
         if isinstance(event, Started):
-            event = replace(event, inexact=tuple(self.reasons))
+            event = replace(event, inexact=tuple(self.reasons), run_dir=self.request.run_dir)
         return [event] if self._observer is None else self._observer.completed(event)
 
     def _last_images(self, finished: Finished) -> Sequence[Event]:

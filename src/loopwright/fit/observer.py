@@ -68,6 +68,7 @@ class Observer:
                 model_summaries(self._task),
                 environment.about(self._run_dir),
                 traced[-1].graph if traced else None,
+                signatures(self._task),
             )
 
     def completed(self, event: Event) -> Sequence[Event]:
@@ -132,3 +133,25 @@ def model_summaries(task: Task) -> str:
             # Keras truncates lines that are longer than a terminal of 80 columns.
             part.value.summary(line_length=78, print_fn=lambda text, **_: lines.append(text))
     return "\n".join(lines)
+
+
+def signatures(task: Task) -> dict[str, Any]:
+    """Return the inputs and outputs of every model that the task exports, where Keras knows them.
+
+    A subclassed model has none before it is traced for an export.
+    """
+
+    def described(tensors: Any) -> list[dict[str, Any]]:
+        found = keras.tree.flatten(tensors) if tensors else []
+        return [
+            {"name": each.name, "shape": list(each.shape), "dtype": str(each.dtype)}
+            for each in found
+        ]
+
+    return {
+        name: {
+            "inputs": described(getattr(model, "inputs", None)),
+            "outputs": described(getattr(model, "outputs", None)),
+        }
+        for name, model in task.exports().items()
+    }

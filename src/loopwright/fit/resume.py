@@ -134,7 +134,8 @@ def leg_events(
                 parts,
                 replace(
                     request,
-                    sinks=[*request.sinks, files],
+                    # First: what a tracker sends was written into the run directory before.
+                    sinks=[files, *request.sinks],
                     is_observed=team.is_chief,
                     run_dir=run.directory,
                 ),
@@ -240,7 +241,13 @@ def _skipped(leg: Leg, named: dict[str, Any], found: Found | None, exact: Exact)
     finalize_averages(leg.parts.task)
     declaration.leave(leg.parts.task)
     leg.is_over = True
-    skipped = Finished(leg.stepper.step, 0.0, "skipped", history=leg.history.history)
+    skipped = Finished(
+        leg.stepper.step,
+        0.0,
+        "skipped",
+        history=leg.history.history,
+        run_dir=leg.request.run_dir,
+    )
     notify(leg.request.sinks, skipped)
     return skipped
 

@@ -1,9 +1,25 @@
-"""Sinks receive events: terminal, log, journal, TensorBoard, callbacks, history, report.
+"""Sinks receive events: terminal, log, journal, trackers, callbacks, history, report.
 
 A sink never changes the training, except for Keras callbacks; a sink that fails is disabled with a
-warning. Everything that a sink needs is in the events. The terminal, the log and the report import
-no TensorFlow.
+warning. Everything that a sink needs is in the events. The terminal, the log, the report and the
+trackers import no TensorFlow.
 
-Open files: history, keras_callbacks, log, notify, page, progress_text, record, report, run_files,
-tensorboard, terminal.
+Open files: delivery, history, keras_callbacks, log, mlflow_tracker, notify, page, progress_text,
+record, report, run_files, tensorboard, terminal, tracked_run, tracker, wandb_tracker.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loopwright.sinks.mlflow_tracker import MLflow as MLflow
+    from loopwright.sinks.wandb_tracker import WandB as WandB
+
+_HOMES = {"MLflow": "mlflow_tracker", "WandB": "wandb_tracker"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'loopwright.sinks' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"loopwright.sinks.{_HOMES[name]}"), name)

@@ -49,7 +49,8 @@ def cut_all(run_dir: Path, names: list[str], lengths: Mapping[str, int]) -> None
 JOURNAL = "metrics.jsonl"
 _SECONDS_BETWEEN_TRAINED = 1.0
 _END = b'{"event": "finished"'
-_IN_OTHER_FILES = {"facts", "inexact", "history"}
+_NOT_WRITTEN = {"facts", "inexact", "history", "run_dir"}
+"""Fields that other files hold, and where the journal itself is."""
 
 
 @final
@@ -85,7 +86,7 @@ class Journal:
             if now - self._last_trained < _SECONDS_BETWEEN_TRAINED:
                 return
             self._last_trained = now
-        fields = {name: v for name, v in vars(event).items() if name not in _IN_OTHER_FILES}
+        fields = {name: v for name, v in vars(event).items() if name not in _NOT_WRITTEN}
         line = {"event": _snake(type(event).__name__), "time": round(now, 3), **fields}
         self._file.write(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
 

@@ -1,0 +1,243 @@
+"""Real trackers, real processes, real kills: each point of a run is there once, none is missing."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.resume.children import Child
+from tests.resume.faults import record
+from tests.sinks import tracked_program
+from tests.sinks.tracked_program import Points
+
+KILLS = 20
+ENVIRONMENT = {
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+
+@contextlib.contextmanager
+def mlflow_server(home: Path, port: int) -> Iterator[str]:
+    """A real server of MLflow on 127.0.0.1, with a database."""
+    home.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--backend-store-uri", f"sqlite:///{home}/mlflow.db", "--workers", "1"]
+    command += ["--artifacts-destination", str(home / "artifacts")]
+    with (home / "log").open("w") as log:
+        server = subprocess.Popen(
+            command,
+            cwd=home,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **ENVIRONMENT},
+            start_new_session=True,
+        )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            assert server.poll() is None, (home / "log").read_text()[-3000:]
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health") as found:
+                if found.status == 200:
+                    break
+            time.sleep(0.2)
+        yield address
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def start(run_dir: Path, tracker: str, options: dict[str, Any], **more: Any) -> Child:
+    return Child(run_dir.with_suffix(".log"), _train, run_dir, tracker, options, more)
+
+
+def _train(run_dir: Path, tracker: str, options: dict[str, Any], more: dict[str, Any]) -> None:
+    tracked_program.train(run_dir, tracker, options, **more)
+
+
+def killed(run_dir: Path, kills: int, moments: random.Random, *arguments: Any) -> tuple[int, int]:
+    """Kill a run at random moments and resume it until it ends.
+
+    Return how often it was killed, and how many steps were trained again.
+    """
+    done = again = 0
+    while True:
+        child = start(run_dir, *arguments, pause_seconds=0.15 if done < kills else 0.0)
+        if done < kills:
+            while not child.is_over and not _has_started(run_dir, child.pid):
+                time.sleep(0.01)
+            child.wait(moments.uniform(0.0, 2.0))
+            child.send(signal.SIGKILL)
+        code, told = child.ended()
+        if code == 0:
+            assert "cannot be reached" not in told, told[-3000:]
+            assert "does not have everything" not in told, told[-3000:]
+            return done, again
+        assert code == -signal.SIGKILL, told[-3000:]
+        done += 1
+        again += _last_step(run_dir) - _last_checkpoint(run_dir)
+
+
+def _has_started(run_dir: Path, pid: int) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads((run_dir / "status.json").read_text())["process"] == pid
+    return False
+
+
+def _last_step(run_dir: Path) -> int:
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
+
+
+def _last_checkpoint(run_dir: Path) -> int:
+    found = [path.name for path in run_dir.glob("checkpoints/step-????????")]
+    return max((int(name.removeprefix("step-")) for name in found), default=0)
+
+
+def mlflow_has(uri: str, tmp_path: Path, experiment: str) -> dict[str, Any]:
+    """What an experiment in MLflow has, read by another process."""
+    file = tmp_path / "told.json"
+    tell = tracked_program.tell_mlflow
+    code, told = Child(tmp_path / "tell.log", tell, uri, experiment, file).ended()
+    assert code == 0, told[-3000:]
+    found = json.loads(file.read_text())
+    points: Points = {(name, step): values for name, step, values in found["points"]}
+    return {**found, "points": points}
+
+
+@contextlib.contextmanager
+def place(kind: str, tmp_path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    if kind == "wandb":
+        yield "WandB", {"project": "p", "mode": "offline"}
+    elif kind == "server":
+        with mlflow_server(tmp_path / "server", free_port()) as address:
+            yield "MLflow", {"tracking_uri": address, "experiment": "kills"}
+    else:
+        uris = {"file": f"file://{tmp_path}/mlruns", "sqlite": f"sqlite:///{tmp_path}/mlflow.db"}
+        yield "MLflow", {"tracking_uri": uris[kind], "experiment": "kills"}
+
+
+def has_each_point_once(kind: str, kills: int, tmp_path: Path) -> int:
+    """Train until so many kills have hit a run; return how many steps were trained again."""
+    moments, again, count = random.Random(kind), 0, 0
+    with place(kind, tmp_path) as (tracker, options):
+        while kills > 0:
+            count += 1
+            run_dir = tmp_path / f"run{count}"
+            if kind != "wandb":
+                options["experiment"] = run_dir.name
+            done, trained_again = killed(run_dir, kills, moments, tracker, options)
+            kills, again = kills - done, again + trained_again
+            expected = tracked_program.expected(run_dir)
+            assert len(expected) == 138
+            assert all(len(values) == 1 for values in expected.values())
+            if kind == "wandb":
+                found, ids = tracked_program.in_wandb(run_dir)
+                assert len(ids) == 1
+            else:
+                told = mlflow_has(options["tracking_uri"], tmp_path, run_dir.name)
+                found = told["points"]
+                assert told["runs"] == [[run_dir.name, "FINISHED"]]
+                assert told["params"][0]["optimizer"] == "Adam"
+                assert told["tags"][0]["loopwright.plan"]
+            assert found == expected
+    return again
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("kind", ["file", "sqlite", "server", "wandb"])
+def test_killed_at_random_moments_a_tracker_has_each_point_once(kind: str, tmp_path: Path):
+    pytest.importorskip("wandb" if kind == "wandb" else "mlflow")
+    again = has_each_point_once(kind, KILLS, tmp_path)
+    assert again > 0, "no kill has hit the training"
+    record(f"killed, tracked by {kind}", tried=KILLS, held=KILLS, steps_again=again)
+
+
+def test_a_run_that_is_killed_once_is_one_tracked_run(tmp_path: Path):
+    pytest.importorskip("mlflow")
+    has_each_point_once("file", 1, tmp_path)
+
+
+def loopwright(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "loopwright", *words]
+    environment = {**os.environ, **ENVIRONMENT}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.mark.timeout(900)
+def test_what_a_server_missed_while_it_was_down_is_sent_by_a_command(tmp_path: Path):
+    pytest.importorskip("mlflow")
+    run_dir, port = tmp_path / "run", free_port()
+    address = f"http://127.0.0.1:{port}"
+    options = {"tracking_uri": address, "experiment": "later"}
+    began = time.monotonic()
+    code, told = start(run_dir, "MLflow", options, pause_seconds=0.0).ended()
+    assert code == 0, told[-3000:]
+    assert told.count("cannot be reached: ConnectionError") == 1
+    assert f"loopwright sync {run_dir}" in told
+    assert time.monotonic() - began < 120
+
+    refused = loopwright("sync", str(run_dir))
+    assert refused.returncode == 2
+    assert f"tracking_uri={address}, if you know and trust this address" in refused.stderr
+    down = loopwright("sync", str(run_dir), f"tracking_uri={address}")
+    assert down.returncode == 1
+    assert "nothing is lost or sent twice" in down.stderr
+
+    with mlflow_server(tmp_path / "server", port):
+        sent = loopwright("sync", str(run_dir), f"tracking_uri={address}")
+        assert sent.returncode == 0, sent.stderr
+        assert "sent 138 points" in sent.stdout
+        again = loopwright("sync", str(run_dir), f"tracking_uri={address}", "--to", "mlflow")
+        assert "has every point" in again.stdout, again.stderr
+        # As if killed between creating the tracked run and noting its id.
+        (noted,) = (run_dir / "trackers").iterdir()
+        content = json.loads(noted.read_text())
+        noted.write_text(json.dumps({k: v for k, v in content.items() if k != "run_id"}))
+        once_more = loopwright("sync", str(run_dir), f"tracking_uri={address}")
+        assert "has every point" in once_more.stdout, once_more.stderr
+        assert json.loads(noted.read_text())["run_id"] == content["run_id"]
+        found = mlflow_has(address, tmp_path, "later")
+    assert found["points"] == tracked_program.expected(run_dir)
+    assert found["runs"] == [["run", "FINISHED"]]
+
+
+def test_addresses_that_cannot_work_are_refused_before_the_first_step(tmp_path: Path):
+    pytest.importorskip("mlflow")
+    program = """
+import sys, loopwright as lw
+for uri in sys.argv[1:]:
+    try:
+        lw.sinks.MLflow(uri)
+    except lw.ConfigurationError as error:
+        print(" ".join(str(error).split()))
+print("tensorflow" in sys.modules)
+"""
+    uris = ["htp://127.0.0.1", str(tmp_path / "mlruns"), f"sqlite:///{tmp_path}/none/mlflow.db"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *uris], capture_output=True, text=True, check=False
+    )
+    invalid, directory, database, has_tensorflow = done.stdout.splitlines()
+    assert "MLflow does not accept this tracking_uri" in invalid
+    assert "unsupported URI 'htp://127.0.0.1'" in invalid
+    assert "MLFLOW_ALLOW_FILE_STORE=true" in directory
+    assert f"received: {tmp_path}/none do: make the directory" in database
+    assert has_tensorflow == "False"
+    assert not list(tmp_path.iterdir())
