@@ -71,12 +71,15 @@ PUBLIC = [
     "Task",
     "Trained",
     "Trainer",
+    "Trial",
+    "Tuned",
     "Validated",
     "WorkerLostError",
     "check_gradients",
     "components",
     "first_difference",
     "testing",
+    "tune",
 ]
 
 MOST_LINES = 450
