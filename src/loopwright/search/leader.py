@@ -8,7 +8,7 @@ claims it resumes its run.
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from loopwright.checkpoints.lock import Lock
@@ -50,7 +50,8 @@ class _Led:
     process: TrialProcess | None = None
     reported: int = 0
     restarts: int = 0
-    is_concluded: bool = field(default=False)
+    has_old_reports: bool = False
+    is_concluded: bool = False
 
 
 @final
@@ -128,7 +129,10 @@ class Leader:
         def start() -> TrialProcess:
             return TrialProcess(self._directory.write_trial(number, config), self._settings)
 
-        return _Led(number, claim, trial, start, Journal(path), Scores(self._asked.objective))
+        led = _Led(number, claim, trial, start, Journal(path), Scores(self._asked.objective))
+        led.reported = optuna_study.reports_of(self._study, number)
+        led.has_old_reports = bool(led.reported)
+        return led
 
     def _look_after(self, led: _Led) -> None:
         path = self._directory.trial_path(led.number)
@@ -161,6 +165,10 @@ class Leader:
         The decision after each score depends on no later one: it is the same for a trial that is
         watched while it trains, and for one whose scores are all there already.
         """
+        if led.has_old_reports:  # a process was killed between a report and what follows from it
+            led.has_old_reports = False
+            if led.optuna.should_prune():
+                return True
         for at, score in enumerate(led.scores.in_order[led.reported :], led.reported + 1):
             led.optuna.report(score, at)
             led.reported = at

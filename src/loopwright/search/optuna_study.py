@@ -181,6 +181,11 @@ def running_trial(study: "optuna.Study", number: int) -> "optuna.Trial | None":
         return optuna.trial.Trial(study, found._trial_id)
 
 
+def reports_of(study: "optuna.Study", number: int) -> int:
+    """Return how many scores were reported for a trial."""
+    return len(study.get_trials(deepcopy=False)[number].intermediate_values)
+
+
 def state_of(trial: "optuna.trial.FrozenTrial") -> State:
     """Return the state of a trial in a word."""
     words: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}

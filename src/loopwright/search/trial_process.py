@@ -19,7 +19,8 @@ from loopwright.plans import launch
 
 _OUTPUT = "output.log"
 _MOST_BYTES = 100_000
-_LOOPWRIGHT = [*python(), "-m", "loopwright"]
+PROGRAM = [*python(), "-m", "loopwright"]
+"""The command line of a trial."""
 _EXIT_NAN = 3
 _INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM, 193)
 
@@ -34,7 +35,7 @@ class TrialProcess:
         with os.fdopen(disk.opened(self._run_dir, _OUTPUT, flags), "wb") as output:
             self._process: Any = subprocess.Popen(
                 [
-                    *(*_LOOPWRIGHT, "train", str(config)),
+                    *(*PROGRAM, "train", str(config)),
                     *("--run-dir", str(self._run_dir), "--settings", settings),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -124,7 +125,7 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 def refusal_of(config: Path) -> tuple[int, str]:
     """Build everything that a config names, without a run; return the exit code and the output."""
     done = subprocess.run(
-        [*_LOOPWRIGHT, "schedule", str(config)],
+        [*PROGRAM, "schedule", str(config)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
