@@ -3,6 +3,7 @@
 The trials are real processes with real files and locks; only the training in them is none.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -37,8 +38,10 @@ def quick(monkeypatch: pytest.MonkeyPatch):
 def start(directory: Path, trials: int, seconds: float = 0.02, **options: Any) -> Any:
     """The same study in another process."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.search.searching", str(directory), str(trials)]
-        + [json.dumps(options)],
+        [
+            *(sys.executable, "-m", "tests.search.searching"),
+            *(str(directory), str(trials), json.dumps(options)),
+        ],
         env={**os.environ, "QUICK_TRIAL_SECONDS": str(seconds)},
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -109,10 +112,8 @@ def test_a_study_that_is_killed_ends_as_one_that_was_not(tmp_path: Path, kills: 
             time.sleep(0.005)
         time.sleep(moments.uniform(0, 0.3))
         for pid in children(tmp_path / "killed") if moments.random() < 0.7 else []:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         process.kill()
         process.communicate()
     killed = searching.study(tmp_path / "killed", 12, **options)
