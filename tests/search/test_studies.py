@@ -66,10 +66,10 @@ def children(directory: Path) -> list[int]:
 
 
 def test_a_study_finds_the_best_and_writes_it_as_a_config(tmp_path: Path):
-    found = searching.study(tmp_path / "s", 12)
+    found = searching.study(tmp_path / "s", 6)
     best = found.best
     assert best is not None
-    assert len(found.trials) == 12
+    assert len(found.trials) == 6
     assert best.score == min(t.score for t in found.trials if t.state == "complete" and t.score)
     assert found.best_config is not None
     config = file.from_content(read(found.best_config))
@@ -90,22 +90,22 @@ def test_a_study_finds_the_best_and_writes_it_as_a_config(tmp_path: Path):
 
 
 def test_the_same_call_again_repeats_nothing_and_more_trials_continue_the_study(tmp_path: Path):
-    whole = outcomes(searching.study(tmp_path / "whole", 6))
+    whole = outcomes(searching.study(tmp_path / "whole", 4))
     searching.study(tmp_path / "parts", 3)
     before = {p: p.read_bytes() for p in (tmp_path / "parts/trials").rglob("*") if p.is_file()}
     searching.study(tmp_path / "parts", 3)
     assert {p: p.read_bytes() for p in before} == before
-    assert outcomes(searching.study(tmp_path / "parts", 6)) == whole
+    assert outcomes(searching.study(tmp_path / "parts", 4)) == whole
     assert set(starts(tmp_path / "parts").values()) == {1}
 
 
-@pytest.mark.parametrize("kills", [1, 10])
-def test_a_study_that_is_killed_ends_as_one_that_was_not(tmp_path: Path, kills: int):
-    options = {"pruner": "successive-halving"} if kills > 1 else {}
-    whole = searching.study(tmp_path / "whole", 12, **options)
+@pytest.mark.parametrize(("kills", "trials"), [(1, 4), (10, 12)])
+def test_a_study_that_is_killed_ends_as_one_that_was_not(tmp_path: Path, kills: int, trials: int):
+    options: dict[str, Any] = {"pruner": "successive-halving"} if kills > 1 else {}
+    whole = searching.study(tmp_path / "whole", trials, **options)
     moments = random.Random(kills)
     for at in range(kills):
-        process = start(tmp_path / "killed", 12, **options)
+        process = start(tmp_path / "killed", trials, **options)
         deadline, wanted = time.monotonic() + 60, 1 + at * 8 // kills
         while len(starts(tmp_path / "killed")) < wanted and time.monotonic() < deadline:
             assert process.poll() is None, process.stdout.read()
@@ -116,7 +116,7 @@ def test_a_study_that_is_killed_ends_as_one_that_was_not(tmp_path: Path, kills: 
                 os.kill(pid, signal.SIGKILL)
         process.kill()
         process.communicate()
-    killed = searching.study(tmp_path / "killed", 12, **options)
+    killed = searching.study(tmp_path / "killed", trials, **options)
     assert outcomes(killed) == outcomes(whole)
 
 

@@ -230,7 +230,7 @@ def _range(key: str, kind: Literal["float", "int"], values: list[Any], text: str
     step, log = None, False
     for word in words:
         name, _, number = str(word).partition("=")
-        value = plain_yaml.parse(number, name="The step") if name == "step" else None
+        value: Any = plain_yaml.parse(number, name="The step") if name == "step" else None
         if word == "log" and not log:
             log = True
         elif name == "step" and step is None and _is_number(value) and value > 0:

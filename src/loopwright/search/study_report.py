@@ -66,7 +66,7 @@ def _plots(found: Tuned) -> tuple[list[dict[str, Any]], list[str]]:
     try:
         from optuna import visualization
     except ModuleNotFoundError:
-        return [], ["plots"]
+        return [], ["no plots: they need Optuna, pip install 'loopwright[tune]'"]
     if not visualization.is_available():
         return [], ["no plots: they need plotly, pip install 'loopwright[tune]'"]
     complete = sum(trial.state == "complete" for trial in found.trials)

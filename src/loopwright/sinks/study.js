@@ -10,7 +10,8 @@
     for (const key of Object.keys(layout)) {
       if (/^[xy]axis/.test(key)) layout[key] = { ...layout[key], gridcolor: rule, zerolinecolor: rule };
     }
-    const options = { responsive: true, displaylogo: false };
+    // Dragging zooms and a double click zooms out; its bar of buttons is larger than some plots.
+    const options = { responsive: true, displayModeBar: false };
     Plotly.newPlot(document.getElementById(name), figure.data, layout, options);
   }
 })();
