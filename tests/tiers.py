@@ -171,7 +171,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_grid_ends|the_last_score|outside_of|variables_of|parameters_of": "finds the best",
         "first_trials|an_unknown_score|none_or_a_link": "failed trials; a locked storage",
     },
-    "search/test_tune_command.py": {"": "test_studies.py"},
+    "search/test_tune_command.py": {"a_search_that|a_key_that": "test_studies.py"},
     "checkpoints/test_tensors.py": {
         "a_run_goes|iterators_go|replicas_that|held|a_table": "a run that is put back",
     },
