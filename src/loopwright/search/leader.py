@@ -62,6 +62,7 @@ class Leader:
         self,
         directory: StudyDirectory,
         study: "optuna.Study",
+        storage: "optuna.storages.BaseStorage",
         *,
         trials: int,
         workers: int,
@@ -70,6 +71,7 @@ class Leader:
     ) -> None:
         most = directory.asked.most_trials
         self._directory, self._study, self._asked = directory, study, directory.asked
+        self._storage = storage
         self._trials = trials if most is None else min(trials, most)
         self._workers, self._settings, self._say = workers, settings, say
         self._led: list[_Led] = []
@@ -119,7 +121,7 @@ class Leader:
         return None if claim is None else self._made(number, claim)
 
     def _made(self, number: int, claim: Lock) -> _Led | None:
-        trial = optuna_study.running_trial(self._study, number)
+        trial = optuna_study.running_trial(self._study, self._storage, number)
         if trial is None:  # it was concluded between our look at it and our claim
             claim.release()
             return None

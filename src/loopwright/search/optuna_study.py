@@ -51,21 +51,23 @@ def quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def opened(path: Path, asked: Asked) -> "optuna.Study":
-    """Return the study in a storage, which is created if there is none.
+def opened(path: Path, asked: Asked) -> "tuple[optuna.Study, optuna.storages.BaseStorage]":
+    """Return the study in a storage, which is created if there is none, and the storage.
 
     Its sampler is never asked: see `new_parameters`.
     """
     optuna = require_optuna()
     with quiet():
-        return optuna.create_study(
-            storage=_storage(path),
+        storage = _storage(path)
+        study = optuna.create_study(
+            storage=storage,
             sampler=optuna.samplers.RandomSampler(seed=asked.seed),
             pruner=_pruner(asked),
             study_name=_NAME,
             direction="maximize" if asked.mode == "max" else "minimize",
             load_if_exists=True,
         )
+    return study, storage
 
 
 def loaded(path: Path) -> "optuna.Study":
@@ -171,14 +173,18 @@ def new_trial(study: "optuna.Study", asked: Asked) -> "optuna.trial.FrozenTrial"
     return found
 
 
-def running_trial(study: "optuna.Study", number: int) -> "optuna.Trial | None":
+def running_trial(
+    study: "optuna.Study", storage: "optuna.storages.BaseStorage", number: int
+) -> "optuna.Trial | None":
     """Return a trial to report scores to; None if it has ended."""
     optuna = require_optuna()
     with quiet():
         found = study.get_trials(deepcopy=False)[number]
         if found.state != optuna.trial.TrialState.RUNNING:
             return None
-        return optuna.trial.Trial(study, found._trial_id)
+        own = storage.get_study_id_from_name(study.study_name)
+        trial_id = storage.get_trial_id_from_study_id_trial_number(own, number)
+        return optuna.trial.Trial(study, trial_id)
 
 
 def reports_of(study: "optuna.Study", number: int) -> int:

@@ -79,8 +79,8 @@ class StudyDirectory:
                 disk.write_whole(self.path, ASKED, text.encode(), durable=True)
             disk.make_directory(self.path, _TRIALS)
 
-    def open_storage(self) -> "optuna.Study":
-        """Return Optuna's study; raise if its storage is locked or damaged."""
+    def open_storage(self) -> "tuple[optuna.Study, optuna.storages.BaseStorage]":
+        """Return Optuna's study and its storage; raise if its storage is locked or damaged."""
         require_storage(self.path, is_new=True)
         with self.locked():
             return optuna_study.opened(self.path / STORAGE, self.asked)
