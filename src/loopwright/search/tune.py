@@ -82,8 +82,10 @@ def search(
     if directory.is_new():
         _require_trainable(wanted, say)
         directory.create()
-    study = directory.open_storage()
-    leader = Leader(directory, study, trials=trials, workers=workers, settings=settings, say=say)
+    study, storage = directory.open_storage()
+    leader = Leader(
+        directory, study, storage, trials=trials, workers=workers, settings=settings, say=say
+    )
     try:
         with _signals() as received:
             leader.run(received)
