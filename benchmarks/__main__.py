@@ -14,6 +14,7 @@ from benchmarks import (
     growth,
     memory,
     recipes,
+    refits,
     speed,
     startup,
     tuning,
@@ -25,12 +26,22 @@ SECTIONS = {
     "startup": startup,
     "growth": growth,
     "memory": memory,
+    "refits": refits,
     "checkpoints": checkpoints,
     "features": features,
     "tuning": tuning,
     "distribution": distribution,
 }
-BY_DEFAULT = ("speed", "recipes", "startup", "growth", "memory", "checkpoints", "features")
+BY_DEFAULT = (
+    "speed",
+    "recipes",
+    "startup",
+    "growth",
+    "memory",
+    "refits",
+    "checkpoints",
+    "features",
+)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -15,7 +15,10 @@ _SECTIONS = {
     "training": ["Trainer", "Task", "Supervised", "Mean", "Scheduled", "History", "Rehearsal"],
     "data": ["Arrays", "Shares", "Stream"],
     "plans": ["Plan", "PlanHistory"],
-    "runs": ["Every", "KeepLatest", "KeepBest", "Preempted", "Experiment", "first_difference"],
+    "runs": [
+        *("Every", "KeepLatest", "KeepBest", "Preempted", "Experiment", "first_difference"),
+        *("tune", "Tuned", "Trial"),
+    ],
     "events": [
         "Event",
         "Sink",

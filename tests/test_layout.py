@@ -71,6 +71,8 @@ PUBLIC = [
     "Task",
     "Trained",
     "Trainer",
+    "Trial",
+    "Tuned",
     "Validated",
     "WorkerLostError",
     "check_gradients",
@@ -78,6 +80,7 @@ PUBLIC = [
     "first_difference",
     "sinks",
     "testing",
+    "tune",
 ]
 
 MOST_LINES = 450

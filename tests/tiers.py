@@ -42,8 +42,9 @@ BUDGET_SECONDS = {
     "tests/docs": 4,
     "src/loopwright": 3,
     "tests/fit": 16,
-    "tests/config": 1,
+    "tests/config": 2,
     "tests/plans": 8,
+    "tests/search": 25,
 }
 """CPU seconds that the tests of a folder may take in `make test`, child processes included.
 
@@ -164,6 +165,13 @@ THOROUGH: dict[str, dict[str, str]] = {
     "compat/test_tracebacks.py": {"a_script": "only the user's frames, in this process"},
     # Configs, checkpoints and run directories.
     "config/test_config_fuzz.py": {"": "test_config.py"},
+    # Searches: their trials are processes.
+    "search/test_studies.py": {
+        r"10-12|ctrl_c|whose_process_is_killed|two_processes": "killed once",
+        "a_grid_ends|the_last_score|outside_of|variables_of|parameters_of": "finds the best",
+        "first_trials|an_unknown_score|none_or_a_link": "failed trials; a locked storage",
+    },
+    "search/test_tune_command.py": {"a_search_that|a_key_that": "test_studies.py"},
     "checkpoints/test_tensors.py": {
         "a_run_goes|iterators_go|replicas_that|held|a_table": "a run that is put back",
     },

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from loopwright.loop.signals import Preempted as Preempted
     from loopwright.plans.plan import Plan as Plan
     from loopwright.plans.plan_history import PlanHistory as PlanHistory
+    from loopwright.search.result import Trial as Trial
+    from loopwright.search.result import Tuned as Tuned
+    from loopwright.search.tune import tune as tune
     from loopwright.sinks.history import History as History
     from loopwright.task.gradient_check import check_gradients as check_gradients
     from loopwright.task.scheduled_value import Scheduled as Scheduled
@@ -107,6 +110,8 @@ _HOMES = {
     "loop.signals": ["Preempted"],
     "plans.plan": ["Plan"],
     "plans.plan_history": ["PlanHistory"],
+    "search.result": ["Trial", "Tuned"],
+    "search.tune": ["tune"],
     "sinks.history": ["History"],
     "task.gradient_check": ["check_gradients"],
     "task.scheduled_value": ["Scheduled"],

@@ -21,6 +21,7 @@ from loopwright.cli import (
     run_command,
     sync_command,
     train_commands,
+    tune_command,
     use_commands,
 )
 from loopwright.errors import (
@@ -57,6 +58,7 @@ app.command("schedule")(train_commands.schedule)
 app.command("verify")(train_commands.verify)
 app.command("replay")(replay_command.replay)
 app.add_typer(find_commands.app, name="find")
+app.command("tune")(tune_command.tune)
 app.command("profile")(profile_command.profile)
 app.command("evaluate")(use_commands.evaluate)
 app.command("predict")(use_commands.predict)

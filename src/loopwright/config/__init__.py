@@ -3,5 +3,5 @@
 This room parses and validates plain values. It never imports TensorFlow, Keras or NumPy, executes
 nothing that a config names, and writes nothing but `config.yaml`.
 
-Open files: changes, edits, export_formats, file, names, schema.
+Open files: changes, edits, export_formats, file, names, plain_yaml, schema, space.
 """

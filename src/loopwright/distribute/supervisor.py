@@ -134,7 +134,7 @@ class _Workers:
         self._say, self._forwarded = say, 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._readers: list[threading.Thread] = []
-        prepare = _killed_with_parent()
+        prepare = stopped_with_parent(signal.SIGKILL)
         for index in range(count):
             process = subprocess.Popen(
                 command,
@@ -208,14 +208,14 @@ def _as_exit_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _killed_with_parent() -> Callable[[], None] | None:
-    """Return a function that has Linux kill a worker whose supervisor was killed."""
+def stopped_with_parent(number: int = signal.SIGTERM) -> Callable[[], None] | None:
+    """Return a function for a child process that has Linux send it a signal when we are killed."""
     if not sys.platform.startswith("linux"):
         return None
     library, parent = ctypes.CDLL(None), os.getpid()
 
     def prepare() -> None:
-        library.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        library.prctl(_SET_PARENT_DEATH_SIGNAL, number)
         if os.getppid() != parent:  # the supervisor was killed before the line above
             os._exit(1)
 

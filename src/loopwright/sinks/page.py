@@ -25,6 +25,25 @@ def rendered(template: str, **fields: Any) -> str:
     )
 
 
+def rendered_figures(template: str, figures: Sequence[Any], *, library: str, **fields: Any) -> str:
+    """Return a page with figures of plotly, whose code is `library`; every field is escaped.
+
+    Plotly sets styles as attributes and compiles its WebGL shaders: the policy of this page allows
+    both, and still no script but these two, and no request.
+    """
+    style = _packaged("report.css")
+    code = [library, _packaged("study.js")]
+    policy = (
+        f"default-src 'none'; script-src {' '.join(map(_hash, code))} 'unsafe-eval'; "
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    return (
+        _templates()
+        .get_template(template)
+        .render(policy=policy, code=code, style=style, figures=figures, **fields)
+    )
+
+
 @functools.cache
 def _templates() -> jinja2.Environment:
     loader = jinja2.PackageLoader("loopwright.sinks", ".")

@@ -1,0 +1,268 @@
+"""Lead the trials of a study: claim, start, watch, prune, resume and conclude them.
+
+Several processes may lead trials of one study. A trial belongs to the process that has locked its
+claim. One that is `running` in the storage while nobody holds its claim was interrupted: whoever
+claims it resumes its run.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from loopwright.checkpoints.lock import Lock
+from loopwright.errors import ConfigurationError, LoopwrightError, message
+from loopwright.search import optuna_study
+from loopwright.search.result import Trial, best_of, found_trials
+from loopwright.search.scores import Journal, Scores, final_score
+from loopwright.search.study import StudyDirectory, unusable_storage
+from loopwright.search.trial_process import (
+    TrialProcess,
+    is_running,
+    reason_of,
+    same_reason,
+    was_interrupted,
+)
+
+if TYPE_CHECKING:
+    import optuna
+
+_SECONDS_BETWEEN_POLLS = 0.1
+_SECONDS_TO_SAVE = 600.0
+_MOST_RESTARTS = 3
+"""For a process that something else kills; then its trial has failed."""
+_MOST_SAME_FAILURES = 3
+"""The first trials that fail for one reason end the study."""
+
+
+@final
+@dataclass
+class _Led:
+    """A trial that this process leads."""
+
+    number: int
+    claim: Lock
+    optuna: "optuna.Trial"
+    start: Callable[[], TrialProcess]
+    journal: Journal
+    scores: Scores
+    process: TrialProcess | None = None
+    reported: int = 0
+    restarts: int = 0
+    has_old_reports: bool = False
+    is_concluded: bool = False
+
+
+@final
+class Leader:
+    """Leads up to `workers` trials at a time until a study has `trials` of them."""
+
+    def __init__(
+        self,
+        directory: StudyDirectory,
+        study: "optuna.Study",
+        storage: "optuna.storages.BaseStorage",
+        *,
+        trials: int,
+        workers: int,
+        settings: str,
+        say: Callable[[str], None],
+    ) -> None:
+        most = directory.asked.most_trials
+        self._directory, self._study, self._asked = directory, study, directory.asked
+        self._storage = storage
+        self._trials = trials if most is None else min(trials, most)
+        self._workers, self._settings, self._say = workers, settings, say
+        self._led: list[_Led] = []
+
+    def run(self, is_interrupted: Callable[[], bool]) -> None:
+        """Lead trials until there are none left, or until a signal; then all are saved."""
+        try:
+            with optuna_study.quiet(), _storage_errors(self._directory):
+                while not is_interrupted():
+                    self._fill()
+                    if not self._led:
+                        return
+                    for led in list(self._led):
+                        self._look_after(led)
+                    time.sleep(_SECONDS_BETWEEN_POLLS)
+        finally:
+            self._stop_all()
+
+    def _fill(self) -> None:
+        while len(self._led) < self._workers:
+            led = self._next()
+            if led is None:
+                return
+            self._led.append(led)
+
+    def _next(self) -> _Led | None:
+        """Return a trial to lead: one that was interrupted, or a new one; None if there is none."""
+        with self._directory.locked():
+            trials = found_trials(self._study)
+            own = {led.number for led in self._led}
+            for trial in trials:
+                if trial.state == "running" and trial.number not in own:
+                    led = self._claimed(trial.number)
+                    if led is not None:
+                        self._say(f"trial {trial.number} was interrupted; resuming it")
+                        return led
+            if len(trials) >= self._trials:
+                return None
+            claim = self._directory.claimed(len(trials))
+            if claim is None:
+                return None
+            made = optuna_study.new_trial(self._study, self._asked)
+            return self._made(made.number, claim)
+
+    def _claimed(self, number: int) -> _Led | None:
+        claim = self._directory.claimed(number)
+        return None if claim is None else self._made(number, claim)
+
+    def _made(self, number: int, claim: Lock) -> _Led | None:
+        trial = optuna_study.running_trial(self._study, self._storage, number)
+        if trial is None:  # it was concluded between our look at it and our claim
+            claim.release()
+            return None
+        config = self._directory.config_of(number, trial.params)
+        path = self._directory.trial_path(number)
+
+        def start() -> TrialProcess:
+            return TrialProcess(self._directory.write_trial(number, config), self._settings)
+
+        led = _Led(number, claim, trial, start, Journal(path), Scores(self._asked.objective))
+        led.reported = optuna_study.reports_of(self._study, number)
+        led.has_old_reports = bool(led.reported)
+        return led
+
+    def _look_after(self, led: _Led) -> None:
+        path = self._directory.trial_path(led.number)
+        if led.process is None:
+            # A process whose leader was killed saves and ends; until then the run is its own.
+            if not is_running(path):
+                led.process = led.start()
+            return
+        code = led.process.exit_code()  # before the journal: nothing is written after the end
+        if not led.is_concluded:
+            led.scores.add(led.journal.new_events())
+            self._require_objective(led)
+            if self._is_pruned(led):
+                self._conclude(led, "pruned")
+                led.process.stop()
+        if code is None:
+            return
+        if not led.is_concluded:
+            if was_interrupted(code) and led.restarts < _MOST_RESTARTS:
+                led.restarts += 1
+                led.process, led.journal = None, Journal(path)
+                return
+            self._conclude_ended(led, code)
+        self._led.remove(led)
+        led.claim.release()
+
+    def _is_pruned(self, led: _Led) -> bool:
+        """Report new scores in their order; return whether the trial is not worth its time.
+
+        The decision after each score depends on no later one: it is the same for a trial that is
+        watched while it trains, and for one whose scores are all there already.
+        """
+        if led.has_old_reports:  # a process was killed between a report and what follows from it
+            led.has_old_reports = False
+            if led.optuna.should_prune():
+                return True
+        for at, score in enumerate(led.scores.in_order[led.reported :], led.reported + 1):
+            led.optuna.report(score, at)
+            led.reported = at
+            if led.optuna.should_prune():
+                return True
+        return False
+
+    def _conclude_ended(self, led: _Led, code: int) -> None:
+        scores = led.scores.in_order
+        score = final_score(scores, self._asked.take, self._asked.mode)
+        if code:
+            self._fail(led, reason_of(code, self._directory.trial_path(led.number)))
+        elif score is None:
+            self._fail(led, f"{self._asked.objective} was never a finite number")
+        else:
+            self._conclude(led, "complete", score)
+
+    def _fail(self, led: _Led, reason: str) -> None:
+        led.optuna.set_user_attr(optuna_study.REASON, reason[:1000])
+        self._conclude(led, "failed")
+        trials = found_trials(self._study)
+        failed = [trial for trial in trials if trial.state == "failed"]
+        is_hopeless = all(trial.state in ("failed", "running") for trial in trials)
+        same = [trial for trial in failed if same_reason(trial.reason, reason)]
+        if is_hopeless and len(same) == len(failed) and len(same) >= _MOST_SAME_FAILURES:
+            raise LoopwrightError(
+                message(
+                    f"The first {len(same)} trials failed for the same reason.",
+                    expected="a config that trains",
+                    received=reason,
+                    do=f"read {self._directory.trial_path(led.number) / 'output.log'}, correct the "
+                    "cause, and run the same command again",
+                )
+            )
+
+    def _conclude(self, led: _Led, state: Any, score: float | None = None) -> None:
+        states = optuna_study.require_optuna().trial.TrialState
+        told = {"complete": states.COMPLETE, "pruned": states.PRUNED, "failed": states.FAIL}[state]
+        self._study.tell(led.number, score, state=told)
+        led.is_concluded = True
+        trials = found_trials(self._study)
+        ended, best = trials[led.number], best_of(trials, self._asked.mode)
+        if best is not None and best.number == led.number:
+            config = self._directory.config_of(led.number, best.parameters)
+            self._directory.write_best(led.number, config)
+        self._say(_line(ended, self._asked.objective, is_best=best is not None and best == ended))
+
+    def _require_objective(self, led: _Led) -> None:
+        if not led.scores.is_unknown:
+            return
+        name = self._asked.objective
+        led.optuna.set_user_attr(optuna_study.REASON, f"no score with the name {name}")
+        self._conclude(led, "failed")
+        raise ConfigurationError(
+            message(
+                f"The trials have no score with the name {name[:80]}.",
+                expected=f"one of: {', '.join(led.scores.known)[:300]}",
+                received=f"the objective {name[:80]}",
+                do="name one of these with --objective (in code: objective=...), and another study "
+                "directory",
+            )
+        )
+
+    def _stop_all(self) -> None:
+        for led in self._led:
+            if led.process is not None:
+                led.process.stop()
+        try:
+            for led in self._led:
+                if led.process is not None:
+                    led.process.wait(_SECONDS_TO_SAVE)
+        finally:  # a second Ctrl-C does not wait
+            for led in self._led:
+                if led.process is not None:
+                    led.process.kill()
+                led.claim.release()
+
+
+def _line(trial: Trial, objective: str, *, is_best: bool) -> str:
+    """Return what is said when a trial has ended."""
+    score = "" if trial.score is None else f" {objective} {trial.score:.6g}"
+    what = trial.reason if trial.state == "failed" else trial.described
+    mark = " (best so far)" if is_best else ""
+    return f"trial {trial.number}: {trial.state}{score}{mark}: {what}"
+
+
+@contextlib.contextmanager
+def _storage_errors(directory: StudyDirectory) -> Iterator[None]:
+    """Explain what Optuna says when its storage cannot be written."""
+    optuna = optuna_study.require_optuna()
+    try:
+        yield
+    except optuna.exceptions.StorageInternalError as error:
+        cause = error.__cause__ or error
+        raise unusable_storage(directory.path / "study.db", str(cause).splitlines()[0]) from None

@@ -1,0 +1,185 @@
+"""A study on disk: what was asked, Optuna's storage, the run directories of its trials, locks.
+
+study.yaml     what was asked; another search is refused
+study.db       Optuna's storage (SQLite): parameters, scores and states of all trials
+study.lock     held while a trial is created
+trials/0007/   the run directory of a trial; `claim` is locked by the process that leads it
+best.yaml      the config of the best trial
+report.html    Optuna's plots
+"""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from loopwright import disk
+from loopwright.checkpoints import lock
+from loopwright.config import file, plain_yaml
+from loopwright.config.schema import Config
+from loopwright.config.space import differences, with_parameters
+from loopwright.errors import ConfigurationError, message, printable
+from loopwright.search import optuna_study
+from loopwright.search.asked import Asked, recorded
+
+if TYPE_CHECKING:
+    import optuna
+
+ASKED, STORAGE, BEST = "study.yaml", "study.db", "best.yaml"
+_LOCK, _TRIALS, _CLAIM, _TRIAL = "study.lock", "trials", "claim", "trial.yaml"
+_STORAGE_FILES = (STORAGE, f"{STORAGE}-journal", f"{STORAGE}-wal", f"{STORAGE}-shm")
+_MOST_DIFFERENCES = 8
+SECONDS_FOR_STORAGE = 10.0
+"""How long to wait for another program that has locked the storage."""
+
+
+@final
+class StudyDirectory:
+    """The directory of a study that this process may continue."""
+
+    def __init__(self, path: Path, asked: Asked) -> None:
+        self.path, self.asked = path, asked
+
+    def trial_path(self, number: int) -> Path:
+        """Return the run directory of a trial.
+
+        >>> str(StudyDirectory(Path("runs/tune-digits"), None).trial_path(7))
+        'runs/tune-digits/trials/0007'
+        """
+        return self.path / _TRIALS / f"{number:04d}"
+
+    def is_new(self) -> bool:
+        """Return whether nothing has been asked here; raise if it was something else."""
+        if disk.status(self.path, ASKED) is None:
+            return True
+        before = recorded(plain_yaml.read_in(self.path, ASKED))
+        found = differences(before, self.asked.content())
+        if not found:
+            return False
+        listed = [f"    {line}"[:160] for line in found[:_MOST_DIFFERENCES]]
+        if len(found) > _MOST_DIFFERENCES:
+            listed.append(f"    ... and {len(found) - _MOST_DIFFERENCES} more")
+        what = f"{self.path} is a study that was asked for something else."
+        raise ConfigurationError(
+            message(
+                printable("\n".join([what, *listed])),
+                do="undo the difference to continue it, or start another study with --dir DIR "
+                "(in code: directory=...)",
+            )
+        )
+
+    def create(self) -> None:
+        """Make the directory and record what was asked, unless another process has."""
+        disk.make_run_directory(self.path)
+        with self.locked():
+            if self.is_new():
+                text = plain_yaml.dump(self.asked.content())
+                disk.write_whole(self.path, ASKED, text.encode(), durable=True)
+            disk.make_directory(self.path, _TRIALS)
+
+    def open_storage(self) -> "tuple[optuna.Study, optuna.storages.BaseStorage]":
+        """Return Optuna's study and its storage; raise if its storage is locked or damaged."""
+        require_storage(self.path, is_new=True)
+        with self.locked():
+            return optuna_study.opened(self.path / STORAGE, self.asked)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of the study: one process at a time creates a trial."""
+        handle = disk.opened(self.path, _LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            disk.lock(handle, wait=True)
+            yield
+        finally:
+            os.close(handle)
+
+    def claimed(self, number: int) -> lock.Lock | None:
+        """Return the lock on a trial; None if another process has it."""
+        disk.make_directory(self.path, f"{_TRIALS}/{number:04d}")
+        path = self.trial_path(number) / _CLAIM
+        if lock.is_held(path):
+            return None
+        return lock.Lock(path)
+
+    def config_of(self, number: int, parameters: Mapping[str, Any]) -> Config:
+        """Return the config of a trial; raise if its parameters are not of this study."""
+        space = self.asked.space
+        is_own = parameters.keys() == space.keys()
+        if not is_own or not all(space[key].contains(parameters[key]) for key in space):
+            raise ConfigurationError(
+                message(
+                    f"{self.path / STORAGE} has a trial {number} of another search.",
+                    expected=", ".join(f"{key}={one}" for key, one in space.items())[:300],
+                    received=printable(f"{dict(parameters)}")[:300],
+                    do="move the study directory away, or choose another one with --dir",
+                )
+            )
+        config = with_parameters(self.asked.config, space, parameters)
+        return config.model_copy(update={"run_dir": str(self.trial_path(number))})
+
+    def write_trial(self, number: int, config: Config) -> Path:
+        """Write the config that a trial is started with, and return its path."""
+        path = self.trial_path(number)
+        disk.write_whole(path, _TRIAL, file.to_yaml(config).encode(), durable=True)
+        return path / _TRIAL
+
+    def write_best(self, number: int, config: Config) -> Path:
+        """Write the config of the best trial: complete, without its run directory."""
+        complete = file.saved_in(self.trial_path(number)) or config
+        text = file.to_yaml(complete.model_copy(update={"run_dir": None}))
+        disk.write_whole(self.path, BEST, text.encode(), durable=True, shared=True)
+        return self.path / BEST
+
+
+def require_storage(path: Path, *, is_new: bool = False) -> None:
+    """Raise if the storage of a study cannot be written now.
+
+    `is_new`: it may be missing. SQLite follows symlinks and waits for locks: both are looked at
+    before Optuna opens the file.
+    """
+    disk.refuse_links(path, *_STORAGE_FILES)
+    if disk.status(path, STORAGE) is None:
+        if is_new:
+            return
+        raise ConfigurationError(
+            message(
+                f"{path} is not the directory of a study.",
+                expected=f"a directory with a {STORAGE}, as `loopwright tune` writes it",
+                received="none" if path.is_dir() else "no such directory",
+                do="check the path",
+            )
+        )
+    os.close(disk.opened(path, STORAGE))  # a pipe or a device is refused
+    try:
+        with contextlib.closing(
+            sqlite3.connect(path / STORAGE, timeout=SECONDS_FOR_STORAGE, isolation_level=None)
+        ) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        raise unusable_storage(path / STORAGE, str(error)) from None
+
+
+def unusable_storage(path: Path, reason: str) -> ConfigurationError:
+    """Return the error for a storage that is locked, damaged or not writable."""
+    if "locked" in reason or "busy" in reason:
+        return ConfigurationError(
+            message(
+                f"The storage {path} is locked by another program.",
+                expected=f"a storage that can be written within {SECONDS_FOR_STORAGE:.0f} seconds",
+                received=reason[:200],
+                do=f"end the program that has it open (fuser {path} names it), then run the same "
+                "command again; every trial is kept",
+            )
+        )
+    return ConfigurationError(
+        message(
+            f"The storage {path} cannot be used.",
+            expected="an SQLite file that this process may write",
+            received=reason[:200],
+            do="make it writable, or move the study directory away and start again; the trials "
+            "stay readable as run directories",
+        )
+    )
