@@ -45,9 +45,18 @@ def plot(
 
 
 def _names(runs: list[Path]) -> list[str]:
-    """Return a short name for each run: its directory's, or its path where names are equal."""
-    names = [path.resolve().name for path in runs]
-    return names if len(set(names)) == len(names) else [str(path) for path in runs]
+    """Return a short name for each run: the last parts of its path, as many as tell them apart.
+
+    >>> _names([Path("/runs/a/seed0"), Path("/runs/b/seed0")])
+    ['a/seed0', 'b/seed0']
+    """
+    parts = [path.resolve().parts for path in runs]
+    names = list[str]()
+    for count in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-count:]) for each in parts]
+        if len(set(names)) == len(names):
+            break
+    return names
 
 
 def _require_drawable(runs: list[Path], output: Path) -> None:

@@ -56,7 +56,9 @@ def _steps(parts: Parts) -> str:
 
 
 def _models(task: Any) -> Iterator[tuple[str, str]]:
-    found = [part for part in variables.parts(task) if isinstance(part.value, keras.Model)]
+    models = [part for part in variables.parts(task) if isinstance(part.value, keras.Model)]
+    # A task around a Keras model holds it by a private name as well.
+    found = [part for part in models if not part.path.startswith("_")] or models
     for part in found[:_MOST_PARTS]:
         name = type(part.value).__name__
         if not part.value.built:

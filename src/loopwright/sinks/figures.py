@@ -4,7 +4,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from loopwright.errors import ConfigurationError, message
 from loopwright.sinks.curves import Best, Curves
@@ -30,7 +30,17 @@ def new(what: str, size: tuple[float, float] = (7, 4)) -> Any:
         ) from error
     if Path(matplotlib.matplotlib_fname()).resolve().parent == Path.cwd():
         matplotlib.rcdefaults()  # the settings of a directory from elsewhere can start LaTeX
-    return Figure(figsize=size, layout="constrained")
+
+    @final
+    class ShownFigure(Figure):
+        """A figure that a notebook shows, also where pyplot was never imported."""
+
+        def _repr_png_(self) -> bytes:
+            drawn = io.BytesIO()
+            self.savefig(drawn, format="png", dpi=100)
+            return drawn.getvalue()
+
+    return ShownFigure(figsize=size, layout="constrained")
 
 
 def saved(figure: Any, path: Any) -> Any:

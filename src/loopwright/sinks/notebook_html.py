@@ -14,7 +14,7 @@ from loopwright.sinks.curves import Curves, Numbers
 from loopwright.sinks.progress_text import GAP, Part, number, sparkline
 
 _BOX = "font:13px/1.5 system-ui,sans-serif;max-width:1040px"
-_CELL = "text-align:left;padding:1px 14px 1px 0;border:0"
+_CELL = "text-align:left;padding:1px 14px 1px 0;border:0;background:none"
 _NUMBER = f"{_CELL};font-variant-numeric:tabular-nums"
 _SOFT = "opacity:.65"
 _MOST_ROWS = 8
@@ -60,13 +60,14 @@ def bar(done: int, total: int | None) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table; the cells are texts."""
-    first = "".join(f'<th style="{_CELL};{_SOFT};font-weight:400">{text(h)}</th>' for h in head)
+    cells = "".join(f'<th style="{_CELL};{_SOFT};font-weight:400">{text(h)}</th>' for h in head)
+    first = f"<tr>{cells}</tr>" if any(head) else ""
     body = "".join(
         f"<tr>{''.join(f'<td style={_quoted(_NUMBER)}>{text(cell)}</td>' for cell in row)}</tr>"
         for row in rows
     )
-    style = "border-collapse:collapse;margin:4px 0;width:auto"
-    return f'<table style="{style}"><tr>{first}</tr>{body}</table>' if body else ""
+    style = "border-collapse:collapse;margin:4px 0;width:auto;border:0;color:inherit;font:inherit"
+    return f'<table style="{style}">{first}{body}</table>' if body else ""
 
 
 def _quoted(style: str) -> str:
