@@ -30,6 +30,8 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> None:
     print(f"loopwright {version}")
     failures = _told("version and changelog", lambda: versions.objections_to_version(root, version))
     failures += _told("git", lambda: versions.objections_to_tree(root, version))
+    if failures and not asked.dry_run:
+        raise SystemExit("\nnot released: correct these first; --dry-run runs all checks anyway")
     with tempfile.TemporaryDirectory(prefix="loopwright-release-") as scratch:
         work = Path(scratch)
         wheel, source = artifacts.build(root, work / "dist")

@@ -164,7 +164,7 @@ def test_a_history_is_a_table_of_its_last_epochs_and_curves():
         history(EpochEnded(number, step, 10, 1.0, {"loss": 12.0 - number, "shape": [1, 2]}))
     page = history._repr_html_()
     assert "12 epochs" in page
-    assert "best val_loss 1 at epoch 8" in page
+    assert "best val_loss 1.000 at epoch 8" in page
     assert re.findall(r"<tr><td[^>]*>(\d+)</td>", page) == [str(n) for n in range(5, 13)]
     assert [points(chart) for chart in charts_in(page)] == [[12, 12]]
     assert "0 epochs" in History()._repr_html_()

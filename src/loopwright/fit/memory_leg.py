@@ -2,10 +2,10 @@
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from loopwright.checkpoints import tensors
-from loopwright.checkpoints.snapshot import Snapshot, difference
+from loopwright.checkpoints.snapshot import difference
 from loopwright.data.source import changed_data
 from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics
@@ -40,19 +40,15 @@ class MemoryLegs:
     ) -> Generator[Event]:
         """Return the events of a call whose step is built; `watches`: Ctrl-C waits for a stop."""
         signals, held = Signals(), self._held
-        leg, place, scores, note = None, Place(), {}, ""
-        if held is not None:
-            leg, note = _continued(parts, request, signals, held)
-        if leg is None:
+        continued = None if held is None else _continued(parts, request, signals, held)
+        if isinstance(continued, _Continued):
+            leg, place, scores = continued
+        else:
             leg = Leg(parts, request, first_epoch=first_epoch, signals=signals)
             parts.state.start_from_given_weights()
-            held = None
-        else:
-            place, scores = held.snapshot.place, held.snapshot.scores if held else {}
-        leg.notes = [note] if note else []
+            place, scores = Place(), {}
+            leg.notes = [] if continued is None else [continued]
         data = leg.request.data
-        leg.inexact = accepted_data(request, "best_effort")
-        leg.reasons = leg.inexact.reasons
         self.first_epoch = leg.first_epoch
         can_hold = parts.team.is_alone and (data is None or data.can_be_read_again)
         return self._run(leg, place, scores, signals if watches and can_hold else None)
@@ -60,8 +56,7 @@ class MemoryLegs:
     def _run(
         self, leg: Leg, place: Place, scores: Metrics, signals: Signals | None
     ) -> Generator[Event]:
-        self._held = None
-        checkpoints = _Held(leg)
+        self._held, checkpoints = None, _Held(leg)
         if signals is None:
             yield from leg.told(leg.looped(place, scores, checkpoints))
             return
@@ -83,6 +78,8 @@ class _Held:
 
     def __init__(self, leg: Leg) -> None:
         self._leg = leg
+        # Now: while callbacks are called, the model holds the optimizer too.
+        self._named = variables.named(leg.parts.task)
         self.moment: Moment | None = None
 
     def is_best(self, step: int, scores: Metrics) -> bool:
@@ -94,10 +91,13 @@ class _Held:
         if place.step == 0:
             return
         leg = self._leg
+        leg.inexact = accepted_data(leg.request, "best_effort")
+        leg.reasons = leg.inexact.reasons
         read, position = leg.stepper.position()
-        named = variables.named(leg.parts.task)
-        snapshot = taken(leg, 0, place, scores, read, named, None, {}, {}, [])
-        held = tensors.snapshot(_looked_at(leg.parts, named)) | leg.bridge.tensors() | position
+        snapshot = taken(leg, 0, place, scores, read, self._named, None, {}, {}, [])
+        held = (
+            tensors.snapshot(_looked_at(leg.parts, self._named)) | leg.bridge.tensors() | position
+        )
         self.moment = Moment(snapshot, held)
 
     def rolled_back(self, error: NotFiniteError) -> Happened:
@@ -113,32 +113,38 @@ def _looked_at(parts: Parts, named: dict[str, Any]) -> dict[str, Any]:
     return {name: variable for name, variable in named.items() if id(variable) in untrained}
 
 
+@final
+class _Continued(NamedTuple):
+    """A leg that continues an interrupted one, and where."""
+
+    leg: Leg
+    place: Place
+    scores: Metrics
+
+
 def _continued(
     parts: Parts, request: FitRequest, signals: Signals, held: Moment
-) -> tuple[Leg | None, str]:
-    """Return the leg that continues the interrupted one; None, and a note that says why not."""
+) -> _Continued | str:
+    """Return the leg that continues the interrupted one, or a note that says why there is none."""
     snapshot = held.snapshot
     before = every(snapshot.until)
     if request.until != before and not is_further(request.until, before):
-        return None, _not_continued(f"{request.until} asked for, {before} then")
+        return _not_continued(f"{request.until} asked for, {before} then")
     data = {} if request.data is None else request.data.fingerprint()
     other = changed_data(snapshot.data, data) if bool(snapshot.data) == bool(data) else "other data"
     if other:
-        return None, _not_continued(other)
+        return _not_continued(other)
     if restarts_epoch(snapshot, accepted_data(request, "best_effort")):
         snapshot = at_start_of_epoch(snapshot)
     leg = Leg(parts, request, first_epoch=0, snapshot=snapshot, signals=signals)
     named = variables.named(parts.task)
-    why = "the task has other variables" if _differs(snapshot, named) else ""
+    now = variables.table(parts.team.everywhere(named))
+    why = "" if difference(snapshot.variables, now) is None else "the task has other variables"
     why = why or leg.bridge.objection(snapshot.callbacks) or ""
     if why:
-        return None, _not_continued(why.splitlines()[0])
+        return _not_continued(why.splitlines()[0])
     restore_parts(leg, _looked_at(parts, named), snapshot, held.held)
-    return leg, ""
-
-
-def _differs(snapshot: Snapshot, named: dict[str, Any]) -> bool:
-    return difference(snapshot.variables, variables.table(named)) is not None
+    return _Continued(leg, snapshot.place, snapshot.scores)
 
 
 def _not_continued(why: str) -> str:

@@ -4,14 +4,12 @@ It has no script and no style sheet: a saved notebook shows it again, on a light
 viewer that does not trust the notebook leaves the charts out and keeps the tables.
 """
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from loopwright.errors import printable
 from loopwright.sinks import curves, svg_charts
 from loopwright.sinks.curves import Curves, Numbers
 from loopwright.sinks.progress_text import GAP, Part, number, sparkline
+from loopwright.sinks.svg_charts import escaped
 
 _BOX = "font:13px/1.5 system-ui,sans-serif;max-width:1040px"
 _CELL = "text-align:left;padding:1px 14px 1px 0;border:0;background:none"
@@ -27,18 +25,9 @@ def box(*parts: str) -> str:
     return f'<div style="{_BOX}">{"".join(part for part in parts if part)}</div>'
 
 
-def text(value: Any) -> str:
-    """Return a text as HTML: what a user or a file has named is never markup.
-
-    >>> text("<script>")
-    '&lt;script&gt;'
-    """
-    return html.escape(printable(str(value)))
-
-
 def line(parts: Iterable[Part]) -> str:
     """Return a line of progress."""
-    shown = (_styled(text(part.text), _STYLES.get(part.style, "")) for part in parts)
+    shown = (_styled(escaped(part.text), _STYLES.get(part.style, "")) for part in parts)
     return f"<div>{GAP.join(shown)}</div>"
 
 
@@ -60,10 +49,10 @@ def bar(done: int, total: int | None) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table; the cells are texts."""
-    cells = "".join(f'<th style="{_CELL};{_SOFT};font-weight:400">{text(h)}</th>' for h in head)
+    cells = "".join(f'<th style="{_CELL};{_SOFT};font-weight:400">{escaped(h)}</th>' for h in head)
     first = f"<tr>{cells}</tr>" if any(head) else ""
     body = "".join(
-        f"<tr>{''.join(f'<td style={_quoted(_NUMBER)}>{text(cell)}</td>' for cell in row)}</tr>"
+        f"<tr>{''.join(f'<td style={_quoted(_NUMBER)}>{escaped(cell)}</td>' for cell in row)}</tr>"
         for row in rows
     )
     style = "border-collapse:collapse;margin:4px 0;width:auto;border:0;color:inherit;font:inherit"

@@ -2,16 +2,27 @@
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from loopwright.errors import printable
 from loopwright.sinks.report import Lines, Points, thinned
 
+Scale = Callable[[float], float]
 COLORS = ("#2f81d6", "#e07a1f", "#2a9d5c", "#c23b4b", "#8a63c9", "#8c6d4f", "#d45fa5", "#7a8791")
 """Read on white and on black; text and axes take the color of the page."""
 _WIDTH, _HEIGHT = 320, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 10, 26, 30
 _MOST_POINTS = 160
 _MOST_CHARTS = 8
+
+
+def escaped(value: object) -> str:
+    """Return a text as HTML: what a user or a file has named is never markup.
+
+    >>> escaped("<script>")
+    '&lt;script&gt;'
+    """
+    return html.escape(printable(str(value)))
 
 
 def charts(
@@ -66,7 +77,7 @@ def chart(
         parts.append(_line(line, color, x_of, y_of, is_faint=name == live))
     parts.append(_texts(title, named, x_label))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{html.escape(title)}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escaped(title)}" '
         f'width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'style="max-width:100%" font-family="system-ui,sans-serif" font-size="11" '
         f'fill="currentColor">{"".join(parts)}</svg>'
@@ -103,7 +114,7 @@ def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     return [round(n * step, 12) for n in range(first, first + 7) if n * step <= high * (1 + 1e-12)]
 
 
-def _axes(ys: Sequence[float], xs: Sequence[float], x_of, y_of) -> str:
+def _axes(ys: Sequence[float], xs: Sequence[float], x_of: Scale, y_of: Scale) -> str:
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     parts = list[str]()
     for y in ys:
@@ -137,7 +148,7 @@ def _short(x: float) -> str:
     return f"{x:g}"
 
 
-def _line(points: Points, color: str, x_of, y_of, *, is_faint: bool) -> str:
+def _line(points: Points, color: str, x_of: Scale, y_of: Scale, *, is_faint: bool) -> str:
     strength = 'stroke-opacity=".4" stroke-width="1"' if is_faint else 'stroke-width="1.7"'
     if len(points) == 1:
         (x, y) = points[0]
@@ -152,16 +163,16 @@ def _line(points: Points, color: str, x_of, y_of, *, is_faint: bool) -> str:
 def _texts(title: str, named: Sequence[tuple[str, str]], x_label: str) -> str:
     shown = title if len(title) <= 28 else f"{title[:27]}…"
     parts = [
-        f'<text x="{_LEFT}" y="15" font-weight="600" font-size="12">{html.escape(shown)}</text>',
+        f'<text x="{_LEFT}" y="15" font-weight="600" font-size="12">{escaped(shown)}</text>',
         f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end" '
-        f'fill-opacity=".75">{html.escape(x_label)}</text>',
+        f'fill-opacity=".75">{escaped(x_label)}</text>',
     ]
     x = _WIDTH - _RIGHT
     for name, color in reversed(named[:3]):
         label = name if len(name) <= 12 else f"{name[:11]}…"
         parts.append(
             f'<text x="{x}" y="15" text-anchor="end">'
-            f'<tspan fill="{color}">●</tspan> {html.escape(label)}</text>'
+            f'<tspan fill="{color}">●</tspan> {escaped(label)}</text>'
         )
         x -= 6 * len(label) + 22
     return "".join(parts)
