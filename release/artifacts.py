@@ -16,6 +16,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 _IN_SDIST = ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "Makefile")
+_LICENCES = ("LICENSE", "src/loopwright/sinks/vendored/uplot/LICENSE")
 _RELATIVE = re.compile(r"""(?:\]\(|\b(?:src|href)=")(?!https?://|\#|mailto:)([^)"\s]+)""")
 
 
@@ -65,7 +66,7 @@ def _ships(path: Path) -> bool:
 def _damage(content: dict[str, bytes], record: str) -> list[str]:
     """Return the files whose checksum is not the one that RECORD has."""
     found = list[str]()
-    recorded = {row[0]: row[1] for row in csv.reader(io.StringIO(record)) if row}
+    recorded = {row[0]: row[1] for row in csv.reader(io.StringIO(record)) if len(row) > 1}
     for name, data in content.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         if not name.endswith(".dist-info/RECORD") and recorded.get(name) != f"sha256={digest}":
@@ -76,8 +77,6 @@ def _damage(content: dict[str, bytes], record: str) -> list[str]:
 def _objections_to_metadata(content: dict[str, bytes], information: str, version: str) -> list[str]:
     metadata = _parsed(content[f"{information}METADATA"])
     scripts = content.get(f"{information}entry_points.txt", b"").decode()
-    licences = [name for name in content if name.startswith(f"{information}licenses/")]
-    endings = ("LICENSE", "vendored/uplot/LICENSE")
     return [
         *(
             [f"METADATA says version {metadata['Version']}, not {version}"]
@@ -91,10 +90,9 @@ def _objections_to_metadata(content: dict[str, bytes], information: str, version
         ),
         *([] if "loopwright = loopwright.cli.main:main" in scripts else ["the command is missing"]),
         *(
-            f"the licence {ending} is missing"
-            for ending in endings
-            if not any(name.endswith(f"licenses/{ending}") for name in licences)
-            and not any(name.endswith(f"/{ending}") for name in licences)
+            f"the licence {file} is missing"
+            for file in _LICENCES
+            if f"{information}licenses/{file}" not in content
         ),
     ]
 

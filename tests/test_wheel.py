@@ -91,7 +91,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
     ),
     "no licence of uPlot": (
         without(f"{INFORMATION}/licenses/src/loopwright/sinks/vendored/uplot/LICENSE"),
-        "the licence vendored/uplot/LICENSE is missing",
+        "sinks/vendored/uplot/LICENSE is missing",
     ),
     "no licence": (without(f"{INFORMATION}/licenses/LICENSE"), "the licence LICENSE is missing"),
     "no command": (without(f"{INFORMATION}/entry_points.txt"), "the command is missing"),

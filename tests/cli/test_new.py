@@ -48,7 +48,7 @@ def test_an_empty_directory_is_filled_and_a_full_one_is_left_as_it_is(tmp_path: 
         assert f"received: {received}" in output
         assert f"loopwright new {name}_2" in output
     (tmp_path / "file").unlink()
-    assert content_of(tmp_path) == before | content_of(tmp_path / "link")
+    assert content_of(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_new_project_imports_no_tensorflow(tmp_path: Path):
 def test_a_new_project_trains_is_killed_and_resumes_to_the_same_bits(tmp_path: Path):
     run(tmp_path, "loopwright", "new", "mine")
     project = tmp_path / "mine"
-    train = ["loopwright", "train", "config.yaml", "plan=graph"]
+    train = ["loopwright", "train", "config.yaml", "plan=graph", "data.rows=320", "fit.epochs=4"]
     whole = run(project, *train, "run_dir=runs/whole")
     assert whole.returncode == 0, whole.stdout + whole.stderr
     command = [sys.executable, "-m", *train, "run_dir=runs/killed", "fit.save_every=7 steps"]
