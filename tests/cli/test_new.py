@@ -1,5 +1,6 @@
 """`loopwright new`: a project that trains, is killed and resumed, and passes its own tests."""
 
+import importlib
 import json
 import os
 import signal
@@ -122,7 +123,22 @@ def test_a_new_project_trains_is_killed_and_resumes_to_the_same_bits(tmp_path: P
     assert "are the same, bit for bit" in compared.stdout, compared.stdout
 
 
-def test_the_tests_of_a_new_project_pass(tmp_path: Path):
+def test_the_tests_of_a_new_project_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """In this process, which has TensorFlow already."""
+    invoke("new", "mine", "--directory", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    for name in ("task", "test_task"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    own = importlib.import_module("test_task")
+    tests = [value for name, value in vars(own).items() if name.startswith("test_")]
+    assert len(tests) == 3
+    for test in tests:
+        test()
+    for name in ("task", "test_task"):
+        del sys.modules[name]
+
+
+def test_pytest_in_a_new_project_passes(tmp_path: Path):
     run(tmp_path, "loopwright", "new", "mine")
     done = run(tmp_path / "mine", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null")
     assert "3 passed" in done.stdout, done.stdout + done.stderr
