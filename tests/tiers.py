@@ -222,7 +222,8 @@ THOROUGH: dict[str, dict[str, str]] = {
         "the_|every_link|every_public|recipes|a_cell": "links of the pages; `make docs`"
     },
     "fit/test_interrupted_cells.py": {
-        r"after_ctrl_c.*\[(stream|unknown)|ctrl_c_twice|a_learning|a_call_for|data_whose": "arrays",
+        r"after_ctrl_c.*\[(stream|unknown)|ctrl_c_twice|a_learning": "arrays",
+        "a_call_for|data_whose|other_call": "arrays",
         "early_stopping|a_handler|a_loop_over": "arrays; loop/test_signals.py",
         "an_interrupted_cell": "arrays; sinks/test_notebook.py",
     },

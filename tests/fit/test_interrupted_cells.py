@@ -24,6 +24,14 @@ DATA = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _ctrl_c_raises() -> Iterator[None]:
+    """As in a terminal: a shell starts programs in the background with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def fit(trainer: lw.Trainer, kind: str, callback: Any = None, **options: Any) -> lw.History:
     data, own = DATA[kind]
     given: Any = {"epochs": EPOCHS, "verbose": 0, "validation_data": arrays(8), **own, **options}
@@ -98,6 +106,16 @@ def test_a_call_for_something_else_trains_on_and_says_so(options: dict[str, Any]
     (note,) = [each.text for each in told if isinstance(each, lw.Noted)]
     assert note.startswith("the interrupted call of fit is not continued")
     assert why in note
+
+
+def test_other_callbacks_continue_and_start_as_they_are():
+    told: list[Any] = []
+    trainer = interrupted(sinks=[told.append])
+    stops = keras.callbacks.EarlyStopping("loss", patience=1, min_delta=100.0)
+    history = trainer.fit(*arrays(), batch_size=8, epochs=9, verbose=0, callbacks=[stops])
+    assert history.epoch == [0, 1, 2], "the second epoch is its first"
+    (note,) = [each.text for each in told if isinstance(each, lw.Noted)]
+    assert note.startswith("other callbacks than in the interrupted call")
 
 
 def test_data_whose_position_cannot_be_held_restarts_its_epoch():

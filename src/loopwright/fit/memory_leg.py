@@ -138,11 +138,11 @@ def _continued(
         snapshot = at_start_of_epoch(snapshot)
     leg = Leg(parts, request, first_epoch=0, snapshot=snapshot, signals=signals)
     named = variables.named(parts.task)
-    now = variables.table(parts.team.everywhere(named))
-    why = "" if difference(snapshot.variables, now) is None else "the task has other variables"
-    why = why or leg.bridge.objection(snapshot.callbacks) or ""
-    if why:
-        return _not_continued(why.splitlines()[0])
+    if difference(snapshot.variables, variables.table(parts.team.everywhere(named))) is not None:
+        return _not_continued("the task has other variables")
+    if leg.bridge.objection(snapshot.callbacks) is not None:
+        leg.notes = ["other callbacks than in the interrupted call of fit: they start as they are"]
+        snapshot = replace(snapshot, callbacks=[])
     restore_parts(leg, _looked_at(parts, named), snapshot, held.held)
     return _Continued(leg, snapshot.place, snapshot.scores)
 
