@@ -35,7 +35,7 @@ BUDGET_SECONDS = {
     "tests/export": 15,
     "tests/compat": 37,
     "tests/components": 14,
-    "tests/insight": 40,
+    "tests/insight": 42,
     ".": 4,
     "tests/recipes": 4,
     "tests/loop": 4,

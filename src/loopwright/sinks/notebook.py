@@ -23,6 +23,9 @@ from loopwright.sinks.curves import Curves
 from loopwright.sinks.progress_text import Outlook, Part
 
 _SECONDS_BETWEEN_DRAWINGS = 0.25
+_MOST_SHARE = 0.02
+"""Of the time, for drawing: a run of very many epochs is drawn less often."""
+_MOST_LIVE = 400
 _MOST_LINES = 200
 _MOST_NOTES = 6
 _LIVE = "this epoch"
@@ -59,7 +62,7 @@ class Panel:
         self._lines: deque[str] = deque(maxlen=_MOST_LINES)
         """The same as text, for what shows no HTML."""
         self._handle: Any = None
-        self._drawn_at = float("-inf")
+        self._due_at = float("-inf")
 
     def show(self, event: Event) -> None:
         """Draw an event, if a drawing is due."""
@@ -93,16 +96,18 @@ class Panel:
             case _:
                 return
         now = self._clock()
-        if now - self._drawn_at >= _SECONDS_BETWEEN_DRAWINGS:
-            self._drawn_at = now
+        if now >= self._due_at:
             self._measure(now)
             self._draw()
+            done = self._clock()
+            self._due_at = max(now + _SECONDS_BETWEEN_DRAWINGS, done + (done - now) / _MOST_SHARE)
 
     def close(self) -> None:
         """Leave the output as it is."""
 
     def _start(self, event: Started) -> None:
         self._run, self._handle, self._unfinished = event, None, None
+        self._due_at = float("-inf")
         self._curves = curves.until(self._curves_before(), event.step)
         self._live.clear()
         self._notes.clear()
@@ -128,7 +133,10 @@ class Panel:
             self._rate = (last - first) / (until - since)
         for name, value in curves.running(event.metrics).items():
             if name in self._curves or "/" not in name:
-                self._live.setdefault(name, []).append((float(event.step), value))
+                line = self._live.setdefault(name, [])
+                line.append((float(event.step), value))
+                if len(line) > _MOST_LIVE:
+                    del line[1::2]
         self._heading = progress_text.running(self._run, event, self._rate)
 
     def _finish(self, event: Finished) -> None:
