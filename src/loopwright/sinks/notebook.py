@@ -1,5 +1,6 @@
 """Progress in a notebook: one output of the cell, drawn again in place, with the curves so far."""
 
+import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -35,6 +36,15 @@ def in_notebook() -> bool:
     """Return whether this process is the kernel of a notebook; nothing is imported for that."""
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return get_shell is not None and hasattr(get_shell(), "kernel")
+
+
+def undisplayed() -> contextlib.AbstractContextManager[Any]:
+    """Keep what a library displays out of the cell: a summary that Keras returns as text."""
+    if not in_notebook():
+        return contextlib.nullcontext()
+    from IPython.utils.capture import capture_output
+
+    return capture_output(stdout=False, stderr=False, display=True)
 
 
 @final
