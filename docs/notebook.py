@@ -2,6 +2,7 @@
 
 import base64
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 _MOST_SECONDS = 600
+_NOTICE = re.compile(
+    r"WARNING: All log messages before absl|[IWE]\d{4} |\d{4}-\d\d-\d\d |To enable"
+)
 
 
 class NotebookError(Exception):
@@ -77,7 +81,6 @@ def execute(path: Path) -> Executed:
         jupytext.write(jupytext.read(path), file)
         command = [sys.executable, "-m", "nbconvert", "--to", "notebook", "--inplace", "--execute"]
         options = [f"--ExecutePreprocessor.timeout={_MOST_SECONDS}", "--log-level=ERROR"]
-        # TensorFlow's notices about the machine do not belong into the page.
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
         done = subprocess.run(
             [*command, *options, str(file)],
@@ -88,4 +91,15 @@ def execute(path: Path) -> Executed:
         )
         if done.returncode != 0:
             raise NotebookError(f"{path.name} was not executed.\n{done.stderr[-4000:]}")
-        return Executed(path.stem, nbformat.read(file, as_version=4))
+        content = nbformat.read(file, as_version=4)
+    for cell in content.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not _is_notice(output)]
+    return Executed(path.stem, content)
+
+
+def _is_notice(output: Any) -> bool:
+    """Return whether an output is what TensorFlow's libraries log about the machine."""
+    if output.get("name") != "stderr":
+        return False
+    return all(_NOTICE.match(line) for line in output.text.splitlines() if line.strip())
