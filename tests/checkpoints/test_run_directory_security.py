@@ -390,6 +390,7 @@ ALLOWED = [
     ),
     ("cli/fork_command.py", "exists is_dir iterdir", "the new directory that a person named"),
     ("cli/new_command.py", "is_dir exists iterdir", "the new directory that a person named"),
+    ("cli/plot_command.py", "is_dir", "the figure that a person named"),
     ("cli/replay_child.py", "save", "a file of the parent's own temporary directory"),
     ("cli/replay_command.py", "is_dir", "the directory that a person named"),
     ("compat/process.py", "read_text", "/proc/cpuinfo"),

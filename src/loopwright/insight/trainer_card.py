@@ -1,4 +1,4 @@
-"""What a trainer is, in words and as HTML for a notebook: task, models, run, plan, last scores."""
+"""What a trainer holds, in words and as HTML: task, models, run, plan, last scores."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Progress in a notebook: one output of the cell, drawn again in place, with the curves so far."""
+"""Progress in a notebook: one output, drawn again in place, with the curves so far."""
 
 import contextlib
 import sys
