@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all check compat format docs bench bench-peers bench-distribution faults
+.PHONY: help install train test test-all check compat format docs bench bench-peers bench-distribution faults release
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -45,6 +45,9 @@ format: $(STAMP)  ## format, and fix what lint can fix
 
 docs: $(STAMP)  ## build the documentation into site/
 	$(BIN)/python -m docs $(ARGS)
+
+release: $(STAMP)  ## build, check, install and train on every Python, tag; uploads nothing
+	$(BIN)/python -m release $(ARGS)
 
 bench: $(STAMP)  ## measure speed against Keras, PyTorch and JAX, start-up, scaling, memory
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,17 +1,24 @@
-"""Execute a notebook that is stored as a Python file, and collect the outputs of its cells.
+"""Execute a notebook that is stored as a Python file, with nbconvert, and make a page of it."""
 
-The cells run one after the other in this process. This needs no Jupyter kernel, and errors are
-raised unchanged.
-"""
-
-import ast
 import base64
-import contextlib
-import io
-import linecache
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+_MOST_SECONDS = 600
+_NOTICE = re.compile(
+    r"WARNING: All log messages before absl|[IWE]\d{4} |\d{4}-\d\d-\d\d |To enable"
+)
+
+
+class NotebookError(Exception):
+    """A cell of a notebook raised an exception."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +37,18 @@ class Executed:
                 parts.append(cell.source)
                 continue
             parts.append(f"```python\n{cell.source}\n```")
-            for output in cell.outputs:
-                if output.output_type == "stream":
-                    parts.append(f"```text\n{output.text.rstrip()}\n```")
-                elif "image/png" in output.data:
-                    parts.append(f"![Output of the cell]({self._picture(number)})")
-                else:
-                    parts.append(f"```text\n{output.data['text/plain']}\n```")
+            parts += [self._shown(number, at, output) for at, output in enumerate(cell.outputs)]
         return "\n\n".join(parts) + "\n"
+
+    def _shown(self, cell: int, at: int, output: Any) -> str:
+        if output.output_type == "stream":
+            return f"```text\n{output.text.rstrip()}\n```"
+        if "image/png" in output.data:
+            return f"![Output of the cell]({self._picture(cell, at)})"
+        if "text/html" in output.data:
+            # In one line: an empty line would end the HTML, and Markdown would begin.
+            return f'<div class="cell-output">{" ".join(output.data["text/html"].split())}</div>'
+        return f"```text\n{output.data['text/plain']}\n```"
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -45,54 +56,50 @@ class Executed:
         import nbformat
 
         found = {f"{self.name}.ipynb": nbformat.writes(self.content).encode()}
-        for number, cell in enumerate(self.content.cells):
-            for output in cell.get("outputs", []):
-                picture = output.get("data", {}).get("image/png")
-                if picture is not None:
-                    found[self._picture(number)] = base64.b64decode(picture)
+        for name, picture in self._pictures():
+            found[name] = base64.b64decode(picture)
         return found
 
-    def _picture(self, cell: int) -> str:
-        return f"{self.name}-{cell}.png"
+    def _pictures(self) -> Iterator[tuple[str, str]]:
+        for number, cell in enumerate(self.content.cells):
+            for at, output in enumerate(cell.get("outputs", [])):
+                picture = output.get("data", {}).get("image/png")
+                if picture is not None:
+                    yield self._picture(number, at), picture
+
+    def _picture(self, cell: int, at: int) -> str:
+        return f"{self.name}-{cell}-{at}.png"
 
 
 def execute(path: Path) -> Executed:
-    """Run every cell; an exception in a cell is raised."""
+    """Run every cell in a kernel, as `jupyter nbconvert --execute` does; raise if a cell raises."""
     import jupytext  # needed only to build or test the site
+    import nbformat
 
-    content = jupytext.read(path)
-    names: dict[str, Any] = {"__name__": "__main__"}
-    for number, cell in enumerate(content.cells):
+    with tempfile.TemporaryDirectory(prefix="loopwright-notebook-") as directory:
+        file = Path(directory) / f"{path.stem}.ipynb"
+        jupytext.write(jupytext.read(path), file)
+        command = [sys.executable, "-m", "nbconvert", "--to", "notebook", "--inplace", "--execute"]
+        options = [f"--ExecutePreprocessor.timeout={_MOST_SECONDS}", "--log-level=ERROR"]
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        done = subprocess.run(
+            [*command, *options, str(file)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise NotebookError(f"{path.name} was not executed.\n{done.stderr[-4000:]}")
+        content = nbformat.read(file, as_version=4)
+    for cell in content.cells:
         if cell.cell_type == "code":
-            cell.execution_count = number + 1
-            cell.outputs = _outputs(cell.source, f"<{path.name}, cell {number}>", names, number + 1)
+            cell.outputs = [output for output in cell.outputs if not _is_notice(output)]
     return Executed(path.stem, content)
 
 
-def _outputs(source: str, name: str, names: dict[str, Any], count: int) -> list[Any]:
-    from nbformat import v4
-
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        value = _run(source, name, names)
-    outputs = []
-    if printed.getvalue():
-        outputs.append(v4.new_output("stream", text=printed.getvalue()))
-    if value is not None:
-        data = {"text/plain": repr(value)}
-        if hasattr(value, "_repr_png_"):
-            data["image/png"] = base64.b64encode(value._repr_png_()).decode()
-        outputs.append(v4.new_output("execute_result", data=data, execution_count=count))
-    return outputs
-
-
-def _run(source: str, name: str, names: dict[str, Any]) -> Any:
-    """Run a cell; return the value of its last line if that is an expression."""
-    # TensorFlow reads the source of the functions it compiles.
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    *body, last = ast.parse(source).body
-    if not isinstance(last, ast.Expr):
-        exec(compile(source, name, "exec"), names)
-        return None
-    exec(compile(ast.Module(body, []), name, "exec"), names)
-    return eval(compile(ast.Expression(last.value), name, "eval"), names)
+def _is_notice(output: Any) -> bool:
+    """Return whether an output is what TensorFlow's libraries log about the machine."""
+    if output.get("name") != "stderr":
+        return False
+    return all(_NOTICE.match(line) for line in output.text.splitlines() if line.strip())

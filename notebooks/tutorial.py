@@ -42,11 +42,21 @@ classifier = lw.Trainer(lw.Supervised(model, loss, "adam", metrics=["accuracy"])
 history = classifier.fit(*train, validation_data=test, epochs=8)
 
 # %% [markdown]
-# `fit`, `evaluate` and `predict` have the same names and arguments as in Keras. `fit` returns the
-# history: the metrics of each epoch.
+# `fit`, `evaluate` and `predict` have the same names and arguments as in Keras. `fit` shows the
+# curves while it trains; to stop, interrupt the cell: the next call of `fit` continues. It returns
+# the history: the metrics of each epoch, which `history.plot()` draws for a paper.
 
 # %%
 [round(value, 3) for value in history.history["val_accuracy"]]
+
+# %%
+history.plot(["loss", "accuracy"])
+
+# %% [markdown]
+# A trainer says what it holds:
+
+# %%
+classifier
 
 # %%
 classifier.evaluate(*test)

@@ -1,6 +1,5 @@
 """Trainer: what users call. It wires the parts together, and does nothing else."""
 
-import functools
 import os
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -31,13 +30,14 @@ from loopwright.fit import declaration, trial_child
 from loopwright.fit.attempt import LastAttempt
 from loopwright.fit.event_stream import EventStream
 from loopwright.fit.exporting import ExportOptions, SeenData, run_export
-from loopwright.fit.leg import OVER, Leg
-from loopwright.fit.leg_loop import NoCheckpoints
+from loopwright.fit.leg import OVER
+from loopwright.fit.memory_leg import MemoryLegs
 from loopwright.fit.options import FitOptions, ReplayOptions, Verbose, after_step, takes
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
+from loopwright.insight import trainer_card
 from loopwright.insight.batch_sizes import BatchSizeOptions, BatchSizes, find_batch_size
 from loopwright.insight.batch_trial import serve_batch_sizes
 from loopwright.insight.history_state import RunStates
@@ -53,10 +53,10 @@ from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.insight.replay import replay
 from loopwright.insight.replayed import Replayed
 from loopwright.insight.scratch import request_aside
-from loopwright.loop.schedule import Place
 from loopwright.plans import launch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
+from loopwright.sinks.curves import Past
 from loopwright.sinks.history import History
 from loopwright.sinks.notify import tolerated
 from loopwright.sinks.terminal import console, show_scores
@@ -136,7 +136,7 @@ class Trainer:
         predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
-        self._attempt = LastAttempt()
+        self._attempt, self._memory = LastAttempt(), MemoryLegs()
         self._end: Finished | None = None
         self._seen = SeenData()
         self._open: weakref.ref[EventStream] | None = None
@@ -144,6 +144,7 @@ class Trainer:
         own_dir = run_dir if self._trial is None else None
         self._run = None if own_dir is None else Run(own_dir, keep, fresh=fresh)
         self._shown_rule = next(iter(best_rules(keep)), KeepBest())
+        self._past = Past(None if self._run is None else self._run.directory)
         initial = InitialWeights(None if init_from is None else os.fspath(init_from))
         state = HeldState(self._task, compiled, self._run, self._team, initial=initial, fresh=fresh)
         self._exact: Exact = exact
@@ -162,6 +163,12 @@ class Trainer:
             on_nan,
         )
         self.history = History()
+
+    def __repr__(self) -> str:
+        return trainer_card.words(self._parts, self._run, self.history)
+
+    def _repr_html_(self) -> str:
+        return trainer_card.html(self._parts, self._run, self.history)
 
     @property
     def task(self) -> Any:
@@ -198,7 +205,7 @@ class Trainer:
         directory `save_every` is how often checkpoints are saved, besides the end and each
         validation that is the best so far (`Trainer(keep=[KeepBest(...)])`).
         """
-        for _ in self._events(options):
+        for _ in self._events(options, watches=True):
             pass
         return self.history
 
@@ -229,7 +236,7 @@ class Trainer:
         )
         return rehearse(self._parts, options, planned)
 
-    def _events(self, options: FitOptions) -> EventStream:
+    def _events(self, options: FitOptions, *, watches: bool = False) -> EventStream:
         history = History()
         sinks = [self._console(options.verbose), *map(tolerated, self._sinks)]
         request = fit_request(
@@ -245,9 +252,7 @@ class Trainer:
         if self._trial is not None:
             trial_child.serve(self._trial, self._parts, request)
         if self._run is None:
-            leg = Leg(self._parts, request, first_epoch=self._epochs_done)
-            self._parts.state.start_from_given_weights()
-            events = leg.told(leg.looped(Place(), {}, NoCheckpoints()))
+            events = self._memory.events(self._parts, request, self._epochs_done, watches=watches)
         else:
             if self._fresh:
                 self._fresh = False
@@ -398,11 +403,8 @@ class Trainer:
         return profile(self._parts, options)
 
     def _console(self, verbose: Verbose) -> Sink:
-        if self._run is None:
-            return console(verbose, self._shown_rule)
-        return console(
-            verbose, self._shown_rule, functools.partial(self._run.best, self._shown_rule)
-        )
+        rule, past, run = self._shown_rule, self._past.curves, self._run
+        return console(verbose, rule, lambda: None if run is None else run.best(rule), past)
 
     def _note_end(self, event: Event) -> None:
         if isinstance(event, Finished):
@@ -417,6 +419,7 @@ class Trainer:
             abandoned.close()  # it would keep the run's lock
         (self._open,) = own
         self.history, self._end = history, None
+        self._past.add(history)
         self._parts.state.trains()
         try:
             with self._team.losses_explained():
@@ -424,7 +427,8 @@ class Trainer:
             self._team.barrier()
         finally:
             is_over = self._end is not None and self._end.reason in OVER
-            # Without a run directory there is nothing to resume: fit continues training.
-            if self._run is None or is_over:
+            if self._run is None:
+                self._epochs_done = self._memory.first_epoch + len(history.epoch)
+            elif is_over:
                 self._epochs_done += len(history.epoch)
                 self._legs += 1

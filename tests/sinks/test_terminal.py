@@ -1,6 +1,5 @@
 """The console sink, heard through a real rich console, a pipe and a pseudo-terminal."""
 
-import importlib.util
 import io
 import itertools
 import os
@@ -203,21 +202,6 @@ def test_forced_colour_does_not_put_a_bar_into_a_file(
     monkeypatch.setenv("FORCE_COLOR", "1")
     send(console(), *two_epochs())
     assert "\x1b" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("is_installed", [True, False])
-def test_a_notebook_gets_a_bar_only_with_ipywidgets(
-    is_installed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = object() if is_installed else None
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    notebook = Console(file=io.StringIO(), force_jupyter=True)
-    assert ("Bar" in _display_of(console(output=notebook))) == is_installed
-
-
-def _display_of(sink: Sink) -> str:
-    # Drawing in a notebook needs IPython; which display was chosen can be seen without.
-    return type(vars(sink)["_display"]).__name__
 
 
 def test_an_unknown_verbosity_is_refused_with_the_way_out() -> None:

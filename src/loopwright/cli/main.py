@@ -16,6 +16,8 @@ from loopwright.cli import (
     fork_command,
     look_commands,
     memory_commands,
+    new_command,
+    plot_command,
     profile_command,
     replay_command,
     run_command,
@@ -47,6 +49,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("new")(new_command.new)
 app.command("train")(train_commands.train)
 app.command("resume")(train_commands.resume)
 app.command("fork")(fork_command.fork)
@@ -66,6 +69,7 @@ app.command("export")(use_commands.export)
 app.command("runs")(look_commands.runs)
 app.command("inspect")(look_commands.inspect)
 app.command("report")(look_commands.report)
+app.command("plot")(plot_command.plot)
 app.command("compare")(compare_command.compare)
 app.command("sync")(sync_command.sync)
 app.command("board")(look_commands.board)

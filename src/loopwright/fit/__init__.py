@@ -3,6 +3,6 @@
 Puts the rooms below together; only the trainer calls it. Never runs a step or writes a file by
 itself.
 
-Open files: attempt, declaration, event_stream, exporting, leg, leg_loop, moment, options, parts,
-request, restore, resume, saved_leg, settings_trial, trial_child.
+Open files: attempt, declaration, event_stream, exporting, leg, leg_loop, memory_leg, moment,
+options, parts, request, restore, resume, saved_leg, settings_trial, trial_child.
 """

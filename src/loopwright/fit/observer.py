@@ -24,6 +24,7 @@ from loopwright.events import (
     Trained,
 )
 from loopwright.loop.clock import Stopwatch
+from loopwright.sinks.notebook import undisplayed
 from loopwright.sinks.notify import attempted
 from loopwright.task import variables
 from loopwright.task.optimizers import Plain, hyperparameters, learning_rates, optimizers
@@ -131,7 +132,8 @@ def model_summaries(task: Task) -> str:
     for part in variables.parts(task):
         if isinstance(part.value, keras.Model) and not part.path.startswith("_"):
             # Keras truncates lines that are longer than a terminal of 80 columns.
-            part.value.summary(line_length=78, print_fn=lambda text, **_: lines.append(text))
+            with undisplayed():
+                part.value.summary(line_length=78, print_fn=lambda text, **_: lines.append(text))
     return "\n".join(lines)
 
 

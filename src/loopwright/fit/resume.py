@@ -57,7 +57,7 @@ def entry(
         return "skip"
     if reached.place.is_over:
         # A leg that was left early is over as well, unless it is now asked to go further.
-        return "resume" if _is_further(until, reached.until) else "skip"
+        return "resume" if is_further(until, reached.until) else "skip"
     return "end" if _is_complete(reached.place, until) else "resume"
 
 
@@ -86,7 +86,8 @@ def _is_complete(place: Place, until: Every) -> bool:
     return place.seconds >= (until.seconds or 0.0) and not place.is_due
 
 
-def _is_further(until: Every, before: Every) -> bool:
+def is_further(until: Every, before: Every) -> bool:
+    """Return whether one target is beyond another one of the same kind."""
     pairs = [
         (until.epochs, before.epochs),
         (until.steps, before.steps),

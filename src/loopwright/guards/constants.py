@@ -1,6 +1,7 @@
 """Constants of a traced step: values that Python computed once and every step would use."""
 
 import contextlib
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -270,7 +271,7 @@ def _used_whole(graph: Any, fixed: set[str], large: set[str]) -> Iterator[tuple[
         is_fixed = op.inputs and all(tensor.name in fixed for tensor in op.inputs)
         if op.type == "Const":
             fixed |= outputs
-            large |= outputs if _is_array(tf.make_ndarray(op.get_attr("value"))) else set()
+            large |= outputs if _is_array(_value(op)) else set()
         elif is_fixed and not inner and not op.op_def.is_stateful:
             fixed |= outputs
             large |= outputs if arrays else set()
@@ -283,6 +284,13 @@ def _used_whole(graph: Any, fixed: set[str], large: set[str]) -> Iterator[tuple[
             for tensor in arrays:
                 if (tensor.shape.num_elements() or 0) >= FEWEST_ELEMENTS:
                     yield f"{tensor.dtype.name} {shape_text(tensor.shape)}", place_of(op)
+
+
+def _value(op: Any) -> Any:
+    with warnings.catch_warnings():
+        # TensorFlow 2.21 under NumPy 2.5, where warnings may be errors.
+        warnings.filterwarnings("ignore", "Setting the dtype", DeprecationWarning)
+        return tf.make_ndarray(op.get_attr("value"))
 
 
 def _is_array(value: Any) -> bool:

@@ -106,7 +106,7 @@ class BatchSizes:
     def plot(self, path: Any = None) -> Any:
         """Draw speed and memory by batch size, and return the figure; write it to `path`.
 
-        Needs matplotlib: `pip install 'loopwright[recipes]'`.
+        Needs matplotlib: `pip install 'loopwright[plot]'`.
         """
         figure = figures.new("a plot of batch sizes")
         left, right = figure.subplots(1, 2)

@@ -116,7 +116,7 @@ class LearningRates:
     def plot(self, path: Any = None) -> Any:
         """Draw the losses by learning rate, and return the matplotlib figure; write it to `path`.
 
-        Needs matplotlib: `pip install 'loopwright[recipes]'`.
+        Needs matplotlib: `pip install 'loopwright[plot]'`.
         """
         figure = figures.new("a plot of learning rates")
         axes = figure.subplots()

@@ -112,3 +112,17 @@ def watched() -> Iterator[Signals]:
         for number, handler in before.items():
             # None: a handler that was not set from Python, and cannot be put back from it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextlib.contextmanager
+def interrupts(signals: Signals) -> Iterator[None]:
+    """Note Ctrl-C while it is open, where it would raise at once; do nothing elsewhere."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signals.note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

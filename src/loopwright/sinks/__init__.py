@@ -4,8 +4,9 @@ A sink never changes the training, except for Keras callbacks; a sink that fails
 warning. Everything that a sink needs is in the events. The terminal, the log, the report and the
 trackers import no TensorFlow.
 
-Open files: delivery, history, keras_callbacks, log, mlflow_tracker, notify, page, progress_text,
-record, report, run_files, tensorboard, terminal, tracked_run, tracker, wandb_tracker.
+Open files: curves, delivery, figures, history, keras_callbacks, log, mlflow_tracker, notebook,
+notebook_html, notify, page, progress_text, record, report, run_files, tensorboard, terminal,
+tracked_run, tracker, wandb_tracker.
 """
 
 from typing import TYPE_CHECKING, Any

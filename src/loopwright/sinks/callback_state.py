@@ -17,6 +17,8 @@ from loopwright.errors import ConfigurationError, message
 from loopwright.sinks.batch_hooks import is_known
 
 _PLAIN = (bool, int, float, str, type(None))
+# Keras turns its sign when a callback first compares: restored, it would be turned twice.
+_SETTINGS = {"min_delta"}
 
 
 def as_begun(callbacks: Sequence[Any]) -> list[dict[str, Any]]:
@@ -83,7 +85,8 @@ def restore_callbacks(
         if hasattr(callback, "set_state"):
             callback.set_state(kept["state"])
             continue
-        vars(callback).update(kept["state"])
+        state = {name: v for name, v in kept["state"].items() if name not in _SETTINGS}
+        vars(callback).update(state)
         prefix = f"callbacks[{number}].best_weights["
         weights = {int(n[len(prefix) : -1]): t for n, t in tensors.items() if n.startswith(prefix)}
         if weights:
@@ -95,7 +98,7 @@ def _state(callback: Any, begun: Mapping[str, Any]) -> Any:
         return _required_json(callback)
     if not is_known(callback):
         return {}
-    now = _plain_attributes(callback)
+    now = {n: v for n, v in _plain_attributes(callback).items() if n not in _SETTINGS}
     return {name: v for name, v in now.items() if name not in begun or begun[name] != v}
 
 

@@ -1,11 +1,13 @@
 """History: the metrics that `fit` returns, collected from events."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final
 
 import keras
 
 from loopwright.events import EpochEnded, Event, Validated
+from loopwright.sinks import curves, figures, notebook_html
 
 
 class EpochLogs(Protocol):
@@ -73,6 +75,25 @@ class History(keras.callbacks.History):
         self.epoch, self.epoch_steps = list(state["epoch"]), list(state["epoch_steps"])
         self.validation_steps = list(state["validation_steps"])
         self._training, self._validation = dict(state["training"]), dict(state["validation"])
+
+    def plot(
+        self,
+        metrics: "str | Sequence[str] | None" = None,
+        path: "str | os.PathLike[str] | None" = None,
+    ) -> Any:
+        """Return a matplotlib figure: a panel for each metric, training and validation, the best.
+
+        `metrics` are the names to draw (`["loss", "accuracy"]`), by default all. With a `path` the
+        figure is written to a `.png`, `.svg` or `.pdf` file. Needs matplotlib:
+        `pip install 'loopwright[plot]'`.
+        """
+        found = curves.by_epoch(self)
+        best, x_label = curves.best_of(found), "epoch" if self.epoch else "step"
+        drawn = curves.chosen(found, metrics)
+        return figures.saved(figures.plotted({"": drawn}, x_label, {"": best}), path)
+
+    def _repr_html_(self) -> str:
+        return notebook_html.history(self)
 
     def __repr__(self) -> str:
         last = {name: values[-1] for name, values in self.history.items()}

@@ -102,7 +102,11 @@ def opened_log(directory: Path, name: str, clock: Callable[[], float]) -> tuple[
     """Return a log of a run, opened to append to it, and the lines that are printed there."""
     handle = disk.opened(directory, name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     file = os.fdopen(handle, "a", encoding="utf-8")
-    return file, Lines(Console(file=file, width=200, force_terminal=False), clock)
+    return file, Lines(
+        # In a notebook rich would show the lines there, and write none.
+        Console(file=file, width=200, force_terminal=False, force_jupyter=False),
+        clock,
+    )
 
 
 @final

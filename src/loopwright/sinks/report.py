@@ -91,8 +91,8 @@ def best_mark(best: Best | None, journal: Mapping[str, Sample]) -> dict[str, Any
     }
 
 
-def thinned(points: Points) -> Points:
-    """Return at most 800 points: the lowest and the highest value of each part of a line.
+def thinned(points: Points, most: int = _MOST_POINTS) -> Points:
+    """Return at most `most` points: the lowest and the highest value of each part of a line.
 
     >>> line = [(step, 0.0) for step in range(100_000)]
     >>> line[777] = (777, 5.0)
@@ -100,9 +100,9 @@ def thinned(points: Points) -> Points:
     >>> len(few) <= 800, max(few, key=lambda point: point[1]), few[0], few[-1]
     (True, (777, 5.0), (0, 0.0), (99999, 0.0))
     """
-    if len(points) <= _MOST_POINTS:
+    if len(points) <= most:
         return points
-    inner, parts = points[1:-1], _MOST_POINTS // 2 - 1
+    inner, parts = points[1:-1], most // 2 - 1
     kept = [points[0]]
     for part in range(parts):
         here = range(part * len(inner) // parts, (part + 1) * len(inner) // parts)

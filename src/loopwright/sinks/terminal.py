@@ -1,7 +1,6 @@
 """Progress in a terminal: a live bar; plain lines if the output is not a terminal."""
 
 import contextlib
-import importlib.util
 import os
 import sys
 import time
@@ -35,7 +34,9 @@ from loopwright.events import (
     Validated,
 )
 from loopwright.sinks import progress_text
+from loopwright.sinks.curves import Curves
 from loopwright.sinks.log import Lines
+from loopwright.sinks.notebook import Panel, in_notebook
 from loopwright.sinks.progress_text import DEFAULT_RULE, Outlook
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
@@ -247,14 +248,16 @@ def console(
     verbose: Literal["auto", 0, 1, 2] = "auto",
     rule: KeepBest = DEFAULT_RULE,
     best_before: Callable[[], tuple[float, int] | None] = lambda: None,
+    curves_before: Callable[[], Curves] = dict,
     *,
     output: Console | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Sink:
     """Return a sink that shows progress: 0 nothing, 1 a bar, 2 a line per epoch.
 
-    "auto" draws a bar where the output can be redrawn. The bar shows the best validation by `rule`;
-    `best_before` returns score and step of the best validation before this start.
+    "auto" draws a bar where the output can be redrawn, and curves in a notebook. The bar shows the
+    best validation by `rule`; `best_before` returns score and step of the best validation before
+    this start, `curves_before` the curves.
 
     >>> from loopwright.events import EpochEnded, Started
     >>> show = console(verbose=2)
@@ -265,6 +268,8 @@ def console(
     _require_known(verbose)
     if verbose == 0:
         return _ignore
+    if verbose != 2 and output is None and in_notebook():
+        return _Guarded(Panel(clock, rule, best_before, curves_before))
     # With FORCE_COLOR rich treats a file as a terminal; a bar in a file is noise.
     screen = output or Console(force_terminal=None if is_terminal(sys.stdout) else False)
     is_plain = verbose == 2 or (verbose == "auto" and _asks_for_plain_text())
@@ -293,7 +298,7 @@ def _require_known(verbose: object) -> None:
                 "Unknown verbosity.",
                 expected='"auto", 0 (silent), 1 (bar) or 2 (a line per epoch)',
                 received=f"verbose={verbose!r}",
-                do='leave verbose out: "auto" draws a bar in a terminal, plain lines elsewhere',
+                do='leave verbose out: "auto" draws a bar in a terminal, curves in a notebook',
             )
         )
 
@@ -308,8 +313,6 @@ def _asks_for_plain_text() -> bool:
 
 def _can_redraw(output: Console) -> bool:
     """Return whether lines can be redrawn, with the Unicode characters of a bar."""
-    if output.is_jupyter:
-        return importlib.util.find_spec("ipywidgets") is not None
     is_utf = output.encoding.startswith("utf")
     return output.is_terminal and not output.is_dumb_terminal and is_utf
 
@@ -318,7 +321,7 @@ def _can_redraw(output: Console) -> bool:
 class _Guarded:
     """Gives events to a display until its output breaks; training continues without output."""
 
-    def __init__(self, display: Bar | Lines) -> None:
+    def __init__(self, display: Bar | Lines | Panel) -> None:
         self._display = display
         self._is_broken = False
 

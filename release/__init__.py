@@ -1,0 +1,1 @@
+"""What has to hold before a version is released: `python -m release`. Nothing is uploaded."""
