@@ -4,9 +4,9 @@ import ast
 from pathlib import Path
 
 import pytest
+from docs.integration_table import PAGE, ROOT, ROWS, Row
 
 from docs import integration_table
-from docs.integration_table import PAGE, ROOT, ROWS, Row
 
 
 def test_the_page_has_the_table():
