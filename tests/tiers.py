@@ -222,7 +222,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "the_cases_above": "it tests the tests",
     },
     "sinks/test_tracked_kills.py": {
-        "killed_at_random|what_a_server": "killed once; test_tracker.py",
+        "killed_at_random|what_a_server|addresses": "killed once; test_tracker.py",
     },
     "sinks/test_real_callbacks.py": {
         "a_callback_does": "stand-ins in test_batch_hooks.py; test_keras_callbacks.py",

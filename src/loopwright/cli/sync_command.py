@@ -66,8 +66,10 @@ def sync(
     given = _parsed(options or [])
     with lock.held(run / lock.NAME):
         for name, recorded in known.items():
-            for address in recorded if recorded else [{}] if to else []:
-                _send(run, _service(run, name, address, given), status)
+            found = [_service(run, name, a, given) for a in recorded or ([{}] if to else [])]
+            same = {str(s.address): s for s in found if dict(s.address) in recorded}
+            for service in same.values() or found[:1]:
+                _send(run, service, status)
 
 
 def _parsed(words: list[str]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Service(Protocol):
 
 
 @final
-@dataclass
+@dataclass(eq=False)
 class Delivery:
     """What is on its way to a tracker, of one run.
 

@@ -150,7 +150,6 @@ class Tracker:
                     self._changed.notify_all()
                     return
                 delivery = self._deliveries[0]
-                is_last = len(self._deliveries) == 1
             try:
                 status = delivery.deliver(self._service)
             except Exception as error:
@@ -165,11 +164,12 @@ class Tracker:
             pause_seconds = 1.0
             with self._changed:
                 self._trouble = None
-                is_over = status != "running" or not is_last
-                if is_over and not delivery.entries and delivery.status == status:
-                    self._deliveries.remove(delivery)
+                if delivery.entries or delivery.status != status:
+                    continue
+                if status != "running" or self._deliveries[-1:] != [delivery]:
+                    self._deliveries = [each for each in self._deliveries if each is not delivery]
                     self._changed.notify_all()
-                elif not delivery.entries and delivery.status == status:
+                else:
                     self._changed.wait()
 
     def _end(self, delivery: Delivery, status: Status) -> None:
