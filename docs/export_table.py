@@ -1,12 +1,13 @@
 """The table of what converts in `docs/exporting.md`: `python -m docs.export_table` rewrites it.
 
 Every model is converted, run by its runtime in a new process and compared, as `trainer.export`
-does. That takes minutes.
+does. That takes minutes; `python -m docs.export_table LABEL` prints one row.
 """
 
 import importlib
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -250,4 +251,7 @@ def rewritten(page: str, rows: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rewritten(PAGE.read_text(), list(_rows())))
+    if wanted := sys.argv[1:]:
+        print(row(wanted[0], cases()[wanted[0]]), end="")
+    else:
+        PAGE.write_text(rewritten(PAGE.read_text(), list(_rows())))

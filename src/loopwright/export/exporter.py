@@ -19,7 +19,13 @@ from typing import Any, final
 import keras
 
 from loopwright import disk
-from loopwright.config.export_formats import Format, Quantize, Target, require_installed
+from loopwright.config.export_formats import (
+    Format,
+    Quantize,
+    Target,
+    require_installed,
+    target_for,
+)
 from loopwright.errors import ConfigurationError, message
 from loopwright.export import outputs, writers
 from loopwright.export.comparison import Comparison, compare, expected_outputs
@@ -110,7 +116,7 @@ def staged(
     tolerance: float | None = None,
 ) -> Iterator[Staged]:
     """Yield an export that was written and compared; `publish` gives it its name."""
-    target = target or Target()
+    target = target or target_for(path.name)
     chosen = _chosen(models, path, target)
     require_installed(target.format)
     given = signatures(chosen, examples, data, target.batch_size)

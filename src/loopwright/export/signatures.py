@@ -160,6 +160,8 @@ def _accepted(model: keras.Model, batch: Any) -> Any:
 
 def _in_declared_dtypes(declared: Any, given: Any) -> Any:
     """Return inputs in the dtypes that a model declares; None if their structure differs."""
+    if declared is None:
+        return None
     with contextlib.suppress(TypeError, ValueError):
         tf.nest.assert_same_structure(declared, given)
         pairs = list(zip(tf.nest.flatten(declared), tf.nest.flatten(given), strict=True))
