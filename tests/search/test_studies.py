@@ -26,6 +26,8 @@ from loopwright.search import study as studies
 from loopwright.search import trial_process, tune
 
 optuna = pytest.importorskip("optuna")
+with contextlib.suppress(ImportError):
+    import sklearn.ensemble  # noqa: F401  (Optuna's plots import it, and it sets variables)
 
 ROOT = Path(__file__).parents[2]
 

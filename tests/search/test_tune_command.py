@@ -16,6 +16,7 @@ from tests.cli.small_project import MINE, content_of, invoke
 from loopwright.search import tune
 
 pytest.importorskip("optuna")
+pytest.importorskip("sklearn.ensemble")  # Optuna's plots import it, and it sets variables
 pytest.importorskip("plotly")
 
 WORDS = (
