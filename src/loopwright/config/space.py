@@ -1,4 +1,4 @@
-"""Search spaces: the values that `loopwright tune` may give to keys of a config, parsed as text.
+"""Search spaces: the values that `loopwright tune` may give to keys of a config, as text.
 
 optimizer.learning_rate=float(1e-4,1e-1,log)  model.units=int(16,256,log)  loss=choice(mse,mae)
 """

@@ -1,4 +1,4 @@
-"""Optuna: its study, samplers and pruners. Nothing else in this room knows how it is called."""
+"""Optuna: its study, samplers and pruners. Only this file knows how Optuna is called."""
 
 import contextlib
 import hashlib
