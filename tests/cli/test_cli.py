@@ -92,7 +92,7 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
     assert done.returncode == 0, done.stderr
     listed = re.findall(r"^  ([a-z]+) +[A-Z].*\.$", done.stdout, re.M)
     assert " ".join(listed) == (
-        "train resume fork launch run schedule verify replay profile evaluate predict export "
+        "train resume fork launch run schedule verify replay tune profile evaluate predict export "
         "runs inspect report compare board plans recipes schema doctor find"
     )
     assert max(map(len, done.stdout.splitlines())) <= 80
