@@ -14,6 +14,7 @@ from benchmarks import (
     memory,
     processes,
     recipes,
+    refits,
     reports,
     speed,
     speed_report,
@@ -245,6 +246,12 @@ def test_growth_shows_rates_and_of_longer_runs_the_time_of_a_step():
     assert report.count("| 1,000 | 500 | 20,000 fused | 40.00x |") == 2
     assert "| 1,000 | 2,000 | 50 fused | 40.00x |" in report
     assert "| 100,000 | - | 50 fused | - |" in report
+
+
+def test_refits_compares_the_first_fits_with_the_last():
+    found = {"seconds": [2.0] * 20 + [1.0] * 20, "megabytes": [500.0] * 20 + [540.0] * 20}
+    report = refits.render({"Loopwright": found})
+    assert "| Loopwright | 40 | 500 | 540 | +2.00 | 2.000 | 1.000 | 0.50x |" in report
 
 
 def test_memory_shows_what_was_added_after_a_tenth_and_after_half():

@@ -175,7 +175,7 @@ LOOK_AROUND = """
 import hashlib, importlib, json, logging, os, pickle, pkgutil, random, signal, sys, threading
 import warnings
 
-OPTIONAL = {"albumentations", "matplotlib", "scipy", "sklearn"}
+OPTIONAL = {"albumentations", "matplotlib", "optuna", "plotly", "scipy", "sklearn", "sqlalchemy"}
 
 def digest(value): return hashlib.sha256(pickle.dumps(value)).hexdigest()
 

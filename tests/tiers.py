@@ -167,9 +167,9 @@ THOROUGH: dict[str, dict[str, str]] = {
     "config/test_config_fuzz.py": {"": "test_config.py"},
     # Searches: their trials are processes.
     "search/test_studies.py": {
-        r"10-12|ctrl_c|whose_process_is_killed|two_processes": "killed once",
-        "a_grid_ends|the_last_score|outside_of|variables_of|parameters_of": "finds the best",
-        "first_trials|an_unknown_score|none_or_a_link": "failed trials; a locked storage",
+        r"a_study_that_is_killed.*10-12|ctrl_c|a_trial_whose|two_processes": "killed once",
+        "a_grid_ends|the_last|a_study_outside|variables_of|a_storage_with": "finds the best",
+        "first_trials|an_unknown_score|a_storage_that": "failed trials; a locked storage",
     },
     "search/test_tune_command.py": {"a_search_that|a_key_that": "test_studies.py"},
     "checkpoints/test_tensors.py": {

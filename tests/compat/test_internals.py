@@ -15,7 +15,7 @@ PACKAGE = Path(loopwright.__file__).parent
 COMPAT = PACKAGE / "compat"
 TEXTS = ("error_messages", "runtime_errors", "messages", "out_of_memory", "quiet_start")
 TEXTS += ("converter_messages",)
-PYTHON = {("os", "_exit"), ("sys", "_current_frames"), ("sys", "_getframe")}
+PYTHON = {("os", "_exit"), ("sys", "_getframe")}
 NAMED_TUPLE = "_fields"
 
 

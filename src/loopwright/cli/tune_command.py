@@ -72,7 +72,7 @@ def tune(
     ] = False,
     settings: SettingsOption = "auto",
 ) -> None:
-    """Search values for the keys of a config; each trial is a run of its own.
+    """Search values for the keys of a config with many trials.
 
     Run the same command again to continue: finished trials are not repeated, interrupted ones
     resume from their last checkpoint. Needs pip install 'loopwright[tune]'.

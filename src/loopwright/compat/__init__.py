@@ -5,5 +5,5 @@ Never: knows a task, a plan or a run; changes Keras for longer than a scope, or 
 
 Open files: converter_messages, environment, error_messages, keras_internals, keras_optimizers,
 messages, out_of_memory, process, quiet_start, random_calls, runtime_errors, tensorflow_internals,
-tracebacks, xla_memory, xla_programs, xla_rewrites, xplane.
+tracebacks, xla_programs, xla_rewrites, xplane.
 """

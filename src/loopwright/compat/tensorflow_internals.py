@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright.compat import registry, xla_memory
+from loopwright.compat import registry
 from loopwright.compat.patches import replaced
 from loopwright.errors import LoopwrightError
 
@@ -73,8 +73,6 @@ def compiled(
         function, input_signature, autograph=False, jit_compile=xla or None
     )
     graph_function._omit_frequent_tracing_warning = True
-    if xla:
-        xla_memory.PROGRAMS.add(graph_function)
     return graph_function
 
 

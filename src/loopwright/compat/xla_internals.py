@@ -46,10 +46,4 @@ INTERNALS: tuple[Internal, ...] = (
         "this line is printed",
         ("tensorflow.sysconfig.get_lib",),
     ),
-    Internal(
-        "xla_memory.forget_programs",
-        "give the memory of XLA programs back that no trainer uses any more",
-        "a process that fits hundreds of models with XLA grows with each of them",
-        _of("tensorflow.compat.v1", "wrap_function", "GraphDef"),
-    ),
 )

@@ -1,4 +1,4 @@
-"""Search spaces: the values that `loopwright tune` may give to keys of a config, parsed as text.
+"""Search spaces: the values that `loopwright tune` may give to keys of a config, as text.
 
 optimizer.learning_rate=float(1e-4,1e-1,log)  model.units=int(16,256,log)  loss=choice(mse,mae)
 """
@@ -316,13 +316,18 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """
     one, other = dict(_leaves("", before)), dict(_leaves("", now))
     keys = [*one, *(key for key in other if key not in one)]
-    missing = "none"
     return [
-        f"{key}: {_text(one[key]) if key in one else missing} -> "
-        f"{_text(other[key]) if key in other else missing}"
+        f"{key}: {_shown(one, key)} -> {_shown(other, key)}"
         for key in keys
         if key not in one or key not in other or not _is_same(one[key], other[key])
     ]
+
+
+def _shown(leaves: Mapping[str, Any], key: str) -> str:
+    if key not in leaves:
+        return "none"
+    value = leaves[key]
+    return value if isinstance(value, str) else _text(value)
 
 
 def _leaves(place: str, value: Any) -> Iterable[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright import step_warnings
-from loopwright.compat import keras_internals, tensorflow_internals, xla_memory, xla_rewrites
+from loopwright.compat import keras_internals, tensorflow_internals, xla_rewrites
 from loopwright.data import batches
 from loopwright.data.source import Feed
 from loopwright.engine.bounds import Bounds
@@ -80,7 +80,6 @@ class CompiledSteps:
         ids = None if recorded is None else tuple(map(id, recorded))
         kind = (name, str(batch_spec), plan, is_share, ids)
         if kind not in self._runners:
-            xla_memory.PROGRAMS.give_back()  # before anything is traced
             is_eager = plan.step == "eager"
             step = self._step(name, batch_spec, converts=not is_eager, is_share=is_share)
             # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.

@@ -51,6 +51,7 @@ class _Led:
     reported: int = 0
     restarts: int = 0
     has_old_reports: bool = False
+    is_waiting: bool = False
     is_concluded: bool = False
 
 
@@ -142,6 +143,11 @@ class Leader:
             # A process whose leader was killed saves and ends; until then the run is its own.
             if not is_running(path):
                 led.process = led.start()
+            elif not led.is_waiting:
+                led.is_waiting = True
+                self._say(
+                    f"trial {led.number}: waiting for the process that still trains in {path}"
+                )
             return
         code = led.process.exit_code()  # before the journal: nothing is written after the end
         if not led.is_concluded:

@@ -1,4 +1,4 @@
-"""Optuna: its study, samplers and pruners. Nothing else in this room knows how it is called."""
+"""Optuna: its study, samplers and pruners. Only this file knows how Optuna is called."""
 
 import contextlib
 import hashlib
@@ -70,12 +70,13 @@ def opened(path: Path, asked: Asked) -> "tuple[optuna.Study, optuna.storages.Bas
     return study, storage
 
 
-def loaded(path: Path) -> "optuna.Study":
-    """Return the study in a storage, to read it."""
+def loaded(path: Path) -> "tuple[optuna.Study, optuna.storages.BaseStorage]":
+    """Return the study in a storage, to read it, and the storage."""
     optuna = require_optuna()
     with quiet():
+        storage = _storage(path)
         try:
-            return optuna.load_study(study_name=_NAME, storage=_storage(path))
+            return optuna.load_study(study_name=_NAME, storage=storage), storage
         except KeyError:
             raise ConfigurationError(
                 message(
@@ -85,6 +86,12 @@ def loaded(path: Path) -> "optuna.Study":
                     do="check the path",
                 )
             ) from None
+
+
+def disconnect(storage: Any) -> None:
+    """Close the connections to a storage; a study that is used later opens new ones."""
+    storage.remove_session()
+    storage.engine.dispose()
 
 
 def _storage(path: Path) -> Any:

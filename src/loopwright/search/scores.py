@@ -9,8 +9,8 @@ from typing import Any, final
 from loopwright import disk
 from loopwright.search.asked import is_better
 from loopwright.sinks.record import mapping, number
-from loopwright.sinks.run_files import JOURNAL
 
+_JOURNAL = "metrics.jsonl"
 _VALIDATION = "val_"
 
 
@@ -25,7 +25,7 @@ class Journal:
     def new_events(self) -> list[dict[str, Any]]:
         """Return the events since the last call; none while the last line is incomplete."""
         try:
-            handle = disk.opened(self._run_dir, JOURNAL)
+            handle = disk.opened(self._run_dir, _JOURNAL)
         except OSError:
             return []
         with os.fdopen(handle, "rb") as file:

@@ -1,4 +1,4 @@
-"""A study on disk: what was asked, Optuna's storage, the run directories of its trials, locks.
+"""A study on disk: what was asked, Optuna's storage, the runs of its trials, locks.
 
 study.yaml     what was asked; another search is refused
 study.db       Optuna's storage (SQLite): parameters, scores and states of all trials

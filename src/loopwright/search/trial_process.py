@@ -64,6 +64,8 @@ class TrialProcess:
 
     def kill(self) -> None:
         """Kill it and what it has started."""
+        if self._process.poll() is not None:
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -89,10 +89,19 @@ def search(
     try:
         with _signals() as received:
             leader.run(received)
+        return _reported(path, wanted.objective, wanted.mode, study)
+    except BaseException:
+        with contextlib.suppress(Exception):  # what ended the study is raised
+            _reported(path, wanted.objective, wanted.mode, study)
+        raise
     finally:
-        found = Tuned(path, wanted.objective, wanted.mode, found_trials(study), study)
-        if found.trials:
-            write_report(found)
+        optuna_study.disconnect(storage)
+
+
+def _reported(path: Path, objective: str, mode: str, study: Any) -> Tuned:
+    found = Tuned(path, objective, mode, found_trials(study), study)
+    if found.trials:
+        write_report(found)
     return found
 
 
@@ -100,12 +109,13 @@ def shown(path: Path) -> Tuned:
     """Return the trials of a study in a directory; write its report again."""
     require_storage(path)
     content = recorded(plain_yaml.read_in(path, ASKED))
-    study = optuna_study.loaded(path / STORAGE)
+    study, storage = optuna_study.loaded(path / STORAGE)
     mode = "max" if study.direction.name == "MAXIMIZE" else "min"
     name = printable(str(content.get("objective", "score")))[:80]
-    found = Tuned(path, name, mode, found_trials(study), study)
-    write_report(found)
-    return found
+    try:
+        return _reported(path, name, mode, study)
+    finally:
+        optuna_study.disconnect(storage)
 
 
 @contextlib.contextmanager
