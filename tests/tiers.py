@@ -28,7 +28,7 @@ BUDGET_SECONDS = {
     "tests/sinks": 63,
     "tests/distribute": 72,
     "tests": 44,
-    "tests/cli": 46,
+    "tests/cli": 50,
     "tests/task": 33,
     START: 28,
     "tests/programs": 30,

@@ -97,6 +97,7 @@ def test_a_new_project_imports_no_tensorflow(tmp_path: Path):
     subprocess.run([sys.executable, "-c", check], cwd=tmp_path, check=True)
 
 
+@pytest.mark.timeout(900)
 def test_a_new_project_trains_is_killed_and_resumes_to_the_same_bits(tmp_path: Path):
     run(tmp_path, "loopwright", "new", "mine")
     project = tmp_path / "mine"

@@ -26,6 +26,7 @@ def journal(run: Path, losses: list[float], **more: Any) -> Path:
             {"event": "validated", "step": step, "metrics": {"loss": loss + 0.1}},
             {"event": "epoch_ended", "step": step, "epoch": number, "metrics": metrics},
         ]
+        lines[-1]["learning_rates"] = {"learning_rate": 0.1}
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return run
 
@@ -42,7 +43,11 @@ def test_the_curves_of_two_runs_are_one_figure(tmp_path: Path, monkeypatch: pyte
     drawn = (tmp_path / "curves.svg").read_text()
     assert "<!-- loss -->" in drawn
     assert "accuracy" not in drawn
+    assert "learning rate" not in drawn
     assert "<!-- a/run -->" in drawn, "both are named run: their paths tell them apart"
+    assert invoke("plot", str(one), "--output", "all.svg")[0] == 0
+    assert "learning rate" not in (tmp_path / "all.svg").read_text(), "it never changes"
+    (tmp_path / "all.svg").unlink()
     written = {tmp_path / f"curves.{kind}" for kind in ("png", "svg", "pdf")}
     assert {path: c for path, c in content_of(tmp_path).items() if path not in written} == before
 
@@ -50,7 +55,7 @@ def test_the_curves_of_two_runs_are_one_figure(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--metric", "lss"], "expected: one of loss, accuracy"),
+        (["--metric", "lss"], "expected: one of loss, accuracy, learning rate"),
         (["--output", "curves.txt"], "expected: a file that ends in .png, .svg or .pdf"),
         (["--output", "gone/curves.png"], "in a directory that exists"),
         (["{run}"], "received: 2 paths"),

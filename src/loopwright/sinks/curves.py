@@ -149,7 +149,9 @@ class Past:
     def curves(self) -> Curves:
         """Return the curves so far."""
         if self._run_dir is not None:
-            return curves(read_sample(self._run_dir))
+            found = curves(read_sample(self._run_dir))
+            found.pop("learning rate", None)  # only sinks of a run are told of it
+            return found
         return of_histories(self._histories)
 
 

@@ -72,7 +72,10 @@ def plotted(runs: Mapping[str, Curves], x_label: str, bests: Mapping[str, Best |
     validation of a run is marked by a dot in its panel, and by a line in the panels of one run.
     """
     titles = list(dict.fromkeys(metric for drawn in runs.values() for metric in drawn))
-    titles = [title for title in titles if any(_lines(runs, title))][:_MOST_PANELS]
+    titles = [title for title in titles if any(_lines(runs, title))]
+    # A rate that never changes says nothing, unless it was asked for.
+    titles = [title for title in titles if not _is_flat_rate(runs, title)] or titles
+    titles = titles[:_MOST_PANELS]
     if not titles:
         raise ConfigurationError(
             message(
@@ -103,6 +106,12 @@ def plotted(runs: Mapping[str, Curves], x_label: str, bests: Mapping[str, Best |
 
 def _lines(runs: Mapping[str, Curves], title: str) -> list[Any]:
     return [line for drawn in runs.values() for line in drawn.get(title, {}).values() if line]
+
+
+def _is_flat_rate(runs: Mapping[str, Curves], title: str) -> bool:
+    return title == "learning rate" and all(
+        len({y for _, y in line}) == 1 for line in _lines(runs, title)
+    )
 
 
 def _draw(
