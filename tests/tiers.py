@@ -44,7 +44,7 @@ BUDGET_SECONDS = {
     "tests/fit": 19,
     "tests/config": 2,
     "tests/plans": 8,
-    "tests/search": 25,
+    "tests/search": 30,
 }
 """CPU seconds that the tests of a folder may take in `make test`, child processes included.
 
