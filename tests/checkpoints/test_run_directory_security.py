@@ -393,6 +393,7 @@ ALLOWED = [
     ("cli/plot_command.py", "is_dir", "the figure that a person named"),
     ("cli/replay_child.py", "save", "a file of the parent's own temporary directory"),
     ("cli/replay_command.py", "is_dir", "the directory that a person named"),
+    ("cli/tune_command.py", "is_dir", "the config that a person named"),
     ("compat/process.py", "read_text", "/proc/cpuinfo"),
     ("compat/xplane.py", "glob read_bytes", "the profile that was just written"),
     ("insight/batch_look.py", "open", "a file that a person named"),

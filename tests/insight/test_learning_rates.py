@@ -161,5 +161,5 @@ def test_a_figure_is_written_and_a_missing_package_is_named(tmp_path, monkeypatc
         return own_import(name, *rest, **options)
 
     monkeypatch.setattr(builtins, "__import__", without_matplotlib)
-    with pytest.raises(lw.ConfigurationError, match=r"pip install 'loopwright\[recipes\]'"):
+    with pytest.raises(lw.ConfigurationError, match=r"pip install 'loopwright\[plot\]'"):
         found.plot()

@@ -13,8 +13,8 @@ def measured(selector: PlanSelector, *, is_alone: bool) -> str | None:
 
     A process that was launched by us, and is no worker of several, changes its settings itself.
     """
-    if is_alone and launch.may_restart():
-        return None
+    if (is_alone and launch.may_restart()) or selector.plan.step == "eager":
+        return None  # it changes them itself; an eager step is not traced
     known = settings_memory.for_step(selector.identity_by(selector.settings))
     if known is None or not known.is_other_faster:
         return None

@@ -147,7 +147,7 @@ def require_storage(path: Path, *, is_new: bool = False) -> None:
             message(
                 f"{path} is not the directory of a study.",
                 expected=f"a directory with a {STORAGE}, as `loopwright tune` writes it",
-                received="none" if path.is_dir() else "no such directory",
+                received="no such file",
                 do="check the path",
             )
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from loopwright import disk
 from loopwright.config import file, plain_yaml
 from loopwright.config.schema import Config
 from loopwright.config.space import first_parameters, from_mapping, with_parameters
@@ -149,9 +150,9 @@ def _require_trainable(wanted: Asked, say: Callable[[str], None]) -> None:
     config = with_parameters(wanted.config, wanted.space, first_parameters(wanted.space))
     say("checking that the config can be built with values of the search space")
     with tempfile.TemporaryDirectory(prefix="loopwright-tune-") as scratch:
-        path = Path(scratch) / "config.yaml"
-        path.write_text(file.to_yaml(config.model_copy(update={"run_dir": None})))
-        code, output = refusal_of(path)
+        text = file.to_yaml(config.model_copy(update={"run_dir": None}))
+        disk.write_whole(Path(scratch), "config.yaml", text.encode())
+        code, output = refusal_of(Path(scratch) / "config.yaml")
     if code:
         _, _, error = output.rpartition("error: ")
         lines = (error if "error: " in output else output).strip().splitlines()

@@ -168,8 +168,8 @@ def _legend_of_runs(figure: Any, runs: Sequence[str] | Mapping[str, Any]) -> Non
 def _text(text: str) -> str:
     r"""Return a label that matplotlib draws as it is: a `$` would begin a formula.
 
-    >>> print(_text("cost in $"), _text("_hidden"))
-    cost in \$ _hidden
+    >>> print(_text("cost in $"), _text("_hidden").encode("ascii", "replace").decode())
+    cost in \$ ?_hidden
     """
     shown = text if len(text) <= 60 else f"{text[:59]}…"
     # Labels that begin with an underscore are left out of legends.

@@ -335,7 +335,8 @@ def without_password(uri: str) -> str:
     parts = urlsplit(uri)
     if "@" not in parts.netloc:
         return uri
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    _, _, host = parts.netloc.rpartition("@")
+    return urlunsplit((parts.scheme, host, parts.path, parts.query, parts.fragment))
 
 
 def valid_name(name: str) -> str:

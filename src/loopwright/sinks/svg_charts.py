@@ -102,9 +102,9 @@ def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     >>> ticks(0.02, 0.93)
     [0.2, 0.4, 0.6, 0.8]
     >>> ticks(1, 8, whole=True)
-    [2.0, 4.0, 6.0, 8.0]
+    [2, 4, 6, 8]
     """
-    rough = (high - low) / 4
+    rough = (high - low) / 5
     if not math.isfinite(rough) or rough <= 0:
         return []
     unit = 10.0 ** math.floor(math.log10(rough))
