@@ -530,7 +530,7 @@ def test_ctrl_c_in_a_run_with_a_bar_gives_terminal_and_optimizer_back(
     assert sys.stdout is screen
     assert "\x1b[?25l" in screen.getvalue()
     assert screen.getvalue().rfind("\x1b[?25h") > screen.getvalue().rfind("\x1b[?25l")
-    # Ctrl-C at the beginning of the second epoch ends it at its next stop.
+    # Ctrl-C at the end of the first epoch is handled at the next stop.
     assert "interrupted after 12 steps" in screen.getvalue()
     assert not hasattr(rig.model, "optimizer")
 
