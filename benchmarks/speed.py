@@ -166,7 +166,7 @@ def _with_progress(outcome: Outcome) -> Outcome:
     plain = [
         one
         for one in outcome.measured
-        if one.column == LOOPWRIGHT_BEST and one.best and "oneDNN" not in one.setting
+        if one.column == LOOPWRIGHT_BEST and one.best and "," not in one.setting
     ]
     if outcome.key not in _WITH_PROGRESS or not plain:
         return outcome
