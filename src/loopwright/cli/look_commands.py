@@ -22,7 +22,18 @@ _PARTS = (
     *("tensorflow", "keras", "numpy", "jinja2", "pydantic", "pyyaml", "rich", "tensorboard"),
     "typer",
 )
-_OPTIONAL = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
+_OPTIONAL = {
+    "sklearn": ("scikit-learn", "recipes"),
+    "matplotlib": ("matplotlib", "plot"),
+    "albumentations": ("albumentations", "augment"),
+    "ai_edge_litert": ("ai-edge-litert", "litert"),
+    "onnxruntime": ("onnxruntime", "onnx"),
+    "tf2onnx": ("tf2onnx", "onnx"),
+    "mlflow": ("mlflow-skinny", "mlflow"),
+    "wandb": ("wandb", "wandb"),
+    "optuna": ("optuna", "tune"),
+}
+"""By module: the package, and the extra that installs it."""
 
 
 def list_recipes() -> None:
@@ -210,18 +221,19 @@ def doctor() -> None:
     from importlib import util
 
     typer.echo(
-        f"python        {platform.python_version()} on {platform.system()} {platform.machine()}"
+        f"python         {platform.python_version()} on {platform.system()} {platform.machine()}"
     )
     missing = list[str]()
-    typer.echo(f"loopwright    {__version__}")
+    typer.echo(f"loopwright     {__version__}")
     for part in _PARTS:
         version = _version(part)
-        typer.echo(f"{part:13} {version or 'MISSING'}")
+        typer.echo(f"{part:14} {version or 'MISSING'}")
         if version is None:
             missing.append(part)
-    for module, part in _OPTIONAL.items():
-        is_there = util.find_spec(module) is not None
-        typer.echo(f"{part:13} {_version(part) if is_there else 'not installed; recipes need it'}")
+    for module, (part, extra) in _OPTIONAL.items():
+        found = _version(part) if util.find_spec(module) is not None else None
+        how = f"not installed: pip install 'loopwright[{extra}]'"
+        typer.echo(f"{part:14} {found or how}")
     if missing:
         typer.echo(f"missing: {', '.join(missing)}; run: pip install loopwright")
         raise typer.Exit(1)
