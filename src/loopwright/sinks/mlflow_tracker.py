@@ -27,6 +27,7 @@ _STATUS = {"completed": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 _LONGEST_NAME, _LONGEST_PARAMETER, _LONGEST_TAG = 250, 6000, 8000
 _PARAMETERS_AT_ONCE = 100
 _PROBE_SECONDS = 5.0
+_STAGED = ".loopwright-mlflow.tmp-"
 
 
 def MLflow(
@@ -87,6 +88,7 @@ class MLflowService:
         """Find the tracked run, or create it, and read which points it has."""
         self._probe()
         if self._client is None:
+            self._create_database()
             self._client = self._mlflow.MlflowClient(self._uri)
         client, self._described = self._client, None
         is_new = False
@@ -221,6 +223,25 @@ class MLflowService:
         with tempfile.TemporaryDirectory(prefix="loopwright-") as place:
             disk.write_whole(Path(place), name, text.encode())
             self._client.log_artifact(self._run_id, str(Path(place, name)), folder or None)
+
+    def _create_database(self) -> None:
+        """Create the tables of a new sqlite file under another name, then rename the file.
+
+        A process that is killed while MLflow creates tables would leave a file that no process
+        can use any more.
+        """
+        path = Path(self._uri.removeprefix("sqlite:///"))
+        if not self._uri.startswith("sqlite:///") or disk.status(path.parent, path.name):
+            return
+        with disk.directory(path.parent) as home:
+            disk.lock(home, wait=True)  # another run may create the same file
+            disk.delete_abandoned(path.parent, _STAGED)
+            if disk.status(path.parent, path.name) is None:
+                with disk.staged(path.parent, _STAGED) as directory:
+                    made = f"sqlite:///{directory / path.name}"
+                    self._mlflow.MlflowClient(made).search_experiments(max_results=1)
+                    disk.flush(directory, path.name)
+                    disk.move(directory, path.name, path.parent, path.name)
 
     def _probe(self) -> None:
         """Raise if a server does not answer: MLflow itself would try for minutes."""
