@@ -7,22 +7,21 @@ from pathlib import Path
 
 from tests.sinks.real_callbacks import CASES
 
+from docs import tables
+
 PAGE = Path(__file__).parent / "callbacks.md"
 _HEAD = "| package | callback | the same as with Keras `fit` |\n|---|---|---|\n"
 
 
-def table() -> str:
-    """Return the table, made from the tested cases."""
-    rows = [f"| {c.package} | `{c.call}` | {c.compared} |\n" for c in CASES.values()]
-    return _HEAD + "".join(rows)
+def rows() -> str:
+    """Return the rows of the table, made from the tested cases."""
+    found = [f"| {c.package} | `{c.call}` | {c.compared} |\n" for c in CASES.values()]
+    return "".join(found)
 
 
 def rewritten(page: str) -> str:
     """Return the text of a page with its table of callbacks as it should be."""
-    before, after = page.split(_HEAD)
-    rows = after.splitlines(keepends=True)
-    rest = next(index for index, line in enumerate(rows) if not line.startswith("|"))
-    return before + table() + "".join(rows[rest:])
+    return tables.rewritten(page, _HEAD, rows())
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
+from docs import tables
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "features.md"
 _HEAD = "| package | extra | what works | shown by |\n|---|---|---|---|\n"
@@ -106,9 +108,9 @@ def oldest_version(row: Row) -> str:
     return "" if found is None else found[1]
 
 
-def table() -> str:
-    """Return the table."""
-    return _HEAD + "".join(
+def rows() -> str:
+    """Return the rows of the table."""
+    return "".join(
         f"| {row.package} {oldest_version(row)} | "
         f"{'-' if row.extra == 'dev' else f'`loopwright[{row.extra}]`'} | "
         f"[{row.works}]({row.page}) | `tests/{row.test.partition('::')[0]}` |\n"
@@ -118,10 +120,7 @@ def table() -> str:
 
 def rewritten(page: str) -> str:
     """Return the text of a page with its table of packages as it should be."""
-    before, after = page.split(_HEAD)
-    rows = after.splitlines(keepends=True)
-    rest = next((index for index, line in enumerate(rows) if not line.startswith("|")), len(rows))
-    return before + table() + "".join(rows[rest:])
+    return tables.rewritten(page, _HEAD, rows())
 
 
 if __name__ == "__main__":

@@ -6,24 +6,22 @@ Each module that gives a step warning declares its id and its row (`step_warning
 from pathlib import Path
 
 import loopwright.trainer  # noqa: F401  (imports every module that declares a warning)
+from docs import tables
 from loopwright import step_warnings
 
 PAGE = Path(__file__).parent / "debugging.md"
 _HEAD = "| id | warns that |\n|---|---|\n"
 
 
-def table() -> str:
-    """Return the table, made from the declared ids."""
-    rows = step_warnings.documented().items()
-    return _HEAD + "".join(f"| `{id}` | {warns_that} |\n" for id, warns_that in rows)
+def rows() -> str:
+    """Return the rows of the table, made from the declared ids."""
+    found = step_warnings.documented().items()
+    return "".join(f"| `{id}` | {warns_that} |\n" for id, warns_that in found)
 
 
 def rewritten(page: str) -> str:
     """Return the text of a page with its table of warning ids as it should be."""
-    before, after = page.split(_HEAD)
-    rows = after.splitlines(keepends=True)
-    rest = next(index for index, line in enumerate(rows) if not line.startswith("|"))
-    return before + table() + "".join(rows[rest:])
+    return tables.rewritten(page, _HEAD, rows())
 
 
 if __name__ == "__main__":
