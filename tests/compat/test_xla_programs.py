@@ -20,19 +20,6 @@ def test_levels_of_the_log_are_put_back_after_a_program_was_loaded():
     assert level() == before <= 2
 
 
-def test_functions_of_one_program_get_the_same_names_in_every_process():
-    def name() -> str:
-        function = tf.function(lambda value: value + 1)
-        return function.get_concrete_function(tf.TensorSpec(())).name.decode().rpartition("_")[2]
-
-    with xla_programs.named("a program of this test"):
-        first = name()
-    with xla_programs.named("a program of this test"):
-        second = name()
-    assert first.startswith("78835498470591")
-    assert len({first, second, name()}) == 3, "no two functions have one name"
-
-
 @pytest.mark.parametrize(
     ("one", "other", "is_same"),
     [

@@ -35,10 +35,14 @@ INTERNALS: tuple[Internal, ...] = (
         ("tensorflow.sysconfig.get_lib",),
     ),
     Internal(
-        "xla_programs.named",
-        "find a compiled XLA program under the same name in another process",
-        "XLA may compile again in every process",
-        (f"{_FRAMEWORK}.ops.uid",),
+        "function_names.named",
+        "find a compiled XLA program under the same name in another process, or for an equal model",
+        "XLA may compile again in every process and for every model",
+        (
+            "tensorflow.python.pywrap_tfe.TFE_Py_UID",
+            "keras.src.backend.tensorflow.core.name_scope",
+            f"{_FRAMEWORK}.ops.gradient_registry._registry",
+        ),
     ),
     Internal(
         "xla_programs.without_load_messages",

@@ -10,22 +10,16 @@ import contextlib
 import ctypes
 import functools
 import hashlib
-import itertools
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright.compat import registry
-from loopwright.compat.patches import replaced
 from loopwright.plans import processor
 from loopwright.plans.settings import ONEDNN, THREADS
-
-ops = registry.module("tensorflow.python.framework.ops")
 
 PREFIX = "loopwright"
 _VARIABLE = "LOOPWRIGHT_XLA_CACHE_FLAGS"
@@ -116,31 +110,6 @@ def _instructions() -> str:
             if line.startswith(("flags", "Features")):
                 return " ".join(sorted(line.partition(":")[2].split()))
     return ""
-
-
-@contextlib.contextmanager
-def named(program: str) -> Iterator[None]:
-    """Give the functions traced in this scope names that are the same in every process.
-
-    TensorFlow numbers functions by what else a process has made, and their names are part of the
-    key of a program in its cache.
-    """
-    if not hasattr(ops, "uid"):
-        yield  # the cache does not find the program unless processes do exactly the same
-        return
-    _traces[program] += 1  # a name that is used again would be another function's
-    key = hashlib.sha256(f"{program} {_traces[program]}".encode()).hexdigest()
-    numbers = itertools.count(int(key[:15], 16))
-    with replaced(ops, "uid", lambda original: lambda: next(numbers)):
-        yield
-
-
-_traces = Counter[str]()
-
-
-def was_named(program: str) -> bool:
-    """Return whether a program was traced in this process: the next trace gets other names."""
-    return program in _traces
 
 
 def is_failure_of_cache(error: Exception, directory: Path, *, has_files: bool) -> bool:

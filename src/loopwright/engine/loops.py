@@ -223,6 +223,10 @@ class Loops:
             self._xla_steps[one] = tensorflow_internals.compiled(one, xla=True)
         return self._xla_steps[one]
 
+    def forget_compiled_steps(self) -> None:
+        """Compile steps inside loops again: their names belong to another program."""
+        self._xla_steps.clear()
+
     def _nothing_run(self, steps: Any) -> tuple[Any, Any, Any]:
         """Outputs, marks and table before the first of `steps` steps."""
         rows = () if self._recorder is None else self._recorder.no_rows(steps)

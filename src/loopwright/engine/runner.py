@@ -10,18 +10,13 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright import step_warnings
-from loopwright.compat import (
-    keras_internals,
-    runtime_errors,
-    tensorflow_internals,
-    xla_programs,
-)
+from loopwright.compat import keras_internals, runtime_errors, tensorflow_internals
 from loopwright.compat.error_messages import explained
 from loopwright.compat.runtime_errors import error_for
 from loopwright.data.reader import AnyReader, ResidentReader, StreamReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
-from loopwright.engine import loops, xla_cache
+from loopwright.engine import loops, program_names, xla_cache
 from loopwright.engine.bounds import Bounds
 from loopwright.engine.loops import Loops, next_optional
 from loopwright.engine.nan import Watch, first_operation
@@ -306,40 +301,52 @@ class StepRunner:
         with watch.timing("compile"), warnings.catch_warnings():
             # What is to be said about the step was said while it was built.
             warnings.simplefilter("ignore", StepWarning)
-            compiled = self._function(key, function)
             with self._trace_explained(key):
-                self._concrete(key, compiled, arguments)
+                self._concrete(key, function, arguments)
             try:
                 with self._compiling(key):
-                    return compiled(*arguments)
+                    return self._functions[key](*arguments)
             except ProgramCacheError as error:
                 if not (error.was_read and self._is_xla(key)):
                     raise  # a loop around an XLA step may have taken a batch
-                del self._functions[key]  # under another name it is compiled
+                self._forget(key)
+                program_names.forget(self._program(key))  # under another name it is compiled
         return self._call(key, function, arguments, watch)
 
-    def _concrete(self, key: Any, compiled: Any, arguments: tuple[Any, ...]) -> Any:
-        """Trace a function; raise if Python computes other values each time."""
-        with (
-            constants.recorded() as traces,
-            self._named(key),
-            keras_internals.without_keras_warnings(),
-        ):
-            concrete = compiled.get_concrete_function(*arguments)
+    def _concrete(self, key: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Trace a function, once for each key; raise if Python computes other values each time."""
+        if key in self._functions:
+            return self._functions[key].get_concrete_function(*arguments)
+        traces = list[constants.Constants]()
+
+        def trace() -> Any:
+            self._forget(key)
+            compiled = self._function(key, function)
+            with constants.recorded() as traced, keras_internals.without_keras_warnings():
+                concrete = compiled.get_concrete_function(*arguments)
+            traces[:] = traced
+            return concrete
+
+        if self._plan.step == "xla":
+            is_shared = self._step.replicas == 1 and self._built.is_repeatable
+            concrete = program_names.traced(self._program(key), trace, is_shared=is_shared)
+        else:
+            concrete = trace()
         self._graphs.append(concrete.graph)
         if self._step.replicas == 1:
             for_xla = self._plan.step == "xla"
             require_unchanging(self._step, self._built, traces, for_xla=for_xla)
         return concrete
 
+    def _forget(self, key: Any) -> None:
+        """Trace a function again: under the name of a program that it is not, it would run it."""
+        self._functions.pop(key, None)
+        self._loops.forget_compiled_steps()
+
     def _program(self, key: Any) -> str:
         """What is compiled for this key, in words that are the same in every process."""
         built = self._built
         return f"{self._step.title} {self._plan} {key} {built.batch_spec} {built.digest}"
-
-    def _named(self, key: Any) -> contextlib.AbstractContextManager[None]:
-        is_xla = self._plan.step == "xla"
-        return xla_programs.named(self._program(key)) if is_xla else contextlib.nullcontext()
 
     def _compiling(self, key: Any) -> contextlib.AbstractContextManager[None]:
         is_xla = self._plan.step == "xla"
@@ -414,9 +421,9 @@ class StepRunner:
     ) -> Callable[[], None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StepWarning)
-            compiled = self._function(key, function)
-            concrete = self._concrete(key, compiled, (*arguments, tf.constant(0)))
+            concrete = self._concrete(key, function, (*arguments, tf.constant(0)))
         if self._plan.loop == "fused":
+            compiled = self._functions[key]
             # Without a step nothing changes, and the program is that of any number of steps.
             return lambda: compiled(*arguments, tf.constant(0))
         arguments = stand_in or arguments

@@ -19,6 +19,7 @@ import tensorflow as tf
 from loopwright import disk
 from loopwright.compat import xla_programs
 from loopwright.compat.runtime_errors import plain_text, reason_in
+from loopwright.engine import program_names
 from loopwright.engine.xla_store import Store, files, trim, unsafe
 from loopwright.errors import LoopwrightError, message
 from loopwright.plans.memory import cache_directory
@@ -53,11 +54,13 @@ def compiling(program: str) -> Iterator[None]:
 
 
 def has(program: str) -> bool:
-    """Return whether there are files of a program that this process has not traced yet.
+    """Return whether a program is likely to be compiled already, here or by an earlier process.
 
-    Traced again it has another name. Whether a file fits shows when the program is compiled.
+    Whether it fits shows when it is traced: files are of its first trace in a process.
     """
-    process = None if xla_programs.was_named(program) else _process()
+    if program_names.was_traced(program):
+        return program_names.is_known(program)
+    process = _process()
     return process is not None and process.has(program)
 
 
