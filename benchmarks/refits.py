@@ -11,6 +11,8 @@ from benchmarks.memory import resident_megabytes
 _CONTENDERS = {
     "Loopwright": {"is_ours": True},
     'Loopwright, plan="fused" (XLA)': {"is_ours": True, "plan": "fused"},
+    'Loopwright, plan="xla"': {"is_ours": True, "plan": "xla"},
+    "Loopwright, without set_random_seed()": {"is_ours": True, "seeds": False},
     "Keras": {},
     "Keras, clear_session() after each": {"clears": True},
 }
@@ -39,7 +41,11 @@ def run(arguments: Namespace) -> str:
 
 
 def fit_often(
-    fits: int, is_ours: bool = False, plan: str | None = None, clears: bool = False
+    fits: int,
+    is_ours: bool = False,
+    plan: str | None = None,
+    clears: bool = False,
+    seeds: bool = True,
 ) -> dict[str, list[float]]:
     """Return the seconds of each fit, and the resident megabytes after it."""
     import keras
@@ -54,6 +60,8 @@ def fit_often(
         held = fold == number % _FOLDS
         data = (work.x[~held], work.y[~held], (work.x[held], work.y[held]))
         began = time.perf_counter()
+        if seeds:
+            keras.utils.set_random_seed(number)
         _fit(work, data, is_ours=is_ours, plan=plan)
         if clears:
             keras.backend.clear_session()
@@ -80,7 +88,8 @@ def render(measured: dict[str, dict[str, list[float]]]) -> str:
     rows = [_row(name, found["seconds"], found["megabytes"]) for name, found in measured.items()]
     heading = (
         "The mlp 20-64-64-1 built and fitted on 640 rows for 2 epochs with validation, again and "
-        f"again in one process. {reports.measured_on()}"
+        "again in one process, with keras.utils.set_random_seed() before each fit. "
+        f"{reports.measured_on()}"
     )
     return f"{heading}\n\n{reports.table(header, rows)}\n"
 

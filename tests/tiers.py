@@ -136,6 +136,9 @@ THOROUGH: dict[str, dict[str, str]] = {
             "test_another_process; test_xla_store.py"
         ),
     },
+    "engine/test_program_names.py": {
+        r"\[xla\]|compiled_once|a_state_of_its_own": "test_a_step_with_another_constant[fused]",
+    },
     "engine/test_attempts.py": {"huge|a_compiled|a_run_split": "test_skipped_steps"},
     "engine/test_on_nan.py": {"a_run_that_went|a_later_leg|statistics|infinity": "test_going_back"},
     "engine/test_scorer.py": {
