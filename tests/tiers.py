@@ -137,7 +137,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         ),
     },
     "engine/test_program_names.py": {
-        r"\[xla\]|compiled_once|a_state_of_its_own": "test_a_step_with_another_constant[fused]",
+        r".*\[xla\]|equal_steps|a_step_with_a_state": "test_a_step_with_another_constant[fused]",
     },
     "engine/test_attempts.py": {"huge|a_compiled|a_run_split": "test_skipped_steps"},
     "engine/test_on_nan.py": {"a_run_that_went|a_later_leg|statistics|infinity": "test_going_back"},

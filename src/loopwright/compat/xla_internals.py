@@ -41,8 +41,13 @@ INTERNALS: tuple[Internal, ...] = (
         (
             "tensorflow.python.pywrap_tfe.TFE_Py_UID",
             "keras.src.backend.tensorflow.core.name_scope",
-            f"{_FRAMEWORK}.ops.gradient_registry._registry",
         ),
+    ),
+    Internal(
+        "function_names._forget_gradients",
+        "trace a step with a custom gradient again under its name",
+        "such a step is compiled for each model",
+        (f"{_FRAMEWORK}.ops.gradient_registry._registry",),
     ),
     Internal(
         "xla_programs.without_load_messages",
