@@ -174,9 +174,12 @@ import time, keras, loopwright as lw
 from tests.resume.program import Noisy, arrays, digest
 
 class Slow(keras.callbacks.Callback):
-    seconds = 0.02
+    # From the third epoch on so slow that the interrupt comes in time on a busy machine.
+    seconds, epoch = 0.5, 0
     needs_every_step = True
-    def on_train_batch_end(self, batch, logs=None): time.sleep(self.seconds)
+    def on_epoch_begin(self, epoch, logs=None): self.epoch = epoch
+    def on_train_batch_end(self, batch, logs=None):
+        if self.epoch >= 2: time.sleep(self.seconds)
     def get_state(self): return {}
     def set_state(self, state): pass
 
