@@ -17,7 +17,7 @@ _REFUSED = 2
 
 # An import of TensorFlow raises ImportError here.
 _HELP_WITHOUT_TENSORFLOW = (
-    "import sys; sys.modules['tensorflow'] = None; sys.argv[1:] = ['--help']; "
+    "import sys; sys.modules['tensorflow'] = None; sys.argv = ['loopwright', '--help']; "
     "from loopwright.cli.main import main; main()"
 )
 
@@ -84,8 +84,9 @@ def _uses(binaries: Path, wheel: Path, work: Path, wheels: Path) -> list[Use]:
     """Return what is done: first without any extra, then with those of the recipes."""
     python, loopwright = str(binaries / "python"), str(binaries / "loopwright")
     pip = (python, "-m", "pip", "--disable-pip-version-check")
+    calm = ("--progress-bar", "off")
     full = (f"{wheel}[recipes]", "pytest")
-    install = (*pip, "install", "--no-index", "--find-links", str(wheels))
+    install = (*pip, "install", *calm, "--no-index", "--find-links", str(wheels))
     first = work / "first"
 
     def needs(extra: str, *words: str) -> Use:
@@ -93,7 +94,9 @@ def _uses(binaries: Path, wheel: Path, work: Path, wheels: Path) -> list[Use]:
 
     extras = ("recipes", "plot", "augment", "litert", "onnx", "mlflow", "wandb", "tune")
     bare = [
-        Use((*pip, "download", "--only-binary", ":all:", "--dest", str(wheels), *full), work),
+        Use(
+            (*pip, "download", *calm, "--only-binary", ":all:", "--dest", str(wheels), *full), work
+        ),
         Use((*install, str(wheel)), work),
         Use((*pip, "check"), work),
         Use((python, "-c", _HELP_WITHOUT_TENSORFLOW), work, says=("Usage: loopwright",)),
