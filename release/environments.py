@@ -69,6 +69,7 @@ def objections_of_use(python: Path, wheel: Path, directory: Path, wheels: Path) 
     work.mkdir(parents=True)
     # What the caller's shell sets must not help: the environment has only what the wheel brings.
     own = {n: v for n, v in os.environ.items() if not n.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    own |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off"}
     environment = directory / "environment"
     made = Use((str(python), "-m", "venv", str(environment)), work)
     try:
@@ -83,10 +84,9 @@ def objections_of_use(python: Path, wheel: Path, directory: Path, wheels: Path) 
 def _uses(binaries: Path, wheel: Path, work: Path, wheels: Path) -> list[Use]:
     """Return what is done: first without any extra, then with those of the recipes."""
     python, loopwright = str(binaries / "python"), str(binaries / "loopwright")
-    pip = (python, "-m", "pip", "--disable-pip-version-check")
-    calm = ("--progress-bar", "off")
+    pip = (python, "-m", "pip")
     full = (f"{wheel}[recipes]", "pytest")
-    install = (*pip, "install", *calm, "--no-index", "--find-links", str(wheels))
+    install = (*pip, "install", "--no-index", "--find-links", str(wheels))
     first = work / "first"
 
     def needs(extra: str, *words: str) -> Use:
@@ -94,9 +94,7 @@ def _uses(binaries: Path, wheel: Path, work: Path, wheels: Path) -> list[Use]:
 
     extras = ("recipes", "plot", "augment", "litert", "onnx", "mlflow", "wandb", "tune")
     bare = [
-        Use(
-            (*pip, "download", *calm, "--only-binary", ":all:", "--dest", str(wheels), *full), work
-        ),
+        Use((*pip, "download", "--only-binary", ":all:", "--dest", str(wheels), *full), work),
         Use((*install, str(wheel)), work),
         Use((*pip, "check"), work),
         Use((python, "-c", _HELP_WITHOUT_TENSORFLOW), work, says=("Usage: loopwright",)),
@@ -126,7 +124,7 @@ def _pip_line(extra: str) -> str:
 
 def objection_to(use: Use, environment: Mapping[str, str]) -> str | None:
     """Run a command and print its time; a slow one tells twice a minute where it is."""
-    shown = " ".join([Path(use.words[0]).name, *use.words[1:]])
+    shown = " ".join(Path(word).name if word.startswith("/") else word for word in use.words)
     began = time.monotonic()
     with tempfile.NamedTemporaryFile(prefix="loopwright-release-") as log:
         with subprocess.Popen(
