@@ -50,7 +50,8 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> None:
         kept = [shutil.copy(file, asked.directory) for file in built]
     print(f"\nevery check passed in {took}; files in {asked.directory}")
     if asked.dry_run:
-        print(f"not tagged (--dry-run); a release has {len(postponed)} things to correct first")
+        print("not tagged (--dry-run)" + (", and a release would be refused:" if postponed else ""))
+        print("".join(f"  {objection}\n" for objection in postponed), end="")
         return
     versions.tag(root, version, commit)
     print(f"tagged v{version}. Nothing was uploaded. To publish, a person runs:")

@@ -226,7 +226,8 @@ def test_a_dry_run_lists_what_a_release_would_refuse_and_tags_nothing(
     said = capsys.readouterr().out
     assert "later   Pythons\n        Python 9.9 was not found" in said
     assert "FAILED" not in said
-    assert "not tagged (--dry-run)" in said
+    refused = said.partition("not tagged (--dry-run), and a release would be refused:\n")[2]
+    assert "  Python 9.9 was not found: install it" in refused
     assert len(list(directory.iterdir())) == 2
     assert listed_tags(ROOT) == before
 
