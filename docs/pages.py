@@ -120,7 +120,9 @@ def _rewritten_line(line: str, rewrite: Callable[[str], str], links: Mapping[str
         named = _PUBLIC.match(code[0])
         is_link_text = rest[: code.start()].endswith("[")
         goal = links.get(named[1]) if named and not is_link_text else None
-        done.append(code[0] if goal is None else f"[{code[0]}]({goal})")
+        # GitHub needs `\|` in the code of a table; the site would show the backslash.
+        shown = code[0].replace("\\|", "|") if line.startswith("|") else code[0]
+        done.append(shown if goal is None else f"[{shown}]({goal})")
         rest = rest[code.end() :]
     return "".join([*done, _LINK.sub(link, rest)])
 

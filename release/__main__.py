@@ -1,12 +1,15 @@
-"""Build a release, check it, and tag it: `python -m release [--dry-run] [--directory DIST]`.
+"""Build a release, check it, install and use it with every Python, and tag the commit.
 
-Nothing is uploaded: the last line is the command that would.
+`--dry-run` does all of it but the tag. It needs no dated section in CHANGELOG.md and no clean
+tree: it lists what a release would still refuse. Nothing is ever uploaded: the last line is the
+command that would.
 """
 
 import argparse
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from release import artifacts, environments, versions
@@ -16,86 +19,105 @@ ROOT = Path(__file__).parents[1]
 
 def main(words: Sequence[str] | None = None, root: Path = ROOT) -> None:
     """Run every check and print each one's result; tag only if all of them passed."""
+    asked = _arguments(words, root)
+    began = time.monotonic()
+    version, commit = versions.version_of(root), versions.commit_of(root)
+    found = environments.pythons(asked.python or environments.VERSIONS)
+    print(f"loopwright {version}")
+    failures = _told("version", versions.objections_to_version(root, version))
+    history = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    bad = "later" if asked.dry_run else "FAILED"
+    postponed = [
+        *_told("changelog", versions.objections_to_changelog(history, version), bad),
+        *_told("git", versions.objections_to_tree(root, version), bad),
+        *_told("Pythons", environments.objections_to_pythons(found), bad),
+    ]
+    if not asked.dry_run and failures + postponed:
+        raise SystemExit("\nnot released: correct these first; --dry-run runs all checks anyway")
+    with tempfile.TemporaryDirectory(prefix="loopwright-release-") as scratch:
+        built = artifacts.build(root, Path(scratch) / "dist")
+        failures += _checked(*built, root, version)
+        for name, python in found.items():
+            if python is not None:
+                print(f"        Python {name}: {python}", flush=True)
+                directory, wheels = Path(scratch) / name, asked.wheels / name
+                objections = environments.objections_of_use(python, built[0], directory, wheels)
+                failures += _told(f"installed and used with Python {name}", objections)
+        took = f"{(time.monotonic() - began) / 60:.1f} minutes"
+        if failures:
+            raise SystemExit(f"\nnot released: {len(failures)} problems, after {took}")
+        asked.directory.mkdir(parents=True, exist_ok=True)
+        kept = [shutil.copy(file, asked.directory) for file in built]
+    print(f"\nevery check passed in {took}; files in {asked.directory}")
+    if asked.dry_run:
+        print("not tagged (--dry-run)" + (", and a release would be refused:" if postponed else ""))
+        print("".join(f"  {objection}\n" for objection in postponed), end="")
+        return
+    versions.tag(root, version, commit)
+    print(f"tagged v{version}. Nothing was uploaded. To publish, a person runs:")
+    print(f"  git push origin v{version}\n  python -m twine upload {' '.join(map(str, kept))}")
+
+
+def _arguments(words: Sequence[str] | None, root: Path) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="check everything, tag nothing")
-    parser.add_argument("--directory", type=Path, default=root / "dist", help="where files go")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check everything and tag nothing; CHANGELOG.md needs no dated section",
+    )
+    parser.add_argument(
+        "--directory", type=Path, default=root / "dist", help="for wheel and source (dist/)"
+    )
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        default=root / ".wheels",
+        help="keeps what pip downloads: about 1 GB for each Python (.wheels/)",
+    )
     parser.add_argument(
         "--python",
         action="append",
         metavar="VERSION",
-        help=f"try only this version; repeatable (default: {', '.join(environments.VERSIONS)})",
+        help=f"use only this version; repeatable (default: {', '.join(environments.VERSIONS)})",
     )
-    asked = parser.parse_args(words)
-    version = versions.version_of(root)
-    print(f"loopwright {version}")
-    failures = _told("version and changelog", lambda: versions.objections_to_version(root, version))
-    failures += _told("git", lambda: versions.objections_to_tree(root, version))
-    if failures and not asked.dry_run:
-        raise SystemExit("\nnot released: correct these first; --dry-run runs all checks anyway")
-    with tempfile.TemporaryDirectory(prefix="loopwright-release-") as scratch:
-        work = Path(scratch)
-        wheel, source = artifacts.build(root, work / "dist")
-        failures += _told(
+    return parser.parse_args(words)
+
+
+def _checked(wheel: Path, source: Path, root: Path, version: str) -> list[str]:
+    """Check the files, and warn of links that a package index breaks."""
+    failures = [
+        *_told(
             f"wheel: {wheel.name}, {wheel.stat().st_size:,} bytes",
-            lambda: artifacts.objections_to_wheel(wheel, root, version),
-        )
-        failures += _told(
+            artifacts.objections_to_wheel(wheel, root, version),
+        ),
+        *_told(
             f"source: {source.name}, {source.stat().st_size:,} bytes",
-            lambda: artifacts.objections_to_source(source, version),
-        )
-        failures += _told(
-            "twine check --strict", lambda: artifacts.objections_of_twine([wheel, source])
-        )
-        _warn_of_links((root / "README.md").read_text())
-        failures += _tried(asked.python or environments.VERSIONS, wheel, work)
-        if failures:
-            raise SystemExit(f"\nnot released: {len(failures)} problems")
-        asked.directory.mkdir(parents=True, exist_ok=True)
-        kept = [shutil.copy(file, asked.directory) for file in (wheel, source)]
-    if asked.dry_run:
-        print(f"\nready, not tagged (--dry-run); files in {asked.directory}")
-        return
-    versions.tag(root, version)
-    print(f"\ntagged v{version}. Nothing was uploaded. To publish, a person runs:")
-    print(f"  git push origin v{version}\n  python -m twine upload {' '.join(map(str, kept))}")
-
-
-def _told(what: str, check: Callable[[], list[str]]) -> list[str]:
-    found = check()
-    print(f"{'FAILED' if found else 'ok':8}{what}", flush=True)
-    for objection in found:
-        print(f"        {objection}", flush=True)
-    return found
-
-
-def _warn_of_links(readme: str) -> None:
-    links = artifacts.relative_links(readme)
-    if links:
-        shown = ", ".join(links[:4])
-        print(
-            f"warning README.md has {len(links)} relative links and pictures ({shown}, ...): a "
-            "package index\n        shows the text and breaks these; write them as https://..."
-        )
-
-
-def _tried(wanted: Sequence[str], wheel: Path, work: Path) -> list[str]:
-    """Install and train in an environment of each Python; none at all is a failure."""
-    found = environments.pythons(wanted)
-    failures = list[str]()
-    for version, python in found.items():
-        if python is None:
-            print(f"warning Python {version} was not found: not tried", flush=True)
-            continue
-        print(f"        Python {version}: {python}", flush=True)
-
-        def use(python: Path = python, version: str = version) -> list[str]:
-            return environments.objections_of_use(python, wheel, work / version)
-
-        failures += _told(f"installed and trained with Python {version}", use)
-    if not any(found.values()):
-        failures.append("no Python to try the wheel with")
-        print(f"FAILED  no Python of {', '.join(wanted)} was found")
+            artifacts.objections_to_source(source, version),
+        ),
+        *_told("twine check --strict", artifacts.objections_of_twine([wheel, source])),
+    ]
+    links = [] if failures else artifacts.broken_links(wheel, version)
+    _told(f"links of the README: {len(links)} are relative", _advice(links), "warning")
     return failures
+
+
+def _advice(links: Sequence[str]) -> list[str]:
+    if not links:
+        return []
+    return [
+        f"a package index breaks them: {', '.join(links[:3])}, ...",
+        "they become absolute when pyproject.toml names the repository:",
+        "    [project.urls]",
+        '    Source = "https://HOST/OWNER/loopwright"',
+        "[tool.hatch.metadata.hooks.custom] there has the addresses of files and pictures below it",
+    ]
+
+
+def _told(what: str, objections: list[str], bad: str = "FAILED") -> list[str]:
+    print(f"{bad if objections else 'ok':8}{what}", flush=True)
+    for objection in objections:
+        print(f"        {objection}", flush=True)
+    return objections
 
 
 if __name__ == "__main__":

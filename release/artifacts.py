@@ -15,9 +15,10 @@ from email.message import EmailMessage
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
+from release.readme import relative_links
+
 _IN_SDIST = ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "Makefile")
 _LICENCES = ("LICENSE", "src/loopwright/sinks/vendored/uplot/LICENSE")
-_RELATIVE = re.compile(r"""(?:\]\(|\b(?:src|href)=")(?!https?://|\#|mailto:)([^)"\s]+)""")
 
 
 def build(root: Path, directory: Path) -> tuple[Path, Path]:
@@ -131,10 +132,8 @@ def objections_of_twine(artifacts: Sequence[Path]) -> list[str]:
     return [] if done.returncode == 0 else [f"twine check --strict: {said}"]
 
 
-def relative_links(readme: str) -> list[str]:
-    """Return the targets in a README that a package index would not find.
-
-    >>> relative_links('[a](docs/a.md) [b](https://b.org) <img src="c.png">')
-    ['docs/a.md', 'c.png']
-    """
-    return list(dict.fromkeys(_RELATIVE.findall(readme)))
+def broken_links(wheel: Path, version: str) -> list[str]:
+    """Return the links of the description that a package index would not find."""
+    with ZipFile(wheel) as archive:
+        metadata = archive.read(f"loopwright-{version}.dist-info/METADATA")
+    return relative_links(metadata.decode().partition("\n\n")[2])

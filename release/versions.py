@@ -12,14 +12,14 @@ def version_of(root: Path) -> str:
 
 
 def objections_to_version(root: Path, version: str) -> list[str]:
-    """Return the places that name another version, or none."""
+    """Return the place that names another version, or none."""
     source = (root / "src" / "loopwright" / "__init__.py").read_text()
     inside = re.search(r'^__version__ = "(.*)"', source, re.MULTILINE)
     found = list[str]()
     if inside is None or inside[1] != version:
         named = "none" if inside is None else inside[1]
         found.append(f"pyproject.toml has version {version}, loopwright.__version__ is {named}")
-    return found + objections_to_changelog((root / "CHANGELOG.md").read_text(), version)
+    return found
 
 
 def objections_to_changelog(text: str, version: str) -> list[str]:
@@ -41,16 +41,24 @@ def objections_to_changelog(text: str, version: str) -> list[str]:
 
 def objections_to_tree(root: Path, version: str) -> list[str]:
     """Return why this checkout cannot be tagged."""
-    changed = _git(root, "status", "--porcelain").stdout.splitlines()
-    found = [f"not committed: {line.strip()}" for line in changed]
+    status = _git(root, "status", "--porcelain")
+    if status.returncode != 0:
+        return [f"git status failed: {status.stderr.strip()}"]
+    found = [f"not committed: {line.strip()}" for line in status.stdout.splitlines()]
     if _git(root, "rev-parse", "--verify", "--quiet", f"refs/tags/v{version}").returncode == 0:
         found.append(f"the tag v{version} exists: raise the version in pyproject.toml")
     return found
 
 
-def tag(root: Path, version: str) -> None:
-    """Tag the commit that was checked."""
-    done = _git(root, "tag", "--annotate", f"v{version}", "--message", f"Loopwright {version}")
+def commit_of(root: Path) -> str:
+    """Return the commit that is checked out, or nothing outside of a repository."""
+    return _git(root, "rev-parse", "HEAD").stdout.strip()
+
+
+def tag(root: Path, version: str, commit: str) -> None:
+    """Tag the commit that was checked: another one may be checked out by now."""
+    words = ("--annotate", f"v{version}", commit, "--message", f"Loopwright {version}")
+    done = _git(root, "tag", *words)
     if done.returncode != 0:
         raise SystemExit(f"git tag failed.\n{done.stderr}")
 

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 from release import __main__ as release
-from release import artifacts, environments, versions
+from release import artifacts, environments, readme, versions
 
 ROOT = Path(__file__).parent.parent
 VERSION = versions.version_of(ROOT)
@@ -22,9 +22,12 @@ Change = Callable[[dict[str, bytes]], None]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def build_wheel(root: Path, directory: Path) -> Path:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(build, cwd=root, check=True, capture_output=True)
     (built,) = directory.glob("*.whl")
     return built
 
@@ -157,33 +160,102 @@ def checkout(tmp_path: Path) -> Path:
 def test_a_version_is_the_same_everywhere_and_has_not_been_released(checkout: Path):
     assert versions.objections_to_version(checkout, "1.2.0") == []
     assert versions.objections_to_tree(checkout, "1.2.0") == []
-    (said,) = versions.objections_to_version(checkout, "1.3.0")[:1]
+    (said,) = versions.objections_to_version(checkout, "1.3.0")
     assert said == "pyproject.toml has version 1.3.0, loopwright.__version__ is 1.2.0"
-    (checkout / "CHANGELOG.md").write_text("## [Unreleased]\n\n- New.\n\n## [1.2.0] - 2026-11-17\n")
-    assert versions.objections_to_version(checkout, "1.2.0") == ["its section of 1.2.0 is empty"]
-    assert versions.objections_to_tree(checkout, "1.2.0") == ["not committed: M CHANGELOG.md"]
+    changelog = "## [Unreleased]\n\n- New.\n\n## [1.2.0] - 2026-11-17\n"
+    (said,) = versions.objections_to_changelog(changelog, "1.2.0")
+    assert said == "its section of 1.2.0 is empty"
+
+
+def not_dated(checkout: Path) -> None:
+    (checkout / "CHANGELOG.md").write_text("# Changelog\n\n## [Unreleased]\n\n- New.\n")
+    git(checkout, "commit", "--quiet", "--all", "--message", "Second")
+
+
+def not_committed(checkout: Path) -> None:
+    (checkout / "notes.txt").touch()
+
+
+def tagged(checkout: Path) -> None:
     git(checkout, "tag", "v1.2.0")
-    assert "the tag v1.2.0 exists" in versions.objections_to_tree(checkout, "1.2.0")[-1]
 
 
+def outside_of_git(checkout: Path) -> None:
+    (checkout / ".git").rename(checkout / "other")
+
+
+NOT_READY: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no dated section": (not_dated, 'no section "## [1.2.0] - YYYY-MM-DD": move what is under'),
+    "a dirty tree": (not_committed, "not committed: ?? notes.txt"),
+    "a tag that exists": (tagged, "the tag v1.2.0 exists: raise the version"),
+    "no repository": (outside_of_git, "git status failed: fatal: not a git repository"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_READY)
 def test_a_release_that_is_not_ready_builds_and_tags_nothing(
-    checkout: Path, capsys: pytest.CaptureFixture[str]
+    what: str,
+    checkout: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    (checkout / "CHANGELOG.md").write_text("# Changelog\n")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(checkout.parent))
+    change, said = NOT_READY[what]
+    change(checkout)
+    before = listed_tags(checkout)
     with pytest.raises(SystemExit, match="not released: correct these first"):
         release.main([], root=checkout)
-    said = capsys.readouterr().out
-    assert 'no section "## [1.2.0] - YYYY-MM-DD"' in said
-    assert "not committed: M CHANGELOG.md" in said
-    tags = subprocess.run(["git", "tag"], cwd=checkout, capture_output=True, text=True, check=True)
-    assert tags.stdout == ""
+    assert said in capsys.readouterr().out
+    assert listed_tags(checkout) == before
     assert not (checkout / "dist").exists()
+
+
+def listed_tags(checkout: Path) -> str:
+    asked = ["git", "tag"]
+    return subprocess.run(asked, cwd=checkout, capture_output=True, text=True, check=False).stdout
+
+
+def test_a_dry_run_lists_what_a_release_would_refuse_and_tags_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    # An isolated build downloads hatchling.
+    monkeypatch.setattr(artifacts, "build", built_here)
+    before = listed_tags(ROOT)
+    directory = tmp_path / "dist"
+    release.main(["--dry-run", "--directory", str(directory), "--python", "9.9"])
+    said = capsys.readouterr().out
+    assert "later   Pythons\n        Python 9.9 was not found" in said
+    assert "FAILED" not in said
+    refused = said.partition("not tagged (--dry-run), and a release would be refused:\n")[2]
+    assert "  Python 9.9 was not found: install it" in refused
+    assert len(list(directory.iterdir())) == 2
+    assert listed_tags(ROOT) == before
+
+
+def built_here(root: Path, directory: Path) -> tuple[Path, Path]:
+    wheel = build_wheel(root, directory)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(directory)]
+    subprocess.run(build, cwd=root, check=True, capture_output=True)
+    (source,) = directory.glob("*.tar.gz")
+    return wheel, source
+
+
+def test_the_tag_is_on_the_commit_that_was_checked(checkout: Path):
+    checked = versions.commit_of(checkout)
+    not_dated(checkout)
+    git(checkout, "config", "user.name", "a")
+    git(checkout, "config", "user.email", "a@b.c")
+    versions.tag(checkout, "1.2.0", checked)
+    asked = ["git", "rev-parse", "v1.2.0^{commit}"]
+    told = subprocess.run(asked, cwd=checkout, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == checked != versions.commit_of(checkout)
 
 
 def test_pythons_are_found_and_those_that_are_missing_are_named():
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     found = environments.pythons([own, "9.9"])
     assert found["9.9"] is None
+    assert "Python 9.9 was not found" in environments.objections_to_pythons(found)[-1]
     python = found[own]
     if python is not None:
         asked = [str(python), "-c", "import sys; print(sys.version_info[1])"]
@@ -191,8 +263,48 @@ def test_pythons_are_found_and_those_that_are_missing_are_named():
         assert int(told) == sys.version_info[1]
 
 
-def test_links_of_the_readme_that_an_index_breaks_are_listed():
-    links = artifacts.relative_links((ROOT / "README.md").read_text())
+def test_a_command_that_ends_or_speaks_otherwise_is_an_objection(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    refusing = (sys.executable, "-c", "print('pip install\\nthis'); raise SystemExit(2)")
+    told = environments.Use(refusing, tmp_path, code=2, says=("pip install this",))
+    assert environments.objection_to(told, {}) is None
+    failing = environments.objection_to(environments.Use(refusing, tmp_path), {})
+    assert failing is not None
+    assert "exit code 2, expected 0" in failing
+    silent = environments.Use(refusing, tmp_path, code=2, says=("this", "that"))
+    assert "does not say that" in (environments.objection_to(silent, {}) or "")
+    monkeypatch.setattr(environments, "_SECONDS_BETWEEN_LINES", 0.2)
+    slow = (sys.executable, "-uc", "import time; print('half way'); time.sleep(1)")
+    assert environments.objection_to(environments.Use(slow, tmp_path), {}) is None
+    assert "... half way" in capsys.readouterr().out
+
+
+def test_links_of_the_readme_that_an_index_breaks_are_listed(wheel: Path):
+    links = artifacts.broken_links(wheel, VERSION)
     assert "docs/features.md" in links
     assert "docs/screens/killed.svg" in links
     assert not [link for link in links if link.startswith("http")]
+
+
+def test_links_are_absolute_when_the_project_names_its_source(tmp_path: Path):
+    own = (ROOT / "pyproject.toml").read_text()
+    urls = '[project.urls]\nSource = "https://code.example/us/loopwright/"\n\n[project.scripts]'
+    (tmp_path / "pyproject.toml").write_text(own.replace("[project.scripts]", urls, 1))
+    for name in ("README.md", "LICENSE", "release", "src"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    wheel = build_wheel(tmp_path, tmp_path / "dist")
+    assert artifacts.broken_links(wheel, VERSION) == []
+    with ZipFile(wheel) as archive:
+        text = archive.read(f"{INFORMATION}/METADATA").decode()
+    of_version = f"https://code.example/us/loopwright/{{}}/v{VERSION}"
+    assert f"({of_version.format('blob')}/docs/features.md#works-with)" in text
+    assert f'<img src="{of_version.format("raw")}/docs/screens/killed.svg"' in text
+    assert f"![Steps per second as multiples of Keras fit]({of_version.format('raw')}/" in text
+
+
+def test_code_in_the_readme_has_no_links():
+    text = "```python\ny = layers[0](x)\n```\n[a](b.md)\n"
+    assert readme.relative_links(text) == ["b.md"]
+    changed = readme.with_absolute_links(text, "{path}!", "{path}?", {})
+    assert changed == text.replace("b.md", "b.md!")

@@ -27,7 +27,7 @@ BUDGET_SECONDS = {
     "tests/guards": 53,
     "tests/sinks": 56,
     "tests/distribute": 72,
-    "tests": 54,
+    "tests": 60,
     "tests/cli": 78,
     "tests/task": 38,
     START: 28,

@@ -109,6 +109,14 @@ def test_links_are_led_to_places_on_the_site_or_fail(tmp_path: Path):
         pages.gather(tmp_path, tmp_path / "pages", {}, {}, {}, {})
 
 
+def test_code_in_a_table_is_shown_without_the_backslash_that_github_needs(tmp_path: Path):
+    for page in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        (tmp_path / page).write_text("| a |\n|---|\n| `min\\|max` |\n\n`a\\|b`\n")
+    pages.gather(tmp_path, tmp_path / "pages", {}, {}, {}, {})
+    shown = (tmp_path / "pages" / "index.md").read_text()
+    assert shown == "| a |\n|---|\n| `min|max` |\n\n`a\\|b`\n"
+
+
 @pytest.mark.parametrize("target", ["other.md#nowhere", "nowhere.md"])
 def test_a_link_to_a_heading_or_page_that_is_not_there_fails(tmp_path: Path, target: str):
     pytest.importorskip("zensical")
