@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import os
 import posixpath
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, final
 from urllib.parse import urlsplit, urlunsplit
 
-from loopwright import disk
+from loopwright import disk, extras
 from loopwright.errors import ConfigurationError, first_line, message
 from loopwright.sinks.delivery import Status
 from loopwright.sinks.tracked_rows import Known, Row
@@ -61,7 +60,7 @@ class MLflowService:
     def __init__(
         self, tracking_uri: str | None, experiment: str | None, run_name: str | None
     ) -> None:
-        self._mlflow = _imported()
+        self._mlflow = extras.imported("mlflow", "The sink MLflow", instead="leave the sink out")
         self._uri = _absolute(tracking_uri or self._mlflow.get_tracking_uri())
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
         self._run_name = run_name
@@ -273,26 +272,9 @@ class MLflowService:
             ) from None
 
 
-def _imported() -> Any:
-    if importlib.util.find_spec("mlflow") is None:
-        raise ConfigurationError(
-            message(
-                "The sink MLflow needs a package that is not installed.",
-                expected="pip install 'loopwright[mlflow]'",
-                received="no module named mlflow",
-                do="install it, or leave the sink out",
-            )
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its dependencies
-        import mlflow
-
-        return mlflow
-
-
 def _require_database(uri: str) -> None:
     """Raise if the packages for a database are missing, or the directory of its file."""
-    if importlib.util.find_spec("sqlalchemy") is None:
+    if not extras.is_installed("sqlalchemy"):
         raise ConfigurationError(
             message(
                 "A database as tracking_uri needs the complete MLflow.",
