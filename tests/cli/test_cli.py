@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -20,7 +21,8 @@ from typer.testing import CliRunner
 
 from loopwright import recipes
 from loopwright.checkpoints.store import Store
-from loopwright.cli import main
+from loopwright.cli import main, train_commands
+from loopwright.config import file as config_file
 from loopwright.errors import LoopwrightError
 
 MINE = """
@@ -345,6 +347,29 @@ def test_sinks_of_ones_own_are_named_by_a_person(project: Path):
     assert code == 2
     assert "sinks=[mine:note], if you know and trust this code" in output
     assert invoke(*resumed, "sinks=[mine:note]")[0] == 0
+
+
+def test_the_next_command_names_the_sinks_that_a_resume_needs(project: Path):
+    with (project / "mine.py").open("a") as file:
+        file.write("\n\ndef note(event):\n    print('heard', type(event).__name__)\n")
+    output = train("sinks=[mine:note]")[1]
+    told = re.search(r"loopwright (resume runs/experiment fit\.epochs=4 .*)", output)
+    assert told is not None
+    code, output = invoke(*shlex.split(told[1]))
+    assert (code, "heard EpochEnded" in output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("sink", "words"),
+    [
+        ("mlflow", ""),
+        ("{name: wandb, entity: us}", """ 'sinks=[{name: "wandb", entity: "us"}]'"""),
+        ("{name: mlflow, tracking_uri: 'http://a:secret@b'}", " sinks=..."),
+    ],
+)
+def test_a_command_to_resume_shows_addresses_without_passwords(sink: str, words: str):
+    config = config_file.load("digits", [f"sinks=[{sink}]"])
+    assert train_commands._resume_command(config) == f"loopwright resume runs/digits{words}"
 
 
 def test_images_are_predicted_in_the_size_and_channels_of_the_model(project: Path):

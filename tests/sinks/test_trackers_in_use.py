@@ -148,7 +148,13 @@ def test_checkpoints_and_exports_arrive_once_also_after_a_kill(tmp_path: Path):
     options = f"name: mlflow, tracking_uri: '{uri}', experiment: files, wait_seconds: 60"
     words = [
         *("-P", "-m", "loopwright", "train", "mine:experiment", "--run-dir", "run", "plan=graph"),
-        *("export=last", "fit.save_every=2 steps", "fit.epochs=300", "--settings", "default"),
+        *(
+            "export={checkpoint: last}",
+            "fit.save_every=2 steps",
+            "fit.epochs=300",
+            "--settings",
+            "default",
+        ),
         f"sinks=[{{{options}, artifacts: [checkpoints, export, report]}}]",
     ]
     first, run_dir = python(*words, cwd=tmp_path), tmp_path / "run"
