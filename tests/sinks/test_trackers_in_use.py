@@ -1,18 +1,17 @@
 """Real trackers as people use them: mlflow-skinny, several workers, artifacts, locked databases."""
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.small_project import MINE
+from tests.locking import locked
 from tests.resume.children import Child
 from tests.sinks import tracked_program
 from tests.sinks.test_tracked_kills import (
@@ -26,13 +25,6 @@ from tests.sinks.test_tracked_kills import (
 pytest.importorskip("mlflow")
 pytest.importorskip("sqlalchemy")
 
-HOLDER = """
-import sqlite3, sys
-held = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
-held.execute("BEGIN EXCLUSIVE")
-print("locked", flush=True)
-sys.stdin.readline()
-"""
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -46,18 +38,6 @@ def done(process: "subprocess.Popen[str]", code: int = 0) -> str:
     text, _ = process.communicate(timeout=300)
     assert process.returncode == code, text[-3000:]
     return text
-
-
-@contextlib.contextmanager
-def locked(database: Path) -> Iterator[None]:
-    """Another process holds the lock of a database."""
-    holder = python("-c", HOLDER, str(database), cwd=database.parent, stdin=subprocess.PIPE)
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "locked\n"
-        yield
-    finally:
-        holder.communicate("\n")
 
 
 def has_each_point_once(uri: str, experiment: str, run_dir: Path, tmp_path: Path) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def scores_of_file(parts: Parts, sets: Mapping[str, Data], ready: Staged) -> Sco
 
 def _scores(parts: Parts, sets: Mapping[str, Data]) -> dict[str, float]:
     """Return the numbers of a test step that is traced for this call only."""
-    compiled = parts.compiled.anew()
+    compiled = parts.compiled.untraced()
     selector = PlanSelector(asked_for("graph"), compiled, parts.task)
     scorer = Scorer(parts.task, parts.strategy, compiled, selector)
     alone = Agreement(parts.team, time.perf_counter, Signals())

@@ -103,7 +103,7 @@ class MLflowService:
         if tracked.info.lifecycle_stage == "deleted":
             raise ConfigurationError(
                 f"the tracked run {self._run_id} was deleted in MLflow; restore it there, or "
-                f"delete {run.directory}/trackers to begin another one"
+                f"delete {run.directory}/trackers to start a new tracked run"
             )
         if is_training and tracked.info.status != "RUNNING":
             client.update_run(self._run_id, status="RUNNING")
