@@ -37,7 +37,8 @@ def leave_skinny() -> list[str]:
         for module, homes in importlib.metadata.packages_distributions().items()
         if {re.sub(r"[-_.]+", "-", home).lower() for home in homes} <= missing
     ]
-    sys.modules.update(dict.fromkeys(modules))
+    for module in modules:
+        sys.modules[module] = None  # pyright: ignore[reportArgumentType]
     return modules
 
 
