@@ -21,6 +21,7 @@ PURE_ROOMS = ["loop", "plans", "config"]
 PURE = [
     "events",
     "errors",
+    "extras",
     *(
         f"{room}.{path.stem}"
         for room in PURE_ROOMS

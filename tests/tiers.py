@@ -175,6 +175,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "the_same_call": "killed once",
         "first_trials|an_unknown_score|a_storage_that": "failed trials; a locked storage",
     },
+    "search/test_tune_in_code.py": {"": "test_studies.py"},
     "search/test_tune_command.py": {"a_search_that|a_key_that": "test_studies.py"},
     "checkpoints/test_tensors.py": {
         "a_run_goes|iterators_go|replicas_that|held|a_table": "a run that is put back",
@@ -228,6 +229,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "sinks/test_tracked_kills.py": {
         "killed|what_a_server|addresses": "test_tracker.py; docs/trackers.md",
     },
+    "sinks/test_trackers_in_use.py": {"": "test_tracker.py; docs/trackers.md"},
     "sinks/test_real_callbacks.py": {
         "a_callback_does": "stand-ins in test_batch_hooks.py; test_keras_callbacks.py",
     },

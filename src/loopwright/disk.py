@@ -144,7 +144,7 @@ def free_bytes(path: Path) -> int | None:
 
 
 def make_run_directory(path: Path, *, like: Path | None = None) -> None:
-    """Make a run directory and those above it, durably, with mode 0700 or that of another one."""
+    """Make a run directory and those above it, durably, with mode 0700 or that of `like`."""
     if path.is_dir():
         return
     for parent in reversed([each for each in path.parents if not each.is_dir()]):

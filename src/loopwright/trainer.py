@@ -302,8 +302,8 @@ class Trainer:
     def restore(self, which: Which, *, metric: str | None = None) -> int:
         """Restore the state of a checkpoint ("best", "last" or a step) and return its step.
 
-        "best" is the best validation by the first `KeepBest` of `keep`, with `metric="val_auc"` by
-        another one. A trainer without `keep` takes the rules that the run was trained with.
+        "best" is the best validation by the first `KeepBest` of `keep`, or by the one for
+        `metric="val_auc"`. A trainer without `keep` takes the rules that the run was trained with.
 
         To score, predict or export; or, between two calls of `fit`, to train on from there. In a
         process that has not trained, `task.step` is then the step of the checkpoint. After `fit`

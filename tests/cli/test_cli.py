@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -20,7 +21,8 @@ from typer.testing import CliRunner
 
 from loopwright import recipes
 from loopwright.checkpoints.store import Store
-from loopwright.cli import main
+from loopwright.cli import main, train_commands
+from loopwright.config import file as config_file
 from loopwright.errors import LoopwrightError
 
 MINE = """
@@ -340,11 +342,27 @@ def test_sinks_of_ones_own_are_named_by_a_person(project: Path):
     code, output = train("sinks=[mine:note]")
     assert code == 0
     assert "heard EpochEnded" in output
+    told = re.search(r"loopwright (resume runs/experiment fit\.epochs=4 .*)", output)
+    assert told is not None
     resumed = ("resume", "runs/experiment", "fit.epochs=3", "--task", "mine:experiment")
     code, output = invoke(*resumed)
     assert code == 2
     assert "sinks=[mine:note], if you know and trust this code" in output
-    assert invoke(*resumed, "sinks=[mine:note]")[0] == 0
+    code, output = invoke(*shlex.split(told[1]))
+    assert (code, "heard EpochEnded" in output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("sink", "words"),
+    [
+        ("mlflow", ""),
+        ("{name: wandb, entity: us}", """ 'sinks=[{name: "wandb", entity: "us"}]'"""),
+        ("{name: mlflow, tracking_uri: 'http://a:secret@b'}", " sinks=..."),
+    ],
+)
+def test_a_command_to_resume_shows_addresses_without_passwords(sink: str, words: str):
+    config = config_file.load("digits", [f"sinks=[{sink}]"])
+    assert train_commands._resume_command(config) == f"loopwright resume runs/digits{words}"
 
 
 def test_images_are_predicted_in_the_size_and_channels_of_the_model(project: Path):

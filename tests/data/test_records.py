@@ -167,7 +167,7 @@ def test_a_failure_that_was_read_ahead_is_seen_in_the_state_of_an_iterator(
 
 
 @pytest.mark.parametrize("replay", [False, True])
-def test_a_run_whose_file_was_made_anew_goes_on_with_the_same_bits(
+def test_a_run_whose_file_was_repaired_resumes_with_the_same_bits(
     files: list[str], replay: bool, tmp_path: Path
 ):
     def fit(run_dir: Path | None) -> list[Any]:

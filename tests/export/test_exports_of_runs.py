@@ -15,7 +15,7 @@ from tests.chromium import PATH, Chromium
 
 import loopwright as lw
 from loopwright.cli import job
-from loopwright.config import export_formats, file
+from loopwright.config import file
 from loopwright.config.export_formats import Target
 from loopwright.export.exporter import newest
 from loopwright.sinks.export_table import export_rows
@@ -139,7 +139,7 @@ def test_a_config_with_an_unknown_format_is_refused_before_anything_is_built(
 def test_a_config_whose_export_lacks_its_extra_is_refused_before_the_training(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(export_formats, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
     for run in (job.train, job.rehearse):
         with pytest.raises(lw.ConfigurationError, match=r"pip install 'loopwright\[litert\]'"):
             run(config("export=litert"))

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
-from loopwright.config.export_formats import Target, require_installed
+from loopwright.config.export_formats import Target
 from loopwright.export import child, exporter
 from loopwright.export.signatures import signatures
 
@@ -225,16 +225,6 @@ def test_outputs_that_differ_only_in_some_batch_size_are_found(tmp_path: Path):
 def test_wrong_arguments_are_refused(trained: lw.Trainer, arguments: Any, words: str):
     with pytest.raises(lw.ConfigurationError, match=words):
         trained.export("unused", **arguments)
-
-
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    from loopwright.config import export_formats
-
-    monkeypatch.setattr(export_formats, "find_spec", lambda name: None)
-    with pytest.raises(lw.ConfigurationError, match=r"pip install 'loopwright\[onnx\]'") as caught:
-        require_installed("onnx")
-    assert "no module onnx, onnxruntime, tf2onnx" in str(caught.value)
-    require_installed("saved_model")
 
 
 def test_examples_are_those_of_the_data_where_the_model_accepts_them():

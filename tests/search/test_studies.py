@@ -8,7 +8,6 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -17,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.locking import locked
 from tests.search import searching
 
 import loopwright as lw
 from loopwright.config import file
 from loopwright.config.plain_yaml import read
+from loopwright.search import optuna_study, trial_process, tune
 from loopwright.search import study as studies
-from loopwright.search import trial_process, tune
 
 optuna = pytest.importorskip("optuna")
 with contextlib.suppress(ImportError):
@@ -234,12 +234,30 @@ def test_a_locked_storage_is_refused_and_nothing_is_lost(
 ):
     monkeypatch.setattr(studies, "SECONDS_FOR_STORAGE", 0.1)
     before = outcomes(searching.study(tmp_path / "s", 2))
-    other = sqlite3.connect(tmp_path / "s/study.db", isolation_level=None)
-    other.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(lw.ConfigurationError, match="locked by another program"):
-        searching.study(tmp_path / "s", 3)
-    other.close()
+    with locked(tmp_path / "s/study.db"):
+        with pytest.raises(lw.ConfigurationError, match="locked by another program"):
+            searching.study(tmp_path / "s", 3)
+        assert len(starts(tmp_path / "s")) == 2, "a trial was started"
     assert outcomes(searching.study(tmp_path / "s", 3))[:2] == before
+
+
+def test_a_storage_that_is_locked_during_a_study_ends_it_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(studies, "SECONDS_FOR_STORAGE", 0.2)
+    monkeypatch.setattr(optuna_study, "_SECONDS_TO_WRITE", 0.2)
+    whole = outcomes(searching.study(tmp_path / "whole", 4))
+    with contextlib.ExitStack() as stack:
+
+        def lock_after_one(line: str) -> None:
+            if line.startswith("trial 0: complete"):
+                stack.enter_context(locked(tmp_path / "s/study.db"))
+
+        began = time.monotonic()
+        with pytest.raises(lw.ConfigurationError, match="locked by another program"):
+            searching.study(tmp_path / "s", 4, say=lock_after_one)
+        assert time.monotonic() - began < 20
+    assert outcomes(searching.study(tmp_path / "s", 4)) == whole
 
 
 def test_a_storage_that_is_none_or_a_link_is_refused(tmp_path: Path):

@@ -22,7 +22,7 @@ from loopwright.events import (
     Trained,
     Validated,
 )
-from loopwright.sinks import mlflow_tracker, tracked_run, wandb_tracker
+from loopwright.sinks import tracked_run
 from loopwright.sinks.delivery import Delivery, Status
 from loopwright.sinks.run_files import Journal
 from loopwright.sinks.tracked_rows import Known, Row
@@ -360,15 +360,6 @@ def test_a_damaged_id_is_refused(run: Run):
 def test_unknown_artifacts_are_refused():
     with pytest.raises(ConfigurationError, match="report, figures, checkpoints, export"):
         tracker(Memory(), artifacts=["weights"])
-
-
-@pytest.mark.parametrize(
-    ("make", "extra"), [(mlflow_tracker.MLflow, "mlflow"), (wandb_tracker.WandB, "wandb")]
-)
-def test_a_missing_extra_is_named(make: Any, extra: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=rf"pip install 'loopwright\[{extra}\]'"):
-        make()
 
 
 @pytest.mark.parametrize(

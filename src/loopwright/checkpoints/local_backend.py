@@ -55,7 +55,7 @@ class LocalBackend:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run directory for this process; raise if another one holds it."""
+        """Hold the run directory for this process; raise if another process holds it."""
         with run_lock.held(self._run_dir / run_lock.NAME) as lock:
             self._lock = lock
             try:

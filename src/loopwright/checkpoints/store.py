@@ -31,7 +31,7 @@ class Backend(Protocol):
         ...
 
     def lock(self) -> AbstractContextManager[None]:
-        """Hold the run for this process; raise if another one holds it."""
+        """Hold the run for this process; raise if another process holds it."""
         ...
 
     def steps(self) -> list[int]:

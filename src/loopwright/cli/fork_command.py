@@ -101,7 +101,8 @@ def _require_new(target: Path) -> None:
                 "The new run directory already exists.",
                 expected="a path that does not exist yet",
                 received=str(target),
-                do=f"choose another one with --run-dir; to continue it: loopwright resume {target}",
+                do="choose a different directory with --run-dir; to continue this run: "
+                f"loopwright resume {target}",
             )
         )
 

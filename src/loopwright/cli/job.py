@@ -29,6 +29,7 @@ from loopwright.errors import ConfigurationError, LoopwrightError, message
 from loopwright.events import Sink
 from loopwright.experiment import Experiment, concluded
 from loopwright.export.exporter import newest, worded
+from loopwright.extras import install_command
 from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.loop.schedule import Every, Schedule, every
 from loopwright.plans import launch
@@ -370,7 +371,7 @@ def _recipe(name: str) -> Any:
         raise ConfigurationError(
             message(
                 f"The recipe {name} needs packages that are not installed.",
-                expected="pip install 'loopwright[recipes]'",
+                expected=install_command("recipes"),
                 received=str(error),
                 do="install them, or train your own task: MODULE:FUNCTION",
             )

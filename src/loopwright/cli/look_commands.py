@@ -14,6 +14,7 @@ from loopwright import __version__, recipes
 from loopwright.cli.arguments import AsJson, RunDirectory, RunsDirectory
 from loopwright.errors import ConfigurationError, message, printable
 from loopwright.exactness import Inexact
+from loopwright.extras import install_command, is_installed
 
 if TYPE_CHECKING:
     from loopwright.cli.run_overview import Row
@@ -218,8 +219,6 @@ def board(
 
 def doctor() -> None:
     """Check the installation: versions, devices, missing extras."""
-    from importlib import util
-
     typer.echo(
         f"python         {platform.python_version()} on {platform.system()} {platform.machine()}"
     )
@@ -231,8 +230,8 @@ def doctor() -> None:
         if version is None:
             missing.append(part)
     for module, (part, extra) in _OPTIONAL.items():
-        found = _version(part) if util.find_spec(module) is not None else None
-        how = f"not installed: pip install 'loopwright[{extra}]'"
+        found = _version(part) if is_installed(module) else None
+        how = f"not installed: {install_command(extra)}"
         typer.echo(f"{part:14} {found or how}")
     if missing:
         typer.echo(f"missing: {', '.join(missing)}; run: pip install loopwright")

@@ -1,6 +1,7 @@
 """Commands that train: train, resume, launch, schedule, verify."""
 
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Mapping
@@ -301,7 +302,7 @@ def _print_summary(config: "schema.Config", scores: "Mapping[str, Any]") -> None
     checkpoint = "best" if use == "evaluate" else "last"
     commands = [
         f"loopwright {use} {run} --checkpoint {checkpoint}{task}",
-        f"loopwright resume {run} {more}{task}",
+        _resume_command(config, more),
         f"loopwright board {Path(run).parent}",
     ]
     output = Console(force_terminal=None if is_terminal(sys.stdout) else False)
@@ -314,5 +315,13 @@ def _how_to_resume(config: "schema.Config") -> str:
     found = Store(Path(config.directory) / "checkpoints").all()
     if not found:
         return "\ninterrupted before the first checkpoint was saved"
-    command = f"loopwright resume {config.directory}{code_options(config)}"
-    return f"\ninterrupted; saved at step {found[-1].step}. To resume: {command}"
+    return f"\ninterrupted; saved at step {found[-1].step}. To resume: {_resume_command(config)}"
+
+
+def _resume_command(config: "schema.Config", *words: str) -> str:
+    """Return the command that resumes a run, with the sinks that it may not name itself."""
+    if config.trusted_sinks:
+        listed = f"sinks=[{', '.join(config.trusted_sinks)}]"
+        # An address with a password is not printed: terminals and logs keep what they show.
+        words += ("sinks=..." if "@" in listed else shlex.quote(listed),)
+    return " ".join(["loopwright resume", config.directory, *words]) + code_options(config)

@@ -72,7 +72,7 @@ def shape_for(tensor: Any, examples: int | None) -> list[int] | None:
     """Return the shape of a tensor whose open sizes are those of a batch; None if unknown."""
     if tensor.shape.rank is None or (examples is None and None in tensor.shape):
         return None
-    # A second open size is another one: the length of a sentence, for instance.
+    # A second open size is not the batch size: the length of a sentence, for instance.
     if tensor.shape.as_list().count(None) > 1:
         return None
     return [int(examples or 0) if size is None else int(size) for size in tensor.shape]

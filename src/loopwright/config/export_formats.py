@@ -3,10 +3,10 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Final, Literal, final, get_args
 
 from loopwright.errors import ConfigurationError, message
+from loopwright.extras import Extra, require_extra
 
 Format = Literal["saved_model", "keras", "litert", "onnx"]
 Quantize = Literal["dynamic", "float16", "int8"]
@@ -20,10 +20,8 @@ class Kind:
     suffix: str
     """Of its file; empty for a directory of versions."""
     read_by: str
-    extra: str = ""
-    """The extra of Loopwright that has its converter and its runtime; empty if none is needed."""
-    modules: tuple[str, ...] = ()
-    """What the extra must provide."""
+    extra: Extra | None = None
+    """The extra of Loopwright that has its converter and its runtime."""
     most_signatures: int | None = None
     is_converted: bool = False
     """Whether a converter makes it from a SavedModel, for a runtime other than TensorFlow."""
@@ -32,12 +30,11 @@ class Kind:
 KINDS: Final[dict[Format, Kind]] = {
     "saved_model": Kind("", "TensorFlow Serving"),
     "keras": Kind(".keras", "keras.models.load_model", most_signatures=1),
-    "litert": Kind(".tflite", "LiteRT", "litert", modules=("ai_edge_litert",), is_converted=True),
+    "litert": Kind(".tflite", "LiteRT", "litert", is_converted=True),
     "onnx": Kind(
         ".onnx",
         "ONNX Runtime",
         "onnx",
-        modules=("onnx", "onnxruntime", "tf2onnx"),
         most_signatures=1,
         is_converted=True,
     ),
@@ -146,13 +143,9 @@ def quantize_problem(format: str, quantize: str | None) -> str:
 def require_installed(format: Format) -> None:
     """Raise if the extra of a format is missing; nothing is imported."""
     row = KINDS[format]
-    missing = [name for name in row.modules if find_spec(name) is None]
-    if missing:
-        raise ConfigurationError(
-            message(
-                f"An export for {row.read_by} needs packages that are not installed.",
-                expected=f"pip install 'loopwright[{row.extra}]'",
-                received=f"no module {', '.join(missing)}",
-                do="install them, or export another format: the SavedModel needs none",
-            )
+    if row.extra is not None:
+        require_extra(
+            row.extra,
+            f"An export for {row.read_by}",
+            instead="export another format: the SavedModel needs none",
         )

@@ -50,7 +50,7 @@ def _number(loader: Any, node: Any) -> float:
 
 @final
 class _PlainDumper(yaml.SafeDumper):
-    """Quotes strings that this loader or another one would not read as strings."""
+    """Quotes strings that some YAML loader would not read as strings."""
 
 
 _EXPONENT = r"[eE][-+]?[0-9]+"

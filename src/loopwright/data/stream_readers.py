@@ -108,7 +108,7 @@ _LATER: weakref.WeakKeyDictionary[tf.data.Dataset, dict[str, tuple[int, list[tf.
 )
 """Likewise: the last number of passes that was asked for, and the states of the seed keepers there.
 
-A later call of `fit` goes on from it, instead of drawing the seeds of all passes before again.
+A later call of `fit` continues from it, instead of drawing the seeds of all passes before again.
 """
 
 

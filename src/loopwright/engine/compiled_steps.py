@@ -54,7 +54,7 @@ class CompiledSteps:
         self.updates = Updates(task, silenced)
         """Which metrics the steps update."""
 
-    def anew(self) -> "CompiledSteps":
+    def untraced(self) -> "CompiledSteps":
         """Return steps of the same task that share no trace with these, nor what traces hold."""
         return CompiledSteps(self._task, self._strategy, self._on_nan, self._watched, self.silenced)
 

@@ -2,7 +2,7 @@
 
 TensorFlow reads and writes programs in a directory that belongs to this process alone. Before a
 program is compiled, its files come there from the store, checked; afterwards, new ones go to the
-store. So no process sees a file that another one is writing, or has left half written.
+store. So no process sees a file that another process is writing, or has left half written.
 """
 
 import atexit

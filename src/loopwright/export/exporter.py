@@ -11,7 +11,7 @@ examples. If they differ by more than the tolerance, nothing is published.
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -74,11 +74,18 @@ class Exported:
 class Staged:
     """An export that was compared, and that no one else sees yet."""
 
-    directory: Path
     written: Path
-    final: Path
-    exported: Exported
     given: list[Signature]
+
+
+@final
+@dataclass(frozen=True)
+class Scored:
+    """Scores of the model and of its file, or why there are none."""
+
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    """"before" and "after": scores by their names."""
+    why_not: str = ""
 
 
 def export(
@@ -89,33 +96,16 @@ def export(
     target: Target | None = None,
     data: Any = None,
     step: int | None = None,
+    averaged: bool = False,
     tolerance: float | None = None,
+    score: Callable[[Staged], Scored] | None = None,
 ) -> Exported:
     """Write models under their names, load them in a new process, and compare outputs.
 
     A path with the suffix of a format is one file; any other path is a directory of versions.
     `examples` are inputs by signature, `data` is a batch of the run; what is missing is drawn from
-    the input's shape.
+    the input's shape. `score` is called with the files before they get their final name.
     """
-    with staged(
-        models, path, examples, target=target, data=data, step=step, tolerance=tolerance
-    ) as ready:
-        return publish(ready)
-
-
-@contextlib.contextmanager
-def staged(
-    models: Mapping[str, keras.Model],
-    path: Path,
-    examples: Mapping[str, Any] | None = None,
-    *,
-    target: Target | None = None,
-    data: Any = None,
-    step: int | None = None,
-    averaged: bool = False,
-    tolerance: float | None = None,
-) -> Iterator[Staged]:
-    """Yield an export that was written and compared; `publish` gives it its name."""
     target = target or target_for(path.name)
     chosen = _chosen(models, path, target)
     require_installed(target.format)
@@ -130,6 +120,7 @@ def staged(
     with disk.staged(home, _STAGED) as directory:
         written = writers.write(given, target, directory)
         found = compare(given, expected, target, written, directory, tolerance)
+        scored = Scored() if score is None else score(Staged(written, given))
         done = Exported(
             path=str(path if target.kind.suffix else _next_version(path)),
             format=target.format,
@@ -144,26 +135,21 @@ def staged(
             bytes=_size(directory, written.name),
             runtime=found.runtime,
             comparisons=found.comparisons,
+            scores=scored.scores,
+            not_scored=scored.why_not,
         )
-        yield Staged(directory, written, Path(done.path), done, given)
+        return _published(done, written, given[0])
 
 
-def publish(
-    ready: Staged, scores: Mapping[str, Mapping[str, float]] | None = None, why_not: str = ""
-) -> Exported:
+def _published(done: Exported, written: Path, first: Signature) -> Exported:
     """Give a staged export its final name, with its comparison, and return it."""
-    final, written, done = ready.final, ready.written, ready.exported
-    done = replace(
-        done,
-        scores={when: dict(numbers) for when, numbers in (scores or {}).items()},
-        not_scored=why_not,
-    )
+    final = Path(done.path)
     if done.format == "saved_model":
-        if save_example(ready.given[0], written, done.path):
-            done = replace(done, command=saved_model_command(done.path, ready.given[0]))
+        if save_example(first, written, done.path):
+            done = replace(done, command=saved_model_command(done.path, first))
         disk.write_whole(written, "loopwright.json", _json(done))
-    disk.flush(ready.directory, written.name)
-    disk.move(ready.directory, written.name, final.parent, final.name)
+    disk.flush(written.parent, written.name)
+    disk.move(written.parent, written.name, final.parent, final.name)
     if done.format != "saved_model":
         disk.write_whole(final.parent, f"{final.name}.json", _json(done))
     return done

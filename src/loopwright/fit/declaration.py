@@ -339,7 +339,7 @@ def _instructions(code: types.CodeType) -> Iterator[Any]:
         value = instruction.argval
         if isinstance(value, types.CodeType):
             value = list(_instructions(value))
-        elif isinstance(value, frozenset):  # its order is another one in each process
+        elif isinstance(value, frozenset):  # its order differs between processes
             value = sorted(map(repr, value))
         elif not isinstance(value, bool | int | str | None):
             value = repr(value)

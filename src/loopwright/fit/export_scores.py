@@ -3,8 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +15,7 @@ from loopwright.engine.plan_selector import PlanSelector, asked_for
 from loopwright.engine.scorer import Scorer
 from loopwright.errors import MissingStepError
 from loopwright.export import child
-from loopwright.export.exporter import Staged
+from loopwright.export.exporter import Scored, Staged
 from loopwright.export.outputs import named
 from loopwright.export.signatures import Signature, flat_name
 from loopwright.fit.parts import Parts
@@ -24,17 +23,7 @@ from loopwright.loop.signals import Signals
 from loopwright.task.task import require_step
 
 
-@final
-@dataclass(frozen=True)
-class Scored:
-    """Scores of the model and of its file, or why there are none."""
-
-    scores: dict[str, dict[str, float]] = field(default_factory=dict)
-    """"before" and "after": scores by their names."""
-    why_not: str = ""
-
-
-def scores_of_file(parts: Parts, ready: Staged, sets: Mapping[str, Data]) -> Scored:
+def scores_of_file(parts: Parts, sets: Mapping[str, Data], ready: Staged) -> Scored:
     """Return the scores on the validation data, of the model and then of the LiteRT file."""
     readable = {prefix: data for prefix, data in sets.items() if data.can_be_read_again}
     if not readable:
@@ -67,7 +56,7 @@ def scores_of_file(parts: Parts, ready: Staged, sets: Mapping[str, Data]) -> Sco
 
 def _scores(parts: Parts, sets: Mapping[str, Data]) -> dict[str, float]:
     """Return the numbers of a test step that is traced for this call only."""
-    compiled = parts.compiled.anew()
+    compiled = parts.compiled.untraced()
     selector = PlanSelector(asked_for("graph"), compiled, parts.task)
     scorer = Scorer(parts.task, parts.strategy, compiled, selector)
     alone = Agreement(parts.team, time.perf_counter, Signals())

@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -13,9 +14,9 @@ from loopwright.config.export_formats import Format, Quantize, Target, target_fo
 from loopwright.data.adapter import as_data, validation_sets
 from loopwright.data.generators import Batches
 from loopwright.data.source import Data
-from loopwright.export.exporter import Exported, publish, staged
+from loopwright.export.exporter import Exported, export
 from loopwright.export.signatures import EXAMPLES, first_examples
-from loopwright.fit.export_scores import Scored, scores_of_file
+from loopwright.fit.export_scores import scores_of_file
 from loopwright.fit.parts import Parts
 from loopwright.fit.restore import Checkpoint, require_run
 from loopwright.sinks.notify import attempted
@@ -81,9 +82,8 @@ def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: Seen
             name = target.file_name(step, averaged=options.averaged)
             path = inside.export_directory() / name
         averages = averages_in_place(parts.task) if options.averaged else contextlib.nullcontext()
-        with (
-            averages,
-            staged(
+        with averages:
+            done = export(
                 parts.task.exports(),
                 path,
                 options.examples,
@@ -92,10 +92,8 @@ def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: Seen
                 step=step,
                 averaged=options.averaged,
                 tolerance=options.tolerance,
-            ) as ready,
-        ):
-            scored = scores_of_file(parts, ready, sets) if target.quantize else Scored()
-            done = publish(ready, scored.scores, scored.why_not)
+                score=partial(scores_of_file, parts, sets) if target.quantize else None,
+            )
         if inside is not None:
             inside.exported()
             _refresh_report(inside.directory)

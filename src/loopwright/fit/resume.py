@@ -87,7 +87,7 @@ def _is_complete(place: Place, until: Every) -> bool:
 
 
 def is_further(until: Every, before: Every) -> bool:
-    """Return whether one target is beyond another one of the same kind."""
+    """Return whether a target is beyond an earlier one of the same kind."""
     pairs = [
         (until.epochs, before.epochs),
         (until.steps, before.steps),

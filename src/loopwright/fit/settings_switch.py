@@ -164,7 +164,7 @@ def _to(choice: SettingsChoice) -> Switch:
 
 
 def _is_alone(leg: Leg) -> bool:
-    """Return whether replacing this process leaves nobody behind."""
+    """Return whether replacing this process leaves no other worker, replica or thread behind."""
     parts = leg.parts
     is_alone = parts.team.is_alone and parts.strategy.num_replicas_in_sync == 1
     return is_alone and threading.current_thread() is threading.main_thread()

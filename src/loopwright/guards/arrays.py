@@ -191,7 +191,7 @@ class _Known:
 
 
 def _known(task: Task) -> _Known | None:
-    """Return what is certain about a task that Loopwright or Keras wrote; None of another one."""
+    """Return what is certain about a task that Loopwright or Keras wrote; None for other tasks."""
     if isinstance(task, Supervised):
         model, losses = task.model, vars(task)["_loss"]
     elif isinstance(task, CompiledModel):

@@ -108,7 +108,7 @@ class BatchSizes:
 
         Needs matplotlib: `pip install 'loopwright[plot]'`.
         """
-        figure = figures.new("a plot of batch sizes")
+        figure = figures.new("A plot of batch sizes")
         left, right = figure.subplots(1, 2)
         sizes = [one.size for one in self.sizes]
         left.plot(sizes, [one.examples_per_second for one in self.sizes], marker="o")

@@ -118,7 +118,7 @@ class LearningRates:
 
         Needs matplotlib: `pip install 'loopwright[plot]'`.
         """
-        figure = figures.new("a plot of learning rates")
+        figure = figures.new("A plot of learning rates")
         axes = figure.subplots()
         axes.plot(self.rates, self.raw_losses, color="0.75", linewidth=1, label="each step")
         axes.plot(self.rates, self.losses, color="C0", linewidth=2, label="smoothed")

@@ -43,8 +43,8 @@ def rehearse(parts: Parts, options: RehearseOptions, planned: Planned) -> Rehear
     """Run everything that a run does once; raise the first error, which says where it happened."""
     request = request_aside(options, parts, saves=planned.run is not None)
     _require_possible(parts, options)
-    # Other traces: a stateful operation, and a warning, starts anew in the real run.
-    compiled = parts.compiled.anew()
+    # Separate traces: stateful operations and warnings start from scratch in the real run.
+    compiled = parts.compiled.untraced()
     aside = parts.selector.aside(compiled=compiled)
     own = replace(parts, compiled=compiled, selector=aside)
     say = _print if options.verbose else _say_nothing

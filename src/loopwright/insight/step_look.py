@@ -146,7 +146,7 @@ class _Seen:
             yield
         found: dict[int, tuple[Any, Any]] = {}
         for update in applied:
-            # An optimizer that scales losses calls another one: the inner call comes last.
+            # An optimizer that scales losses calls an inner optimizer: the inner call comes last.
             pairs = zip(update.variables, update.gradients, strict=False)
             found |= {id(v): (v, g) for v, g in pairs if g is not None}
         for path, gradient in context.named(self._task, found).items():

@@ -58,7 +58,7 @@ class Duel:
 def is_worth(seconds_left: float, start_seconds: float) -> bool:
     """Return whether the rest of a run pays for a trial of other settings, and for a restart.
 
-    The child starts beside the run, which slows both down; the run starts once more if it wins.
+    The child runs at the same time, which slows both down; the run restarts if the child wins.
     `start_seconds` is how long this process took to its first step.
 
     >>> is_worth(60.0, start_seconds=10.0), is_worth(600.0, start_seconds=10.0)

@@ -50,7 +50,7 @@ def pays_at_once(start: Pace, known: Pace, budget: Budget) -> bool:
     """Return whether to begin by compiling a plan that an earlier run has found to be faster.
 
     Compiled at once, it runs every step, and nothing runs meanwhile. In the background, training
-    goes on by its first plan, and both are slower. A short run ends before either pays.
+    continues with its first plan, and both are slower. A short run ends before either pays.
 
     >>> start, known = Pace(16, compile_seconds=1.5), Pace(37, compile_seconds=5.5)
     >>> [pays_at_once(start, known, Budget(steps=steps)) for steps in (2_000, 20)]

@@ -127,7 +127,7 @@ def read(reader: lw.Trainer, samples: Any) -> Any:
 def draw(rows: dict[int, Any]) -> Figure:
     """Draw a row of samples per epoch, from the same noise."""
     figure = Figure(figsize=(8, 0.6 + 0.75 * len(rows)), layout="constrained")
-    figure.suptitle("Samples from the same noise, as the training goes on")
+    figure.suptitle("Samples from the same noise during training")
     grid = figure.subplots(len(rows), COLUMNS, squeeze=False)
     for line, (epoch, samples) in zip(grid, rows.items(), strict=True):
         for axes, sample in zip(line, samples, strict=False):

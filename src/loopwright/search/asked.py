@@ -130,7 +130,7 @@ def _direction(objective: str, mode: str) -> Literal["min", "max"]:
 
 
 def is_better(value: float, than: float, mode: str) -> bool:
-    """Return whether a score is better than another one.
+    """Return whether a score is better than another score.
 
     >>> is_better(0.1, than=0.2, mode="min"), is_better(0.1, than=0.2, mode="max")
     (True, False)

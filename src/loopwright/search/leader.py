@@ -1,8 +1,8 @@
 """Lead the trials of a study: claim, start, watch, prune, resume and conclude them.
 
 Several processes may lead trials of one study. A trial belongs to the process that has locked its
-claim. One that is `running` in the storage while nobody holds its claim was interrupted: whoever
-claims it resumes its run.
+claim. One that is `running` in the storage while no process holds its claim was interrupted:
+the process that claims it resumes its run.
 """
 
 import contextlib

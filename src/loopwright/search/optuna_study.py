@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from loopwright.config.space import Choice, Range, Space
 from loopwright.errors import ConfigurationError, message
+from loopwright.extras import imported
 from loopwright.search.asked import Asked
 
 if TYPE_CHECKING:
@@ -22,19 +23,8 @@ State = Literal["complete", "pruned", "failed", "running"]
 
 
 def require_optuna() -> Any:
-    """Return Optuna; raise with the line that installs it."""
-    try:
-        import optuna
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            message(
-                "A search needs Optuna.",
-                expected="pip install 'loopwright[tune]'",
-                received=str(error),
-                do="install it, and run the same command again",
-            )
-        ) from None
-    return optuna
+    """Return Optuna; raise with the command that installs it."""
+    return imported("tune", "A search", instead="train one config: loopwright train")
 
 
 @contextlib.contextmanager

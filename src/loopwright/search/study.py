@@ -113,7 +113,7 @@ class StudyDirectory:
                     f"{self.path / STORAGE} has a trial {number} of another search.",
                     expected=", ".join(f"{key}={one}" for key, one in space.items())[:300],
                     received=printable(f"{dict(parameters)}")[:300],
-                    do="move the study directory away, or choose another one with --dir",
+                    do="move the study directory away, or choose a different directory with --dir",
                 )
             )
         config = with_parameters(self.asked.config, space, parameters)

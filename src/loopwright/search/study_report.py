@@ -9,6 +9,7 @@ from typing import Any
 
 from loopwright import disk
 from loopwright.errors import first_line, printable
+from loopwright.extras import install_command
 from loopwright.search.result import Tuned, ranked
 from loopwright.sinks.page import rendered_figures
 from loopwright.sinks.progress_text import length_of_time
@@ -63,12 +64,10 @@ def _value(value: Any) -> str:
 
 def _plots(found: Tuned) -> tuple[list[dict[str, Any]], list[str]]:
     """Return Optuna's figures as JSON values, and why those that are missing are."""
-    try:
-        from optuna import visualization
-    except ModuleNotFoundError:
-        return [], ["no plots: they need Optuna, pip install 'loopwright[tune]'"]
+    from optuna import visualization
+
     if not visualization.is_available():
-        return [], ["no plots: they need plotly, pip install 'loopwright[tune]'"]
+        return [], [f"no plots: they need plotly, {install_command('tune')}"]
     complete = sum(trial.state == "complete" for trial in found.trials)
     drawn, missing = list[dict[str, Any]](), list[str]()
     for name, title in _PLOTS.items():

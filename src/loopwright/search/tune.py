@@ -93,6 +93,7 @@ def search(
         return _reported(path, wanted.objective, wanted.mode, study)
     except BaseException:
         with contextlib.suppress(Exception):  # what ended the study is raised
+            require_storage(path)  # Optuna would wait a minute for a lock
             _reported(path, wanted.objective, wanted.mode, study)
         raise
     finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, final
 
 from loopwright.errors import ConfigurationError, message
+from loopwright.extras import imported
 from loopwright.sinks.curves import Best, Curves
 from loopwright.sinks.svg_charts import COLORS
 
@@ -16,18 +17,9 @@ _MOST_PANELS = 30
 
 def new(what: str, size: tuple[float, float] = (7, 4)) -> Any:
     """Return an empty figure; raise if matplotlib, which `what` needs, is not installed."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigurationError(
-            message(
-                "matplotlib is not installed.",
-                expected=f"matplotlib, for {what}",
-                received=str(error),
-                do="pip install 'loopwright[plot]'; the numbers are there without it",
-            )
-        ) from error
+    matplotlib = imported("plot", what, instead="use the numbers, which are there without it")
+    from matplotlib.figure import Figure
+
     if Path(matplotlib.matplotlib_fname()).resolve().parent == Path.cwd():
         matplotlib.rcdefaults()  # the settings of a directory from elsewhere can start LaTeX
 
@@ -87,7 +79,7 @@ def plotted(runs: Mapping[str, Curves], x_label: str, bests: Mapping[str, Best |
         )
     columns = min(_MOST_COLUMNS, len(titles))
     rows = math.ceil(len(titles) / columns)
-    figure = new("a plot of curves", (4.6 * columns + 0.4, 3.4 * rows + 0.3 * (len(runs) > 1)))
+    figure = new("A plot of curves", (4.6 * columns + 0.4, 3.4 * rows + 0.3 * (len(runs) > 1)))
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for panel, title in zip(panels, titles, strict=False):
         _draw(panel, title, runs, bests)

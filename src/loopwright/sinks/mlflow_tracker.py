@@ -2,32 +2,30 @@
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import os
 import posixpath
 import re
 import tempfile
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
-from loopwright import disk
+from loopwright import disk, extras
 from loopwright.errors import ConfigurationError, first_line, message
+from loopwright.sinks import mlflow_database as database
 from loopwright.sinks.delivery import Status
 from loopwright.sinks.tracked_rows import Known, Row
 from loopwright.sinks.tracked_run import Artifact, Facts, TrackedRun
 from loopwright.sinks.tracker import Tracker
 
 _KEY = "loopwright.run_id"
-_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+_SERVICES = ("databricks", "databricks-uc", "uc")  # addresses without a scheme
 _STATUS = {"completed": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 _LONGEST_NAME, _LONGEST_PARAMETER, _LONGEST_TAG = 250, 6000, 8000
 _PARAMETERS_AT_ONCE = 100
 _PROBE_SECONDS = 5.0
-_STAGED = ".loopwright-mlflow.tmp-"
 
 
 def MLflow(
@@ -61,12 +59,12 @@ class MLflowService:
     def __init__(
         self, tracking_uri: str | None, experiment: str | None, run_name: str | None
     ) -> None:
-        self._mlflow = _imported()
+        self._mlflow = extras.imported("mlflow", "The sink MLflow", instead="leave the sink out")
         self._uri = _absolute(tracking_uri or self._mlflow.get_tracking_uri())
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
         self._run_name = run_name
         self.address: Mapping[str, str] = {
-            "tracking_uri": without_password(self._uri),
+            "tracking_uri": database.without_password(self._uri),
             "experiment": self._experiment,
         }
         self._client: Any = None
@@ -88,7 +86,7 @@ class MLflowService:
         """Find the tracked run, or create it, and read which points it has."""
         self._probe()
         if self._client is None:
-            self._create_database()
+            database.create(self._uri)
             self._client = self._mlflow.MlflowClient(self._uri)
         client, self._described = self._client, None
         is_new = False
@@ -105,7 +103,7 @@ class MLflowService:
         if tracked.info.lifecycle_stage == "deleted":
             raise ConfigurationError(
                 f"the tracked run {self._run_id} was deleted in MLflow; restore it there, or "
-                f"delete {run.directory}/trackers to begin another one"
+                f"delete {run.directory}/trackers to start a new tracked run"
             )
         if is_training and tracked.info.status != "RUNNING":
             client.update_run(self._run_id, status="RUNNING")
@@ -148,6 +146,7 @@ class MLflowService:
 
     def send(self, rows: Sequence[Row]) -> None:
         """Log the numbers of rows."""
+        database.require_unlocked(self._uri)
         from mlflow.entities import Metric
 
         points = [
@@ -160,6 +159,7 @@ class MLflowService:
 
     def upload(self, artifacts: Sequence[Artifact]) -> None:
         """Log files under their paths in the run directory."""
+        database.require_unlocked(self._uri)
         for name, path in artifacts:
             folder = posixpath.dirname(name) or None
             self._client.log_artifact(self._run_id, str(path), folder)
@@ -169,6 +169,7 @@ class MLflowService:
 
     def close(self, status: Status) -> None:
         """Set the status and the end of the tracked run."""
+        database.require_unlocked(self._uri)
         self._client.set_terminated(self._run_id, _STATUS[status])
 
     def _log_model(self, signatures: Mapping[str, Any]) -> None:
@@ -224,38 +225,20 @@ class MLflowService:
             disk.write_whole(Path(place), name, text.encode())
             self._client.log_artifact(self._run_id, str(Path(place, name)), folder or None)
 
-    def _create_database(self) -> None:
-        """Create the tables of a new sqlite file under another name, then rename the file.
-
-        A process that is killed while MLflow creates tables would leave a file that no process
-        can use any more.
-        """
-        path = Path(self._uri.removeprefix("sqlite:///"))
-        if not self._uri.startswith("sqlite:///") or disk.status(path.parent, path.name):
-            return
-        with disk.directory(path.parent) as home:
-            disk.lock(home, wait=True)  # another run may create the same file
-            disk.delete_abandoned(path.parent, _STAGED)
-            if disk.status(path.parent, path.name) is None:
-                with disk.staged(path.parent, _STAGED) as directory:
-                    made = f"sqlite:///{directory / path.name}"
-                    self._mlflow.MlflowClient(made).search_experiments(max_results=1)
-                    disk.flush(directory, path.name)
-                    disk.move(directory, path.name, path.parent, path.name)
-
     def _probe(self) -> None:
         """Raise if a server does not answer: MLflow itself would try for minutes."""
         if self._uri.startswith(("http://", "https://")):
             import requests
 
             requests.get(f"{self._uri.rstrip('/')}/health", timeout=_PROBE_SECONDS)
+        database.require_unlocked(self._uri)
 
     def _require_usable(self) -> None:
         """Raise for an address that cannot work, before anything is trained."""
         scheme = urlsplit(self._uri).scheme
         try:
-            if scheme.partition("+")[0] in _DATABASES:
-                _require_database(self._uri)
+            if scheme.partition("+")[0] in database.SCHEMES:
+                database.require_usable(self._uri)
             elif scheme == "file":
                 _require_directory_store()
             else:
@@ -267,57 +250,10 @@ class MLflowService:
                 message(
                     "MLflow does not accept this tracking_uri.",
                     expected="http://HOST:PORT, sqlite:///FILE, or another address of MLflow",
-                    received=f"{without_password(self._uri)}: {first_line(error)[:300]}",
+                    received=f"{database.without_password(self._uri)}: {first_line(error)[:300]}",
                     do="correct tracking_uri, or MLFLOW_TRACKING_URI",
                 )
             ) from None
-
-
-def _imported() -> Any:
-    if importlib.util.find_spec("mlflow") is None:
-        raise ConfigurationError(
-            message(
-                "The sink MLflow needs a package that is not installed.",
-                expected="pip install 'loopwright[mlflow]'",
-                received="no module named mlflow",
-                do="install it, or leave the sink out",
-            )
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its dependencies
-        import mlflow
-
-        return mlflow
-
-
-def _require_database(uri: str) -> None:
-    """Raise if the packages for a database are missing, or the directory of its file."""
-    if importlib.util.find_spec("sqlalchemy") is None:
-        raise ConfigurationError(
-            message(
-                "A database as tracking_uri needs the complete MLflow.",
-                expected="pip install mlflow",
-                received="mlflow-skinny, which talks to servers only",
-                do="install it, or start `mlflow server` and pass its http address",
-            )
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
-        from sqlalchemy.engine import make_url
-
-        url = make_url(uri)
-    if url.get_backend_name() == "sqlite" and url.database:
-        home = Path(url.database).parent
-        if not os.access(home, os.W_OK):
-            raise ConfigurationError(
-                message(
-                    "The database of MLflow cannot be written.",
-                    expected="a directory that exists and can be written to",
-                    received=str(home),
-                    do="make the directory, or correct tracking_uri",
-                )
-            )
 
 
 def _require_directory_store() -> None:
@@ -329,9 +265,10 @@ def _require_directory_store() -> None:
         raise ConfigurationError(
             message(
                 "MLflow does not write to a directory any more, unless it is told to.",
-                expected="tracking_uri=sqlite:///mlflow.db, or the address of a server",
+                expected="the address of a server, or, with the complete mlflow, of a database: "
+                "tracking_uri=sqlite:///mlflow.db",
                 received="a directory as tracking_uri",
-                do="use a database, or set MLFLOW_ALLOW_FILE_STORE=true",
+                do="use one of these, or set MLFLOW_ALLOW_FILE_STORE=true",
             )
         )
 
@@ -341,23 +278,12 @@ def _absolute(uri: str) -> str:
 
     >>> _absolute("http://127.0.0.1:5000"), _absolute("sqlite:////tmp/mlflow.db")
     ('http://127.0.0.1:5000', 'sqlite:////tmp/mlflow.db')
+    >>> _absolute("databricks")
+    'databricks'
     """
     if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
         return f"sqlite:///{Path(uri.removeprefix('sqlite:///')).absolute()}"
-    return uri if urlsplit(uri).scheme else Path(uri).absolute().as_uri()
-
-
-def without_password(uri: str) -> str:
-    """Return an address without user and password, to be shown and written to files.
-
-    >>> without_password("https://ada:secret@tracking.example/api")
-    'https://tracking.example/api'
-    """
-    parts = urlsplit(uri)
-    if "@" not in parts.netloc:
-        return uri
-    _, _, host = parts.netloc.rpartition("@")
-    return urlunsplit((parts.scheme, host, parts.path, parts.query, parts.fragment))
+    return uri if urlsplit(uri).scheme or uri in _SERVICES else Path(uri).absolute().as_uri()
 
 
 def valid_name(name: str) -> str:

@@ -6,19 +6,17 @@ with the same id. What is in their files, the next start does not write again.
 
 import contextlib
 import importlib
-import importlib.util
 import json
 import os
 import posixpath
 import re
 import struct
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, final
 
-from loopwright import disk
+from loopwright import disk, extras
 from loopwright.errors import ConfigurationError, message
 from loopwright.sinks.delivery import Status
 from loopwright.sinks.tracked_rows import Known, Row
@@ -61,7 +59,7 @@ class WandBService:
     def __init__(
         self, project: str | None, entity: str | None, run_name: str | None, mode: str | None
     ) -> None:
-        self._wandb = _imported()
+        self._wandb = extras.imported("wandb", "The sink WandB", instead="leave the sink out")
         wanted = mode or os.environ.get("WANDB_MODE") or "online"
         if wanted not in ("online", "offline"):
             raise ConfigurationError(
@@ -159,23 +157,6 @@ class WandBService:
         about = {name.removeprefix("loopwright."): value for name, value in facts.tags.items()}
         found = {**facts.parameters, "loopwright": {**about, "signatures": facts.signatures}}
         self._tracked.config.update(found, allow_val_change=True)
-
-
-def _imported() -> Any:
-    if importlib.util.find_spec("wandb") is None:
-        raise ConfigurationError(
-            message(
-                "The sink WandB needs a package that is not installed.",
-                expected="pip install 'loopwright[wandb]'",
-                received="no module named wandb",
-                do="install it, or leave the sink out",
-            )
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its dependencies
-        import wandb
-
-        return wandb
 
 
 def _offline_rows(run: TrackedRun) -> Iterator[tuple[int, set[str]]]:
