@@ -49,6 +49,10 @@ def unseeded():
     return lw.Experiment(make_task, fit={"x": rows.shuffle(64).batch(16), "epochs": 1})
 
 
+def unreadable():
+    raise OSError("the data was read")
+
+
 def closed(*, seed=0):
     return make_task(seed=seed)
 
@@ -270,6 +274,12 @@ def test_a_schedule_is_made_inside_an_optimizer_and_inside_a_schedule():
 def test_options_that_nothing_takes_are_refused(override: str):
     with pytest.raises(lw.ConfigurationError):
         train(override)
+
+
+def test_a_tracker_is_refused_before_the_data_is_read():
+    with pytest.raises(lw.ConfigurationError, match="tracking_url"):
+        train("task=mine:unreadable", "sinks=[{name: mlflow, tracking_url: 'http://a'}]")
+    assert not Path("runs").exists()
 
 
 def test_a_loss_and_metrics_by_name_are_those_of_keras():

@@ -164,8 +164,9 @@ def open_job(config: Config, *, fresh: bool = False) -> Iterator[Job]:
         strategy = strategy_for(config.strategy)
         with quiet_start():
             tf.config.list_logical_devices()
-        experiment = load_experiment(config)
+        # Before the data, which may take minutes: a tracker refuses wrong options, a missing extra.
         sinks = [registry.sink(part, Path.cwd()) for part in config.sinks]
+        experiment = load_experiment(config)
         trainer = _trainer(config, experiment, strategy, sinks, fresh=fresh)
         yield Job(complete(config, experiment), experiment, trainer, sinks)
         Team(strategy).barrier()
