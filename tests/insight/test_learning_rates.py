@@ -1,6 +1,6 @@
 """Finding a learning rate: what the sweep sees, suggests, refuses and leaves behind."""
 
-import builtins
+import sys
 from typing import Any
 
 import keras
@@ -153,13 +153,6 @@ def test_a_figure_is_written_and_a_missing_package_is_named(tmp_path, monkeypatc
     assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(lw.ConfigurationError, match=r"ends in \.png"):
         found.plot(tmp_path / "rates.doc")
-    own_import = builtins.__import__
-
-    def without_matplotlib(name: str, *rest: Any, **options: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ModuleNotFoundError("No module named 'matplotlib'")
-        return own_import(name, *rest, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(lw.ConfigurationError, match=r"pip install 'loopwright\[plot\]'"):
         found.plot()

@@ -1,6 +1,8 @@
 """Marks of processes that Loopwright launched."""
 
 import os
+import sys
+import types
 from dataclasses import replace
 
 import pytest
@@ -74,3 +76,11 @@ def test_only_the_child_of_a_trial_is_told_what_to_do(monkeypatch: pytest.Monkey
     assert launch.trial() == launch.Trial(5, 6, "graph")
     monkeypatch.setenv(launch.TRIAL, f"{os.getppid() + 1} 5 6 graph")
     assert launch.trial() is None
+
+
+def test_a_script_whose_packages_import_ipykernel_can_be_run_again(monkeypatch: pytest.MonkeyPatch):
+    """As W&B and others do; a notebook has a prompt."""
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    assert launch.can_run_again()
+    monkeypatch.setattr(sys, "ps1", "In : ", raising=False)
+    assert not launch.can_run_again()

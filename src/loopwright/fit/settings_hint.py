@@ -6,6 +6,7 @@ import sys
 from loopwright.engine.plan_selector import PlanSelector
 from loopwright.plans import launch, settings_memory
 from loopwright.plans.settings import ONEDNN, set_in
+from loopwright.sinks.notebook import in_notebook
 
 
 def measured(selector: PlanSelector, *, is_alone: bool) -> str | None:
@@ -43,7 +44,7 @@ def _get_it(option: str, variables: str) -> str:
     if launch.is_command_line():
         return f"set {variables} in the shell"
     by_hand = f"set {variables} before TensorFlow is imported"
-    if "ipykernel" in sys.modules:
+    if in_notebook():
         return f"{by_hand}, in the first cell of the notebook"
     if launch.is_interactive():
         return by_hand

@@ -147,7 +147,7 @@ def trial() -> Trial | None:
 
 def can_run_again() -> bool:
     """Return whether `command` starts the same program: not from a notebook or standard input."""
-    if "ipykernel" in sys.modules or hasattr(sys, "ps1"):
+    if is_interactive():
         return False
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     return "-c" in sys.orig_argv or (path is not None and Path(path).exists())

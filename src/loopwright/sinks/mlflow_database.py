@@ -30,7 +30,8 @@ def require_usable(uri: str) -> None:
             )
         )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of its models, which are made by this import
+        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
         from sqlalchemy.engine import make_url
 
         url = make_url(uri)
@@ -73,7 +74,7 @@ def create(uri: str) -> None:
 def require_unlocked(uri: str) -> None:
     """Raise if another program has locked an sqlite file: MLflow waits 20 seconds in each call."""
     path = _file(uri)
-    if path is None or not path.exists():
+    if path is None or disk.status(path.parent, path.name) is None:
         return
     with contextlib.closing(
         sqlite3.connect(path, timeout=_SECONDS_FOR_LOCK, isolation_level=None)
