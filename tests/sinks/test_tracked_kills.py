@@ -81,7 +81,10 @@ def killed(run_dir: Path, kills: int, moments: random.Random, *arguments: Any) -
     while True:
         child = start(run_dir, *arguments, pause_seconds=0.15 if done < kills else 0.0)
         if done < kills:
-            while not child.is_over and not _has_started(run_dir, child.pid):
+            before, trains = _last_step(run_dir), moments.random() < 0.5
+            while not child.is_over and not (
+                _has_started(run_dir, child.pid) and (not trains or _last_step(run_dir) > before)
+            ):
                 time.sleep(0.01)
             child.wait(moments.uniform(0.0, 2.0))
             child.send(signal.SIGKILL)
@@ -92,7 +95,8 @@ def killed(run_dir: Path, kills: int, moments: random.Random, *arguments: Any) -
             return done, again
         assert code == -signal.SIGKILL, told[-3000:]
         done += 1
-        again += _last_step(run_dir) - _last_checkpoint(run_dir)
+        # A kill may come between a checkpoint and the line of its step.
+        again += max(0, _last_step(run_dir) - _last_checkpoint(run_dir))
 
 
 def _has_started(run_dir: Path, pid: int) -> bool:
@@ -102,7 +106,8 @@ def _has_started(run_dir: Path, pid: int) -> bool:
 
 
 def _last_step(run_dir: Path) -> int:
-    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    journal = run_dir / "metrics.jsonl"
+    lines = journal.read_text().splitlines() if journal.exists() else []
     return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
 
 

@@ -175,14 +175,17 @@ class Leader:
         """
         if led.has_old_reports:  # a process was killed between a report and what follows from it
             led.has_old_reports = False
-            if led.optuna.should_prune():
+            if self._asks_to_prune(led):
                 return True
         for at, score in enumerate(led.scores.in_order[led.reported :], led.reported + 1):
             led.optuna.report(score, at)
             led.reported = at
-            if led.optuna.should_prune():
+            if self._asks_to_prune(led):
                 return True
         return False
+
+    def _asks_to_prune(self, led: _Led) -> bool:
+        return optuna_study.is_pruned(self._study, self._storage, self._asked, led.number)
 
     def _conclude_ended(self, led: _Led, code: int) -> None:
         scores = led.scores.in_order

@@ -19,6 +19,8 @@ _NAME = "study"
 _SECONDS_TO_WRITE = 60.0
 REASON = "reason"
 """The attribute of a failed trial that says why."""
+_ANSWER = "pruner"
+"""The attribute with the last answer of a pruner that notes something."""
 State = Literal["complete", "pruned", "failed", "running"]
 
 
@@ -144,16 +146,9 @@ def new_trial(study: "optuna.Study", asked: Asked) -> "optuna.trial.FrozenTrial"
     They are asked of a copy of the study in memory: a process killed half-way leaves nothing in the
     storage, and the next one gets the same answer.
     """
-    optuna = require_optuna()
     with quiet():
         known = study.get_trials(deepcopy=False)
-        copy = optuna.create_study(
-            sampler=_sampler(asked, len(known)),
-            pruner=_pruner(asked),  # Hyperband has a sampler for each of its brackets
-            study_name=study.study_name,
-            direction=study.direction,
-        )
-        copy.add_trials(known)
+        copy = _copied(study, asked, len(known))
         copy.ask(distributions(asked.space))
         made = copy.get_trials(deepcopy=False)[-1]
         study.add_trial(made)
@@ -170,6 +165,18 @@ def new_trial(study: "optuna.Study", asked: Asked) -> "optuna.trial.FrozenTrial"
     return found
 
 
+def _copied(study: "optuna.Study", asked: Asked, number: int) -> "optuna.Study":
+    """Return a copy of a study in memory, as it is for the sampler and the pruner of a trial."""
+    copy = require_optuna().create_study(
+        sampler=_sampler(asked, number),
+        pruner=_pruner(asked),  # Hyperband has a sampler for each of its brackets
+        study_name=study.study_name,
+        direction=study.direction,
+    )
+    copy.add_trials(study.get_trials(deepcopy=False))
+    return copy
+
+
 def running_trial(
     study: "optuna.Study", storage: "optuna.storages.BaseStorage", number: int
 ) -> "optuna.Trial | None":
@@ -179,9 +186,40 @@ def running_trial(
         found = study.get_trials(deepcopy=False)[number]
         if found.state != optuna.trial.TrialState.RUNNING:
             return None
-        own = storage.get_study_id_from_name(study.study_name)
-        trial_id = storage.get_trial_id_from_study_id_trial_number(own, number)
-        return optuna.trial.Trial(study, trial_id)
+        return optuna.trial.Trial(study, _id_of(study, storage, number))
+
+
+def _id_of(study: "optuna.Study", storage: "optuna.storages.BaseStorage", number: int) -> int:
+    own = storage.get_study_id_from_name(study.study_name)
+    return storage.get_trial_id_from_study_id_trial_number(own, number)
+
+
+def is_pruned(
+    study: "optuna.Study", storage: "optuna.storages.BaseStorage", asked: Asked, number: int
+) -> bool:
+    """Return whether a trial is not worth its time, after the last score that was reported.
+
+    Pruners note in the storage how far a trial has come, and decide by these notes. So one is asked
+    in a copy in memory, and its answer is stored before its notes: a process killed in between
+    leaves a question that is asked again, or an answer that counts.
+    """
+    with quiet():
+        trial_id, reports = _id_of(study, storage, number), reports_of(study, number)
+        answer = study.get_trials(deepcopy=False)[number].user_attrs.get(_ANSWER, {})
+        if answer.get("after") != reports:
+            copy = _copied(study, asked, number)
+            trial = copy.get_trials(deepcopy=False)[number]
+            before = set(trial.system_attrs)
+            pruned = copy.pruner.prune(copy, trial)
+            after = copy.get_trials(deepcopy=False)[number].system_attrs
+            notes = {key: value for key, value in after.items() if key not in before}
+            if not notes:  # asked again, the answer is the same
+                return pruned
+            answer = {"after": reports, "pruned": pruned, "notes": notes}
+            storage.set_trial_user_attr(trial_id, _ANSWER, answer)
+        for key, value in answer["notes"].items():
+            storage.set_trial_system_attr(trial_id, key, value)
+        return answer["pruned"]
 
 
 def reports_of(study: "optuna.Study", number: int) -> int:
