@@ -4,7 +4,7 @@
     store.write(1200, {"epoch": 3}, write_files)      # durable when it returns
     store.newest()                                    # verified to the last byte
 
-A `Backend` keeps them: `LocalBackend` in a directory. Another one is one more file.
+A `Backend` keeps them: `LocalBackend` in a directory. A new backend is one more file.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -79,6 +79,6 @@ def content(concrete: Any) -> str:
 
 
 def is_taken(error: Exception) -> bool:
-    """Return whether a function, or a gradient in it, has the name of another one."""
+    """Return whether a trace failed because the name of a function or gradient is in use."""
     is_name = isinstance(error, tf.errors.InvalidArgumentError | KeyError)
     return is_name and bool(re.search("duplicate function|Registering two gradient", str(error)))

@@ -71,7 +71,7 @@ class EpochMetrics:
         return {"totals": self._meter.state(), "last": last, "updated": places}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state; the metrics are left as they are."""
+        """Continue from a state; the metrics keep their values."""
         self._meter.reset()
         self._meter.add(
             {name: (total, weight) for name, (total, weight) in state["totals"].items()}

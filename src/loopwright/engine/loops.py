@@ -21,7 +21,7 @@ from loopwright.plans.plan import Plan
 class Loops:
     """The loops of one plan around one step; `outputs` are the specs of its outputs.
 
-    Beside the outputs they give the marks of `watch` and `bounds`: which steps were not finite, and
+    With the outputs they return the marks of `watch` and `bounds`: which steps were not finite, and
     which broke a bound; and the table of `recorder`: a row for each step, or nothing.
     """
 

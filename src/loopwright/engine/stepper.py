@@ -170,7 +170,7 @@ class Stepper:
         in_epoch: bool,
         has_position: bool = True,
     ) -> None:
-        """Goes on after what was read; `in_epoch`: there is more to come in this epoch.
+        """Continue after what was read; `in_epoch`: there is more to come in this epoch.
 
         Without a saved position, the data is read from the beginning of an epoch.
         """
