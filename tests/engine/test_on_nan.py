@@ -150,6 +150,135 @@ def test_an_overflow_of_the_loss_scale_is_no_such_event():
     assert np.isfinite(history.history["loss"]).all()
 
 
+# --- a loss that stays finite ---
+
+
+class Rectified(lw.Task):
+    """Product, bias and relu: fused by oneDNN, they turn NaN into 0, and the loss stays finite."""
+
+    def __init__(self, optimizer: Any = None):
+        super().__init__()
+        keras.utils.set_random_seed(1)
+        layers = [keras.Input((3,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)]
+        self.model = keras.Sequential(layers)
+        self.optimizer = optimizer or keras.optimizers.Adam(0.01)
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.model(x, training=True) - y) ** 2)
+        self.minimize(loss, self.model, self.optimizer, tape)
+        return {"loss": loss}
+
+
+class Rooted(Rectified):
+    """The gradient of the root of 0 is infinite on every kernel, and the loss is 0."""
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.sqrt(tf.abs(self.model(x, training=True) * y)))
+        self.minimize(loss, self.model, self.optimizer, tape)
+        return {"loss": loss}
+
+
+STREAMED = [("graph", True), (lw.Plan("xla", "fused", "chunk"), True)]
+
+
+def given(data: Any, is_stream: bool) -> Any:
+    return stream(data) if is_stream else data
+
+
+@pytest.mark.parametrize(
+    ("plan", "is_stream"), [*((plan, False) for plan in PLANS), *STREAMED], ids=str
+)
+def test_nan_that_the_kernels_hide_from_the_loss_is_found_at_its_step(plan: Any, is_stream: bool):
+    with pytest.raises(lw.NotFiniteError) as error:
+        fit(lw.Trainer(Rectified(), plan=plan), given(arrays(), is_stream), epochs=4)
+    assert error.value.step == 6
+    assert "batch 6" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("plan", "is_stream"), [*((plan, False) for plan in PLANS), *STREAMED], ids=str
+)
+def test_gradients_that_are_not_finite_are_found_at_their_step(plan: Any, is_stream: bool):
+    x, y = arrays(bad=None)
+    y[40:48] = 0.0
+    with pytest.raises(lw.NotFiniteError) as error:
+        fit(lw.Trainer(Rooted(), plan=plan), given((x, y), is_stream), epochs=4)
+    text = str(error.value)
+    assert text.startswith("Step 6 wrote NaN or infinity into variables, though its loss is finite")
+    assert "batch 6" in text
+    if plan == "eager":
+        assert "first in" in text
+
+
+def bad_step_of(task: Any, data: Any, **options: Any) -> int | None:
+    with pytest.raises(lw.NotFiniteError) as error:
+        fit(lw.Trainer(task, plan="graph"), data, epochs=4, **options)
+    return error.value.step
+
+
+def test_gradients_that_are_accumulated_are_found_before_they_are_applied():
+    optimizer = keras.optimizers.SGD(0.01, gradient_accumulation_steps=4)
+    assert bad_step_of(Rectified(optimizer), arrays()) == 6
+
+
+def test_an_optimizer_that_sets_weights_to_zero_instead_of_nan_is_seen_through():
+    assert bad_step_of(Rectified(keras.optimizers.Ftrl(0.01)), arrays()) == 6
+
+
+def test_a_row_of_an_embedding_that_is_not_read_again_is_found():
+    class Embedded(Rectified):
+        def __init__(self):
+            super().__init__()
+            self.model = keras.Sequential([keras.Input((1,)), keras.layers.Embedding(80, 2)])
+
+        def train_step(self, batch):
+            rows, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.sqrt(tf.abs(self.model(rows, training=True)[:, 0] * y)))
+            self.minimize(loss, self.model, self.optimizer, tape)
+            return {"loss": loss}
+
+    _, y = arrays(bad=None)
+    y[40:48] = 0.0
+    assert bad_step_of(Embedded(), (np.arange(ROWS)[:, None], y)) == 6
+
+
+def test_a_model_too_large_to_copy_is_looked_at_after_each_step(monkeypatch: Any):
+    monkeypatch.setattr("loopwright.engine.compiled_steps._MOST_COPIED_BYTES", 0)
+    assert bad_step_of(Rectified(), arrays()) == 6
+
+
+def test_a_gradient_that_is_not_applied_is_no_such_event():
+    class Careful(Rectified):
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.model(x, training=True) - y) ** 2)
+            is_good = tf.reduce_all(tf.math.is_finite(x))
+            self.minimize(loss, self.model, self.optimizer, tape, when=is_good)
+            return {"loss": tf.where(is_good, loss, 0.0)}
+
+    trainer = lw.Trainer(Careful(), plan="graph")
+    history = fit(trainer, arrays(), epochs=2)
+    assert np.isfinite(history.history["loss"]).all()
+    assert all(np.isfinite(weights).all() for weights in trainer.task.model.get_weights())
+
+
+def test_a_rollback_leaves_out_the_batch_whose_loss_was_finite(tmp_path: Any):
+    told: list[Any] = []
+    trainer = lw.Trainer(
+        Rectified(), run_dir=tmp_path, plan="graph", on_nan="rollback", sinks=[told.append]
+    )
+    fit(trainer, arrays(), epochs=1, save_every="4 steps")
+    skipped = [event for event in told if isinstance(event, lw.BatchSkipped)]
+    assert [(e.step, e.went_back_to_step) for e in skipped] == [(6, 4)]
+    assert all(np.isfinite(weights).all() for weights in trainer.task.model.get_weights())
+
+
 # --- skip ---
 
 
@@ -317,6 +446,10 @@ def test_infinity_that_was_there_from_the_beginning_is_meant(tmp_path: Any):
         def __init__(self):
             super().__init__()
             self.best = tf.Variable(float("inf"), trainable=False)
+
+        def train_step(self, batch):
+            self.best.assign(self.best)
+            return super().train_step(batch)
 
     fit(lw.Trainer(Best(), run_dir=tmp_path, plan="graph"), arrays(bad=None), epochs=1)
     assert list(tmp_path.glob("checkpoints/step-*"))

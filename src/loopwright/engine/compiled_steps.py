@@ -31,6 +31,9 @@ from loopwright.task.context import GradientWatch
 from loopwright.task.metric_updates import Updates
 from loopwright.task.task import Task, class_name
 
+_MOST_COPIED_BYTES = 64 * 2**20
+"""A larger state is not copied to look for NaN after some steps: it is looked at after each."""
+
 
 @final
 class CompiledSteps:
@@ -70,15 +73,17 @@ class CompiledSteps:
         plan: Plan,
         *,
         recorded: Sequence[Any] | None = None,
+        ignores_nan: bool = False,
     ) -> StepRunner:
         """Return what runs this step over batches like those of this feed, by this plan.
 
         With `recorded`, the numbers of each step are recorded, and the values of these variables.
+        With `ignores_nan`, a step that is not finite is a step like others, unless it is skipped.
         """
         self._forget_if_changed()
         batch_spec, is_share = (None, False) if feed is None else (feed.batch_spec, feed.is_share)
         ids = None if recorded is None else tuple(map(id, recorded))
-        kind = (name, str(batch_spec), plan, is_share, ids)
+        kind = (name, str(batch_spec), plan, is_share, ids, ignores_nan)
         if kind not in self._runners:
             is_eager = plan.step == "eager"
             step = self._step(name, batch_spec, converts=not is_eager, is_share=is_share)
@@ -100,7 +105,7 @@ class CompiledSteps:
                 recorder = Recorder(
                     self._task, self.updates, recorded, built.outputs, loops=loops, fused=is_fused
                 )
-            watch = self._watch(name, built)
+            watch = self._watch(step, built, ignores_nan=ignores_nan)
             self._runners[kind] = StepRunner(step, built, plan, watch, self.updates, recorder)
         return self._runners[kind]
 
@@ -215,20 +220,35 @@ class CompiledSteps:
     def _of(self, name: StepName) -> list[Built]:
         return [built for (known, _), built in self._built.items() if known == name]
 
-    def _watch(self, name: StepName, built: Built) -> Watch:
-        if name != "train_step":
+    def _watch(self, step: Step, built: Built, *, ignores_nan: bool) -> Watch:
+        """Return what is looked at for NaN, and what of it can wait for some steps."""
+        skips = self._on_nan == "skip"
+        if step.name != "train_step" or (ignores_nan and not skips):
             return Watch(looks=False)
-        if self._on_nan != "skip":
-            return Watch(looks=True)
-        title = f"{class_name(self._task)}.train_step"
-        resources.require_skippable(title, built.resources, self._task)
+        if skips:
+            resources.require_skippable(step.title, built.resources, self._task)
         named = variables.named(self._task)
-        own = {name: variable for name, variable in named.items() if name != "step"}
+        if step.replicas > 1:
+            # Statistics differ between replicas: reading them all would be a collective operation.
+            return Watch(looks=True, lasting=[v for v in named.values() if v.trainable])
+        overwritten, lasting = _written(self._task, built)
+        own = {id(v.handle): v for name, v in named.items() if name != "step"}
         used = {id(getattr(v, "handle", v)) for v in built.captured}
-        kept = tuple(v for v in own.values() if id(v.handle) in used)
+        kept = [v for handle, v in own.items() if handle in used]
         # Gradients that are watched are those of the last step, also of one that was skipped.
         repeats = built.is_repeatable and self._watched is None and bool(kept)
-        return Watch(looks=True, kept=kept, repeats=repeats)
+        if not skips:
+            is_complete = used <= {*own, id(self._task.step_counter.handle)}
+            size = sum(v.shape.num_elements() * v.dtype.size for v in kept)
+            repeats = repeats and is_complete and size <= _MOST_COPIED_BYTES
+        return Watch(
+            looks=True,
+            overwritten=overwritten,
+            lasting=lasting,
+            kept=kept,
+            skips=skips,
+            repeats=repeats,
+        )
 
     def _forget_if_changed(self) -> None:
         if self._fingerprint != scheduled_value.fingerprint(self._task):
@@ -236,3 +256,22 @@ class CompiledSteps:
             self._runners.clear()
             self.updates.task_changed()
             self._fingerprint = scheduled_value.fingerprint(self._task)
+
+
+def _written(task: Task, built: Built) -> tuple[list[Any], list[Any]]:
+    """Return the variables that a step writes and that must be finite: overwritten, and lasting.
+
+    Metrics may well be NaN. A task may keep infinity in a variable on purpose, as the best score.
+    """
+    metrics = {id(v) for v in variables.metric_variables(task)}
+    untrained = {id(v) for v in variables.untrained_variables(task)}
+    found = [
+        v
+        for v in variables.named(task).values()
+        if v.dtype.is_floating and id(v) not in metrics
+        if built.written is None or id(v.handle) in built.written
+    ]
+    overwritten = [v for v in found if id(v) in untrained]
+    is_meant = [bool(tf.reduce_any(tf.math.is_inf(v.read_value()))) for v in overwritten]
+    overwritten = [v for v, meant in zip(overwritten, is_meant, strict=True) if not meant]
+    return overwritten, [v for v in found if id(v) not in untrained]

@@ -11,7 +11,7 @@ from loopwright.compat import tensorflow_internals, xla_rewrites
 from loopwright.distribute import replicas
 from loopwright.engine import attempts
 from loopwright.engine.bounds import Bounds, is_assertion, operations_made
-from loopwright.engine.nan import Watch
+from loopwright.engine.nan import FINITE, Watch
 from loopwright.engine.step import Step
 from loopwright.engine.step_records import Recorder
 from loopwright.plans.plan import Plan
@@ -40,7 +40,7 @@ class Loops:
         self._xla_steps = dict[Any, Callable[..., Any]]()
 
     def one(self, batch: Any, examples: Any = None) -> tuple[Any, Any]:
-        """One step, as it is; whether it was finite, and which bound it broke.
+        """One step, as it is; the verdict on it (see `nan`), and which bound it broke.
 
         See `Step.on_all_replicas`. If it is to be skipped, it has changed nothing but the counter.
         """
@@ -58,13 +58,13 @@ class Loops:
             xla_rewrites.applied(self._plan.rewrites or ()) if is_xla else contextlib.nullcontext()
         )
         with for_xla, operations_made() as made:
-            outputs, is_finite = around(lambda: self._step.on_all_replicas(batch, examples))
+            outputs, verdict = around(lambda: self._step.on_all_replicas(batch, examples))
         broken = self._bounds.broken_by(made)
         if self._step.name == "train_step":
             # After a failure the counter says which step failed.
             with tf.control_dependencies([*tf.nest.flatten(outputs), *filter(is_assertion, made)]):
                 self._step.task.step_counter.assign_add(1)
-        return outputs, (is_finite, broken)
+        return outputs, (verdict, broken)
 
     def added(self, before: Any, outputs: Any) -> Any:
         """Return the totals after these outputs: sums, or the last ones."""
@@ -172,47 +172,59 @@ class Loops:
         return done, *self._ended(ran)
 
     def _attempted(self, batch: Callable[[Any], Any], steps: Any) -> Any:
-        """The same, but steps that are not finite are skipped by running those before again."""
+        """The same, but the state is looked at after some steps, which may run again."""
         run, counter = self._compiled(self._tried), self._step.task.step_counter
+        watch = self._watch
 
         def step(done: Any, before: Any) -> tuple[Any, Any]:
-            outputs, (is_finite, broken) = run(batch(done))
+            outputs, (verdict, broken) = run(batch(done))
             total, (marks, note), rows = before
             if self._recorder is not None:
                 rows = self._recorder.written(rows, done, outputs)
             note = self._bounds.noted(note, done, broken)
-            return is_finite, (self.added(total, outputs), (marks, note), rows)
+            return verdict, (self.added(total, outputs), (marks, note), rows)
 
-        def settled(before: Any, after: Any, is_finite: Any, skipped: Any) -> Any:
+        def settled(before: Any, after: Any, is_undone: Any, place: Any, verdict: Any) -> Any:
             total, (marks, note), rows = after
-            if not self._step.reports_last:
-                total = tf.nest.map_structure(
-                    lambda now, old: tf.where(is_finite, now, old), total, before[0]
-                )
-            counter.assign_add(tf.cast(skipped >= 0, counter.dtype))
+            total = tf.nest.map_structure(
+                lambda now, old: tf.where(is_undone, old, now), total, before[0]
+            )
+            marks = watch.marked(marks, place, verdict)
+            if not watch.skips:
+                return total, (marks, note), rows
+            is_bad = verdict != FINITE
+            counter.assign_add(tf.cast(is_bad, counter.dtype))
             nothing = tf.nest.map_structure(tf.zeros_like, total)
             if self._recorder is not None:
-                place = tf.where(skipped >= 0, skipped, steps)  # the last row is for no step
+                place = tf.where(is_bad, place, steps)  # the last row is for no step
                 rows = self._recorder.written(rows, place, nothing)
             if self._step.reports_last:
                 total = tf.nest.map_structure(
-                    lambda now, none: tf.where(skipped >= 0, none, now), total, nothing
+                    lambda now, none: tf.where(is_bad, none, now), total, nothing
                 )
-            return total, (self._watch.marked(marks, skipped, skipped < 0), note), rows
+            return total, (marks, note), rows
 
-        kept, before = (*self._watch.kept, counter), self._nothing_run(steps)
-        done, ran = attempts.run(step, settled, kept, steps, before, self._shapes())
+        done, ran = attempts.run(
+            step,
+            watch.has_finite_state,
+            settled,
+            (*watch.kept, counter),
+            steps,
+            self._nothing_run(steps),
+            self._shapes(),
+            skips=watch.skips,
+        )
         return done, *self._ended(ran)
 
     def _advanced(
         self, run: Callable[[Any], Any], batch: Any, done: Any, before: Any
     ) -> tuple[Any, Any, Any]:
         """Outputs, marks and table after one more step."""
-        outputs, (is_finite, broken) = run(batch)
+        outputs, (verdict, broken) = run(batch)
         total, (marks, note), rows = before
         if self._recorder is not None:
             rows = self._recorder.written(rows, done, outputs)
-        marks = self._watch.marked(marks, done, is_finite)
+        marks = self._watch.marked(marks, done, verdict)
         return self.added(total, outputs), (marks, self._bounds.noted(note, done, broken)), rows
 
     def _compiled(self, one: Callable[[Any], tuple[Any, Any]]) -> Callable[[Any], tuple[Any, Any]]:

@@ -1,8 +1,10 @@
-"""Finite or not: steps whose loss is NaN or infinity are found inside the compiled loop.
+"""Finite or not: find the steps whose loss, or what they wrote, is NaN or infinite.
 
-Looking is nearly free: the first step that was not finite is noted. Skipping such a step has to
-leave everything as it was: weights, optimizer, batch norm, seeds, metrics. Where a step can run
-again, that costs a check of the state for every step (see `attempts`); elsewhere also a copy.
+The loss alone does not show it: oneDNN's fused product, bias and relu turn NaN into 0, so that a
+bad example gives a finite loss, gradients of NaN, and weights of NaN. So variables are checked as
+well, inside the compiled loop. NaN in a weight or an optimizer's slot stays there: where steps can
+run again, it is enough to look for it after some steps (see `attempts`). Skipping a step has to
+leave everything as it was: weights, optimizer, batch norm, seeds, metrics.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +22,19 @@ OnNan = Literal["raise", "rollback", "skip"]
 MOST_SKIPPED = 32
 """In a row, or in one call: more of them are no accident."""
 _NONE = 2**31 - 1
+FINITE, LOSS, STATE = 0, 1, 2
+"""The verdict on a step: finite, a loss that is not, or only what it wrote."""
+
+
+@final
+@dataclass(frozen=True)
+class BadStep:
+    """A step that was not finite."""
+
+    place: int
+    """Which step of a call, counted from 0."""
+    has_finite_loss: bool = False
+    """Whether only what it wrote was NaN or infinite."""
 
 
 @final
@@ -29,56 +44,74 @@ class Watch:
 
     looks: bool
     """Whether it checks at all: for training only."""
+    overwritten: Sequence[Any] = ()
+    """The variables to check after each step: the next one may hide what it finds in them."""
+    lasting: Sequence[Any] = ()
+    """Weights and what optimizers keep for them, in which NaN stays."""
     kept: Sequence[Any] = ()
-    """The variables to put back after a step that is skipped; none: nothing is skipped."""
+    """The variables to restore before steps run again, or after a step that is skipped."""
+    skips: bool = False
+    """Whether steps that are not finite change nothing; else the first of them is the last."""
     repeats: bool = False
     """Whether a step gives the same when it runs again on the same state and batch."""
 
     def checked(self, step: Callable[[], Any]) -> tuple[Any, Any]:
-        """Return the outputs of a step and whether it was finite, and left a state that is."""
-        outputs = step()
-        if not self.looks:
-            return outputs, True
-        now = [variable.read_value() for variable in self.kept]
-        state = [value for value in now if value.dtype.is_floating]
-        return outputs, _all_finite(watched(outputs) + state)
+        """Return the outputs of a step and the verdict on it, but for lasting variables."""
+        return self._checked(step, self.overwritten)
 
     def around(self, step: Callable[[], Any]) -> tuple[Any, Any]:
-        """Return the outputs of a step and whether it was finite; a skipped one changes nothing."""
+        """Return the outputs of a step and the verdict on it; a skipped one changes nothing."""
+        if not self.skips:
+            return self._checked(step, [*self.overwritten, *self.lasting])
         before = [variable.read_value() for variable in self.kept]
-        outputs, is_finite = self.checked(step)
-        if not self.kept:
-            return outputs, is_finite
+        outputs, verdict = self._checked(step, [*self.overwritten, *self.lasting])
         for variable, old in zip(self.kept, before, strict=True):
-            variable.assign(tf.where(is_finite, variable.read_value(), old))
+            variable.assign(tf.where(verdict == FINITE, variable.read_value(), old))
         return tf.nest.map_structure(
-            lambda output: tf.where(is_finite, output, tf.zeros_like(output)), outputs
-        ), is_finite
+            lambda output: tf.where(verdict == FINITE, output, tf.zeros_like(output)), outputs
+        ), verdict
+
+    def _checked(self, step: Callable[[], Any], written: Sequence[Any]) -> tuple[Any, Any]:
+        outputs = step()
+        if not self.looks:
+            return outputs, tf.constant(FINITE)
+        has_finite_loss = all_finite(watched(outputs))
+        has_finite_state = all_finite([variable.read_value() for variable in written])
+        return outputs, tf.where(has_finite_loss, tf.where(has_finite_state, FINITE, STATE), LOSS)
+
+    def has_finite_state(self) -> Any:
+        """Return whether the lasting variables are finite now."""
+        return all_finite([variable.read_value() for variable in self.lasting])
 
     def no_marks(self) -> Any:
         """Marks before the first step."""
-        return tf.zeros([1 + MOST_SKIPPED], tf.int32) if self.kept else tf.constant(_NONE)
+        return tf.zeros([1 + MOST_SKIPPED], tf.int32) if self.skips else tf.constant(_NONE)
 
-    def marked(self, marks: Any, done: Any, is_finite: Any) -> Any:
+    def marked(self, marks: Any, done: Any, verdict: Any) -> Any:
         """Marks after one more step."""
         if not self.looks:
             return marks
-        if not self.kept:
-            return tf.minimum(marks, tf.where(is_finite, _NONE, done))
+        if not self.skips:
+            mark = 2 * done + tf.cast(verdict == STATE, tf.int32)
+            return tf.minimum(marks, tf.where(verdict == FINITE, _NONE, mark))
         # By comparison: to XLA on a CPU a scatter is a loop.
         index, place = tf.range(1 + MOST_SKIPPED), 1 + tf.minimum(marks[0], MOST_SKIPPED - 1)
         more = tf.where(index == 0, marks + 1, tf.where(index == place, done, marks))
-        return tf.where(is_finite, marks, more)
+        return tf.where(verdict == FINITE, marks, more)
 
-    def not_finite(self, marks: Any, steps: int) -> list[int]:
+    def not_finite(self, marks: Any, steps: int) -> list[BadStep]:
         """Return which of `steps` steps were not finite: all that were skipped, or the first."""
         if not self.looks:
             return []
-        if not self.kept:
-            return [int(marks)] if int(marks) < steps else []
+        if not self.skips:
+            place, kind = divmod(int(marks), 2)
+            return [BadStep(place, has_finite_loss=bool(kind))] if int(marks) < _NONE else []
         # At once: each element of a tensor that Python asks for is an operation of its own.
         count, *places = marks.numpy().tolist()
-        return places[:count] if count <= MOST_SKIPPED else [*places, steps - 1]
+        return [
+            BadStep(place)
+            for place in (places[:count] if count <= MOST_SKIPPED else [*places, steps - 1])
+        ]
 
 
 def watched(outputs: Any) -> list[Any]:
@@ -118,7 +151,7 @@ def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
         variable.assign(value)
 
 
-def _all_finite(tensors: Sequence[Any]) -> Any:
+def all_finite(tensors: Sequence[Any]) -> Any:
     """Return whether all numbers are finite, with one reduction for tensors of the same shape.
 
     A weight and its slots in an optimizer have one shape. To XLA on a CPU a reduction is three

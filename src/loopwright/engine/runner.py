@@ -19,7 +19,7 @@ from loopwright.distribute import replicas
 from loopwright.engine import loops, program_names, xla_cache
 from loopwright.engine.bounds import Bounds
 from loopwright.engine.loops import Loops, next_optional
-from loopwright.engine.nan import Watch, first_operation
+from loopwright.engine.nan import FINITE, STATE, BadStep, Watch, first_operation
 from loopwright.engine.step import Step
 from loopwright.engine.step_records import Recorder, joined
 from loopwright.engine.trace import Built, require_unchanging
@@ -31,7 +31,7 @@ from loopwright.plans.plan import Plan
 from loopwright.task import variables as state
 from loopwright.task.metric_updates import Updated, Updates, watched
 
-_Looked = tuple[list[int], Any]
+_Looked = tuple[list[BadStep], Any]
 """Which steps were not finite, and what is noted about bounds."""
 
 _Called = tuple[int, Any, _Looked, bool, Any]
@@ -48,8 +48,8 @@ class Ran:
     steps: int
     outputs: Any
     """Their totals, or the last ones."""
-    not_finite: Sequence[int] = ()
-    """Which steps were not finite, counted from 0: those that were skipped, or the first."""
+    not_finite: Sequence[BadStep] = ()
+    """Which steps were not finite: those that were skipped, or the first."""
     columns: Any = None
     """The numbers of each step, if they are recorded; see `Recorder`."""
 
@@ -84,7 +84,7 @@ class StepRunner:
     @property
     def skips(self) -> bool:
         """Whether steps that are not finite change nothing."""
-        return bool(self._finite.kept)
+        return self._finite.skips
 
     def open(self, feed: Feed | None) -> AnyReader:
         """A reader at the beginning of the feed, of the kind that the plan reads."""
@@ -105,7 +105,7 @@ class StepRunner:
 
         `where` names a step for messages, by how many steps the task has done before it.
         """
-        ran, total, not_finite, more, columns = 0, None, list[int](), True, list[Any]()
+        ran, total, not_finite, more, columns = 0, None, list[BadStep](), True, list[Any]()
         recorder = self._recorder
         while ran < steps and more:
             most = steps if recorder is None else recorder.most_steps
@@ -115,7 +115,7 @@ class StepRunner:
             if done:
                 self._require_in_bounds(note, done, where)
                 outputs = tf.nest.map_structure(lambda output: output.numpy(), outputs)
-                not_finite += [ran + index for index in found]
+                not_finite += [replace(bad, place=ran + bad.place) for bad in found]
                 ran, total = ran + done, self._loops.added(total, outputs)
                 if recorder is not None:
                     columns.append(recorder.columns(table, outputs, done))
@@ -234,10 +234,11 @@ class StepRunner:
                 batch = optional.get_value()
         if self._plan.step == "eager":
             self._batch = batch
-            outputs, (is_finite, note) = self._run_eagerly(batch)
+            outputs, (verdict, note) = self._run_eagerly(batch)
         else:
-            outputs, (is_finite, note) = self._call("python", self._loops.one, (batch,), watch)
-        return 1, outputs, ([] if bool(is_finite) else [0], note), True, ()
+            outputs, (verdict, note) = self._call("python", self._loops.one, (batch,), watch)
+        bad = [] if verdict == FINITE else [BadStep(0, has_finite_loss=bool(verdict == STATE))]
+        return 1, outputs, (bad, note), True, ()
 
     def _seen(self, marks: Any, steps: int) -> _Looked:
         of_finite, note = marks
@@ -277,7 +278,7 @@ class StepRunner:
         before = [variable.read_value() for variable in variables]
         with step_warnings.silenced(self._step.silenced):
             outputs, seen = self._one_eager_step(batch)
-        if looks and not bool(seen[0]):
+        if looks and seen[0] != FINITE:
             again = functools.partial(self._loops.one, batch)
             self.first_not_finite = first_operation(again, variables, before)
         return outputs, seen

@@ -13,7 +13,7 @@ from loopwright.engine.background_compile import BackgroundCompile
 from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.engine.loops import next_optional
-from loopwright.engine.nan import MOST_SKIPPED
+from loopwright.engine.nan import MOST_SKIPPED, BadStep
 from loopwright.engine.plan_selector import PlanSelector
 from loopwright.engine.runner import Ran, StepRunner
 from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
@@ -269,7 +269,7 @@ class Stepper:
         self._pilot.ran(plan, done, seconds, compile_seconds)
         if not ran.not_finite:
             self._skipped_in_a_row = 0
-        elif not self._ignores_nan:
+        else:
             self._not_finite(plan, ran.not_finite, done)
         if ran.columns is not None:
             outputs, metrics, variables = ran.columns
@@ -294,15 +294,18 @@ class Stepper:
         if self._records is not None:
             self.recorded.append(StepNumbers(self.metrics.numbers()))
 
-    def _not_finite(self, plan: Plan, places: Sequence[int], done: int) -> None:
+    def _not_finite(self, plan: Plan, bad_steps: Sequence[BadStep], done: int) -> None:
         """Raise for the first step that was not finite, or note those that were skipped."""
+        places = [bad.place for bad in bad_steps]
         batches = [self.batch_in_words(self.read.batches + place) for place in places]
         steps = [self.step + place + 1 for place in places]
         runner = self._runner(plan)
         if not runner.skips:
             where = "; ".join(filter(None, [batches[0], runner.first_not_finite]))
             self.failed_step = steps[0]
-            raise NotFiniteError(_not_finite(steps[0], where), step=steps[0])
+            has_finite_loss = bad_steps[0].has_finite_loss
+            text = _not_finite(steps[0], where, has_finite_loss=has_finite_loss)
+            raise NotFiniteError(text, step=steps[0])
         self._skipped_in_a_row = skipped_in_a_row(self._skipped_in_a_row, places, done)
         if max(len(places), self._skipped_in_a_row) > MOST_SKIPPED:
             raise NotFiniteError(_too_many(steps[-1], batches[-1]), step=steps[-1])
@@ -311,7 +314,11 @@ class Stepper:
     def _runner(self, plan: Plan) -> StepRunner:
         if plan not in self._runners:
             self._runners[plan] = self._compiled.runner(
-                "train_step", self._feed, plan, recorded=self._records
+                "train_step",
+                self._feed,
+                plan,
+                recorded=self._records,
+                ignores_nan=self._ignores_nan,
             )
         return self._runners[plan]
 
@@ -351,10 +358,12 @@ def _retraced(change: str) -> str:
     )
 
 
-def _not_finite(step: int, batch: str) -> str:
+def _not_finite(step: int, batch: str, *, has_finite_loss: bool) -> str:
     return message(
-        f"The loss is NaN or infinite at step {step:,}.",
-        expected="finite losses",
+        f"Step {step:,} wrote NaN or infinity into variables, though its loss is finite."
+        if has_finite_loss
+        else f"The loss is NaN or infinite at step {step:,}.",
+        expected="finite losses, gradients and variables",
         received=batch,
         do="look at these examples; lower the learning rate or clip gradients (the optimizer's "
         'clipnorm=); Trainer(..., on_nan="rollback") or "skip" continues without the batch, '

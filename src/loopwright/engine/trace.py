@@ -47,6 +47,8 @@ class Built:
     """The types of its operations in order, including those inside its functions."""
     captured: tuple[Any, ...] = field(default=(), compare=False, repr=False)
     """The variables that it reads or changes; of one that it only writes, the bare handle."""
+    written: frozenset[int] | None = field(default=None, compare=False, repr=False)
+    """The ids of the handles of the variables that it may change; None: unknown."""
     graph: Any = field(default=None, compare=False, repr=False)
     """Its operations as a `GraphDef`."""
     updated: metric_updates.Updated | None = field(default=None, compare=False, repr=False)
@@ -209,7 +211,9 @@ def _built(outputs: Any, graph: Any, more_captured: Iterable[Any] = ()) -> Built
     # The variables, not the graph: this value outlives the graph.
     captured = (*tensorflow_internals.captured_variables(graph), *more_captured)
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, outputs)
-    return Built(specs, tuple(kinds), captured, definition, resources=touched(graph))
+    handles = tensorflow_internals.written_handles(graph)
+    written = None if handles is None else frozenset(handles)
+    return Built(specs, tuple(kinds), captured, written, definition, resources=touched(graph))
 
 
 def _kind(node: Any) -> str:
