@@ -80,6 +80,17 @@ class Replayed:
         return step_look.are_close(self.recorded_plan.numbers, self.eager.numbers)
 
     @property
+    def hides_nan(self) -> bool:
+        """Whether the kernels of the recorded plan gave a finite loss where the eager step has NaN.
+
+        oneDNN's fused product, bias and relu turn NaN into 0; the gradients are NaN all the same.
+        """
+        if self.eager is None or self.recorded_plan is None or not self.weights_after:
+            return False
+        plan, eager = self.recorded_plan.numbers, self.eager.numbers
+        return step_look.is_finite(plan) and not step_look.is_finite(eager)
+
+    @property
     def bad_examples(self) -> tuple[int, ...]:
         """The examples, or rows of the batch, for which the first layer is not finite.
 
@@ -192,6 +203,11 @@ class Replayed:
             return losses
         if self.eager_reproduces:
             return f"{losses}: reproduces the recorded plan"
+        if self.hides_nan:
+            return (
+                f"{losses}: the kernels of the recorded plan turn this NaN into 0 (oneDNN fuses "
+                "product, bias and relu), so its loss is finite; the tables are from the eager step"
+            )
         return (
             f"{losses}: does not reproduce the recorded plan (XLA draws other random numbers, "
             "or rounds differently); the tables are from inside the recorded plan"
