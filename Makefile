@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all check compat format docs bench bench-peers bench-distribution faults release
+.PHONY: help install train test test-all test-thorough test-kernels check compat format docs bench bench-peers bench-distribution faults release
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -27,8 +27,19 @@ train: $(STAMP)  ## train the digits recipe: checkpoints, TensorBoard, report, e
 test: $(STAMP)  ## run the tests to pass before a push: one path through every promise
 	$(PYTEST) --numprocesses auto --dist loadfile -m "not thorough" --hypothesis-profile quick $(ARGS)
 
-test-all: $(STAMP)  ## run every test, docstring example and documentation fence
+test-all: $(STAMP)  ## run every test, docstring example and documentation fence, with both kinds of kernels
 	$(PYTEST) --numprocesses auto --dist loadfile $(ARGS)
+	$(MAKE) test-kernels
+
+test-thorough: $(STAMP)  ## run the tests that `make test` leaves out
+	$(PYTEST) --numprocesses auto --dist loadfile -m thorough $(ARGS)
+
+# TensorFlow switches oneDNN on by itself only with AVX-512; pytest exits with 5 if ARGS select nothing.
+test-kernels: $(STAMP)  ## run the tests that depend on kernels, with oneDNN on and off
+	for onednn in 0 1; do \
+	  TF_ENABLE_ONEDNN_OPTS=$$onednn $(PYTEST) --numprocesses auto --dist loadfile -m kernels $(ARGS) \
+	    || [ $$? -eq 5 ] || exit 1; \
+	done
 
 check: $(STAMP)  ## check format, lint, types and layers
 	$(BIN)/ruff format --check .

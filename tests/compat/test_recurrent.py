@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from loopwright.compat import recurrent, xla_rewrites
 
+pytestmark = pytest.mark.kernels
+
 LSTM, GRU = keras.layers.LSTM, keras.layers.GRU
 BATCH, TIME, FEATURES, UNITS = 5, 6, 3, 4
 ROUNDING = 1e-5

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from loopwright.compat import xla_rewrites
 
+pytestmark = pytest.mark.kernels
+
 PHILOX, THREEFRY = 1, 2
 STEPS, SIZE = 64, 4096
 

@@ -10,6 +10,8 @@ from tests.components.parts import MODELS, arrays, drawing_task
 import loopwright as lw
 from loopwright import components
 
+pytestmark = pytest.mark.kernels
+
 
 def losses(name: str, policy: str, plan: str) -> list[float]:
     keras.utils.set_random_seed(1)

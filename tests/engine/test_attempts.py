@@ -14,6 +14,8 @@ from tests.resume.program import digest
 import loopwright as lw
 from loopwright.engine.attempts import MOST_STEPS
 
+pytestmark = pytest.mark.kernels
+
 STEPS = 100
 PLANS = ["graph", "fused"]
 FIRST, LAST = 0, MOST_STEPS - 1

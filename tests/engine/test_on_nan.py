@@ -12,6 +12,8 @@ from tests.resume.program import digest
 
 import loopwright as lw
 
+pytestmark = pytest.mark.kernels
+
 PLANS = ["graph", "xla", "fused", lw.Plan("graph", "python"), "eager"]
 ROWS, BATCH = 80, 8
 BAD = 45

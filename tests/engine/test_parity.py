@@ -17,6 +17,8 @@ import tensorflow as tf
 
 import loopwright as lw
 
+pytestmark = pytest.mark.kernels
+
 ROWS, BATCH, EPOCHS = 150, 32, 3  # 150 = 4 * 32 + 22: the last batch is smaller
 BOTH = ("supervised", "compiled")
 ONLY_OURS = {"regularization_loss", "val_regularization_loss"}

@@ -15,6 +15,8 @@ import tensorflow as tf
 
 import loopwright as lw
 
+pytestmark = pytest.mark.kernels
+
 X = np.linspace(-1, 1, 96, dtype="float32").reshape(32, 3)
 Y = X.sum(axis=1, keepdims=True)
 

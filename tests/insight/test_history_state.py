@@ -13,6 +13,8 @@ import loopwright as lw
 from loopwright.checkpoints.store import Store
 from loopwright.task import variables
 
+pytestmark = pytest.mark.kernels
+
 X = np.random.default_rng(0).normal(size=(100, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 LONG_X = np.random.default_rng(1).normal(size=(3200, 8)).astype("float32")

@@ -14,6 +14,8 @@ import loopwright as lw
 from loopwright.checkpoints.run_directory import Run
 from loopwright.insight.rehearsal_report import Check
 
+pytestmark = pytest.mark.kernels
+
 
 class Counts(keras.callbacks.Callback):
     def __init__(self) -> None:

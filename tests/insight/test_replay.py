@@ -17,6 +17,8 @@ import loopwright as lw
 from loopwright.insight.replayed import Replayed
 from loopwright.task import variables
 
+pytestmark = pytest.mark.kernels
+
 X = np.random.default_rng(0).normal(size=(72, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 BAD = 53

@@ -13,6 +13,8 @@ import loopwright as lw
 from loopwright.plans import memory
 from loopwright.plans.plan_history import Choice
 
+pytestmark = pytest.mark.kernels
+
 GRAPH = lw.Plan("graph", "graph", "resident")
 PYTHON = lw.Plan("graph", "python", "stream")
 """Stands for what somebody measured: unlike XLA it takes no time to compile."""

@@ -14,6 +14,8 @@ from tests.resume.test_same_trainer import AtStep, fail
 
 import loopwright as lw
 
+pytestmark = pytest.mark.kernels
+
 AT_ONCE = lw.Plan("xla", "fused", "resident", rewrites=("threefry", "recurrent"))
 AS_KERAS = lw.Plan("xla", "fused", "resident", rewrites=("threefry",))
 

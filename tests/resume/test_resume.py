@@ -17,6 +17,8 @@ from tests.resume.program import DATA, STEPS_PER_EPOCH, Noisy, arrays, digest, t
 import loopwright as lw
 from loopwright.components import KeepPredictions
 
+pytestmark = pytest.mark.kernels
+
 
 class FailsAt(keras.callbacks.Callback):
     """Ends a run in the middle, as if the machine had failed."""

@@ -13,6 +13,8 @@ from tests.resume.test_same_trainer import AtStep, fail
 import loopwright as lw
 from loopwright.checkpoints.manifest import signed
 
+pytestmark = pytest.mark.kernels
+
 PHILOX = lw.Plan("xla", "fused", "resident", rewrites=())
 THREEFRY = lw.Plan("xla", "fused", "resident", rewrites=("threefry", "recurrent"))
 

@@ -14,6 +14,8 @@ from loopwright.fit import moment
 from loopwright.task import variables
 from loopwright.task.task import Task
 
+pytestmark = pytest.mark.kernels
+
 # RNNs draw nothing without dropout of their own, which Keras never asks them for; the others feed
 # data.
 NOT_DRAWN_IN_A_STEP = {
