@@ -154,6 +154,25 @@ def test_replicas_hold_equal_weights_after_training():
         np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.kernels
+def test_gradients_that_are_not_finite_on_one_replica_are_found_at_their_step():
+    class Rooted(Regression):
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.sqrt(tf.abs(self.model(x, training=True) * y)))
+            self.minimize(loss, self.model, self.optimizer, tape)
+            return {"loss": loss}
+
+    x, y = data()
+    y[59] = 0.0  # the last row of the third batch: the gradient of the root of 0 is infinite
+    trainer = lw.Trainer(
+        lambda: Rooted(keras.optimizers.SGD(0.01)), strategy=mirrored(), plan="graph"
+    )
+    with pytest.raises(lw.NotFiniteError, match="Step 3 wrote NaN or infinity"):
+        trainer.fit(x, y, batch_size=20, shuffle=False, epochs=3, verbose=0)
+
+
 class Drawing(lw.Task):
     """Reports what each replica draws; its share of the examples is a half."""
 

@@ -222,6 +222,12 @@ def bad_step_of(task: Any, data: Any, **options: Any) -> int | None:
     return error.value.step
 
 
+def test_a_callback_that_looks_at_losses_does_not_hide_weights_that_are_not_finite():
+    x, y = arrays(bad=None)
+    y[40:48] = 0.0
+    assert bad_step_of(Rooted(), (x, y), callbacks=[keras.callbacks.TerminateOnNaN()]) == 6
+
+
 def test_gradients_that_are_accumulated_are_found_before_they_are_applied():
     optimizer = keras.optimizers.SGD(0.01, gradient_accumulation_steps=4)
     assert bad_step_of(Rectified(optimizer), arrays()) == 6

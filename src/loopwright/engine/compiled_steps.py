@@ -12,7 +12,7 @@ from loopwright.data import batches
 from loopwright.data.source import Feed
 from loopwright.engine.bounds import Bounds
 from loopwright.engine.loops import Loops
-from loopwright.engine.nan import OnNan, Watch
+from loopwright.engine.nan import IgnoredNan, OnNan, Watch
 from loopwright.engine.runner import StepRunner
 from loopwright.engine.step import Step, StepName
 from loopwright.engine.step_records import Recorder
@@ -73,17 +73,17 @@ class CompiledSteps:
         plan: Plan,
         *,
         recorded: Sequence[Any] | None = None,
-        ignores_nan: bool = False,
+        ignored_nan: IgnoredNan = "",
     ) -> StepRunner:
         """Return what runs this step over batches like those of this feed, by this plan.
 
         With `recorded`, the numbers of each step are recorded, and the values of these variables.
-        With `ignores_nan`, a step that is not finite is a step like others, unless it is skipped.
+        With `ignored_nan`, a step that is not finite is a step like others, unless it is skipped.
         """
         self._forget_if_changed()
         batch_spec, is_share = (None, False) if feed is None else (feed.batch_spec, feed.is_share)
         ids = None if recorded is None else tuple(map(id, recorded))
-        kind = (name, str(batch_spec), plan, is_share, ids, ignores_nan)
+        kind = (name, str(batch_spec), plan, is_share, ids, ignored_nan)
         if kind not in self._runners:
             is_eager = plan.step == "eager"
             step = self._step(name, batch_spec, converts=not is_eager, is_share=is_share)
@@ -105,7 +105,7 @@ class CompiledSteps:
                 recorder = Recorder(
                     self._task, self.updates, recorded, built.outputs, loops=loops, fused=is_fused
                 )
-            watch = self._watch(step, built, ignores_nan=ignores_nan)
+            watch = self._watch(step, built, ignored_nan)
             self._runners[kind] = StepRunner(step, built, plan, watch, self.updates, recorder)
         return self._runners[kind]
 
@@ -220,10 +220,10 @@ class CompiledSteps:
     def _of(self, name: StepName) -> list[Built]:
         return [built for (known, _), built in self._built.items() if known == name]
 
-    def _watch(self, step: Step, built: Built, *, ignores_nan: bool) -> Watch:
+    def _watch(self, step: Step, built: Built, ignored_nan: IgnoredNan) -> Watch:
         """Return what is looked at for NaN, and what of it can wait for some steps."""
         skips = self._on_nan == "skip"
-        if step.name != "train_step" or (ignores_nan and not skips):
+        if step.name != "train_step" or (ignored_nan == "all" and not skips):
             return Watch(looks=False)
         if skips:
             resources.require_skippable(step.title, built.resources, self._task)
@@ -240,7 +240,8 @@ class CompiledSteps:
         if not skips:
             is_complete = used <= {*own, id(self._task.step_counter.handle)}
             size = sum(v.shape.num_elements() * v.dtype.size for v in kept)
-            repeats = repeats and is_complete and size <= _MOST_COPIED_BYTES
+            # Steps that run again end at the first bad one, which a callback may want to see.
+            repeats = repeats and is_complete and size <= _MOST_COPIED_BYTES and not ignored_nan
         return Watch(
             looks=True,
             overwritten=overwritten,

@@ -19,6 +19,9 @@ from loopwright.errors import ConfigurationError, message
 
 OnNan = Literal["raise", "rollback", "skip"]
 
+IgnoredNan = Literal["", "losses", "all"]
+"""What does not end a run: nothing, losses that a callback looks at, or anything."""
+
 MOST_SKIPPED = 32
 """In a row, or in one call: more of them are no accident."""
 _NONE = 2**31 - 1

@@ -13,7 +13,7 @@ from loopwright.engine.background_compile import BackgroundCompile
 from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.engine.loops import next_optional
-from loopwright.engine.nan import MOST_SKIPPED, BadStep
+from loopwright.engine.nan import MOST_SKIPPED, BadStep, IgnoredNan
 from loopwright.engine.plan_selector import PlanSelector
 from loopwright.engine.runner import Ran, StepRunner
 from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
@@ -66,15 +66,16 @@ class Stepper:
         budget: Budget,
         watch: Stopwatch,
         recorded: Sequence[Any] | None = None,
-        ignores_nan: bool = False,
+        ignored_nan: IgnoredNan = "",
     ) -> None:
         """`recorded` are variables whose values are kept for each step, with its numbers.
 
-        With `ignores_nan` a callback looks at the losses, and ends the run.
+        What `ignored_nan` says is left to a callback, or to whoever reads the numbers.
         """
         self._task, self._compiled, self._selector = task, compiled, selector
         self._feed, self._budget, self._watch = feed, budget, watch
-        self._records, self._ignores_nan = recorded, ignores_nan
+        self._records = recorded
+        self._ignored_nan: IgnoredNan = ignored_nan
         self.metrics = EpochMetrics(task, "train_step", compiled.updates)
         """Of the epoch so far."""
         self.step = step
@@ -269,7 +270,7 @@ class Stepper:
         self._pilot.ran(plan, done, seconds, compile_seconds)
         if not ran.not_finite:
             self._skipped_in_a_row = 0
-        else:
+        elif ran.not_finite[0].has_finite_loss or not self._ignored_nan:
             self._not_finite(plan, ran.not_finite, done)
         if ran.columns is not None:
             outputs, metrics, variables = ran.columns
@@ -318,7 +319,7 @@ class Stepper:
                 self._feed,
                 plan,
                 recorded=self._records,
-                ignores_nan=self._ignores_nan,
+                ignored_nan=self._ignored_nan,
             )
         return self._runners[plan]
 

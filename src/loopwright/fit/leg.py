@@ -110,7 +110,9 @@ class Leg:
                 budget=Budget(self.schedule.total_steps, request.until.seconds),
                 watch=self.watch,
                 recorded=self.bridge.recorded if recorded is None else recorded,
-                ignores_nan=self.bridge.looks_for_nan or recorded is not None,
+                ignored_nan="all"
+                if recorded is not None
+                else ("losses" if self.bridge.looks_for_nan else ""),
             )
             self._validation.build()
             self._check_data()
