@@ -201,6 +201,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "programs/test_slow_programs.py": {r".*\[float64\]": "other programs"},
     "programs/test_others_code.py": {"ragged|datasets_zipped": "test_right_programs.py"},
+    "task/test_every_optimizer.py": {"every_optimizer": "those that create variables of their own"},
     "task/test_gradients.py": {"a_half": "engine/test_parity.py"},
     "task/test_variables.py": {"names_are_the_same_in|the_order_of": "the names in this process"},
     "task/test_watched_gradients.py": {"watching|they_are|histograms_are": "test_each_norm"},
@@ -373,7 +374,7 @@ CASES: dict[str, dict[str, int]] = {
     "sinks/test_keras_callbacks.py": {"a_callback_does": 4, "": 1},
     "task/test_(guards|gradients|variables).py": {"": 2},
     "task/test_(keras_models|mistakes|own_steps|scheduled_value|traced_step).py": {"": 1},
-    "task/test_watched_gradients.py": {"": 1},
+    "task/test_(watched_gradients|every_optimizer).py": {"": 1},
     "tests/test_trainer.py": {"": 1},
 }
 """Of each file, how many cases of a parametrized test stay in `make test`, spread over all."""
