@@ -1,5 +1,6 @@
 """Every optimizer of Keras, by hand and by `minimize`, on every plan: as Keras' own loop has it."""
 
+import functools
 import inspect
 from typing import Any
 
@@ -22,7 +23,7 @@ WRAPPED = {
     ),
 }
 PLAIN = {
-    name: lambda kind=kind: kind(learning_rate=0.1)
+    name: functools.partial(kind, learning_rate=0.1)
     for name, kind in inspect.getmembers(keras.optimizers, inspect.isclass)
     if issubclass(kind, keras.optimizers.Optimizer) and name != "Optimizer" and name not in WRAPPED
 }
