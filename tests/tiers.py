@@ -84,6 +84,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "asked_to|killed_in|a_run_on_two": "test_signals_and_kills.py",
     },
     "resume/test_store_kills.py": {"a_kill_at_any_system_call_of_a_start": "at any system call"},
+    "resume/test_full_disks.py": {"a_disk_that_cannot_flush": "full and read-only disks"},
     "resume/test_edits.py": {
         "a_learning_rate_b|calls_of_fit|an_accepted": "a schedule; cli/test_job.py",
         "cells_run|the_order_of|an_extended": "test_a_recipe_that_is_built_twice",
@@ -367,7 +368,7 @@ CASES: dict[str, dict[str, int]] = {
     "engine/test_predictor.py": {"": 1},
     "programs/test_wrong_programs.py": {"": 30},
     "programs/test_(right|slow)_programs.py": {"": 3},
-    "resume/test_(best|best_effort|interruptions|same_trainer).py": {"": 1},
+    "resume/test_(best|best_effort|full_disks|interruptions|same_trainer).py": {"": 1},
     "resume/test_edits.py": {"a_recipe_that_is": 1},
     "resume/test_manifest_fields.py": {"": 3},
     "sinks/test_(batch_hooks|report_in_browser).py": {"": 1},
