@@ -84,6 +84,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "asked_to|killed_in|a_run_on_two": "test_signals_and_kills.py",
     },
     "resume/test_store_kills.py": {"a_kill_at_any_system_call_of_a_start": "at any system call"},
+    "resume/test_full_disks.py": {"a_disk_that_cannot_flush": "full and read-only disks"},
     "resume/test_edits.py": {
         "a_learning_rate_b|calls_of_fit|an_accepted": "a schedule; cli/test_job.py",
         "cells_run|the_order_of|an_extended": "test_a_recipe_that_is_built_twice",
@@ -165,6 +166,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         ),
     },
     "resume/test_recurrent_layers.py": {"": "test_rewrites.py::test_a_run_that_draws"},
+    "compat/test_environment.py": {"processors_of": "a record without the instructions"},
     "compat/test_quiet_start.py": {"a_script": "known noise is held back"},
     "compat/test_xla_rewrites.py": {
         "every_draw|normal|uniform|steps_and|no_step": "test_threefry_draws_only",
@@ -205,6 +207,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "programs/test_slow_programs.py": {r".*\[float64\]": "other programs"},
     "programs/test_others_code.py": {"ragged|datasets_zipped": "test_right_programs.py"},
+    "task/test_every_optimizer.py": {"every_optimizer": "those that create variables of their own"},
     "task/test_gradients.py": {"a_half": "engine/test_parity.py"},
     "task/test_variables.py": {"names_are_the_same_in|the_order_of": "the names in this process"},
     "task/test_watched_gradients.py": {"watching|they_are|histograms_are": "test_each_norm"},
@@ -370,14 +373,14 @@ CASES: dict[str, dict[str, int]] = {
     "engine/test_predictor.py": {"": 1},
     "programs/test_wrong_programs.py": {"": 30},
     "programs/test_(right|slow)_programs.py": {"": 3},
-    "resume/test_(best|best_effort|interruptions|same_trainer).py": {"": 1},
+    "resume/test_(best|best_effort|full_disks|interruptions|same_trainer).py": {"": 1},
     "resume/test_edits.py": {"a_recipe_that_is": 1},
     "resume/test_manifest_fields.py": {"": 3},
     "sinks/test_(batch_hooks|report_in_browser).py": {"": 1},
     "sinks/test_keras_callbacks.py": {"a_callback_does": 4, "": 1},
     "task/test_(guards|gradients|variables).py": {"": 2},
     "task/test_(keras_models|mistakes|own_steps|scheduled_value|traced_step).py": {"": 1},
-    "task/test_watched_gradients.py": {"": 1},
+    "task/test_(watched_gradients|every_optimizer).py": {"": 1},
     "tests/test_trainer.py": {"": 1},
 }
 """Of each file, how many cases of a parametrized test stay in `make test`, spread over all."""

@@ -4,6 +4,10 @@ A message has four parts: what happened, what was expected, what was received, w
 Each class derives from the built-in that a caller would catch anyway.
 """
 
+import contextlib
+import os
+from collections.abc import Generator
+
 EXIT_WORKER_LOST = 193
 """Above 128, which supervisors like Kubeflow retry, and above the exit codes of all signals."""
 
@@ -90,3 +94,23 @@ def first_line(error: Exception) -> str:
     """Return the type and the first line of an error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def disk_explained(
+    path: "os.PathLike[str]", what: str = "The run directory cannot be written to"
+) -> Generator[None]:
+    """Turn an error of the disk into a ConfigurationError that says what cannot be done."""
+    try:
+        yield
+    except OSError as error:
+        name = "" if error.filename is None else f" ({os.fspath(error.filename)})"
+        raise ConfigurationError(
+            message(
+                f"{what}.",
+                expected="a directory that can be written to",
+                received=f"{os.fspath(path)!r}: {error.strerror}{name}",
+                do="choose another run_dir or --dir, or remove the cause: permissions, space, "
+                "limits, a failing disk",
+            )
+        ) from error

@@ -54,6 +54,38 @@ def test_a_fingerprint_of_an_earlier_version_is_read_by_its_meaning(
     assert changes({**rest, **raw, ONEDNN: other}, now) == [expected]
 
 
+PRODUCT = """
+import hashlib, tensorflow as tf
+from loopwright.compat.environment import environment
+x = tf.random.stateless_normal((64, 300), [1, 2])
+print(environment()["processor instructions"])
+print(hashlib.sha256(tf.matmul(x, x, transpose_b=True).numpy().tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.skipif("avx512f" not in process.cpu_flags(), reason="there is one kind of kernel only")
+def test_processors_of_one_name_with_other_instructions_are_told_apart_as_their_bits_are():
+    def computed(**limit: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", PRODUCT],
+            env={**os.environ, ONEDNN: "0", **limit},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.splitlines()[-2:]
+
+    (one, bits), (other, others) = computed(), computed(ONEDNN_MAX_CPU_ISA="AVX2")
+    assert bits != others
+    before, now = ({**environment(), "processor instructions": each} for each in (one, other))
+    assert changes(before, now) == [f"processor instructions: {one} then, {one} at most AVX2 now"]
+
+
+def test_a_record_without_the_instructions_of_its_processor_may_be_of_this_one():
+    before = {name: v for name, v in environment().items() if name != "processor instructions"}
+    assert changes(before, environment()) == []
+
+
 def test_onednn_that_a_record_has_switched_off_may_still_help(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(process, "onednn_is_on", lambda: False)
     monkeypatch.setattr(process, "cpu_flags", lambda: frozenset({"avx2"}))

@@ -3,8 +3,10 @@
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -56,6 +58,29 @@ def fit(*data: Any, plan: str = "eager", seed: int = 0, **arguments: Any) -> Rec
     """Trains a new recorder, and returns it."""
     task = Recorder()
     lw.Trainer(task, plan=plan, seed=seed).fit(*data, verbose=0, **arguments)
+    return task
+
+
+class Failure(keras.callbacks.Callback):
+    """Fails after some steps of a run, before the last of them is saved."""
+
+    def __init__(self, step: int | None) -> None:
+        super().__init__()
+        self.step, self.seen = step, 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen += 1
+        if self.seen == self.step:
+            raise InterruptedError
+
+
+def fit_until_failure(data: Any, run_dir: Path, fails_at: int | None, **arguments: Any) -> Recorder:
+    """Trains in a run directory that is saved after each step."""
+    task, failure = Recorder(), Failure(fails_at)
+    options: Any = {"callbacks": [failure], "save_every": "1 steps", "verbose": 0, **arguments}
+    trainer = lw.Trainer(task, plan="graph", run_dir=run_dir, exact="best_effort")
+    with contextlib.suppress(InterruptedError):
+        trainer.fit(data, **options)
     return task
 
 

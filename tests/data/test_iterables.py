@@ -4,12 +4,13 @@ import itertools
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
-from tests.data.recorder import PLANS, Recorder, fit, ids, refused, sizes
+from tests.data.recorder import PLANS, Recorder, fit, fit_until_failure, ids, refused, sizes
 
 import loopwright as lw
 
@@ -230,6 +231,24 @@ def test_an_endless_pydataset_needs_steps_per_epoch_and_goes_on():
         fit(Numbers(None))
     with refused("This PyDataset (num_batches is None) is endless", received="endless data"):
         lw.Trainer(task).evaluate(Numbers(None))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_until_some_steps_makes_one_epoch_of_an_endless_pydataset(workers: int):
+    data = Numbers(None, workers=workers, max_queue_size=2)
+    assert batches_of(fit(data, until="5 steps", plan="graph")) == [0, 1, 2, 3, 4]
+    assert data.log.count("begin") == 1
+
+
+def test_an_endless_pydataset_that_is_resumed_goes_on_where_it_was(tmp_path: Path):
+    class Resumable(Numbers):
+        resumable = True
+
+    def trained(fails_at: int | None) -> list[int]:
+        return batches_of(fit_until_failure(Resumable(None), tmp_path, fails_at, until="7 steps"))
+
+    assert trained(fails_at=4) == [0, 1, 2, 3]
+    assert trained(fails_at=None) == [3, 4, 5, 6]
 
 
 def test_a_pydataset_with_steps_per_epoch_starts_a_new_order_when_it_ends():

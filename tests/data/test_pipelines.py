@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.data.recorder import fit
+from tests.data.recorder import Recorder, fit
 
 import loopwright as lw
 from loopwright.data import stream
@@ -179,6 +179,76 @@ def test_with_one_shuffle_the_order_is_that_of_tensorflow(kind: str):
     expected = [n.numpy().tolist() for _ in range(3) for n in epochs]
 
     assert [batch.tolist() for batch in fit(make(), epochs=3).trained] == expected
+
+
+COMBINED: dict[str, Callable[[Any, Any], Any]] = {
+    "mapped": lambda a, _: a.map(lambda n: n + 1).batch(4),
+    "shuffled again": lambda a, _: a.shuffle(3, seed=5).batch(4),
+    "before another": lambda a, b: Dataset.zip(a, b).batch(4),
+    "after another": lambda a, b: Dataset.zip(b, a).batch(4),
+    "twice side by side": lambda a, _: Dataset.zip(a, a).batch(4),
+    "beside one in order": lambda a, _: Dataset.zip(a, numbers()).batch(4),
+    "followed by another": lambda a, b: a.concatenate(b).batch(4),
+    "followed by itself": lambda a, _: a.concatenate(a).batch(4),
+    "chosen": lambda a, b: Dataset.choose_from_datasets([a, b], numbers(2).repeat(8)).batch(4),
+    "sampled": lambda a, b: Dataset.sample_from_datasets(
+        [a.repeat(), b.repeat()], [0.5, 0.5], seed=3
+    ).batch(4),
+}
+
+
+@pytest.mark.parametrize("kind", COMBINED)
+def test_a_dataset_that_was_read_before_goes_on_exactly_as_part_of_another(kind: str):
+    end = dict[str, Any]()
+
+    def combined(*, is_skipped: bool) -> Any:
+        """Two datasets after a call of `fit` with the first, in this process or in another."""
+        one, other = shuffled(), shuffled(12, seed=4)
+        before = reader(one.batch(4))
+        if is_skipped:
+            before.restore(Read(batches=5), end)
+        else:
+            read(before, 5)
+            end.update(before.state())
+        return COMBINED[kind](one, other)
+
+    whole, states = reader(combined(is_skipped=False)), []
+    seen: list[Any] = []
+    for _ in range(SAVED):
+        states.append(whole.state())
+        seen += read(whole, 1)
+    seen += read(whole, READ - SAVED)
+
+    for place in (0, 1, 3, SAVED - 1):
+        resumed = reader(combined(is_skipped=True))
+        resumed.restore(Read(batches=place), states[place])
+        assert read(resumed, READ - place) == seen[place:], f"after {place} batches"
+
+
+def test_the_order_of_zipped_datasets_does_not_depend_on_others_zipped_before():
+    def order(*before: str) -> list[Any]:
+        parts = {name: shuffled(seed=seed) for seed, name in enumerate("abc", 5)}
+        for names in before:
+            reader(Dataset.zip(*map(parts.get, names)).batch(4))
+        return read(reader(Dataset.zip(parts["a"], parts["b"]).batch(4)), 6)
+
+    assert order("ac", "ba") == order("ac", "b") == order("a", "c") == order("bc")
+
+
+def test_what_follows_a_leg_has_the_same_order_if_that_leg_is_skipped(tmp_path: Path):
+    def fitted(dataset: Any, name: str) -> list[Any]:
+        task = Recorder()
+        trainer = lw.Trainer(task, plan="graph", run_dir=tmp_path / name, exact="best_effort")
+        trainer.fit(dataset, epochs=3, verbose=0)
+        return [np.asarray(leaf).tolist() for batch in task.trained for leaf in batch]
+
+    orders = []
+    for name in ("killed", "started again"):
+        one, other = shuffled(), shuffled(seed=4)
+        fitted(Dataset.zip(one, numbers()).batch(4), "first")
+        orders.append(fitted(Dataset.zip(one, other).batch(4), name))
+
+    assert orders[0] == orders[1]
 
 
 # --- those that do not ---

@@ -2,13 +2,14 @@
 
 from collections import namedtuple
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.data.recorder import PLANS, Recorder, fit, ids, refused, sizes
+from tests.data.recorder import PLANS, Recorder, fit, fit_until_failure, ids, refused, sizes
 
 import loopwright as lw
 
@@ -98,6 +99,46 @@ def test_an_endless_stream_with_steps_per_epoch_goes_on_where_the_epoch_stopped(
 
     assert ids(task.trained) == list(range(12))
     assert history.history["loss"] == [2.5, 8.5]
+
+
+def test_until_some_steps_makes_one_epoch_of_an_endless_stream():
+    trainer, held_out = lw.Trainer(task := Recorder(), plan="graph"), numbers()
+    events = list(trainer.events(numbers().repeat(), until="5 steps", validation_data=held_out))
+
+    assert ids(task.trained) == [*range(10), *range(8)]
+    scored = [event.step for event in events if isinstance(event, lw.Validated)]
+    ended = [(event.step, event.steps) for event in events if isinstance(event, lw.EpochEnded)]
+    assert (scored, ended) == ([5], [(5, 5)])
+
+
+def test_until_some_time_ends_an_endless_stream():
+    history = lw.Trainer(Recorder(), plan="graph").fit(
+        numbers().repeat(), until="0.01 seconds", verbose=0
+    )
+    assert len(history.epoch_steps) == 1
+
+
+def test_an_endless_stream_is_refused_until_some_epochs_and_as_validation_data():
+    with refused("This dataset is endless", received="endless data") as caught:
+        fit(numbers().repeat(), until="2 epochs")
+    assert 'pass steps_per_epoch or until="10000 steps"' in str(caught.value)
+    with refused("This dataset is endless", received="endless data") as caught:
+        fit(numbers(), until="2 steps", validation_data=numbers().repeat())
+    assert "pass validation_steps" in str(caught.value)
+
+
+@pytest.mark.parametrize("length", ["endless", "three batches"])
+def test_a_run_until_some_steps_goes_on_exactly_and_may_be_extended(length: str, tmp_path: Path):
+    def trained(until: str, name: str, *, fails_at: int | None = None) -> list[Any]:
+        data = tf.data.Dataset.range(10).shuffle(10, seed=1).batch(4)
+        data = data.repeat() if length == "endless" else data
+        task = fit_until_failure(data, tmp_path / name, fails_at, until=until)
+        return [batch.tolist() for batch in task.trained]
+
+    whole = trained("11 steps", "whole")
+    assert trained("11 steps", "cut", fails_at=4) == whole[:4]
+    assert trained("11 steps", "cut") == whole[3:]
+    assert trained("5 steps", "extended") + trained("11 steps", "extended") == whole
 
 
 @pytest.mark.parametrize("dataset", [numbers, of_unknown_length])

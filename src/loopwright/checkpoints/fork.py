@@ -45,14 +45,14 @@ def write_fork(
     with run.opened():
         length = int(content.get("lengths", {}).get(_JOURNAL, 0))
         if length:
-            disk.write_whole(target, _JOURNAL, disk.read(source, _JOURNAL, length), durable=True)
+            run.write(_JOURNAL, disk.read(source, _JOURNAL, length))
         # TensorBoard files and the log begin with the fork.
         content["lengths"] = {_JOURNAL: length} if length else {}
         plans = plan_history.parsed(content["plans"])
         if plans.changes:
             run.write_plans(plans)
-        disk.write_whole(target, config_name, config, durable=True)
-        disk.write_whole(target, ORIGIN, json.dumps(dict(origin), indent=2).encode(), durable=True)
+        run.write(config_name, config)
+        run.write(ORIGIN, json.dumps(dict(origin), indent=2).encode())
         files = read_manifest(found.path)["files"]
 
         def copy(into: Path) -> None:

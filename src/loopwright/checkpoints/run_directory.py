@@ -26,7 +26,7 @@ from loopwright.checkpoints.retention import (
 from loopwright.checkpoints.snapshot import Snapshot, parsed
 from loopwright.checkpoints.store import Backend, Store
 from loopwright.data import stream_readers
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError, disk_explained, message
 from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.step_warnings import warn_at_call
@@ -94,13 +94,14 @@ class Run:
 
         Only while the directory is opened: no other process uses it then. Nothing is deleted.
         """
-        with self._explaining("moved aside"):
+        with disk_explained(self.directory, "The run directory cannot be moved aside"):
             return self._backend.move_run_aside()
 
     def export_directory(self) -> Path:
         """Return the directory for exports; make it if it is missing."""
         self._make()
-        disk.make_directory(self.directory, _EXPORT)
+        with disk_explained(self.directory):
+            disk.make_directory(self.directory, _EXPORT)
         return self.directory / _EXPORT
 
     def exported(self) -> None:
@@ -121,7 +122,7 @@ class Run:
         config = disk.read(self.directory, CONFIG) if has_config else None
         moved = self.move_aside()
         if config is not None:
-            disk.write_whole(self.directory, CONFIG, config, durable=True)
+            self.write(CONFIG, config)
         return self.directory if moved is None else moved
 
     @property
@@ -333,26 +334,16 @@ class Run:
 
     def write_plans(self, plans: PlanHistory) -> None:
         """Write `plan.json` durably, before the plan that it ends with is used."""
-        with self._explaining("written to"):
-            disk.write_whole(self.directory, "plan.json", plans.text().encode(), durable=True)
+        self.write("plan.json", plans.text().encode())
 
     def _make(self) -> None:
-        with self._explaining("made"):
+        with disk_explained(self.directory, "The run directory cannot be made"):
             disk.make_run_directory(self.directory)
 
-    @contextlib.contextmanager
-    def _explaining(self, done: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise ConfigurationError(
-                message(
-                    f"The run directory cannot be {done}.",
-                    expected="a directory that can be written to",
-                    received=f"run_dir={os.fspath(self.directory)!r}: {error.strerror}",
-                    do="choose another run_dir, or remove the cause: permissions, space, limits",
-                )
-            ) from None
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file durably, while the directory is opened."""
+        with disk_explained(self.directory):
+            disk.write_whole(self.directory, name, content, durable=True)
 
 
 def _warn_of_missed(step: int, rule: KeepBest, whole: Sequence[Checkpoint]) -> None:

@@ -237,13 +237,14 @@ def schedule_of(job: Job) -> Schedule:
     data, held_out = _data(job)
     fit = job.config.fit
     length = fit.steps_per_epoch
+    until = every(fit.until) if fit.until else Every(epochs=fit.epochs or 1)
     if data is not None:
         # Neither seed nor order changes the number of steps.
-        feed = data.training(Epochs(steps_per_epoch=fit.steps_per_epoch))
-        length = feed.steps_per_epoch
+        epochs = Epochs(steps_per_epoch=length, may_be_endless=until.epochs is None)
+        length = data.training(epochs).steps_per_epoch
     return Schedule(
         steps_per_epoch=length,
-        until=every(fit.until) if fit.until else Every(epochs=fit.epochs or 1),
+        until=until,
         validate_every=every(fit.validate_every or "1 epoch") if held_out is not None else None,
         save_every=every(fit.save_every or "10 minutes"),
     )

@@ -14,6 +14,7 @@ import tensorflow as tf
 from loopwright.compat import process
 from loopwright.plans import processor, settings
 
+_VECTORS = "processor instructions"
 _NO_PROGRAMS = (
     *("--no-optional-locks", "-c", "core.fsmonitor=false"),
     *("-c", "core.hooksPath=/dev/null"),
@@ -22,7 +23,7 @@ _NO_PROGRAMS = (
 
 def environment() -> dict[str, Any]:
     """Return what is equal in two processes that compute the same bits for the same program."""
-    return {**_machine(), **by_name(process.current())}
+    return {**_machine(), _VECTORS: processor.vectors(), **by_name(process.current())}
 
 
 def for_digest(found: settings.Settings) -> dict[str, Any]:
@@ -127,6 +128,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ['cores: 4 then, 2 now']
     """
     before, now = _by_meaning(before), _by_meaning(now)
+    before = {_VECTORS: now.get(_VECTORS), **before}  # earlier versions did not record them
     names = sorted({*before, *now})
     return [
         f"{name}: {before.get(name)} then, {now.get(name)} now"

@@ -338,7 +338,7 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     Internal(
         "keras_optimizers.watching_applies",
-        "find unrolled loops, and two optimizers for one variable",
+        "find unrolled loops, two optimizers for one variable; build optimizers outside of graphs",
         "no step can be built",
         (f"{_OPTIMIZER}.apply",),
         "fails",

@@ -56,20 +56,37 @@ class Applied:
 
 @contextlib.contextmanager
 def watching_applies() -> Iterator[list[Applied]]:
-    """Record each `apply` and `apply_gradients` of an optimizer, with its arguments."""
+    """Record each `apply` and `apply_gradients` of an optimizer, with its arguments.
+
+    An optimizer that is not built yet is built at once, outside of the graph: some create variables
+    there that no graph may create, and the graph of a trace would keep the value that
+    ScheduleFreeAdamW assigns, but never run it.
+    """
     seen = list[Applied]()
 
-    def recording(original: Function) -> Function:
+    def building(original: Function) -> Function:
         def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            grads = list(grads)
             if trainable_variables is not None:
                 trainable_variables = list(trainable_variables)
-            grads = list(grads)
-            seen.append(Applied(self, trainable_variables or [], grads))
+                if grads and not self.built:
+                    with tf.init_scope():
+                        self.build(trainable_variables)
             return original(self, grads, trainable_variables)
 
         return apply
 
-    with replaced(_defining_class("apply"), "apply", recording):
+    def recording(original: Function) -> Function:
+        def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            seen.append(Applied(self, trainable_variables or [], grads))
+            return original(self, grads, trainable_variables)
+
+        return building(apply)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced(_defining_class("apply"), "apply", recording))
+        for kind in (keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer):
+            stack.enter_context(replaced(kind, "apply", building))
         yield seen
 
 

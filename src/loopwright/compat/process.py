@@ -8,6 +8,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from loopwright.plans import launch, settings
+from loopwright.plans.processor import cpu_flags
 from loopwright.plans.settings import Settings
 
 _IS_ONEDNN_ON = "_ZN10tensorflow12IsMKLEnabledEv"
@@ -36,17 +37,6 @@ def onednn_is_on() -> bool:
         return bool(answer())
     asked = settings.onednn_asked(os.environ)
     return settings.onednn_by_default(cpu_flags()) if asked is None else asked
-
-
-@functools.cache
-def cpu_flags() -> frozenset[str]:
-    """Return the instruction sets of the processor, as Linux names them; none elsewhere."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return frozenset()
-    named = (line.partition(":")[2].split() for line in lines if line.startswith("flags"))
-    return frozenset(next(named, ()))
 
 
 def one_thread_may_help() -> bool:

@@ -87,7 +87,7 @@ def kind_of_programs() -> str:
     """
     known = [
         *(tf.version.VERSION, tf.version.GIT_VERSION, tf.version.COMPILER_VERSION),
-        *(processor.name(), _instructions(), processor.cores()),
+        *(processor.name(), " ".join(sorted(processor.cpu_flags())), processor.cores()),
         tf.config.threading.get_intra_op_parallelism_threads(),
         *(_meaning(os.environ.get(name, "")) for name in ("XLA_FLAGS", "TF_XLA_FLAGS")),
         *(os.environ.get(name) for name in (ONEDNN, THREADS["intra_op_threads"])),
@@ -102,14 +102,6 @@ def _meaning(flags: str) -> list[str]:
             flags = Path(flags.strip()).read_text(encoding="utf-8", errors="replace")
     by_name = {flag.partition("=")[0]: flag for flag in flags.split()}
     return sorted(flag for name, flag in by_name.items() if not re.search("_dump_|_cache_", name))
-
-
-def _instructions() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith(("flags", "Features")):
-                return " ".join(sorted(line.partition(":")[2].split()))
-    return ""
 
 
 def is_failure_of_cache(error: Exception, directory: Path, *, has_files: bool) -> bool:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from loopwright import disk
 from loopwright.config import plain_yaml
 from loopwright.config.schema import Config
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError, disk_explained, message
 
 PREFIX = "LOOPWRIGHT__"
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
@@ -255,7 +255,8 @@ def _without_none(content: dict[str, Any]) -> dict[str, Any]:
 
 def save(config: Config, run_dir: Path) -> None:
     """Write `config.yaml` into a run directory, atomically."""
-    disk.write_whole(run_dir, FILE, to_yaml(config).encode(), durable=True)
+    with disk_explained(run_dir):
+        disk.write_whole(run_dir, FILE, to_yaml(config).encode(), durable=True)
 
 
 def saved_in(run_dir: Path, overrides: Iterable[str] = ()) -> Config | None:

@@ -20,7 +20,7 @@ from loopwright.data.batches import batch_digest, weighted
 from loopwright.data.bottleneck import slow_batches
 from loopwright.data.reader import CountedReader, StreamReader, UnsavedReader
 from loopwright.data.source import Data, Epochs, Feed, Objection
-from loopwright.data.stream import STEPS, endless
+from loopwright.data.stream import LENGTH, STEPS, endless
 from loopwright.errors import DataError, message
 from loopwright.step_warnings import warn_at_call
 
@@ -162,14 +162,14 @@ class Batches(Data):
             return _Pipelines(converted, epochs.steps_per_epoch, source, UnsavedReader).feed()
         count = source.num_batches
         length = epochs.steps_per_epoch or count
-        if length is None:
-            raise DataError(endless("This PyDataset (num_batches is None)", "steps_per_epoch"))
+        if length is None and not epochs.may_be_endless:
+            raise DataError(endless("This PyDataset (num_batches is None)", LENGTH))
         read_passes, first = divmod(batches, count) if count else (0, batches)
         numbers = itertools.count(epochs.first_epoch + read_passes)
         orders = (order_of(source, epochs.seed, number, epochs.shuffle) for number in numbers)
         orders = itertools.chain([itertools.islice(next(orders), first, None)], orders)
         passes = (read_ahead(source, order) for order in orders)
-        cut = as_epochs(passes, epochs.steps_per_epoch, batches % max(length, 1))
+        cut = as_epochs(passes, epochs.steps_per_epoch, batches % (length or 1))
         converted = map(self._converted, with_hooks(source, cut))
         return _Pipelines(converted, length, source, hook=source.on_epoch_end).feed()
 

@@ -69,6 +69,8 @@ class Epochs:
     steps_per_epoch: int | None = None
     after: Read = NOTHING_READ
     """The feed begins after these batches."""
+    may_be_endless: bool = False
+    """Whether `until` ends the training: all of some endless data is one epoch then."""
 
 
 class Data(ABC):

@@ -216,6 +216,7 @@ _INSTEAD = (
     "pass arrays or a PyDataset; or change the pipeline; or, if reading it again yields the same "
     "batches, declare that with lw.Stream(dataset, replay=True)"
 )
+LENGTH = 'steps_per_epoch or until="10000 steps"'
 STEPS = "validation_steps (in evaluate and predict: steps)"
 
 
@@ -278,8 +279,9 @@ class Stream(Data):
         """
         spec, length = self._dataset.element_spec, int(self._dataset.cardinality())
         steps_per_epoch, after = epochs.steps_per_epoch, epochs.after
-        if steps_per_epoch is None and length == tf.data.INFINITE_CARDINALITY:
-            raise DataError(endless("This dataset", "steps_per_epoch"))
+        is_endless = steps_per_epoch is None and length == tf.data.INFINITE_CARDINALITY
+        if is_endless and not epochs.may_be_endless:
+            raise DataError(endless("This dataset", LENGTH))
         # With steps_per_epoch, an epoch continues where the last one stopped: epochs cut the
         # stream, they do not restart it.
         is_marked = steps_per_epoch is None and length == tf.data.UNKNOWN_CARDINALITY
@@ -309,7 +311,7 @@ class Stream(Data):
         return _StreamFeed(
             batch_spec=spec,
             end=end,
-            steps_per_epoch=steps_per_epoch or (None if is_marked else length),
+            steps_per_epoch=steps_per_epoch or (None if is_marked or is_endless else length),
             pipeline=dataset,
             dataset=repeated,
             reader=reader,

@@ -95,20 +95,28 @@ def holds_failure(state: Mapping[str, tf.Tensor]) -> bool:
     return _ITERATOR in state and tensorflow_internals.holds_failure(state[_ITERATOR])
 
 
-_Beginning = tuple[tf.Tensor | None, list[tf.Tensor]]
-"""The states of an iterator that was never read, and of its seed keepers."""
+@dataclass(frozen=True)
+class _First:
+    """The first pipeline that drew from some parts."""
 
-_BEGINNINGS: weakref.WeakKeyDictionary[tf.data.Dataset, dict[str, _Beginning]] = (
+    structure: str
+    parts: Sequence[weakref.ref[tf.data.Dataset]]
+    position: tf.Tensor
+    """The state of its iterator before the first batch."""
+
+    def is_made_of(self, parts: Sequence[tf.data.Dataset], structure: str) -> bool:
+        """Return whether a pipeline of these parts, in this order, begins at the same position."""
+        return self.structure == structure and [ref() for ref in self.parts] == list(parts)
+
+
+_FIRST: weakref.WeakKeyDictionary[tf.data.Dataset, _First] = weakref.WeakKeyDictionary()
+"""By the first of its parts."""
+
+_DRAWN: weakref.WeakKeyDictionary[tf.data.Dataset, tuple[tf.Tensor, int, tf.Tensor]] = (
     weakref.WeakKeyDictionary()
 )
-"""By the first part that draws seeds, then by the structure of the pipelines that read from it."""
-
-_LATER: weakref.WeakKeyDictionary[tf.data.Dataset, dict[str, tuple[int, list[tf.Tensor]]]] = (
-    weakref.WeakKeyDictionary()
-)
-"""Likewise: the last number of passes that was asked for, and the states of the seed keepers there.
-
-A later call of `fit` continues from it, instead of drawing the seeds of all passes before again.
+"""By part: the state of its seed keeper after one pass; and after the number of passes that was
+last asked for, from where a later call of `fit` continues, instead of drawing all seeds again.
 """
 
 
@@ -123,48 +131,52 @@ def opened(
     """
     if reseeded is None:
         return iter(make()), []
-    known = _BEGINNINGS.setdefault(reseeded.parts[0], {})
-    structure = f"{reseeded.structure} {end}"
-    if not known:
-        known[structure] = _beginning(make, reseeded.parts, saves_state=saves_state)
-    position, seeds = known.get(structure) or (None, next(iter(known.values()))[1])
-    keepers = [iter(part) for part in reseeded.parts]
-    if position is not None and not reseeded.passes:
-        iterator = iter(make())
-        tensorflow_internals.restore_iterator(iterator, position)
-        _restore_all(keepers, seeds)
-        return iterator, keepers
-    _restore_after(reseeded, structure, keepers, seeds)
-    return iter(make()), keepers
-
-
-def _restore_after(
-    reseeded: Reseeded, structure: str, keepers: Sequence[Any], seeds: list[tf.Tensor]
-) -> None:
-    """Restore seed keepers to where the next iterator begins the pass after `reseeded.passes`."""
-    later = _LATER.setdefault(reseeded.parts[0], {})
-    passes, states = later.get(structure, (1, seeds))
-    if passes > max(1, reseeded.passes):
-        passes, states = 1, seeds
-    _restore_all(keepers, states)
-    if passes < reseeded.passes:
-        for _ in range(reseeded.passes - passes):
-            for part in reseeded.parts:
-                iter(part)  # draws once
-        states = [tensorflow_internals.iterator_state(keeper) for keeper in keepers]
-        later[structure] = reseeded.passes, states
-
-
-def _beginning(
-    make: Callable[[], tf.data.Dataset], parts: Sequence[tf.data.Dataset], *, saves_state: bool
-) -> _Beginning:
-    iterator = iter(make()) if saves_state else None
-    position = None if iterator is None else tensorflow_internals.iterator_state(iterator)
+    parts, structure = reseeded.parts, f"{reseeded.structure} {end}"
+    _note_beginning(make, parts, structure, saves_state=saves_state)
     keepers = [iter(part) for part in parts]
+    first = None if reseeded.passes else _FIRST.get(parts[0])
+    if first is None or not first.is_made_of(parts, structure):
+        for part, keeper in zip(parts, keepers, strict=True):
+            _restore_after(part, keeper, reseeded.passes)
+        return iter(make()), keepers
+    iterator = iter(make())
+    tensorflow_internals.restore_iterator(iterator, first.position)
+    _restore_all(keepers, [_DRAWN[part][0] for part in parts])
+    return iterator, keepers
+
+
+def _note_beginning(
+    make: Callable[[], tf.data.Dataset],
+    parts: Sequence[tf.data.Dataset],
+    structure: str,
+    *,
+    saves_state: bool,
+) -> None:
+    """Note the seeds of the parts not seen before, and where the pipeline begins if all are new."""
+    unseen = [part for part in parts if part not in _DRAWN]
+    is_first = saves_state and len(unseen) == len(parts)
+    iterator = iter(make()) if is_first else None
+    position = None if iterator is None else tensorflow_internals.iterator_state(iterator)
+    keepers = [iter(part) for part in unseen]
     if position is not None:
         # As if the keepers had drawn nothing: the first pass has the dataset's own seeds.
         tensorflow_internals.restore_iterator(iterator, position)
-    return position, [tensorflow_internals.iterator_state(keeper) for keeper in keepers]
+        _FIRST[parts[0]] = _First(structure, [weakref.ref(part) for part in parts], position)
+    for part, keeper in zip(unseen, keepers, strict=True):
+        seeds = tensorflow_internals.iterator_state(keeper)
+        _DRAWN[part] = seeds, 1, seeds
+
+
+def _restore_after(part: tf.data.Dataset, keeper: Any, passes: int) -> None:
+    """Restore a seed keeper to where the next iterator begins the pass after `passes`."""
+    after_one, known, state = _DRAWN[part]
+    if known > max(1, passes):
+        known, state = 1, after_one
+    tensorflow_internals.restore_iterator(keeper, state)
+    if known < passes:
+        for _ in range(passes - known):
+            iter(part)  # draws once
+        _DRAWN[part] = after_one, passes, tensorflow_internals.iterator_state(keeper)
 
 
 def _restore_all(iterators: Sequence[Any], states: Sequence[tf.Tensor]) -> None:

@@ -102,8 +102,6 @@ def _build_compiled(step: Step, batch_spec: Any) -> Built:
     if step.replicas > 1:
         with step.strategy.scope():
             keras_internals.build_compiled_model(step.task, batch_spec)
-    elif step.name == "train_step" and _makes_variables_of_tensors(step.task):
-        keras_internals.build_compiled_model(step.task, batch_spec)
     with tensorflow_internals.scratch_graph() as graph:
         batch = _placeholders(batch_spec)
         with _observed(step, graph, batch) as trace:
@@ -193,13 +191,6 @@ def _traced_again(step: Step, batch_spec: Any) -> list[Constants]:
 
             step.strategy.run(on_one, args=(_placeholders(batch_spec),))
     return traces
-
-
-def _makes_variables_of_tensors(task: Any) -> bool:
-    """Return whether its optimizer is one that cannot be built inside a trace."""
-    optimizer: Any = getattr(task.model, "optimizer", None)
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    return isinstance(optimizer, keras.optimizers.Nadam) and not optimizer.built
 
 
 def _built(outputs: Any, graph: Any, more_captured: Iterable[Any] = ()) -> Built:

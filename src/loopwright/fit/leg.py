@@ -241,6 +241,7 @@ class Leg:
             shuffle=request.shuffle,
             steps_per_epoch=request.steps_per_epoch,
             after=after,
+            may_be_endless=request.until.epochs is None,
         )
         feed = request.data.training(epochs)
         return feed, feed.steps_per_epoch

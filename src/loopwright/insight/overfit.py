@@ -109,7 +109,12 @@ def _first_batch(request: FitRequest, seed: int) -> Any:
             )
         )
     feed = request.data.training(
-        Epochs(seed=seed, shuffle=request.shuffle, steps_per_epoch=request.steps_per_epoch)
+        Epochs(
+            seed=seed,
+            shuffle=request.shuffle,
+            steps_per_epoch=request.steps_per_epoch,
+            may_be_endless=True,  # only its first batch is read
+        )
     )
     first = next(iter(feed.dataset()))
     return first.get_value() if feed.end == "marked" else first

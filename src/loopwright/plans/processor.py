@@ -1,8 +1,11 @@
 """The processor of this machine, for what is remembered of it."""
 
+import functools
 import os
 import platform
 from pathlib import Path
+
+_VECTORS = ("fma", "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "sve")
 
 
 def name() -> str:
@@ -13,6 +16,28 @@ def name() -> str:
         return platform.processor() or platform.machine()
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.machine())
+
+
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """Return the instruction sets of the processor, as Linux names them; none elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    kinds = ("flags", "Features")
+    named = (line.partition(":")[2].split() for line in lines if line.startswith(kinds))
+    return frozenset(next(named, ()))
+
+
+def vectors() -> str | None:
+    """Return the vector instructions that kernels choose by; None if they are not known.
+
+    They change how sums are rounded, and the name may not tell: "AMD EPYC" has AVX-512 or not.
+    """
+    names = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+    limits = [f"at most {os.environ[name]}" for name in names if os.environ.get(name)]
+    return " ".join([*(v for v in _VECTORS if v in cpu_flags()), *limits[:1]]) or None
 
 
 def cores() -> int | None:

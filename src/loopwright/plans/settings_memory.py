@@ -137,7 +137,7 @@ def command_key(kind: str, *parts: Any) -> str:
     >>> command_key("run", "train.py", ["--wide"]).partition("-")[0]
     'run'
     """
-    machine = [processor.name(), processor.cores()]
+    machine = [processor.name(), processor.vectors(), processor.cores()]
     text = json.dumps([machine, *parts], sort_keys=True, default=str)
     return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

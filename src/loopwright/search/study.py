@@ -20,7 +20,7 @@ from loopwright.checkpoints import lock
 from loopwright.config import file, plain_yaml
 from loopwright.config.schema import Config
 from loopwright.config.space import differences, with_parameters
-from loopwright.errors import ConfigurationError, message, printable
+from loopwright.errors import ConfigurationError, disk_explained, message, printable
 from loopwright.search import optuna_study
 from loopwright.search.asked import Asked, recorded
 
@@ -72,12 +72,13 @@ class StudyDirectory:
 
     def create(self) -> None:
         """Make the directory and record what was asked, unless another process has."""
-        disk.make_run_directory(self.path)
-        with self.locked():
-            if self.is_new():
-                text = plain_yaml.dump(self.asked.content())
-                disk.write_whole(self.path, ASKED, text.encode(), durable=True)
-            disk.make_directory(self.path, _TRIALS)
+        with disk_explained(self.path, "The study cannot be written"):
+            disk.make_run_directory(self.path)
+            with self.locked():
+                if self.is_new():
+                    text = plain_yaml.dump(self.asked.content())
+                    disk.write_whole(self.path, ASKED, text.encode(), durable=True)
+                disk.make_directory(self.path, _TRIALS)
 
     def open_storage(self) -> "tuple[optuna.Study, optuna.storages.BaseStorage]":
         """Return Optuna's study and its storage; raise if its storage is locked or damaged."""
@@ -97,7 +98,8 @@ class StudyDirectory:
 
     def claimed(self, number: int) -> lock.Lock | None:
         """Return the lock on a trial; None if another process has it."""
-        disk.make_directory(self.path, f"{_TRIALS}/{number:04d}")
+        with disk_explained(self.path, f"Trial {number} cannot be begun"):
+            disk.make_directory(self.path, f"{_TRIALS}/{number:04d}")
         path = self.trial_path(number) / _CLAIM
         if lock.is_held(path):
             return None
@@ -122,7 +124,8 @@ class StudyDirectory:
     def write_trial(self, number: int, config: Config) -> Path:
         """Write the config that a trial is started with, and return its path."""
         path = self.trial_path(number)
-        disk.write_whole(path, _TRIAL, file.to_yaml(config).encode(), durable=True)
+        with disk_explained(path, f"Trial {number} cannot be begun"):
+            disk.write_whole(path, _TRIAL, file.to_yaml(config).encode(), durable=True)
         return path / _TRIAL
 
     def write_best(self, number: int, config: Config) -> Path:

@@ -8,6 +8,7 @@ from typing import TextIO, final
 from rich.console import Console
 
 from loopwright import disk
+from loopwright.errors import disk_explained
 from loopwright.events import (
     BatchSkipped,
     EpochEnded,
@@ -22,7 +23,7 @@ from loopwright.events import (
     Validated,
 )
 from loopwright.sinks import progress_text
-from loopwright.sinks.notify import tolerated
+from loopwright.sinks.notify import attempted, tolerated
 
 _SECONDS_BETWEEN_LINES = 60.0
 
@@ -120,13 +121,15 @@ class WorkerLog:
 
     def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
         """Open the file to append to it."""
-        self._log, lines = opened_log(self._directory, self._name, self._clock)
+        with disk_explained(self._directory):
+            self._log, lines = opened_log(self._directory, self._name, self._clock)
         self._show = tolerated(lines.show)
 
     def close(self) -> None:
         """Close the file."""
         if self._log is not None:
-            self._log.close()
+            with attempted("The last lines of the log"):
+                self._log.close()
 
     def __call__(self, event: Event) -> None:
         """Print the lines of an event."""

@@ -1,5 +1,6 @@
 """The sinks of a run directory: metrics.jsonl, TensorBoard, history, status, log, report."""
 
+import contextlib
 import json
 import math
 import os
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO, final
 
 from loopwright import disk
+from loopwright.errors import disk_explained
 from loopwright.events import (
     Event,
     Finished,
@@ -167,9 +169,12 @@ class RunFiles:
         # What fails later warns; a symlink is refused before the first step.
         disk.refuse_links(self._directory, JOURNAL, LOG, *_WRITTEN)
         known_events = event_files(self._directory)
-        self._journal.open(lengths.get(JOURNAL, 0), is_new_leg=is_new_leg)
-        cut_all(self._directory, known_events, lengths)
-        self._log, lines = opened_log(self._directory, LOG, self._clock)
+        with disk_explained(self._directory), contextlib.ExitStack() as undo:
+            undo.callback(self._journal.close)
+            self._journal.open(lengths.get(JOURNAL, 0), is_new_leg=is_new_leg)
+            cut_all(self._directory, known_events, lengths)
+            self._log, lines = opened_log(self._directory, LOG, self._clock)
+            undo.pop_all()
         sinks = (self._journal, self._board, self._board.draw, lines.show, self._summarize)
         self._sinks = [tolerated(sink) for sink in sinks]
 
@@ -180,7 +185,8 @@ class RunFiles:
         with attempted("The report"):
             write_report(self._directory)
         if self._log is not None:
-            self._log.close()
+            with attempted("The last lines of the log"):
+                self._log.close()
 
     def __call__(self, event: Event) -> None:
         """Give an event to every sink."""
