@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from loopwright import disk
+from loopwright import disk, untrusted
 from loopwright.checkpoints import lock
 from loopwright.config import file, plain_yaml
 from loopwright.config.schema import Config
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 ASKED, STORAGE, BEST = "study.yaml", "study.db", "best.yaml"
 _LOCK, _TRIALS, _CLAIM, _TRIAL = "study.lock", "trials", "claim", "trial.yaml"
-_STORAGE_FILES = (STORAGE, f"{STORAGE}-journal", f"{STORAGE}-wal", f"{STORAGE}-shm")
 _MOST_DIFFERENCES = 8
 SECONDS_FOR_STORAGE = 10.0
 """How long to wait for another program that has locked the storage."""
@@ -136,10 +135,10 @@ class StudyDirectory:
 def require_storage(path: Path, *, is_new: bool = False) -> None:
     """Raise if the storage of a study cannot be written now.
 
-    `is_new`: it may be missing. SQLite follows symlinks and waits for locks: both are looked at
-    before Optuna opens the file.
+    `is_new`: it may be missing. SQLite follows symlinks, deletes what a journal names, and waits
+    for locks: all are looked at before Optuna opens the file.
     """
-    disk.refuse_links(path, *_STORAGE_FILES)
+    untrusted.require_sqlite(path / STORAGE)
     if disk.status(path, STORAGE) is None:
         if is_new:
             return
@@ -151,7 +150,6 @@ def require_storage(path: Path, *, is_new: bool = False) -> None:
                 do="check the path",
             )
         )
-    os.close(disk.opened(path, STORAGE))  # a pipe or a device is refused
     try:
         with contextlib.closing(
             sqlite3.connect(path / STORAGE, timeout=SECONDS_FOR_STORAGE, isolation_level=None)
