@@ -45,7 +45,9 @@ def write_fork(
     with run.opened():
         length = int(content.get("lengths", {}).get(_JOURNAL, 0))
         if length:
-            disk.write_whole(target, _JOURNAL, disk.read(source, _JOURNAL, length), durable=True)
+            disk.copy(source, _JOURNAL, target, _JOURNAL)
+            disk.cut(target, _JOURNAL, length)
+            disk.flush(target, _JOURNAL)
         # TensorBoard files and the log begin with the fork.
         content["lengths"] = {_JOURNAL: length} if length else {}
         plans = plan_history.parsed(content["plans"])
