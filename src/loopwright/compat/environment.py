@@ -63,7 +63,7 @@ def _by_meaning(recorded: Mapping[str, Any]) -> dict[str, Any]:
     raw = {
         name: recorded[name]
         for name in (settings.ONEDNN, *settings.XLA_FLAGS)
-        if recorded.get(name)
+        if recorded.get(name) and isinstance(recorded[name], str)
     }
     rest = {
         name: v
@@ -74,7 +74,7 @@ def _by_meaning(recorded: Mapping[str, Any]) -> dict[str, Any]:
         return rest
     asked = settings.onednn_asked(raw)
     onednn = settings.onednn_by_default(process.cpu_flags()) if asked is None else asked
-    return rest | by_name(settings.from_environment(raw, onednn=onednn))
+    return rest | by_name(settings.from_environment(raw, onednn=onednn, is_recorded=True))
 
 
 def about(run_dir: Path | None = None) -> dict[str, Any]:
