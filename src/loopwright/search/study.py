@@ -42,12 +42,8 @@ class StudyDirectory:
         self.path, self.asked = path, asked
 
     def trial_path(self, number: int) -> Path:
-        """Return the run directory of a trial.
-
-        >>> str(StudyDirectory(Path("runs/tune-digits"), None).trial_path(7))
-        'runs/tune-digits/trials/0007'
-        """
-        return self.path / _TRIALS / f"{number:04d}"
+        """Return the run directory of a trial."""
+        return trial_path(self.path, number)
 
     def is_new(self) -> bool:
         """Return whether nothing has been asked here; raise if it was something else."""
@@ -87,12 +83,8 @@ class StudyDirectory:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of the study: one process at a time creates a trial."""
-        handle = disk.opened(self.path, _LOCK, os.O_RDWR | os.O_CREAT)
-        try:
-            disk.lock(handle, wait=True)
+        with locked(self.path):
             yield
-        finally:
-            os.close(handle)
 
     def claimed(self, number: int) -> lock.Lock | None:
         """Return the lock on a trial; None if another process has it."""
@@ -124,12 +116,38 @@ class StudyDirectory:
         disk.write_whole(path, _TRIAL, file.to_yaml(config).encode(), durable=True)
         return path / _TRIAL
 
-    def write_best(self, number: int, config: Config) -> Path:
-        """Write the config of the best trial: complete, without its run directory."""
-        complete = file.saved_in(self.trial_path(number)) or config
+
+def trial_path(path: Path, number: int) -> Path:
+    """Return the run directory of a trial.
+
+    >>> str(trial_path(Path("runs/tune-digits"), 7))
+    'runs/tune-digits/trials/0007'
+    """
+    return path / _TRIALS / f"{number:04d}"
+
+
+def is_led(path: Path, number: int) -> bool:
+    """Return whether a process leads a trial now."""
+    return lock.is_held(trial_path(path, number) / _CLAIM)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a study."""
+    handle = disk.opened(path, _LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        disk.lock(handle, wait=True)
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_best(path: Path, number: int, config: Config | None) -> None:
+    """Write the config of the best trial: as its run has saved it, without its run directory."""
+    complete = file.saved_in(trial_path(path, number)) or config
+    if complete is not None:
         text = file.to_yaml(complete.model_copy(update={"run_dir": None}))
-        disk.write_whole(self.path, BEST, text.encode(), durable=True, shared=True)
-        return self.path / BEST
+        disk.write_whole(path, BEST, text.encode(), durable=True, shared=True)
 
 
 def require_storage(path: Path, *, is_new: bool = False) -> None:
