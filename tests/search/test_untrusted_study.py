@@ -6,9 +6,10 @@ import struct
 from pathlib import Path
 
 import pytest
+from tests.search import searching
 
 import loopwright as lw
-from loopwright.search import study, tune
+from loopwright.search import study, trial_process, tune
 
 pytest.importorskip("optuna")
 
@@ -99,3 +100,31 @@ def test_the_store_of_a_tracker_with_such_a_journal_is_refused(tmp_path: Path):
     write_hot_journal(database, names=tmp_path / "thesis.txt")
     with pytest.raises(lw.ConfigurationError, match="names another file to delete"):
         mlflow_database.require_usable(f"sqlite:///{database}")
+
+
+DEEP = "[" * 5000 + "]" * 5000
+ATTRIBUTE = "insert into trial_user_attributes(trial_id, key, value_json) values (1, 'a', ?)"
+
+
+def test_values_that_optuna_does_not_write_are_refused_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(trial_process, "PROGRAM", searching.QUICK)
+    searching.study(tmp_path / "s", 1)
+    original = (tmp_path / "s/study.db").read_bytes()
+    for statement, values in (
+        (ATTRIBUTE, [DEEP]),
+        ("update trial_params set distribution_json = ?", [DEEP]),
+        ("update trial_params set distribution_json = '{}'", []),
+        ("update trials set state = 'NOPE'", []),
+        ("update study_directions set direction = 'UP'", []),
+    ):
+        (tmp_path / "s/study.db").write_bytes(original)
+        connection = sqlite3.connect(tmp_path / "s/study.db")
+        connection.execute(statement, values)
+        connection.commit()
+        connection.close()
+        with pytest.raises(lw.ConfigurationError, match=r"study\.db cannot be used"):
+            tune.shown(tmp_path / "s")
+        with pytest.raises(lw.ConfigurationError, match=r"study\.db cannot be used"):
+            searching.study(tmp_path / "s", 2)

@@ -20,7 +20,13 @@ from loopwright.checkpoints import lock
 from loopwright.config import file, plain_yaml
 from loopwright.config.schema import Config
 from loopwright.config.space import differences, with_parameters
-from loopwright.errors import ConfigurationError, message, printable
+from loopwright.errors import (
+    ConfigurationError,
+    LoopwrightError,
+    first_line,
+    message,
+    printable,
+)
 from loopwright.search import optuna_study
 from loopwright.search.asked import Asked, recorded
 
@@ -178,6 +184,17 @@ def require_storage(path: Path, *, is_new: bool = False) -> None:
         raise unusable_storage(path / STORAGE, str(error)) from None
 
 
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Explain what Optuna raises if the storage of a study holds other values than it writes."""
+    try:
+        yield
+    except LoopwrightError:
+        raise
+    except Exception as error:
+        raise unusable_storage(path / STORAGE, printable(first_line(error))) from None
+
+
 def unusable_storage(path: Path, reason: str) -> ConfigurationError:
     """Return the error for a storage that is locked, damaged or not writable."""
     if "locked" in reason or "busy" in reason:
@@ -193,7 +210,7 @@ def unusable_storage(path: Path, reason: str) -> ConfigurationError:
     return ConfigurationError(
         message(
             f"The storage {path} cannot be used.",
-            expected="an SQLite file that this process may write",
+            expected="an SQLite file of Optuna that this process may write",
             received=reason[:200],
             do="make it writable, or move the study directory away and start again; the trials "
             "stay readable as run directories",

@@ -23,6 +23,7 @@ from loopwright.search.study import (
     STORAGE,
     StudyDirectory,
     locked,
+    readable,
     require_storage,
     write_best,
 )
@@ -90,7 +91,9 @@ def search(
     if directory.is_new():
         _require_trainable(wanted, say)
         directory.create()
-    study, storage = directory.open_storage()
+    with readable(path):
+        study, storage = directory.open_storage()
+        found_trials(study)
     leader = Leader(
         directory, study, storage, trials=trials, workers=workers, settings=settings, say=say
     )
@@ -118,8 +121,10 @@ def shown(path: Path) -> Tuned:
     """Return the trials of a study in a directory; write its report and best config again."""
     require_storage(path)
     content = recorded(plain_yaml.read_in(path, ASKED))
-    study, storage = optuna_study.loaded(path / STORAGE)
-    mode = "max" if study.direction.name == "MAXIMIZE" else "min"
+    with readable(path):
+        study, storage = optuna_study.loaded(path / STORAGE)
+        mode = "max" if study.direction.name == "MAXIMIZE" else "min"
+        found_trials(study)
     name = printable(str(content.get("objective", "score")))[:80]
     try:
         with locked(path), contextlib.suppress(ConfigurationError):  # one trial that is damaged
