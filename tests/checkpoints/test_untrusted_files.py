@@ -63,7 +63,7 @@ def reports(*runs: Path) -> str:
     return done.stdout
 
 
-SMALL = ["status.json", "environment.json", "plan.json", "figures/one.png"]
+SMALL = ["status.json", "environment.json", "plan.json", "model.txt"]
 
 
 def test_files_without_end_are_refused_in_four_parts(run: Path, tmp_path: Path):
@@ -73,12 +73,18 @@ def test_files_without_end_are_refused_in_four_parts(run: Path, tmp_path: Path):
     for at, (name, size) in enumerate(zip(names, sizes, strict=True)):
         runs.append(shutil.copytree(run, tmp_path / f"run-{at}"))
         os.truncate(runs[-1] / name, size)
+    names.append("figures")
+    runs.append(shutil.copytree(run, tmp_path / "run-figures"))
+    for at in range(10):
+        (runs[-1] / f"figures/{at}.png").touch()
+        os.truncate(runs[-1] / f"figures/{at}.png", 60 * 10**6)
     said = reports(*runs).split("ended 2\n")
     assert len(said) == len(runs) + 1, said
     for text, directory, name in zip(said, runs, names, strict=False):
         assert f"error: {directory / name} cannot be used." in text
         assert all(f"  {part}: " in text for part in ("expected", "received", "do"))
-    assert "a line of more than" in said[-2]
+    assert "a line of more than" in said[-3]
+    assert "bytes of images" in said[-2]
 
 
 def test_long_lines_of_a_journal_are_not_all_kept(copied: Path):

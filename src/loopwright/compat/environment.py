@@ -115,7 +115,7 @@ def _code() -> Path | None:
     here = Path.cwd().resolve()
     if main is None:
         return here
-    if not launch.is_command_line():
+    if not launch.is_command_line() and "site-packages" not in main:  # not by pytest, for example
         return Path(main).resolve().parent
     files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
     own = [file for file in files if file.startswith(f"{here}/") and "site-packages" not in file]
