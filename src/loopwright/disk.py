@@ -29,13 +29,15 @@ from loopwright.errors import CheckpointError, ConfigurationError, message
 Root = Path | int
 """A run directory: its path, or the descriptor of an open directory in it."""
 
+MOST_BYTES = 64 * 2**20
+"""Of a small file of a run, or of a line."""
 _FIND = os.O_RDONLY | os.O_DIRECTORY
 # Without O_NONBLOCK, opening a named pipe would block until another process opens it.
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class UnsafeFileError(ConfigurationError, CheckpointError):
-    """A symlink, a pipe or a device in place of a file or a directory of a run."""
+    """A symlink, a pipe, a device or an endless file in place of a file of a run."""
 
     def __init__(self, text: str, reason: str) -> None:
         super().__init__(text)
@@ -51,7 +53,7 @@ def opened(root: Root, name: str, flags: int = os.O_RDONLY) -> int:
         handle = _entered(root, name, parent, last, flags, mode & 0o666)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise _unsafe(root, name, "not a regular file")
+                raise unsafe(root, name, "not a regular file")
             if flags & os.O_CREAT:
                 _give_mode(handle, mode & 0o666)
         except BaseException:
@@ -60,10 +62,13 @@ def opened(root: Root, name: str, flags: int = os.O_RDONLY) -> int:
         return handle
 
 
-def read(root: Root, name: str, most_bytes: int = -1) -> bytes:
-    """Return the content of a file of a run, or its first `most_bytes` bytes."""
+def read(root: Root, name: str, most_bytes: int | None = None) -> bytes:
+    """Return the content of a small file of a run, or the first `most_bytes` bytes of any."""
     with os.fdopen(opened(root, name), "rb") as file:
-        return file.read(most_bytes)
+        content = file.read(MOST_BYTES + 1 if most_bytes is None else most_bytes)
+    if most_bytes is None and len(content) > MOST_BYTES:
+        raise unsafe(root, name, f"more than {MOST_BYTES:,} bytes")
+    return content
 
 
 def copy(root: Root, name: str, into: Root, new: str) -> None:
@@ -220,14 +225,11 @@ def delete(root: Root, name: str) -> None:
 
 def cut(root: Root, name: str, length: int) -> int:
     """Truncate a file to `length` bytes, unless it is shorter; return the length it had."""
-    handle = opened(root, name, os.O_RDWR)
-    try:
-        found = os.fstat(handle).st_size
+    with os.fdopen(opened(root, name, os.O_RDWR), "r+b") as file:
+        found = os.fstat(file.fileno()).st_size
         if found > length:
-            os.ftruncate(handle, length)
+            file.truncate(length)
         return found
-    finally:
-        os.close(handle)
 
 
 def overwrite(handle: int, content: bytes) -> None:
@@ -249,11 +251,8 @@ def flush(root: Root, name: str) -> None:
             flush(root, f"{name}/{inner}")
         sync(root, name)
         return
-    handle = opened(root, name)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with os.fdopen(opened(root, name), "rb") as file:
+        os.fsync(file.fileno())
 
 
 # --- locks and staged directories ---
@@ -386,7 +385,7 @@ def _entered(root: Root, name: str, parent: int, part: str, flags: int, mode: in
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK) and _is_link(parent, part):
             raise _link(root, name, parent, part) from None
         if error.errno == errno.ENXIO:  # a pipe without a reader, or a socket
-            raise _unsafe(root, name, "not a regular file") from None
+            raise unsafe(root, name, "not a regular file") from None
         raise
 
 
@@ -412,11 +411,12 @@ def _link(root: Root, name: str, parent: int, part: str) -> UnsafeFileError:
     )
 
 
-def _unsafe(root: Root, name: str, reason: str) -> UnsafeFileError:
+def unsafe(root: Root, name: str, reason: str) -> UnsafeFileError:
+    """Return the error for a file of a run that cannot be used."""
     return UnsafeFileError(
         message(
             f"{_shown(root, name)} cannot be used.",
-            expected="a regular file",
+            expected="a regular file, as Loopwright writes it",
             received=reason,
             do="move it away, or choose another run directory",
         ),

@@ -135,14 +135,26 @@ def hostile_modules(directory: Path, canary: Path) -> None:
 
 
 def hostile_repository(directory: Path, canary: Path) -> None:
-    """A repository whose settings name a program for `git status` to start."""
-    monitor = directory / "monitor"
-    monitor.write_text(f"#!/bin/sh\necho git >> {canary}\n")
-    monitor.chmod(0o700)
+    """A repository whose settings name programs for git to start."""
+    program = directory / "program"
+    program.write_text(f"#!/bin/sh\necho git >> {canary}\ncat\n")
+    program.chmod(0o700)
+    (directory / "tracked.txt").write_text("before")
     git = ["git", "-C", str(directory), "-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["init", "-q"], ["add", "config.yaml"], ["commit", "-qm", "a"]):
+    for command in (["init", "-q"], ["add", "tracked.txt"], ["commit", "-qm", "a"]):
         subprocess.run([*git, *command], check=True, capture_output=True)
-    subprocess.run([*git, "config", "core.fsmonitor", str(monitor)], check=True)
+    (directory / ".gitattributes").write_text("* filter=evil\n")
+    (directory / "tracked.txt").write_text("after!")
+    names = ["core.fsmonitor", "filter.evil.clean", "filter.evil.process", "core.pager"]
+    for name in [*names, "pager.rev-parse", "alias.rev-parse", "core.sshCommand"]:
+        value = f"!{program}" if name.startswith("alias") else str(program)
+        subprocess.run([*git, "config", name, value], check=True)
+    for hook in ("post-index-change", "reference-transaction", "post-checkout"):
+        shutil.copy(program, directory / ".git" / "hooks" / hook)
+    # What the settings are for: `git status` starts a program.
+    subprocess.run([*git, "status"], check=False, capture_output=True)
+    assert canary.exists()
+    canary.unlink()
 
 
 def test_no_command_in_a_run_directory_imports_a_module_or_starts_a_program_of_it(
@@ -184,6 +196,57 @@ def test_no_command_in_a_run_directory_imports_a_module_or_starts_a_program_of_i
         code = 2 if name == "predict" else 0  # there is no x.npy, which it reads last
         assert f"ended {name} {code}" in said, said[-3000:]
     assert (run / "figures").is_dir()
+
+
+@pytest.mark.parametrize("where", ["above the run", "inside it", "named by a file inside it"])
+def test_no_program_of_a_repository_around_a_run_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+):
+    """As in `cd stranger; loopwright resume runs/a`, or in the run directory."""
+    from loopwright.compat import environment
+
+    canary, run = tmp_path / "canary", tmp_path / "stranger" / "runs" / "a"
+    run.mkdir(parents=True)
+    repository = run if where == "inside it" else tmp_path / "stranger"
+    hostile_repository(repository, canary)
+    if "file" in where:
+        (run / ".git").write_text(f"gitdir: {repository / '.git'}\n")
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/loopwright", "resume", "runs/a"])
+    for cwd in (tmp_path / "stranger", run):
+        monkeypatch.chdir(cwd)
+        assert environment.about(run)["git"] is None
+        assert not canary.exists(), canary.read_text()
+
+
+@pytest.mark.parametrize("way", ["script", "command", "prompt"])
+def test_the_revision_is_that_of_the_programs_own_code(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+):
+    """Also where the user's git is in the middle of something else."""
+    from loopwright.compat import environment
+
+    canary, code = tmp_path / "canary", tmp_path / "code"
+    code.mkdir()
+    hostile_repository(code, canary)
+    asked = ["git", "-C", str(code), "rev-parse", "HEAD"]
+    revision = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "another"))
+    main = sys.modules["__main__"]
+    monkeypatch.chdir(tmp_path if way == "script" else code)
+    if way == "prompt":
+        monkeypatch.delattr(main, "__file__")
+    else:
+        monkeypatch.setattr(main, "__file__", str(code / "train.py"))
+    if way == "command":
+        monkeypatch.setattr(sys, "argv", ["bin/loopwright"])
+        monkeypatch.setattr(main, "__file__", "/usr/bin/loopwright")
+        assert environment.about()["git"] is None, "no module of the project was imported"
+        module = type(sys)("task_of_the_project")
+        module.__file__ = str(code / "task.py")
+        monkeypatch.setitem(sys.modules, "task_of_the_project", module)
+    assert environment.about(tmp_path / "run")["git"] == {"revision": revision}
+    assert environment.about(code)["git"] is None  # it came with the run
+    assert not canary.exists(), canary.read_text()
 
 
 def test_every_child_process_leaves_the_current_directory_out_of_its_import_path():

@@ -212,6 +212,19 @@ def test_the_second_run_of_the_same_thing_starts_by_the_choice_and_resumes_by_it
     assert resumed.history.history["loss"][: len(losses)] == losses
 
 
+def test_a_memory_that_was_edited_to_an_eager_plan_is_not_followed(tuned, tmp_path, monkeypatch):
+    place = tmp_path / "plans"
+    place.mkdir()
+    (choice,) = (tuned[-1] / "plans").iterdir()
+    edited = json.loads(choice.read_text())
+    edited["plan"] = {"step": "eager", "loop": "python", "feed": None, "rewrites": []}
+    (place / choice.name).write_text(json.dumps(edited))
+    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(tmp_path))
+    trainer = lw.Trainer(task())
+    trainer.fit(*data(), epochs=1, verbose=0)
+    assert [c.plan.step for c in trainer.plan_history.changes] == ["graph"]
+
+
 def test_what_was_remembered_is_used_for_the_same_thing_only_and_never_waited_for(remembered):
     same = lw.Trainer(task())
     same.fit(*data(), verbose=0)  # too short to pay for a compile

@@ -70,7 +70,7 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there(cache: Path, content: st
     (cache / "abc.json").write_text(content, errors="surrogatepass")
     assert memory.read("abc") is None
     assert memory.entries() == {"abc": None}
-    found = memory.recall(PlanHistory(), "abc", GRAPH, is_continued=False)
+    found = memory.recall(PlanHistory(), "abc", GRAPH, [FUSED.plan], is_continued=False)
     assert found.choice is None
     assert found.note.startswith("ignoring the remembered plan, which cannot be read: ")
     assert "\n" not in found.note
@@ -134,19 +134,19 @@ def test_a_choice_has_to_be_checked_after_some_days():
 
 def test_a_run_asks_the_memory_once_and_records_the_answer(cache: Path):
     memory.write("abc", ENTRY)
-    found = memory.recall(PlanHistory(), "abc", GRAPH, is_continued=False)
+    found = memory.recall(PlanHistory(), "abc", GRAPH, [FUSED.plan], is_continued=False)
     assert (found.choice, found.entry) == (FUSED, ENTRY)
     assert dict(found.history.choices) == {"abc": FUSED}
     (cache / "abc.json").unlink()
-    again = memory.recall(found.history, "abc", GRAPH, is_continued=False)
+    again = memory.recall(found.history, "abc", GRAPH, [FUSED.plan], is_continued=False)
     assert (again.choice, again.history, again.entry) == (FUSED, found.history, None)
 
 
 def test_that_the_memory_had_no_answer_is_recorded_too(cache: Path):
-    found = memory.recall(PlanHistory(), "abc", GRAPH, is_continued=False)
+    found = memory.recall(PlanHistory(), "abc", GRAPH, [FUSED.plan], is_continued=False)
     assert (found.choice, found.history.measured) == (None, ("abc",))
     memory.write("abc", ENTRY)  # by another run
-    again = memory.recall(found.history, "abc", GRAPH, is_continued=True)
+    again = memory.recall(found.history, "abc", GRAPH, [FUSED.plan], is_continued=True)
     assert again == memory.Recalled(None, found.history)
 
 
@@ -154,19 +154,29 @@ def test_the_best_of_a_part_is_a_choice_unless_it_is_the_plan_that_training_star
     cache: Path,
 ):
     memory.write("abc", PART)
-    found = memory.recall(PlanHistory(), "abc", GRAPH, is_continued=False)
+    found = memory.recall(PlanHistory(), "abc", GRAPH, [FUSED.plan], is_continued=False)
     assert (found.choice, found.entry) == (FUSED, PART)
     slow = replace(PART, choice=Choice(GRAPH, "nothing faster was found so far"))
     memory.write("abc", slow)
-    found = memory.recall(PlanHistory(), "abc", GRAPH, is_continued=False)
+    found = memory.recall(PlanHistory(), "abc", GRAPH, [FUSED.plan], is_continued=False)
     assert (found.choice, found.entry, found.history.measured) == (None, slow, ("abc",))
+
+
+def test_a_plan_that_training_would_not_try_is_not_taken_from_the_memory(cache: Path):
+    edited = json.loads(json.dumps(ENTRY.content()))
+    edited["plan"] = {"step": "eager", "loop": "python", "feed": None, "rewrites": []}
+    cache.mkdir(parents=True)
+    (cache / "abc.json").write_text(json.dumps(edited))
+    found = memory.recall(PlanHistory(), "abc", GRAPH, [FUSED.plan], is_continued=False)
+    assert (found.choice, found.entry, found.history.measured) == (None, None, ("abc",))
+    assert found.note == "ignoring the remembered plan 'eager', which training would not try"
 
 
 def test_a_resumed_run_never_asks_the_memory(cache: Path):
     memory.write("abc", ENTRY)
     for plan, expected in ((GRAPH, None), (FUSED.plan, Choice(FUSED.plan, "as recorded"))):
         history = PlanHistory().changed(0, plan)  # of a version that did not record answers
-        found = memory.recall(history, "abc", GRAPH, is_continued=True)
+        found = memory.recall(history, "abc", GRAPH, [FUSED.plan], is_continued=True)
         assert found == memory.Recalled(expected, history)
 
 

@@ -31,6 +31,7 @@ def test_settings_survive_json():
         ({"onednn": True, "inter_op_threads": -1}, "not a number of threads"),
         ({"onednn": True, "inter_op_threads": True}, "not a number of threads"),
         ({"onednn": True, "inter_op_threads": float("inf")}, "not a number of threads"),
+        ({"onednn": True, "intra_op_threads": 10**9}, "not a number of threads up to 1024"),
     ],
 )
 def test_unknown_settings_are_refused_with_a_reason(content: dict[str, object], why: str):
@@ -47,6 +48,57 @@ def test_a_flag_that_only_names_a_file_has_no_meaning():
 def test_the_order_of_flags_has_no_meaning():
     one, other = ({"XLA_FLAGS": text} for text in ("--a=1  --b=2", "--b=2 --a=1"))
     assert from_environment(one, onednn=True) == from_environment(other, onednn=True)
+
+
+HOSTILE = [
+    "--xla_dump_to=/home/me",
+    "--xla_dump_hlo_as_text",
+    "--tf_xla_persistent_cache_directory=runs/theirs/cache",
+    "--tf_xla_persistent_cache_read_only=true",
+    "--xla_gpu_cuda_data_dir=/tmp",
+    "--xla_cpu_enable_fast_math=true --xla_dump_to=/home/me",
+    "--xla_cpu_enable_fast_math=true\n--xla_dump_to=/home/me",
+    "--xla_cpu_enable_fast_math=/home/me",
+    "--xla_force_host_platform_device_count=1000000",
+    "flags.txt",
+]
+
+
+@pytest.mark.parametrize("flag", HOSTILE)
+def test_a_recorded_flag_is_applied_only_if_its_name_and_value_are_harmless(
+    flag: str, monkeypatch: pytest.MonkeyPatch
+):
+    """What `compare` starts a replay with; the record itself is kept as it is."""
+    from loopwright.cli import replay_child
+
+    for name in settings.XLA_FLAGS:
+        monkeypatch.delenv(name, raising=False)
+    harmless = ["--tf_xla_auto_jit=2", "--xla_cpu_multi_thread_eigen=false"]
+    recorded = parsed({"onednn": False, "xla_flags": sorted([*harmless, flag])})
+    assert flag in recorded.xla_flags
+    found = replay_child._variables(recorded)
+    assert found["TF_XLA_FLAGS"] == "--tf_xla_auto_jit=2"
+    assert found["XLA_FLAGS"] == "--xla_cpu_multi_thread_eigen=false"
+
+
+def test_a_recorded_flag_that_the_user_has_set_too_is_applied(monkeypatch: pytest.MonkeyPatch):
+    from loopwright.cli import replay_child
+
+    monkeypatch.setenv("XLA_FLAGS", "--xla_a_new_flag=7 --xla_other=1")
+    found = replay_child._variables(Settings(xla_flags=("--xla_a_new_flag=7",)))
+    assert found["XLA_FLAGS"] == "--xla_a_new_flag=7"
+
+
+def test_a_file_of_flags_that_a_record_names_is_not_read(tmp_path: Path):
+    (tmp_path / "flags").write_text("--a=1\n")
+    raw = {"XLA_FLAGS": str(tmp_path / "flags")}
+    found = from_environment(raw, onednn=False, is_recorded=True)
+    assert found.xla_flags == (str(tmp_path / "flags"),)
+
+
+def test_a_huge_number_of_threads_in_the_environment_can_be_recorded():
+    found = from_environment({"TF_NUM_INTRAOP_THREADS": "5000"}, onednn=False)
+    assert parsed(found.content()) == found
 
 
 def test_flags_may_be_in_a_file(tmp_path: Path):

@@ -122,6 +122,53 @@ def test_a_study_that_is_killed_ends_as_one_that_was_not(tmp_path: Path, kills: 
     assert outcomes(killed) == outcomes(whole)
 
 
+KILLED = """
+import os, sys
+from tests.search import searching
+from loopwright.search import leader, trial_process
+
+write_best = leader.write_best
+
+
+def killed(path, number, config):
+    if number:  # the first trial was the best so far
+        os.kill(os.getpid(), 9)
+    write_best(path, number, config)
+
+
+leader.write_best = killed
+trial_process.PROGRAM[:] = searching.QUICK
+searching.study(sys.argv[1], 20, seed=1)  # its second trial is the best
+"""
+
+
+@pytest.mark.parametrize("way", ["the same call", "--show"])
+def test_the_best_config_is_that_of_the_study_after_a_kill_before_it_is_written(
+    tmp_path: Path, way: str
+):
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "s")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    stale = (tmp_path / "s/best.yaml").read_text()
+    shown = way == "--show"
+    found = tune.shown(tmp_path / "s") if shown else searching.study(tmp_path / "s", 1, seed=1)
+    assert found.best is not None
+    assert found.best.number > 0
+    assert (tmp_path / "s/best.yaml").read_text() != stale
+    config = file.load(str(tmp_path / "s/best.yaml"))
+    assert config.model["rate"] == found.best.parameters["model.rate"]
+
+
+def test_a_trial_of_another_command_is_not_just_running(tmp_path: Path):
+    found = searching.study(tmp_path / "s", 1)
+    claim = studies.StudyDirectory(found.directory, None).claimed(1)  # pyright: ignore[reportArgumentType]
+    assert claim is not None
+    found.study.ask()
+    assert "trial 1: another command is still training it" in str(tune.shown(tmp_path / "s"))
+    claim.release()
+    assert "trial 1: interrupted; run the same command" in str(tune.shown(tmp_path / "s"))
+
+
 def test_a_trial_whose_process_is_killed_is_resumed_by_its_leader(tmp_path: Path):
     process = start(tmp_path / "s", 1, 0.1)
     while not children(tmp_path / "s"):

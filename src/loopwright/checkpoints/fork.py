@@ -9,7 +9,7 @@ from loopwright import disk
 from loopwright.checkpoints.manifest import Checkpoint, in_run, read_manifest
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.store import Store
-from loopwright.errors import CheckpointError, ConfigurationError, message
+from loopwright.errors import CheckpointError, ConfigurationError, disk_explained, message
 from loopwright.plans import plan_history
 
 ORIGIN = "origin.json"
@@ -45,7 +45,10 @@ def write_fork(
     with run.opened():
         length = int(content.get("lengths", {}).get(_JOURNAL, 0))
         if length:
-            run.write(_JOURNAL, disk.read(source, _JOURNAL, length))
+            with disk_explained(target):
+                disk.copy(source, _JOURNAL, target, _JOURNAL)
+                disk.cut(target, _JOURNAL, length)
+                disk.flush(target, _JOURNAL)
         # TensorBoard files and the log begin with the fork.
         content["lengths"] = {_JOURNAL: length} if length else {}
         plans = plan_history.parsed(content["plans"])

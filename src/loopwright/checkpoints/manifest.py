@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loopwright import disk
+from loopwright import disk, untrusted
 from loopwright.checkpoints.manifest_fields import require_right_kinds
 from loopwright.compat.out_of_memory import out_of_memory_explained
 from loopwright.errors import CheckpointError, message
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-MOST_MANIFEST_BYTES = 64 * 2**20
+MOST_MANIFEST_BYTES = disk.MOST_BYTES
 
 # Errors that mean damage. Any other, like too many open files, says nothing about the checkpoint,
 # and must not make a run fall back to an older one.
@@ -98,6 +98,8 @@ def _parsed(handle: int) -> dict[str, Any]:
     if len(raw) > MOST_MANIFEST_BYTES:
         raise ValueError(f"more than {MOST_MANIFEST_BYTES:,} bytes")
     manifest = json.loads(raw.decode("ascii"))
+    if untrusted.is_deep(manifest):
+        raise ValueError(f"more than {untrusted.MOST_DEPTH} levels")
     if not isinstance(manifest, dict) or "format" not in manifest:
         raise ValueError("not a manifest")
     # Byte for byte what would be written now: no duplicate key, no other spelling, its own sha256.
@@ -204,11 +206,11 @@ def write_manifest(directory: Path, step: int, content: Mapping[str, Any]) -> No
         files = {name: _file_entry(handle, name) for name in disk.names(handle)}
     manifest = {"format": FORMAT, "step": step, "files": files, "content": dict(content)}
     raw = signed(manifest)
-    if len(raw) > MOST_MANIFEST_BYTES:
+    if len(raw) > MOST_MANIFEST_BYTES or untrusted.is_deep(manifest):
         raise CheckpointError(
             message(
                 f"The manifest {directory / MANIFEST} would be too large to read.",
-                expected=f"at most {MOST_MANIFEST_BYTES:,} bytes",
+                expected=f"at most {MOST_MANIFEST_BYTES:,} bytes and {untrusted.MOST_DEPTH} levels",
                 received=f"{len(raw):,} bytes",
                 do="keep large values as variables or files, not in the state of callbacks",
             )

@@ -1,7 +1,6 @@
 """A run directory: what is saved in it, and what a resumed run finds in it."""
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -276,13 +275,8 @@ class Run:
 
     def recorded_plans(self) -> PlanHistory | None:
         """Return the content of `plan.json`; None if it cannot be read."""
-        try:
-            known = plan_history.parsed(json.loads(disk.read(self.directory, "plan.json")))
-        except disk.UnsafeFileError:
-            raise
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None
-        return known if known.changes else None
+        known = plan_history.recorded(self.directory)
+        return known if known is not None and known.changes else None
 
     def save(
         self,

@@ -67,7 +67,9 @@ def _write(directory: Path, name: str) -> None:
 
 
 def _require_usable(name: str) -> None:
-    if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
+    is_special = name.startswith("__") or not name.strip("_")  # __init__ is a part of a package
+    is_identifier = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
+    if is_special or not is_identifier:
         usable = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
         if not usable or not usable.isidentifier() or keyword.iskeyword(usable):
             usable = f"my_{usable}".rstrip("_") if usable else "my_project"
@@ -95,6 +97,8 @@ def _hides(name: str) -> str:
     """Return the module that a directory of this name hides; empty if there is none."""
     from importlib import machinery
 
+    if re.fullmatch("con|prn|aux|nul|(com|lpt)[0-9]", name.lower()):
+        return f"the device {name} of Windows"
     if name in sys.stdlib_module_names or name == "test":
         return f"Python's module {name}"
     # Not the current directory: what is there is the project's own.

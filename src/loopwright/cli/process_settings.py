@@ -1,6 +1,5 @@
 """Process settings of a command, set before TensorFlow is imported."""
 
-import json
 import os
 import re
 from pathlib import Path
@@ -90,10 +89,10 @@ def last_step(directory: Path) -> int:
 def recorded(directory: Path, step: int) -> Settings | None:
     """Return the settings that a run has recorded for the steps after `step`, if any."""
     try:
-        history = plan_history.parsed(json.loads(disk.read(directory, "plan.json")))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ConfigurationError):
-        return None  # what is wrong with it is said when the run is opened
-    return history.settings_after(step)
+        history = plan_history.recorded(directory)
+    except disk.UnsafeFileError:
+        return None  # refused when the run is opened
+    return None if history is None else history.settings_after(step)
 
 
 def asked_for(plan: str, step: int) -> Settings | None:

@@ -19,7 +19,7 @@ from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import ConfigurationError, LoopwrightError
 from loopwright.insight.first_difference import State
 from loopwright.plans import launch
-from loopwright.plans.settings import THREADS, XLA_FLAGS, Settings
+from loopwright.plans.settings import THREADS, XLA_FLAGS, Settings, from_environment
 
 _MOST_OUTPUT_BYTES = 4000
 
@@ -125,10 +125,13 @@ def _variables(settings: Settings | None) -> dict[str, str]:
     found = {**launch.unmarked(os.environ), UNQUIET: "1"}
     if settings is None:
         return found
+    given = from_environment(found, onednn=False).xla_flags
     for name in (*XLA_FLAGS, *THREADS.values()):
         found.pop(name, None)
-    own = [flag for flag in settings.xla_flags if flag.startswith("--tf_")]
-    other = [flag for flag in settings.xla_flags if flag not in own]
+    # The rest is named as a difference between the environments.
+    applied = settings.applicable_flags(given)
+    own = [flag for flag in applied if flag.startswith("--tf_")]
+    other = [flag for flag in applied if flag not in own]
     flags = {"TF_XLA_FLAGS": " ".join(own), "XLA_FLAGS": " ".join(other)}
     return {**found, **{n: v for n, v in flags.items() if v}, **settings.variables()}
 

@@ -1,6 +1,5 @@
 """Summarize runs from their files, without loading or changing anything."""
 
-import json
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from loopwright import disk
+from loopwright import disk, untrusted
 from loopwright.checkpoints import lock
 from loopwright.checkpoints.manifest import Checkpoint, in_run
 from loopwright.checkpoints.retention import KeepBest, Mode, best_first, best_of, is_readable
@@ -188,11 +187,11 @@ def _last_ending(path: Path) -> str | None:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _LAST_BYTES))
             last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
-        line = json.loads(last)
-        return str(line["reason"]) if line["event"] == "finished" else None
+        line = untrusted.event(last)
+        return str(line["reason"]) if line.get("event") == "finished" else None
     except disk.UnsafeFileError:
         raise
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, KeyError):
         return None
 
 

@@ -1,5 +1,6 @@
 """What a run's bits depend on besides its code: versions, threads, settings, machine."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -12,13 +13,9 @@ import keras
 import tensorflow as tf
 
 from loopwright.compat import process
-from loopwright.plans import processor, settings
+from loopwright.plans import launch, processor, settings
 
 _VECTORS = "processor instructions"
-_NO_PROGRAMS = (
-    *("--no-optional-locks", "-c", "core.fsmonitor=false"),
-    *("-c", "core.hooksPath=/dev/null"),
-)
 
 
 def environment() -> dict[str, Any]:
@@ -68,7 +65,7 @@ def _by_meaning(recorded: Mapping[str, Any]) -> dict[str, Any]:
     raw = {
         name: recorded[name]
         for name in (settings.ONEDNN, *settings.XLA_FLAGS)
-        if recorded.get(name)
+        if recorded.get(name) and isinstance(recorded[name], str)
     }
     rest = {
         name: v
@@ -79,7 +76,7 @@ def _by_meaning(recorded: Mapping[str, Any]) -> dict[str, Any]:
         return rest
     asked = settings.onednn_asked(raw)
     onednn = settings.onednn_by_default(process.cpu_flags()) if asked is None else asked
-    return rest | by_name(settings.from_environment(raw, onednn=onednn))
+    return rest | by_name(settings.from_environment(raw, onednn=onednn, is_recorded=True))
 
 
 def about(run_dir: Path | None = None) -> dict[str, Any]:
@@ -95,30 +92,36 @@ def about(run_dir: Path | None = None) -> dict[str, Any]:
 
 
 def _git(run_dir: Path | None) -> dict[str, Any] | None:
-    """Return the revision of the directory a run was started in; None outside a repository.
+    """Return the revision of the program's own code; None outside a repository.
 
-    A repository inside the run directory came with it: its settings may name programs that
-    `git status` would start.
+    Only `rev-parse` is asked: it starts no program that the settings of a repository may name, as
+    `git status` does. A repository inside the run directory came with the run.
     """
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", *_NO_PROGRAMS, *arguments],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=5,
-        )
-        return done.stdout.strip()
-
+    code = _code()
+    if code is None or (run_dir is not None and code.is_relative_to(run_dir.resolve())):
+        return None
+    variables = {name: v for name, v in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "-C", str(code), "rev-parse", "--verify", "HEAD"]
     try:
-        repository = Path(git("rev-parse", "--absolute-git-dir")).resolve()
-        if run_dir is not None and repository.is_relative_to(run_dir.resolve()):
-            return None
-        changed = git("status", "--short", "--untracked-files=no", "--ignore-submodules=all")
-        return {"revision": git("rev-parse", "HEAD"), "is_changed": bool(changed)}
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, check=True, timeout=5
+        )
     except (OSError, subprocess.SubprocessError):
         return None
+    return {"revision": done.stdout.strip()}
+
+
+def _code() -> Path | None:
+    """Return the directory of the program: a script, a prompt, or the task that a command names."""
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    here = Path.cwd().resolve()
+    if main is None:
+        return here
+    if not launch.is_command_line() and "site-packages" not in main:  # not by pytest, for example
+        return Path(main).resolve().parent
+    files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    own = [file for file in files if file.startswith(f"{here}/") and "site-packages" not in file]
+    return Path(own[0]).parent if own else None
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -193,7 +193,7 @@ class PlanSelector:
         self._identity = self.identity_by(self.settings)
         self._title = title(self._task, feed)
         if self._identity not in self._tuners:
-            remembered = self._recalled(start, terms)
+            remembered = self._recalled(start, terms, [each.plan for each in faster])
             known = None if remembered is None else remembered.choice
             if known is not None and remembered is not None and remembered.entry is None:
                 is_in_use = known.plan in (start, self._plan_before)
@@ -207,9 +207,11 @@ class PlanSelector:
         self._tuner.begin(compiler, watch, budget)
         return self._tuner
 
-    def _recalled(self, start: Plan, terms: Terms) -> Remembered | None:
+    def _recalled(self, start: Plan, terms: Terms, faster: list[Plan]) -> Remembered | None:
         """Return what is known of this kind of step, and record the answer."""
-        found = memory.recall(self.history, self._identity, start, is_continued=self._is_continued)
+        found = memory.recall(
+            self.history, self._identity, start, faster, is_continued=self._is_continued
+        )
         self._is_unwritten |= found.history is not self.history
         self.history, choice, entry = found.history, found.choice, found.entry
         self._notes += [found.note] if found.note else []
@@ -256,10 +258,11 @@ class PlanSelector:
         built = compiled.built("train_step", None if feed is None else feed.batch_spec)
         start = settled(WORDS["graph"], terms)
         known = identity(self._task, built, feed, terms)
-        found = memory.recall(self.history, known, start, is_continued=False)
+        faster = [each.plan for each in candidates(built, feed, terms)]
+        found = memory.recall(self.history, known, start, faster, is_continued=False)
         if found.choice is not None:
             return [], f"measured before: {found.choice.plan.in_words}"
-        return [each.plan for each in candidates(built, feed, terms)], "none may be faster"
+        return faster, "none may be faster"
 
     def follow(self, plans: PlanHistory) -> None:
         """Follow these plans from now on."""

@@ -160,7 +160,7 @@ class _Process:
             found = [name for name in disk.names(self._own) if name.endswith(".pb")]
             made = [name for name in found if name not in given]
             for name in made:
-                store.put(program, name, disk.read(self._own, name))
+                store.put(program, name, disk.read(self._own, name, -1))
             self._remove(made)
             if made:
                 trim(self._root)

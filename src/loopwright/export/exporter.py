@@ -18,7 +18,7 @@ from typing import Any, final
 
 import keras
 
-from loopwright import disk
+from loopwright import disk, untrusted
 from loopwright.config.export_formats import (
     Format,
     Quantize,
@@ -216,9 +216,9 @@ def newest(run_dir: Path, target: Target, *, averaged: bool = False) -> Exported
         reports = [f"export/{name}/loopwright.json" for name in names if name[:1].isdigit()]
     written = {name: found for name in reports if (found := disk.status(run_dir, name))}
     for name in sorted(written, key=lambda name: -written[name].st_mtime_ns):
-        content = disk.read(run_dir, name)
+        content = untrusted.json_or_none(run_dir, name)
         with contextlib.suppress(ValueError, TypeError):
-            found = Exported(**json.loads(content))
+            found = Exported(**content)
             wanted = target.signatures or found.signatures
             if (found.quantize, found.batch_size, found.averaged, sorted(wanted)) == (
                 target.quantize,

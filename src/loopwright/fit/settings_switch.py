@@ -109,6 +109,8 @@ class SettingsSwitch:
         if not is_worth(self._seconds_left(trained), self._start_seconds):
             return None
         known = settings_memory.for_step(selector.identity_by(selector.settings))
+        if known is not None and Candidate(known.other, known.plan) != self._candidate:
+            known = None  # edited, or of an earlier version: measured again
         if known is not None and known.is_recent(datetime.now(UTC)):
             self._is_decided = True
             if not known.is_other_faster:

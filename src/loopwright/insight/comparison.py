@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, final
 
-from loopwright import disk
 from loopwright.checkpoints.manifest import read_manifest
 from loopwright.config import file
 from loopwright.config.edits import STEP, edits
@@ -103,10 +102,7 @@ class RunRecord:
     @cached_property
     def plans(self) -> PlanHistory:
         """The plans that it ran by."""
-        try:
-            return plan_history.parsed(json.loads(disk.read(self.directory, "plan.json")))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, ConfigurationError):
-            return PlanHistory()
+        return plan_history.recorded(self.directory) or PlanHistory()
 
     @cached_property
     def environment(self) -> dict[str, str]:

@@ -1,13 +1,12 @@
 """What a run has recorded about its steps: legs, losses, skipped batches, where it ended."""
 
-import json
-import os
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from loopwright import disk
+from loopwright import untrusted
 from loopwright.checkpoints.run_directory import Run
 from loopwright.sinks.record import mapping, number
 from loopwright.sinks.run_files import JOURNAL
@@ -76,16 +75,9 @@ def read_run(run: Run) -> RunRecord:
 
 
 def _events(run_dir: Path) -> Iterator[dict[str, Any]]:
-    try:
-        handle = disk.opened(run_dir, JOURNAL)
-    except FileNotFoundError:
-        return
-    with os.fdopen(handle, "rb", buffering=1 << 20) as lines:
-        for line in lines:
-            try:
-                event = mapping(json.loads(line))
-            except (ValueError, RecursionError):
-                continue  # the last line may be incomplete
+    with contextlib.suppress(FileNotFoundError):
+        for line in untrusted.lines(run_dir, JOURNAL):
+            event = untrusted.event(line)
             if event.get("event") in _KINDS:
                 yield event
 

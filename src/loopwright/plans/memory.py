@@ -10,7 +10,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -185,12 +185,19 @@ class Recalled:
     """Why something that is remembered was ignored."""
 
 
-def recall(history: PlanHistory, identity: str, start: Plan, *, is_continued: bool) -> Recalled:
+def recall(
+    history: PlanHistory,
+    identity: str,
+    start: Plan,
+    candidates: Collection[Plan],
+    *,
+    is_continued: bool,
+) -> Recalled:
     """Return the choice known for a kind of step, and the history that records this answer.
 
     A run asks the memory once for each kind of step. Resumed (`is_continued`), it follows its own
     record and never the memory, which other runs may have changed since. `start` is the plan that
-    training starts with.
+    training starts with. Of the memory, which anyone may edit, only one of `candidates` is used.
     """
     if identity in history.choices:
         return Recalled(history.choices[identity], history)
@@ -202,6 +209,9 @@ def recall(history: PlanHistory, identity: str, start: Plan, *, is_continued: bo
         is_choice = len(plans) == 1 and plans[0] != start
         return Recalled(Choice(plans[0], "as recorded") if is_choice else None, history)
     entry = read(identity)
+    if entry is not None and entry.choice.plan not in (start, *candidates):
+        note = f"ignoring the remembered plan {entry.choice.plan}, which training would not try"
+        return Recalled(None, history.measuring(identity), note=note)
     if entry is None or (entry.choice.plan == start and not entry.is_complete):
         note = _why_ignored(identity) if entry is None else ""
         return Recalled(None, history.measuring(identity), entry, note)

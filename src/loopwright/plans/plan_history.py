@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, final
 
+from loopwright import disk, untrusted
 from loopwright.errors import ConfigurationError, first_line, message
 from loopwright.plans import settings
 from loopwright.plans.plan import Plan, plan_from
@@ -251,16 +252,33 @@ class Replayed:
             self._then.ran(plan, steps, seconds, compile_seconds)
 
 
-def load(path: str | os.PathLike[str]) -> PlanHistory:
-    """Return the history in a file that `PlanHistory.save` wrote."""
+_UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
+
+
+def recorded(run_dir: Path) -> PlanHistory | None:
+    """Return the history in the `plan.json` of a run; None if there is none that can be read."""
+    found = untrusted.json_or_none(run_dir, "plan.json")
     try:
-        found = parsed(json.loads(Path(path).read_text(encoding="utf-8")))
+        return parsed(found)
+    except _UNREADABLE:
+        return None
+
+
+def load(path: str | os.PathLike[str]) -> PlanHistory:
+    """Return the history in a file that `PlanHistory.save` wrote.
+
+    The config of a run may name it: a symlink, a pipe and an endless file are refused.
+    """
+    try:
+        found = parsed(untrusted.read_json(Path(path).parent, Path(path).name))
         if not found.changes:
             raise ValueError("no step was run yet")
         return found
     except FileNotFoundError:
         reason = "the file does not exist"
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
+    except disk.UnsafeFileError as error:
+        reason = error.reason.partition(";")[0]
+    except _UNREADABLE as error:
         reason = first_line(error)
     raise ConfigurationError(
         message(

@@ -5,6 +5,7 @@ cannot: they are environment variables, read when TensorFlow is imported or firs
 the bits of a run, so `plan.json` records which settings ran which steps.
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,21 @@ THREADS = {
 
 # They say where files are written and what is logged, not what is computed.
 _WITHOUT_MEANING = ("dump", "persistent_cache", "log", "debug_options_file")
+
+_MOST_THREADS = 1024
+# What a record may set in a process: numbers and switches only. Other flags of XLA name files to
+# write, or directories with compiled programs to run, and a record may come from anyone.
+_SWITCHES = (
+    *("cpu_multi_thread_eigen", "cpu_enable_fast_math", "cpu_enable_fast_min_max"),
+    *(f"cpu_fast_math_honor_{what}" for what in ("nans", "infs", "division", "functions")),
+    *("gpu_deterministic_ops", "gpu_exclude_nondeterministic_ops", "allow_excess_precision"),
+)
+_APPLICABLE = re.compile(
+    rf"--xla_({'|'.join(_SWITCHES)})(=(true|false|0|1))?"
+    r"|--xla_(gpu_autotune|backend_optimization)_level=[0-4]"
+    r"|--xla_force_host_platform_device_count=[1-9][0-9]?"
+    r"|--tf_xla_auto_jit=[0-2]"
+)
 
 
 @final
@@ -61,6 +77,16 @@ class Settings:
         threads = {variable: str(count) for variable, count in counts.items() if count}
         return {ONEDNN: "1" if self.onednn else "0", **threads}
 
+    def applicable_flags(self, own: Iterable[str] = ()) -> list[str]:
+        """Return the flags that a record may set: harmless by name and value, or set by the user.
+
+        >>> flags = ("--a=1", "--xla_cpu_enable_fast_math=true", "--xla_dump_to=/home/me")
+        >>> Settings(xla_flags=flags).applicable_flags(own=["--a=1"])
+        ['--a=1', '--xla_cpu_enable_fast_math=true']
+        """
+        known = {*own}
+        return [flag for flag in self.xla_flags if flag in known or _APPLICABLE.fullmatch(flag)]
+
     def changed_from(self, other: "Settings") -> set[str]:
         """Return the variables that must change for a process that runs by `other`.
 
@@ -94,18 +120,24 @@ def parsed(content: Mapping[str, Any]) -> Settings:
         raise ValueError(f"the process setting xla_flags is {flags!r}, not a list of flags")
     threads = {name: content.get(name, 0) for name in THREADS}
     for name, count in threads.items():
-        if type(count) is not int or count < 0:
-            raise ValueError(f"the process setting {name} is {count!r}, not a number of threads")
+        if type(count) is not int or not 0 <= count <= _MOST_THREADS:
+            text = f"{count!r:.20}, not a number of threads up to {_MOST_THREADS}"
+            raise ValueError(f"the process setting {name} is {text}")
     return Settings(onednn, tuple(flags), **threads)
 
 
-def from_environment(environment: Mapping[str, str], *, onednn: bool) -> Settings:
+def from_environment(
+    environment: Mapping[str, str], *, onednn: bool, is_recorded: bool = False
+) -> Settings:
     """Return the settings of a process with these variables, of which oneDNN is known.
+
+    `is_recorded`: the variables are of a record, and no file that they name is read.
 
     >>> from_environment({"XLA_FLAGS": "--b=1 --xla_dump_to=/tmp --a=2"}, onednn=False).xla_flags
     ('--a=2', '--b=1')
     """
-    flags = [flag for name in XLA_FLAGS for flag in _flags(environment.get(name, ""))]
+    texts = [environment.get(name, "") for name in XLA_FLAGS]
+    flags = [flag for text in texts for flag in _flags(text, reads_file=not is_recorded)]
     threads = {name: _count(environment.get(variable)) for name, variable in THREADS.items()}
     return Settings(onednn, tuple(sorted(_meaningful(flags))), **threads)
 
@@ -142,8 +174,8 @@ def onednn_by_default(cpu_flags: Iterable[str]) -> bool:
     return any(flag in _BY_DEFAULT for flag in cpu_flags)
 
 
-def _flags(text: str) -> list[str]:
-    if text and not text.lstrip().startswith("-"):  # the name of a file of flags
+def _flags(text: str, *, reads_file: bool) -> list[str]:
+    if text and not text.lstrip().startswith("-") and reads_file:  # the name of a file of flags
         try:
             text = Path(text.strip()).read_text(encoding="utf-8")
         except (OSError, ValueError):
@@ -163,4 +195,5 @@ def _meaningful(flags: Iterable[str]) -> set[str]:
 
 
 def _count(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() else 0
+    is_number = text is not None and text.isdecimal() and len(text) < 10
+    return min(int(text), _MOST_THREADS) if text is not None and is_number else 0

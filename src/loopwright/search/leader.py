@@ -16,7 +16,7 @@ from loopwright.errors import ConfigurationError, LoopwrightError, message
 from loopwright.search import optuna_study
 from loopwright.search.result import Trial, best_of, found_trials
 from loopwright.search.scores import Journal, Scores, final_score
-from loopwright.search.study import StudyDirectory, unusable_storage
+from loopwright.search.study import StudyDirectory, unusable_storage, write_best
 from loopwright.search.trial_process import (
     TrialProcess,
     is_running,
@@ -81,9 +81,11 @@ class Leader:
         """Lead trials until there are none left, or until a signal; then all are saved."""
         try:
             with optuna_study.quiet(), _storage_errors(self._directory):
+                self.write_best()
                 while not is_interrupted():
                     self._fill()
                     if not self._led:
+                        self.write_best()
                         return
                     for led in list(self._led):
                         self._look_after(led)
@@ -220,12 +222,22 @@ class Leader:
         told = {"complete": states.COMPLETE, "pruned": states.PRUNED, "failed": states.FAIL}[state]
         self._study.tell(led.number, score, state=told)
         led.is_concluded = True
-        trials = found_trials(self._study)
-        ended, best = trials[led.number], best_of(trials, self._asked.mode)
-        if best is not None and best.number == led.number:
-            config = self._directory.config_of(led.number, best.parameters)
-            self._directory.write_best(led.number, config)
+        best = self.write_best()
+        ended = found_trials(self._study)[led.number]
         self._say(_line(ended, self._asked.objective, is_best=best is not None and best == ended))
+
+    def write_best(self) -> Trial | None:
+        """Write the config of the best trial, as the study has it now, and return the trial.
+
+        A process may have been killed between the end of a trial and its config. Locked: of two
+        processes, the last to write has read the later study.
+        """
+        with self._directory.locked():
+            best = best_of(found_trials(self._study), self._asked.mode)
+            if best is not None:
+                config = self._directory.config_of(best.number, best.parameters)
+                write_best(self._directory.path, best.number, config)
+        return best
 
     def _require_objective(self, led: _Led) -> None:
         if not led.scores.is_unknown:

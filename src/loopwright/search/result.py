@@ -12,6 +12,7 @@ from rich.text import Text
 from loopwright.errors import printable
 from loopwright.search import optuna_study
 from loopwright.search.asked import is_better
+from loopwright.search.study import is_led
 from loopwright.sinks.progress_text import length_of_time
 
 if TYPE_CHECKING:
@@ -152,6 +153,12 @@ class Tuned:
         known = ("complete", "pruned", "failed", "running")
         counted = [f"{states.count(state)} {state}" for state in known if state in states]
         output.out(f"{count} trials: {', '.join(counted)}", highlight=False)
+        for trial in self.trials:
+            if trial.state == "running":
+                other = "another command is still training it"
+                left = "interrupted; run the same command again to resume it"
+                text = other if is_led(self.directory, trial.number) else left
+                output.out(f"trial {trial.number}: {text}", highlight=False)
         if best is not None:
             output.out(f"best: trial {best.number}, {self.objective} {best.score:.6g}")
             for key, value in best.parameters.items():

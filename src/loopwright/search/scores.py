@@ -1,12 +1,10 @@
 """The scores of a trial, read from the journal of its run while it is written."""
 
-import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, final
 
-from loopwright import disk
+from loopwright import disk, untrusted
 from loopwright.search.asked import is_better
 from loopwright.sinks.record import mapping, number
 
@@ -24,24 +22,17 @@ class Journal:
 
     def new_events(self) -> list[dict[str, Any]]:
         """Return the events since the last call; none while the last line is incomplete."""
-        try:
-            handle = disk.opened(self._run_dir, _JOURNAL)
-        except OSError:
+        status = disk.status(self._run_dir, _JOURNAL)
+        if status is None:
             return []
-        with os.fdopen(handle, "rb") as file:
-            if os.fstat(handle).st_size < self._read:
-                self._read = 0  # a resumed run cuts its journal, and writes the same lines again
-            file.seek(self._read)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._read += len(whole + newline)
-        return [event for event in map(_parsed, whole.splitlines()) if event]
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    try:
-        return mapping(json.loads(line))
-    except (ValueError, RecursionError):
-        return {}
+        if status.st_size < self._read:
+            self._read = 0  # a resumed run cuts its journal, and writes the same lines again
+        found = list[dict[str, Any]]()
+        for line in untrusted.lines(self._run_dir, _JOURNAL, after=self._read):
+            if line.endswith(b"\n"):
+                self._read += len(line)
+                found.append(untrusted.event(line))
+        return found
 
 
 @final

@@ -15,12 +15,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from loopwright import disk
+from loopwright import disk, untrusted
 from loopwright.checkpoints import lock
 from loopwright.config import file, plain_yaml
 from loopwright.config.schema import Config
 from loopwright.config.space import differences, with_parameters
-from loopwright.errors import ConfigurationError, disk_explained, message, printable
+from loopwright.errors import (
+    ConfigurationError,
+    LoopwrightError,
+    disk_explained,
+    first_line,
+    message,
+    printable,
+)
 from loopwright.search import optuna_study
 from loopwright.search.asked import Asked, recorded
 
@@ -29,7 +36,6 @@ if TYPE_CHECKING:
 
 ASKED, STORAGE, BEST = "study.yaml", "study.db", "best.yaml"
 _LOCK, _TRIALS, _CLAIM, _TRIAL = "study.lock", "trials", "claim", "trial.yaml"
-_STORAGE_FILES = (STORAGE, f"{STORAGE}-journal", f"{STORAGE}-wal", f"{STORAGE}-shm")
 _MOST_DIFFERENCES = 8
 SECONDS_FOR_STORAGE = 10.0
 """How long to wait for another program that has locked the storage."""
@@ -43,12 +49,8 @@ class StudyDirectory:
         self.path, self.asked = path, asked
 
     def trial_path(self, number: int) -> Path:
-        """Return the run directory of a trial.
-
-        >>> str(StudyDirectory(Path("runs/tune-digits"), None).trial_path(7))
-        'runs/tune-digits/trials/0007'
-        """
-        return self.path / _TRIALS / f"{number:04d}"
+        """Return the run directory of a trial."""
+        return trial_path(self.path, number)
 
     def is_new(self) -> bool:
         """Return whether nothing has been asked here; raise if it was something else."""
@@ -89,12 +91,8 @@ class StudyDirectory:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of the study: one process at a time creates a trial."""
-        handle = disk.opened(self.path, _LOCK, os.O_RDWR | os.O_CREAT)
-        try:
-            disk.lock(handle, wait=True)
+        with locked(self.path):
             yield
-        finally:
-            os.close(handle)
 
     def claimed(self, number: int) -> lock.Lock | None:
         """Return the lock on a trial; None if another process has it."""
@@ -128,21 +126,47 @@ class StudyDirectory:
             disk.write_whole(path, _TRIAL, file.to_yaml(config).encode(), durable=True)
         return path / _TRIAL
 
-    def write_best(self, number: int, config: Config) -> Path:
-        """Write the config of the best trial: complete, without its run directory."""
-        complete = file.saved_in(self.trial_path(number)) or config
+
+def trial_path(path: Path, number: int) -> Path:
+    """Return the run directory of a trial.
+
+    >>> str(trial_path(Path("runs/tune-digits"), 7))
+    'runs/tune-digits/trials/0007'
+    """
+    return path / _TRIALS / f"{number:04d}"
+
+
+def is_led(path: Path, number: int) -> bool:
+    """Return whether a process leads a trial now."""
+    return lock.is_held(trial_path(path, number) / _CLAIM)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a study."""
+    handle = disk.opened(path, _LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        disk.lock(handle, wait=True)
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_best(path: Path, number: int, config: Config | None) -> None:
+    """Write the config of the best trial: as its run has saved it, without its run directory."""
+    complete = file.saved_in(trial_path(path, number)) or config
+    if complete is not None:
         text = file.to_yaml(complete.model_copy(update={"run_dir": None}))
-        disk.write_whole(self.path, BEST, text.encode(), durable=True, shared=True)
-        return self.path / BEST
+        disk.write_whole(path, BEST, text.encode(), durable=True, shared=True)
 
 
 def require_storage(path: Path, *, is_new: bool = False) -> None:
     """Raise if the storage of a study cannot be written now.
 
-    `is_new`: it may be missing. SQLite follows symlinks and waits for locks: both are looked at
-    before Optuna opens the file.
+    `is_new`: it may be missing. SQLite follows symlinks, deletes what a journal names, and waits
+    for locks: all are looked at before Optuna opens the file.
     """
-    disk.refuse_links(path, *_STORAGE_FILES)
+    untrusted.require_sqlite(path / STORAGE)
     if disk.status(path, STORAGE) is None:
         if is_new:
             return
@@ -154,7 +178,6 @@ def require_storage(path: Path, *, is_new: bool = False) -> None:
                 do="check the path",
             )
         )
-    os.close(disk.opened(path, STORAGE))  # a pipe or a device is refused
     try:
         with contextlib.closing(
             sqlite3.connect(path / STORAGE, timeout=SECONDS_FOR_STORAGE, isolation_level=None)
@@ -163,6 +186,17 @@ def require_storage(path: Path, *, is_new: bool = False) -> None:
             connection.execute("ROLLBACK")
     except sqlite3.Error as error:
         raise unusable_storage(path / STORAGE, str(error)) from None
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Explain what Optuna raises if the storage of a study holds other values than it writes."""
+    try:
+        yield
+    except LoopwrightError:
+        raise
+    except Exception as error:
+        raise unusable_storage(path / STORAGE, printable(first_line(error))) from None
 
 
 def unusable_storage(path: Path, reason: str) -> ConfigurationError:
@@ -180,7 +214,7 @@ def unusable_storage(path: Path, reason: str) -> ConfigurationError:
     return ConfigurationError(
         message(
             f"The storage {path} cannot be used.",
-            expected="an SQLite file that this process may write",
+            expected="an SQLite file of Optuna that this process may write",
             received=reason[:200],
             do="make it writable, or move the study directory away and start again; the trials "
             "stay readable as run directories",

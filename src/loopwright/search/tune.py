@@ -17,8 +17,16 @@ from loopwright.loop import signals
 from loopwright.search import optuna_study
 from loopwright.search.asked import Asked, asked, recorded
 from loopwright.search.leader import Leader
-from loopwright.search.result import Tuned, found_trials
-from loopwright.search.study import ASKED, STORAGE, StudyDirectory, require_storage
+from loopwright.search.result import Tuned, best_of, found_trials
+from loopwright.search.study import (
+    ASKED,
+    STORAGE,
+    StudyDirectory,
+    locked,
+    readable,
+    require_storage,
+    write_best,
+)
 from loopwright.search.study_report import write_report
 from loopwright.search.trial_process import refusal_of
 
@@ -83,7 +91,9 @@ def search(
     if directory.is_new():
         _require_trainable(wanted, say)
         directory.create()
-    study, storage = directory.open_storage()
+    with readable(path):
+        study, storage = directory.open_storage()
+        found_trials(study)
     leader = Leader(
         directory, study, storage, trials=trials, workers=workers, settings=settings, say=say
     )
@@ -108,13 +118,19 @@ def _reported(path: Path, objective: str, mode: str, study: Any) -> Tuned:
 
 
 def shown(path: Path) -> Tuned:
-    """Return the trials of a study in a directory; write its report again."""
+    """Return the trials of a study in a directory; write its report and best config again."""
     require_storage(path)
     content = recorded(plain_yaml.read_in(path, ASKED))
-    study, storage = optuna_study.loaded(path / STORAGE)
-    mode = "max" if study.direction.name == "MAXIMIZE" else "min"
+    with readable(path):
+        study, storage = optuna_study.loaded(path / STORAGE)
+        mode = "max" if study.direction.name == "MAXIMIZE" else "min"
+        found_trials(study)
     name = printable(str(content.get("objective", "score")))[:80]
     try:
+        with locked(path), contextlib.suppress(ConfigurationError):  # one trial that is damaged
+            best = best_of(found_trials(study), mode)
+            if best is not None:
+                write_best(path, best.number, None)
         return _reported(path, name, mode, study)
     finally:
         optuna_study.disconnect(storage)

@@ -4,18 +4,16 @@ The files may come from an untrusted source: any field may have any type.
 """
 
 import contextlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loopwright import disk
+from loopwright import disk, untrusted
 from loopwright.errors import printable
 from loopwright.sinks.record import mapping, number
 
 _HOME = "export"
 _MOST = 12
-_MOST_BYTES = 1 << 20
 
 
 def export_rows(run_dir: Path) -> list[dict[str, Any]]:
@@ -43,8 +41,8 @@ def _by_time(run_dir: Path) -> list[str]:
 
 def _content(run_dir: Path, name: str) -> dict[str, Any]:
     try:
-        return mapping(json.loads(disk.read(run_dir, name, _MOST_BYTES)))
-    except (OSError, ValueError, RecursionError):
+        return mapping(untrusted.read_json(run_dir, name))
+    except (OSError, ValueError):
         return {}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from loopwright import disk, extras
+from loopwright import disk, extras, untrusted
 from loopwright.errors import ConfigurationError, message
 
 SCHEMES: Final = ("sqlite", "postgresql", "mysql", "mssql")
@@ -19,7 +19,7 @@ _SECONDS_FOR_LOCK = 5.0
 
 
 def require_usable(uri: str) -> None:
-    """Raise if the packages for a database are missing, or the directory of its file."""
+    """Raise if packages or the directory of its file are missing, or the file is unsafe."""
     if not extras.is_installed("sqlalchemy"):
         raise ConfigurationError(
             message(
@@ -38,6 +38,7 @@ def require_usable(uri: str) -> None:
     # MLflow logs a traceback for each lock; the warning of the tracker says it in a line.
     logging.getLogger("mlflow.store.db.utils").addFilter(_is_of_another_thread)
     if url.get_backend_name() == "sqlite" and url.database:
+        untrusted.require_sqlite(Path(url.database))
         home = Path(url.database).parent
         if not os.access(home, os.W_OK):
             raise ConfigurationError(

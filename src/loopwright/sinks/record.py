@@ -1,15 +1,13 @@
 """The record of a run, read from its files for reports and summaries; nothing is changed."""
 
-import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, final
 
-from loopwright import disk
+from loopwright import disk, untrusted
 from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.retention import Best, KeepBest, best_of, is_readable, kept_best
 from loopwright.checkpoints.store import Store
@@ -43,20 +41,22 @@ class _Lines:
 
     def __init__(self) -> None:
         self.kept, self.last = list[bytes](), b""
-        self.count, self.every = 0, 1
+        self.count, self.every, self.kept_bytes = 0, 1, 0
 
     def add(self, line: bytes) -> None:
         if not self.count % self.every:
             self.kept.append(line)
-            if len(self.kept) > _MOST_LINES:
+            self.kept_bytes += len(line)
+            if len(self.kept) > _MOST_LINES or self.kept_bytes > disk.MOST_BYTES:
                 self.kept, self.every = self.kept[::2], self.every * 2
+                self.kept_bytes = sum(map(len, self.kept))
         self.last = line
         self.count += 1
 
     def sample(self, kind: str) -> Sample:
         is_last_kept = (self.count - 1) % self.every == 0
         lines = self.kept if is_last_kept else [*self.kept, self.last]
-        events = [event for event in map(_parsed, lines) if event.get("event") == kind]
+        events = [event for event in map(untrusted.event, lines) if event.get("event") == kind]
         return Sample(events, self.count, self.every)
 
 
@@ -69,33 +69,23 @@ def read_sample(run_dir: Path) -> dict[str, Sample]:
     # Comparing only the first letters takes half a second for a million lines.
     beginnings = {(_PREFIX + kind.encode())[:_LENGTH]: lines for kind, lines in found.items()}
     try:
-        handle = disk.opened(run_dir, "metrics.jsonl")
-    except OSError:
-        return {}
-    with os.fdopen(handle, "rb", buffering=1 << 20) as file:
-        for line in file:
+        for line in untrusted.lines(run_dir, "metrics.jsonl"):
             lines = beginnings.get(line[:_LENGTH])
             if lines is None:
                 if line.startswith(_PREFIX):
                     continue
                 lines = found.get(_kind(line))  # written by another program
-            if lines is not None and (line.endswith(b"\n") or _parsed(line)):
+            if lines is not None and (line.endswith(b"\n") or untrusted.event(line)):
                 lines.add(line)
+    except OSError:
+        return {}
     samples = {kind: lines.sample(kind) for kind, lines in found.items()}
     return {kind: sample for kind, sample in samples.items() if sample.events}
 
 
 def _kind(line: bytes) -> str:
-    kind = _parsed(line).get("event")
+    kind = untrusted.event(line).get("event")
     return kind if isinstance(kind, str) else ""
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return event if isinstance(event, dict) else {}
 
 
 @final
@@ -159,11 +149,7 @@ class Record:
 
     def json(self, name: str) -> dict[str, Any]:
         """Return the content of a file; empty if it is missing or truncated."""
-        text = self.text(name)
-        try:
-            return mapping(json.loads(text))
-        except (ValueError, RecursionError):
-            return {}
+        return mapping(untrusted.json_or_none(self.directory, name))
 
     def text(self, name: str) -> str:
         """Return the text of a file; empty if it is missing."""

@@ -133,6 +133,7 @@ def _in_order(lines: Mapping[str, Mapping[float, float]]) -> Lines:
 _COLORS = 10  # one for each part of the time
 _MOST_CHECKPOINTS = 12
 _MOST_PLANS = 12
+_MOST_FIGURE_BYTES = 4 * disk.MOST_BYTES
 
 
 def write_report(run_dir: Path) -> Path:
@@ -254,6 +255,9 @@ def _plan(change: Mapping[str, Any]) -> str:
 
 def _figures(run_dir: Path) -> list[dict[str, str]]:
     names = [name for name in disk.names(run_dir, "figures") if name.endswith(".png")]
+    statuses = [disk.status(run_dir, f"figures/{name}") for name in names]
+    if sum(found.st_size for found in statuses if found) > _MOST_FIGURE_BYTES:
+        raise disk.unsafe(run_dir, "figures", f"more than {_MOST_FIGURE_BYTES:,} bytes of images")
     return [
         {
             "name": name.removesuffix(".png"),

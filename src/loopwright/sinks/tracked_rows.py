@@ -6,15 +6,14 @@ program, killed or not, and so are their values. Running values (`batch_loss`) a
 control happens to be back in Python: their steps differ from start to start.
 """
 
-import json
+import contextlib
 import math
-import os
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from loopwright import disk
+from loopwright import untrusted
 from loopwright.events import EpochEnded, Event, Finished, Trained, Validated
 
 JOURNAL = "metrics.jsonl"
@@ -132,13 +131,9 @@ def journal_entries(run_dir: Path, length: int | None = None, *, running: bool) 
 
     The run directory may be untrusted: a line that is not as expected is skipped.
     """
-    try:
-        handle = disk.opened(run_dir, JOURNAL)
-    except FileNotFoundError:
-        return
-    with os.fdopen(handle, "rb", buffering=1 << 20) as file:
-        read = 0
-        for line in file:
+    read = 0
+    with contextlib.suppress(FileNotFoundError):
+        for line in untrusted.lines(run_dir, JOURNAL):
             read += len(line)
             if length is not None and read > length:
                 return
@@ -149,10 +144,7 @@ def journal_entries(run_dir: Path, length: int | None = None, *, running: bool) 
 
 
 def _entry_of_line(line: bytes, *, running: bool) -> Entry | None:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+    found = untrusted.event(line)
     step, seconds = found.get("step"), found.get("time")
     if not isinstance(step, int) or not 0 <= step < 2**62 or not isinstance(seconds, int | float):
         return None

@@ -219,11 +219,9 @@ def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _plan(run_dir: Path) -> dict[str, str]:
     """Return the plan that ran the last steps of a run, as a tag."""
-    try:
-        plans = plan_history.parsed(Record(run_dir, {}).json("plan.json"))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return {}
-    return {} if plans.in_force is None else {"loopwright.plan": str(plans.in_force).strip("'")}
+    plans = plan_history.recorded(run_dir)
+    chosen = None if plans is None else plans.in_force
+    return {} if chosen is None else {"loopwright.plan": str(chosen).strip("'")}
 
 
 def _origin(environment: Mapping[str, Any]) -> dict[str, str]:

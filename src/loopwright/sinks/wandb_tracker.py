@@ -168,7 +168,7 @@ def _offline_rows(run: TrackedRun) -> Iterator[tuple[int, set[str]]]:
             file = f"{HOME}/{name}/run-{run.key}.wandb"
             if disk.status(run.directory, file) is not None:
                 _wait_for_writer(run.directory / file)
-                yield from rows_of(disk.read(run.directory, file))
+                yield from rows_of(disk.read(run.directory, file, _MOST_OFFLINE_BYTES))
 
 
 def _wait_for_writer(path: Path) -> None:
@@ -186,6 +186,7 @@ def _is_open(path: Path) -> bool:
     return False
 
 
+_MOST_OFFLINE_BYTES = 2**30
 _BLOCK_BYTES = 32768
 _FILE_HEADER_BYTES = 7
 _HEADER = struct.Struct("<IHB")  # checksum, length, kind
