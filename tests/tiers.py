@@ -247,6 +247,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "early_stopping|a_handler|a_loop_over": "arrays; loop/test_signals.py",
         "an_interrupted_cell": "arrays; sinks/test_notebook.py",
     },
+    "fit/test_early_interrupts.py": {"ctrl_c_(at|while)": "ctrl_c_inside"},
     "cli/test_new.py": {"pytest_in|a_new_project_trains": "the tests of a new project, in process"},
     # Data and workers.
     "data/test_records.py": {

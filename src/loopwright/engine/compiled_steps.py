@@ -25,6 +25,7 @@ from loopwright.engine.trace import (
 )
 from loopwright.errors import StepWarning
 from loopwright.guards import resources
+from loopwright.loop.signals import deferred
 from loopwright.plans.plan import Plan, Terms
 from loopwright.task import scheduled_value, variables
 from loopwright.task.context import GradientWatch
@@ -75,6 +76,12 @@ class CompiledSteps:
 
         With `recorded`, the numbers of each step are recorded, and the values of these variables.
         """
+        with deferred():
+            return self._runner(name, feed, plan, recorded)
+
+    def _runner(
+        self, name: StepName, feed: Feed | None, plan: Plan, recorded: Sequence[Any] | None
+    ) -> StepRunner:
         self._forget_if_changed()
         batch_spec, is_share = (None, False) if feed is None else (feed.batch_spec, feed.is_share)
         ids = None if recorded is None else tuple(map(id, recorded))
@@ -107,7 +114,8 @@ class CompiledSteps:
     def built(self, name: StepName, batch_spec: Any) -> Built:
         """Return the trace of this step."""
         self._forget_if_changed()
-        return self._build(self._step(name, batch_spec, converts=True), batch_spec)
+        with deferred():
+            return self._build(self._step(name, batch_spec, converts=True), batch_spec)
 
     def graph(self, name: StepName, batch_spec: Any) -> Any:
         """Return the graph of this step for batches of exactly this shape, of all replicas."""

@@ -21,6 +21,7 @@ from loopwright.distribute import replicas
 from loopwright.engine.scorer import feed_after, undisturbed
 from loopwright.errors import DataError, message
 from loopwright.loop.clock import Pace
+from loopwright.loop.signals import deferred
 from loopwright.plans.plan import Plan
 from loopwright.task import context, scheduled_value
 from loopwright.task.task import Task, class_name
@@ -76,7 +77,8 @@ class Predictor:
         kind = str(batch_spec)
         if kind not in self._traced:
             step = self._step(tensorflow_internals.autograph(self._task.predict_step))
-            self._traced[kind] = _Traced(step, batch_spec)
+            with deferred():
+                self._traced[kind] = _Traced(step, batch_spec)
             # Tracing makes what is made lazily, so the fingerprint is taken after it.
             self._fingerprint = scheduled_value.fingerprint(self._task)
         return self._traced[kind]

@@ -16,7 +16,7 @@ from loopwright.fit.request import FitRequest, accepted_data
 from loopwright.fit.resume import is_further
 from loopwright.fit.saved_leg import Moment
 from loopwright.loop.schedule import Place, every
-from loopwright.loop.signals import Signals, interrupts
+from loopwright.loop.signals import Signals, deferred, interrupts
 from loopwright.loop.train import Happened
 from loopwright.task import variables
 
@@ -39,6 +39,12 @@ class MemoryLegs:
         self, parts: Parts, request: FitRequest, first_epoch: int, *, watches: bool
     ) -> Generator[Event]:
         """Return the events of a call whose step is built; `watches`: Ctrl-C waits for a stop."""
+        with deferred():
+            return self._built(parts, request, first_epoch, watches=watches)
+
+    def _built(
+        self, parts: Parts, request: FitRequest, first_epoch: int, *, watches: bool
+    ) -> Generator[Event]:
         signals, held = Signals(), self._held
         continued = None if held is None else _continued(parts, request, signals, held)
         if isinstance(continued, _Continued):
