@@ -64,6 +64,7 @@ class CompiledSteps:
         """How many processes run these steps together."""
         return tensorflow_internals.workers(self._strategy)[0]
 
+    @deferred()
     def runner(
         self,
         name: StepName,
@@ -76,12 +77,6 @@ class CompiledSteps:
 
         With `recorded`, the numbers of each step are recorded, and the values of these variables.
         """
-        with deferred():
-            return self._runner(name, feed, plan, recorded)
-
-    def _runner(
-        self, name: StepName, feed: Feed | None, plan: Plan, recorded: Sequence[Any] | None
-    ) -> StepRunner:
         self._forget_if_changed()
         batch_spec, is_share = (None, False) if feed is None else (feed.batch_spec, feed.is_share)
         ids = None if recorded is None else tuple(map(id, recorded))
@@ -111,11 +106,11 @@ class CompiledSteps:
             self._runners[kind] = StepRunner(step, built, plan, watch, self.updates, recorder)
         return self._runners[kind]
 
+    @deferred()
     def built(self, name: StepName, batch_spec: Any) -> Built:
         """Return the trace of this step."""
         self._forget_if_changed()
-        with deferred():
-            return self._build(self._step(name, batch_spec, converts=True), batch_spec)
+        return self._build(self._step(name, batch_spec, converts=True), batch_spec)
 
     def graph(self, name: StepName, batch_spec: Any) -> Any:
         """Return the graph of this step for batches of exactly this shape, of all replicas."""

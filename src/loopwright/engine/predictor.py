@@ -71,14 +71,14 @@ class Predictor:
         casts = self._task.reported != "last"
         return _on_all_replicas(on_replica, self._strategy, casts=casts)
 
+    @deferred()
     def _traced_for(self, batch_spec: Any) -> "_Traced":
         if self._fingerprint != scheduled_value.fingerprint(self._task):
             self._traced.clear()
         kind = str(batch_spec)
         if kind not in self._traced:
             step = self._step(tensorflow_internals.autograph(self._task.predict_step))
-            with deferred():
-                self._traced[kind] = _Traced(step, batch_spec)
+            self._traced[kind] = _Traced(step, batch_spec)
             # Tracing makes what is made lazily, so the fingerprint is taken after it.
             self._fingerprint = scheduled_value.fingerprint(self._task)
         return self._traced[kind]

@@ -35,16 +35,11 @@ class MemoryLegs:
         self.first_epoch = 0
         """The first epoch of the current call."""
 
+    @deferred()
     def events(
         self, parts: Parts, request: FitRequest, first_epoch: int, *, watches: bool
     ) -> Generator[Event]:
         """Return the events of a call whose step is built; `watches`: Ctrl-C waits for a stop."""
-        with deferred():
-            return self._built(parts, request, first_epoch, watches=watches)
-
-    def _built(
-        self, parts: Parts, request: FitRequest, first_epoch: int, *, watches: bool
-    ) -> Generator[Event]:
         signals, held = Signals(), self._held
         continued = None if held is None else _continued(parts, request, signals, held)
         if isinstance(continued, _Continued):
