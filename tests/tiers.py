@@ -318,6 +318,10 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_file_gives|a_quantized|a_task_with|names_of|outputs_that": "docs/exporting.md",
         "a_recurrent|an_operation|onnx_takes": "compat/converter_messages.py; wrong arguments",
     },
+    "export/test_predict_step.py": {
+        "a_converted|an_onnx|a_table|the_model_is": "a saved model; what cannot be served",
+        "outputs_and_inputs": "names are unique",
+    },
     "export/test_exports_of_runs.py": {
         "the_line|a_config_exports|an_export_that|a_browser": "docs/exporting.md; untrusted run",
     },
