@@ -181,11 +181,11 @@ def _constant_loss(trace: StepTrace) -> Iterator[Finding]:
 
 def _unscaled_float16(trace: StepTrace) -> Iterator[Finding]:
     """Small gradients are 0 in float16 without a loss scale; `compile` and `Supervised` add it."""
+    updates = (*trace.observed.requested, *trace.observed.updates)
     parts = [part.value for part in variables.parts(trace.task)]
-    held = [*parts, *(getattr(part, "optimizer", None) for part in parts)]
+    held = [*parts, *(getattr(p, "optimizer", None) for p in parts), *(o for o, _ in updates)]
     scaling = [o for o in held if isinstance(o, keras.optimizers.LossScaleOptimizer)]
     scaled = {id(o) for o in (*scaling, *(o.inner_optimizer for o in scaling))}
-    updates = (*trace.observed.requested, *trace.observed.updates)
     unscaled = {
         id(variable): type(optimizer).__name__
         for optimizer, updated in updates
@@ -194,9 +194,10 @@ def _unscaled_float16(trace: StepTrace) -> Iterator[Finding]:
     }
     models = [part for part in parts if isinstance(part, keras.Layer) and trace.is_train]
     for layer in (inner for model in models for inner in keras_internals.layers_in(model)):
+        if layer.compute_dtype != "float16" or len(keras_internals.layers_in(layer)) > 1:
+            continue
         names = [unscaled[id(v)] for v in layer.trainable_variables if id(v) in unscaled]
-        is_leaf = len(keras_internals.layers_in(layer)) == 1
-        if names and is_leaf and layer.compute_dtype == "float16":
+        if names:
             text = message(
                 f"{trace.title} trains {layer.name!r}, which computes in float16, with {names[0]}, "
                 "which does not scale the loss: small gradients become 0.",
