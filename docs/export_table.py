@@ -207,7 +207,7 @@ def _refusal(models: Mapping[str, keras.Model], batch: Any, target: Target) -> s
         if reason := writers.refusal(target, code, printed):
             return reason.replace("|", "\\|")
         try:
-            compare(given, expected_outputs(given, target), target, written, directory)
+            compare(given, expected_outputs(given), target, written, directory)
         except LoopwrightError as error:
             lines = str(error).splitlines()
             reason = next(line for line in lines if line.startswith("  received: "))

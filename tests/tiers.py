@@ -254,6 +254,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "early_stopping|a_handler|a_loop_over": "arrays; loop/test_signals.py",
         "an_interrupted_cell": "arrays; sinks/test_notebook.py",
     },
+    "fit/test_early_interrupts.py": {"ctrl_c_(at|while)": "ctrl_c_inside"},
     "cli/test_new.py": {"pytest_in|a_new_project_trains": "the tests of a new project, in process"},
     # Data and workers.
     "data/test_records.py": {
@@ -323,6 +324,10 @@ THOROUGH: dict[str, dict[str, str]] = {
     "export/test_litert_and_onnx.py": {
         "a_file_gives|a_quantized|a_task_with|names_of|outputs_that": "docs/exporting.md",
         "a_recurrent|an_operation|onnx_takes": "compat/converter_messages.py; wrong arguments",
+    },
+    "export/test_predict_step.py": {
+        "a_converted|an_onnx|a_table|the_model_is": "a saved model; what cannot be served",
+        "outputs_and_inputs": "names are unique",
     },
     "export/test_exports_of_runs.py": {
         "the_line|a_config_exports|an_export_that|a_browser": "docs/exporting.md; untrusted run",

@@ -297,7 +297,7 @@ def test_a_run_is_trained_listed_inspected_scored_asked_and_trained_on(project: 
 def test_a_training_ends_with_a_summary_a_report_and_an_export(project: Path):
     code, output = train("export=saved_model")
     assert code == 0
-    assert "export: runs/experiment/export/1 (serve): outputs match step 8" in output
+    assert "experiment/export/1 (serve: what predict returns): outputs match step 8" in output
     lines = [line.rstrip() for line in output.splitlines()]
     for words in (
         r"run         runs/experiment · completed · 8 steps · .*",
@@ -314,7 +314,7 @@ def test_a_training_ends_with_a_summary_a_report_and_an_export(project: Path):
         assert any(re.fullmatch(words, line) for line in lines), words
     # Nothing new was trained: nothing is exported again.
     assert (
-        "runs/experiment/export/1 already contains step 8, skipped"
+        "export/1 (what predict returns) already contains step 8, skipped"
         in train("export=saved_model")[1]
     )
 
@@ -330,7 +330,7 @@ def test_a_checkpoint_is_exported_for_keras(project: Path):
     own = ("--task", "mine:experiment")
     code, output = invoke("export", "runs/experiment", "--format", "keras", *own)
     assert code == 0
-    assert output.startswith("runs/experiment/export/step-8.keras (serve): outputs match step 8")
+    assert output.startswith("runs/experiment/export/step-8.keras (serve: what predict returns): ")
     code, output = invoke("export", "runs/experiment", "--format", "papyrus", *own)
     assert code == 2
     assert "expected: one of saved_model, keras, litert, onnx" in output.lower()

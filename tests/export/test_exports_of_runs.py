@@ -97,7 +97,9 @@ def test_a_config_exports_a_list_of_formats_once(project: Path):
     assert "validation, before → after: loss" in report
     said.clear()
     job.train(config(wanted), say=said.append)
-    assert [line for line in said if "already contains step 2, skipped" in line] == said[-2:]
+    assert [
+        line for line in said if "(what predict returns) already contains step 2, skipped" in line
+    ] == said[-2:]
     target = Target(format="litert", quantize="int8")
     assert newest(project / "run", target) is not None
     assert newest(project / "run", Target(format="litert")) is None
@@ -116,7 +118,9 @@ def test_an_export_that_fails_leaves_the_run_and_the_other_exports(project: Path
     command += ["--batch-size", "1", "--task", "mine:experiment"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("run/export/step-2-batch-1.tflite (serve): outputs match step 2")
+    assert ran.stdout.startswith(
+        "run/export/step-2-batch-1.tflite (serve: what predict returns): outputs "
+    )
     assert "step-2-batch-1.tflite" in (project / "run" / "report.html").read_text()
 
 

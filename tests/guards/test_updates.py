@@ -14,6 +14,8 @@ from tests.guards.regression_step import (
     warned,
 )
 
+import loopwright as lw
+
 
 def dense(*more: keras.Layer) -> keras.Model:
     return keras.Sequential([keras.Input((4,)), *more, layers.Dense(1)])
@@ -134,3 +136,65 @@ def test_a_loop_of_tensorflow_inside_a_step_is_not_unrolled():
     task = Looping()
     fit(task)
     assert int(task.optimizer.iterations) == 24
+
+
+# --- in which precision ------------------------------------------------------------------------
+
+
+class Half(Regression):
+    """Trains a layer that computes in float16, by `minimize` or by the optimizer itself."""
+
+    def __init__(self, optimizer: Any, by_hand: bool = False, dtype: str = "mixed_float16") -> None:
+        self.by_hand = by_hand
+        half, cast = layers.Dense(1, dtype=dtype), layers.Activation("linear", dtype="float32")
+        model = keras.Sequential([keras.Input((4,)), half, cast])
+        super().__init__(squared_error, model)
+        self.optimizer = optimizer
+
+    def train_step(self, batch: Any) -> Any:
+        if not self.by_hand:
+            return super().train_step(batch)
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = squared_error(self.model, x, y)
+            scaled = self.optimizer.scale_loss(loss)
+        variables = self.model.trainable_variables
+        gradients = tape.gradient(scaled, variables)
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return {"loss": loss}
+
+
+def compiled_half() -> keras.Model:
+    """Keras scales the loss of a model whose own policy is float16, and of no other."""
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(1, dtype="mixed_float16")])
+    model.compile("adam", "mse")
+    return model
+
+
+UNSCALED = {
+    "minimize": lambda: Half(keras.optimizers.Adam()),
+    "by hand": lambda: Half(keras.optimizers.Adam(), by_hand=True),
+    "compiled": compiled_half,
+}
+SCALED = {
+    "minimize": lambda: Half(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())),
+    "by hand": lambda: Half(
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), by_hand=True
+    ),
+    "factor": lambda: Half(keras.optimizers.Adam(loss_scale_factor=1024.0)),
+    "bfloat16": lambda: Half(keras.optimizers.Adam(), dtype="mixed_bfloat16"),
+}
+
+
+@pytest.mark.parametrize("make", UNSCALED.values(), ids=UNSCALED)
+def test_float16_without_a_loss_scale_is_named(make: Any):
+    text = warned(make())
+    assert "computes in float16, with Adam, which does not scale the loss" in text
+    assert "write keras.optimizers.LossScaleOptimizer(Adam(...))" in text
+    silent = lw.Trainer(make(), plan="graph", silence=["unscaled-float16"])
+    silent.fit(X, X[:, :1], verbose=0)
+
+
+@pytest.mark.parametrize("make", SCALED.values(), ids=SCALED)
+def test_a_loss_scale_and_bfloat16_are_no_mistake(make: Any):
+    fit(make())  # a warning would be an error here

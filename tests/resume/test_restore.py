@@ -13,6 +13,7 @@ from tests.resume.program import Noisy, arrays, digest, train
 import loopwright as lw
 from loopwright.checkpoints import tensors
 from loopwright.task import variables
+from loopwright.task.optimizers import averages_in_place
 
 KEEP_ALL = [lw.KeepLatest(100)]
 
@@ -71,6 +72,40 @@ def test_the_last_and_the_best_are_restored_by_name(trained: Any):
     assert fresh.restore("best") == min(scores, key=lambda step: (scores[step], step))
     first = fresh.evaluate(*arrays(20))["loss"]
     assert first == pytest.approx(min(scores.values()))
+
+
+def test_with_averaged_weights_each_name_means_the_weights_that_the_page_says(tmp_path: Path):
+    told: list[Any] = []
+    data: Any = {"validation_data": arrays(20), "batch_size": 8, "verbose": 0}
+    trainer = lw.Trainer(
+        Noisy(), run_dir=tmp_path, plan="graph", keep=[lw.KeepBest("val_loss")], sinks=[told.append]
+    )
+    history = trainer.fit(*arrays(), epochs=2, **data)
+    (note,) = [event.text for event in told if isinstance(event, lw.Noted)]
+    assert note.startswith("use_ema: scores and checkpoints are of the trained weights; when fit")
+    scored: dict[Any, float] = {
+        way: trainer.evaluate(*arrays(20), batch_size=8, checkpoint=way)["loss"]
+        for way in ("best", 26, "last", "current")
+    }
+    assert min(history.history["val_loss"]) == history.history["val_loss"][-1], "best is the last"
+    assert scored["best"] == scored[26] == history.history["val_loss"][-1]
+    assert scored["last"] == scored["current"] != scored["best"]
+
+
+def test_a_variable_that_no_model_holds_gets_its_own_value_back_after_its_average():
+    class Bare(lw.Task):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = keras.Variable(1.0)
+            self.optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+
+    task = Bare()
+    for _ in range(2):
+        task.optimizer.apply([tf.constant(1.0)], [task.weight])
+    trained = float(task.weight)
+    with averages_in_place(task):
+        assert float(task.weight) != trained
+    assert float(task.weight) == trained
 
 
 def test_what_was_restored_between_two_legs_is_trained_on_and_the_run_goes_forward(tmp_path: Path):

@@ -123,7 +123,8 @@ def _export(job: Job, say: Callable[[str], None]) -> LoopwrightError | None:
         target = wanted.target
         before = newest(Path(job.config.directory), target, averaged=wanted.averaged)
         if before is not None and before.step == step:
-            say(f"export: {before.path} already contains step {step}, skipped")
+            held = before.holds or "what it holds was not recorded"
+            say(f"export: {before.path} ({held}) already contains step {step}, skipped")
             continue
         try:
             done = job.trainer.export(

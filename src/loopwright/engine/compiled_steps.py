@@ -25,6 +25,7 @@ from loopwright.engine.trace import (
 )
 from loopwright.errors import StepWarning
 from loopwright.guards import resources
+from loopwright.loop.signals import deferred
 from loopwright.plans.plan import Plan, Terms
 from loopwright.task import scheduled_value, variables
 from loopwright.task.context import GradientWatch
@@ -66,6 +67,7 @@ class CompiledSteps:
         """How many processes run these steps together."""
         return tensorflow_internals.workers(self._strategy)[0]
 
+    @deferred()
     def runner(
         self,
         name: StepName,
@@ -109,6 +111,7 @@ class CompiledSteps:
             self._runners[kind] = StepRunner(step, built, plan, watch, self.updates, recorder)
         return self._runners[kind]
 
+    @deferred()
     def built(self, name: StepName, batch_spec: Any) -> Built:
         """Return the trace of this step."""
         self._forget_if_changed()

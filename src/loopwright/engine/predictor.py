@@ -21,6 +21,7 @@ from loopwright.distribute import replicas
 from loopwright.engine.scorer import feed_after, undisturbed
 from loopwright.errors import DataError, message
 from loopwright.loop.clock import Pace
+from loopwright.loop.signals import deferred
 from loopwright.plans.plan import Plan
 from loopwright.task import context, scheduled_value
 from loopwright.task.task import Task, class_name
@@ -70,6 +71,7 @@ class Predictor:
         casts = self._task.reported != "last"
         return _on_all_replicas(on_replica, self._strategy, casts=casts)
 
+    @deferred()
     def _traced_for(self, batch_spec: Any) -> "_Traced":
         if self._fingerprint != scheduled_value.fingerprint(self._task):
             self._traced.clear()

@@ -17,7 +17,7 @@ from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import LoopwrightError, message
 from loopwright.export import arrays, outputs
 from loopwright.export.latency import median_seconds
-from loopwright.export.signatures import Signature, flat_name
+from loopwright.export.signatures import Signature, flat_names
 
 QUANTIZED = {"float16": 1e-2, "dynamic": 0.2, "int8": 0.5}
 """The difference above which a quantized file is broken and not just rounded: its score tells
@@ -57,14 +57,10 @@ class Compared:
         return max((each.largest_difference for each in self.comparisons), default=0.0)
 
 
-def expected_outputs(given: Sequence[Signature], target: Target) -> Outputs:
-    """Return what the models compute here, by signature and batch size."""
-    flat = target.kind.is_converted
+def expected_outputs(given: Sequence[Signature]) -> Outputs:
+    """Return what is computed here, by signature and batch size; outputs by their paths."""
     return {
-        (one.name, size): {
-            flat_name(name) if flat else name: tensor
-            for name, tensor in outputs.named(one.model(one.batch(size), training=False)).items()
-        }
+        (one.name, size): outputs.named(one.call(one.batch(size)))
         for one in given
         for size in one.sizes()
     }
@@ -86,6 +82,9 @@ def compare(
         rounding = _rounding(one.model, target)
         for size in one.sizes():
             own = expected[one.name, size]
+            if target.kind.is_converted:
+                names = flat_names(list(own))
+                own = {names[path]: tensor for path, tensor in own.items()}
             received = found.get((one.name, size), {})
             difference, wrong = outputs.compared(
                 own, received, tolerance=tolerance, rounding=rounding
@@ -112,8 +111,8 @@ def _rounding(model: Any, target: Target) -> float:
 def _original_seconds(one: Signature, size: int, target: Target) -> float:
     batch = one.batch(size)
     if target.format == "keras":  # is called as a model, and need not be traceable
-        return median_seconds(lambda: one.model(batch, training=False))
-    function = tf.function(lambda inputs: one.model(inputs, training=False), autograph=False)
+        return median_seconds(lambda: one.call(batch))
+    function = tf.function(one.call, autograph=False)
     return median_seconds(lambda: function(batch))
 
 

@@ -11,6 +11,7 @@ examples. If they differ by more than the tolerance, nothing is published.
 
 import contextlib
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from loopwright.errors import ConfigurationError, message
 from loopwright.export import outputs, writers
 from loopwright.export.comparison import Comparison, compare, expected_outputs
 from loopwright.export.serving_command import save_example, saved_model_command
-from loopwright.export.signatures import Signature, signatures
+from loopwright.export.signatures import Signature, renamed, signatures
 from loopwright.step_warnings import warn_at_call
 
 _STAGED = ".loopwright.tmp-"
@@ -56,6 +57,10 @@ class Exported:
     """Whether the weights are averages of optimizers with `use_ema`."""
     examples_from: dict[str, str] = field(default_factory=dict)
     """By signature: "passed", "data" (of the run) or "drawn" (random, from the input's shape)."""
+    holds: str = ""
+    """"what predict returns", or whose outputs these are and why."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Names in the file that differ by more than punctuation: `{"output 'x-y'": "x_y_2"}`."""
     bytes: int = 0
     """The size of the file, or of all files of a SavedModel."""
     runtime: str = ""
@@ -99,12 +104,14 @@ def export(
     averaged: bool = False,
     tolerance: float | None = None,
     score: Callable[[Staged], Scored] | None = None,
+    served: Callable[[Signature], tuple[Signature, str]] | None = None,
 ) -> Exported:
     """Write models under their names, load them in a new process, and compare outputs.
 
     A path with the suffix of a format is one file; any other path is a directory of versions.
     `examples` are inputs by signature, `data` is a batch of the run; what is missing is drawn from
-    the input's shape. `score` is called with the files before they get their final name.
+    the input's shape. `score` is called with the files before they get their final name. `served`
+    replaces the call of the model by that of its task, and says what the export then holds.
     """
     target = target or target_for(path.name)
     chosen = _chosen(models, path, target)
@@ -112,7 +119,11 @@ def export(
     given = signatures(chosen, examples, data, target.batch_size)
     if target.format == "keras":
         writers.require_configs(given)
-    expected = expected_outputs(given, target)
+    alone, holds = given, ""
+    if served is not None:
+        first, holds = served(given[0])
+        given = [first, *given[1:]]
+    expected = expected_outputs(given)
     _warn_if_all_nan(expected)
     home = path.parent if target.kind.suffix else path
     home.mkdir(parents=True, exist_ok=True)
@@ -120,7 +131,12 @@ def export(
     with disk.staged(home, _STAGED) as directory:
         written = writers.write(given, target, directory)
         found = compare(given, expected, target, written, directory, tolerance)
-        scored = Scored() if score is None else score(Staged(written, given))
+        scored = Scored()
+        if score is not None:
+            with tempfile.TemporaryDirectory(dir=directory) as apart:
+                is_model = given[0].predict is None  # whose outputs the test step needs
+                file = written if is_model else writers.write(alone, target, Path(apart))
+                scored = score(Staged(file, alone))
         done = Exported(
             path=str(path if target.kind.suffix else _next_version(path)),
             format=target.format,
@@ -132,6 +148,8 @@ def export(
             batch_size=target.batch_size,
             averaged=averaged,
             examples_from={one.name: one.origin for one in given},
+            holds=holds,
+            renamed=renamed(given, expected) if target.kind.is_converted else {},
             bytes=_size(directory, written.name),
             runtime=found.runtime,
             comparisons=found.comparisons,
@@ -177,10 +195,11 @@ def _warn_if_all_nan(expected: Mapping[tuple[str, int], Mapping[str, Any]]) -> N
 def worded(done: Exported) -> str:
     """Describe an export in one line; a quantized one with its scores in a second.
 
-    >>> print(worded(Exported("export/1", "saved_model", ["serve"], 2e-7, 8, step=60)))
-    export/1 (serve): outputs match step 60; largest difference in a new process: 2e-07
+    >>> done = Exported("export/1", "keras", ["serve"], 2e-7, 8, step=60, holds="the model")
+    >>> print(worded(done))
+    export/1 (serve: the model): outputs match step 60; largest difference in a new process: 2e-07
     """
-    names = ", ".join(done.signatures)
+    names = ", ".join(done.signatures) + (done.holds and f": {done.holds}")
     lines = [
         f"{done.path} ({names}): outputs match step {done.step}; largest difference in a new "
         f"process: {done.largest_difference:.2g}"
@@ -194,6 +213,9 @@ def worded(done: Exported) -> str:
             f"{done.bytes:,} bytes; one example takes {1e3 * export:.3g} ms in {done.runtime}, "
             f"{1e3 * original:.3g} ms in TensorFlow"
         )
+    if done.renamed:
+        names = [f"{name} is {other}" for name, other in done.renamed.items()]
+        lines.append(f"renamed: {', '.join(names)}")
     if done.scores:
         before, after = done.scores.get("before", {}), done.scores.get("after", {})
         lines.append(

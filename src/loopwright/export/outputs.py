@@ -31,7 +31,13 @@ def named(value: Any) -> dict[str, tf.Tensor]:
     >>> list(named({"logits": tf.zeros(2), "heads": [tf.zeros(1), tf.zeros(1)]}))
     ['heads/0', 'heads/1', 'logits']
     """
-    return dict(_walk(value, ""))
+    found: dict[str, tf.Tensor] = {}
+    for path, tensor in _walk(value, ""):
+        name = path
+        while name in found:  # a key may look like the path of another
+            name += "'"
+        found[name] = tensor
+    return found
 
 
 def compared(

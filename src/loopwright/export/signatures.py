@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -19,6 +19,8 @@ EXAMPLES = 8
 OTHER_BATCH = 3
 """A batch size that is neither 1 nor the number of examples."""
 Origin = Literal["passed", "data", "drawn"]
+_NUMBER = "_2"
+"""The end of a name that another one would be equal to."""
 _AUTOMATIC = re.compile(r"(input_layer|keras_tensor|input)(_?\d+)*(_\w*)?", re.ASCII)
 
 
@@ -35,6 +37,10 @@ class Signature:
     """A nest of tensors like `specs`."""
     origin: Origin
     """Where the examples come from."""
+    predict: Callable[[Any], Any] | None = None
+    """What is exported instead of the model's own call: the `predict_step` of its task."""
+    resources: Sequence[Any] = ()
+    """Tables that `predict` may use."""
 
     @property
     def input_names(self) -> list[str]:
@@ -60,20 +66,50 @@ class Signature:
         """Return the leaves of inputs by their names."""
         return dict(zip(self.input_names, tf.nest.flatten(nest), strict=True))
 
+    def call(self, inputs: Any) -> Any:
+        """Return what the export returns for these inputs."""
+        if self.predict is not None:
+            return self.predict(inputs)
+        return self.model(inputs, training=False)
+
     def flat_call(self, *leaves: Any) -> dict[str, Any]:
-        """Call the model with its inputs one by one; return its outputs by plain names."""
-        found = self.model(tf.nest.pack_sequence_as(self.specs, leaves), training=False)
-        return {flat_name(name): tensor for name, tensor in outputs.named(found).items()}
+        """Call with the inputs one by one; return the outputs by plain names."""
+        found = outputs.named(self.call(tf.nest.pack_sequence_as(self.specs, leaves)))
+        names = flat_names(list(found))
+        return {names[path]: tensor for path, tensor in found.items()}
 
 
-def flat_name(path: str) -> str:
-    """Return the name of an output in a file whose outputs are not nested.
+def flat_names(paths: Sequence[str]) -> dict[str, str]:
+    """Return the names of outputs, by their paths, in a file whose outputs are not nested.
 
-    >>> flat_name(""), flat_name("0"), flat_name("heads/1"), flat_name("logits")
-    ('output_0', 'output_0', 'heads_1', 'logits')
+    >>> flat_names(["", "heads/1", "logits"])
+    {'': 'output_0', 'heads/1': 'heads_1', 'logits': 'logits'}
     """
-    plain = re.sub(r"\W", "_", path)
-    return f"output_{plain or 0}" if not plain or plain[0].isdigit() else plain
+    wanted = [f"output_{path or 0}" if not path or path[0].isdigit() else path for path in paths]
+    return dict(zip(paths, _unique(wanted), strict=True))
+
+
+def _unique(wanted: Sequence[str]) -> list[str]:
+    """Return a different name of letters, digits and `_` for each; such a name stays as it is."""
+    plain = [re.sub(r"\W", "_", name) for name in wanted]
+    names = dict[int, str]()
+    for place in sorted(range(len(wanted)), key=lambda at: plain[at] != wanted[at]):
+        name = plain[place]
+        while name in names.values():
+            name += _NUMBER
+        names[place] = name
+    return [names[place] for place in range(len(wanted))]
+
+
+def renamed(
+    given: Sequence[Signature], expected: Mapping[Any, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return the names of a file that differ from those of inputs and outputs by a number."""
+    named = [("input", *pair) for one in given for pair in _leaves(one.specs, "")]
+    named = [(kind, path, leaf.name) for kind, path, leaf in named]
+    named += [("output", *pair) for own in expected.values() for pair in flat_names([*own]).items()]
+    numbered = [each for each in named if each[1] != each[2] and each[2].endswith(_NUMBER)]
+    return {f"{kind} {path!r}": name for kind, path, name in numbered}
 
 
 def signatures(
@@ -119,10 +155,9 @@ def _input_names(inputs: Any) -> list[str]:
         own = "" if isinstance(leaf, tf.Tensor) else getattr(leaf, "name", "")
         own = "" if _AUTOMATIC.fullmatch(own) else own
         last = path.rpartition("/")[2]
-        name = path if path and not last.isdigit() else own or f"inputs_{path}".rstrip("_")
-        name = re.sub(r"\W", "_", name)
-        names.append(name if name not in names else f"{name}_{len(names)}")
-    return names
+        has_key = path and not last.isdigit()
+        names.append(path if has_key else own or f"inputs_{path}".rstrip("_"))
+    return _unique(names)
 
 
 def _leaves(nest: Any, path: str) -> list[tuple[str, Any]]:

@@ -5,7 +5,6 @@ import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -35,17 +34,14 @@ def _write_saved_model(given: Sequence[Signature], path: Path, *, flat: bool) ->
     """Write a SavedModel; `flat`: each input is an argument, each output has a plain name."""
     archive = keras.export.ExportArchive()
     for one in given:
-        archive.track(one.model)
+        for tracked in (one.model, *one.resources):
+            archive.track(tracked)
         if flat:
             call, specs = one.flat_call, tf.nest.flatten(one.specs)
         else:
-            call, specs = _serving(one.model), [one.specs]
+            call, specs = one.call, [one.specs]
         archive.add_endpoint(one.name, call, input_signature=specs)
     archive.write_out(os.fspath(path), verbose=False)
-
-
-def _serving(model: Any) -> Any:
-    return lambda inputs: model(inputs, training=False)
 
 
 def _convert(given: Sequence[Signature], target: Target, directory: Path) -> Path:
@@ -53,7 +49,7 @@ def _convert(given: Sequence[Signature], target: Target, directory: Path) -> Pat
     command = [*python(), "-m", "loopwright.export.converter", os.fspath(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if reason := refusal(target, done.returncode, done.stderr):
-        raise refused(target, reason)
+        raise refused(target, reason, is_step=given[0].predict is not None)
     return directory / f"model{target.kind.suffix}"
 
 
@@ -81,13 +77,15 @@ def refusal(target: Target, code: int, printed: str) -> str:
     return litert_reason(printed) if code else ""
 
 
-def refused(target: Target, reason: str) -> LoopwrightError:
+def refused(target: Target, reason: str, *, is_step: bool = False) -> LoopwrightError:
     """Return the error of a model that the converter does not accept."""
     do = "change or leave out the layers with these operations, or export another format"
     if reason == FIXED_BATCH_SIZE:
         do = "export with batch_size=1, or another fixed size"
     elif reason.endswith("float16"):
         do = "build the model in float32 for the export, with the same weights; or export onnx"
+    if is_step:
+        do += '; or export the model without predict_step: Task.exports() -> {"serve": self.model}'
     return LoopwrightError(
         message(
             f"The model cannot be converted for {target.kind.read_by}: nothing was exported.",

@@ -17,7 +17,7 @@ from loopwright.errors import MissingStepError
 from loopwright.export import child
 from loopwright.export.exporter import Scored, Staged
 from loopwright.export.outputs import named
-from loopwright.export.signatures import Signature, flat_name
+from loopwright.export.signatures import Signature, flat_names
 from loopwright.fit.parts import Parts
 from loopwright.loop.signals import Signals
 from loopwright.task.task import require_step
@@ -73,6 +73,7 @@ def _calls_file(one: Signature, run: child.Run, called: list[str]) -> Iterator[N
     """Let a model return what its file computes, until the block ends."""
     structure = one.model(one.batch(one.sizes()[-1]), training=False)
     like = named(structure)
+    names = flat_names(list(like)).values()
     specs = tf.nest.flatten(one.specs)
 
     def outputs_of(*arrays: Any) -> list[Any]:
@@ -80,7 +81,7 @@ def _calls_file(one: Signature, run: child.Run, called: list[str]) -> Iterator[N
             _cut(run(dict(zip(one.input_names, batch, strict=True))), count)
             for batch, count in _batches(arrays, specs[0].shape[0])
         ]
-        return [np.concatenate([part[flat_name(name)] for part in parts]) for name in like]
+        return [np.concatenate([part[name] for part in parts]) for name in names]
 
     def call(inputs: Any, *_: Any, **__: Any) -> Any:
         called.append(one.name)

@@ -42,8 +42,12 @@ from loopwright.loop.train import Happened, train
 from loopwright.plans.worth import Budget
 from loopwright.sinks.keras_callbacks import CallbackBridge
 from loopwright.sinks.notify import notify
-from loopwright.task.optimizers import finalize_averages
+from loopwright.task.optimizers import finalize_averages, uses_averages
 
+_AVERAGED = (
+    "use_ema: scores and checkpoints are of the trained weights; when fit ends, the model gets the "
+    'averaged weights, which restore("last") gives too'
+)
 _Reason = Literal["left", "interrupted", "restarting", "failed"]
 OVER = ("complete", "stopped", "left", "skipped")
 """The reasons of `Finished` after which the next call of `fit` begins another leg."""
@@ -229,6 +233,8 @@ class Leg:
     def _notes(self, step: int) -> list[Noted]:
         hint = settings_hint.measured(self.parts.selector, is_alone=self.parts.team.is_alone)
         texts = [*self.notes, *self.parts.selector.take_notes(), *([] if hint is None else [hint])]
+        if uses_averages(self.parts.task) and (self.request.sets or self.request.run_dir):
+            texts.append(_AVERAGED)
         return [*self.bridge.notes(step), *(Noted(step, text) for text in texts)]
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:

@@ -16,7 +16,7 @@ from loopwright.fit.request import FitRequest, accepted_data
 from loopwright.fit.resume import is_further
 from loopwright.fit.saved_leg import Moment
 from loopwright.loop.schedule import Place, every
-from loopwright.loop.signals import Signals, interrupts
+from loopwright.loop.signals import Signals, deferred, interrupts
 from loopwright.loop.train import Happened
 from loopwright.task import variables
 
@@ -35,6 +35,7 @@ class MemoryLegs:
         self.first_epoch = 0
         """The first epoch of the current call."""
 
+    @deferred()
     def events(
         self, parts: Parts, request: FitRequest, first_epoch: int, *, watches: bool
     ) -> Generator[Event]:

@@ -28,6 +28,9 @@ _CONSTANT_LOSS = declare(
     "constant-loss",
     "the returned loss depends on no variable, or the minimized one not on the batch",
 )
+_UNSCALED_FLOAT16 = declare(
+    "unscaled-float16", "layers that compute in float16 are trained without a loss scale"
+)
 _NO_UPDATE = declare("no-update", "a train step changes no trainable variable")
 
 
@@ -176,6 +179,38 @@ def _constant_loss(trace: StepTrace) -> Iterator[Finding]:
             yield Finding(text, _CONSTANT_LOSS)
 
 
+def _unscaled_float16(trace: StepTrace) -> Iterator[Finding]:
+    """Small gradients are 0 in float16 without a loss scale; `compile` and `Supervised` add it."""
+    updates = (*trace.observed.requested, *trace.observed.updates)
+    parts = [part.value for part in variables.parts(trace.task)]
+    held = [*parts, *(getattr(p, "optimizer", None) for p in parts), *(o for o, _ in updates)]
+    scaling = [o for o in held if isinstance(o, keras.optimizers.LossScaleOptimizer)]
+    scaled = {id(o) for o in (*scaling, *(o.inner_optimizer for o in scaling))}
+    unscaled = {
+        id(variable): type(optimizer).__name__
+        for optimizer, updated in updates
+        for variable in updated
+        if id(optimizer) not in scaled and optimizer.loss_scale_factor is None
+    }
+    models = [part for part in parts if isinstance(part, keras.Layer) and trace.is_train]
+    for layer in (inner for model in models for inner in keras_internals.layers_in(model)):
+        if layer.compute_dtype != "float16" or len(keras_internals.layers_in(layer)) > 1:
+            continue
+        names = [unscaled[id(v)] for v in layer.trainable_variables if id(v) in unscaled]
+        if names:
+            text = message(
+                f"{trace.title} trains {layer.name!r}, which computes in float16, with {names[0]}, "
+                "which does not scale the loss: small gradients become 0.",
+                expected="a loss scale, as compile() and lw.Supervised add it",
+                received=f"{layer.dtype_policy.name}, and {names[0]} without loss_scale_factor",
+                do=f"write keras.optimizers.LossScaleOptimizer({names[0]}(...)); a step that calls "
+                "its apply itself takes the gradients of optimizer.scale_loss(loss); or use "
+                "mixed_bfloat16, which needs no scale",
+            )
+            yield Finding(text, _UNSCALED_FLOAT16)
+            return
+
+
 def _no_update(trace: StepTrace) -> Iterator[Finding]:
     if not trace.is_train or trace.observed.requested:
         return
@@ -249,6 +284,7 @@ GUARDS = [
     Guard(_shared_variables, (_SHARED_VARIABLES,)),
     Guard(_unreduced_loss, (_UNREDUCED_LOSS,)),
     Guard(_constant_loss, (_CONSTANT_LOSS,)),
+    Guard(_unscaled_float16, (_UNSCALED_FLOAT16,)),
     Guard(_no_update, (_NO_UPDATE,)),
     Guard(
         _idle_metrics,

@@ -164,7 +164,7 @@ def _export(own: Parts, request: FitRequest, options: RehearseOptions, stages: S
             )
             done = run_export(own, None, asked, seen)
             words = f"{target.format}: run by {done.runtime} in a new process"
-            note(f"{words}, largest difference {done.largest_difference:.2g}")
+            note(f"{words}, holds {done.holds}, largest difference {done.largest_difference:.2g}")
 
 
 def _targets(export: bool | Format | Sequence[Target]) -> Sequence[Target]:

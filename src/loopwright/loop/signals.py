@@ -57,6 +57,11 @@ class Signals:
         if self._received is not None:
             raise Preempted
 
+    def raise_instead_of(self, error: Exception) -> None:
+        """Raise `KeyboardInterrupt` if a second Ctrl-C did, which TensorFlow made an error of."""
+        if self._interrupts > 1:
+            raise KeyboardInterrupt from error
+
     def note(self, number: int, _: Any) -> None:
         """A handler: signals are noted, a second Ctrl-C leaves at once."""
         self._interrupts += number == signal.SIGINT
@@ -108,6 +113,9 @@ def watched() -> Iterator[Signals]:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     try:
         yield signals
+    except Exception as error:
+        signals.raise_instead_of(error)
+        raise
     finally:
         for number, handler in before.items():
             # None: a handler that was not set from Python, and cannot be put back from it.
@@ -124,5 +132,38 @@ def interrupts(signals: Signals) -> Iterator[None]:
     signal.signal(signal.SIGINT, signals.note)
     try:
         yield
+    except Exception as error:
+        signals.raise_instead_of(error)
+        raise
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block, where it would raise at once; a second one does.
+
+    For building and tracing: what Keras has built by half stays so, and the next `fit` fails.
+    """
+    signals = Signals()
+    try:
+        with interrupts(signals):
+            yield
+    finally:
+        signals.raise_received()
+
+
+@contextlib.contextmanager
+def blocked() -> Iterator[None]:
+    """Let every Ctrl-C wait for the end of the block: for what is short, and whole or broken."""
+    noted, before = list[int](), signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for number in noted:
+            signal.raise_signal(number)

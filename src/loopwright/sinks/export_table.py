@@ -55,6 +55,7 @@ def _row(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
     path = name.removesuffix("/loopwright.json").removesuffix(".json")
     return {
         "file": printable(path),
+        "holds": printable(str(told.get("holds") or "")[:300]),
         "kind": printable(", ".join(str(kind) for kind in kinds if kind)),
         "step": "" if step is None else f"{step:,.0f}",
         "size": _size(number(told.get("bytes"))),

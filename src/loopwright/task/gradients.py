@@ -11,6 +11,7 @@ import tensorflow as tf
 from loopwright.compat import keras_optimizers, tensorflow_internals
 from loopwright.compat.error_messages import variable_name
 from loopwright.errors import ConfigurationError, StepError, message
+from loopwright.loop.signals import blocked
 from loopwright.step_warnings import declare, warn
 from loopwright.task import context
 
@@ -133,7 +134,7 @@ def build_optimizers(requested: list[context.Update]) -> None:
         known |= {id(variable): variable for variable in variables}
     for optimizer, known in by_optimizer.values():
         if not optimizer.built:
-            optimizer.build(list(known.values()))
+            _build(optimizer, list(known.values()))
 
 
 def _is_dry_run(optimizer: Any, variables: list[Any]) -> bool:
@@ -147,7 +148,8 @@ def _is_dry_run(optimizer: Any, variables: list[Any]) -> bool:
 
 def _build(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> None:
     if not optimizer.built:
-        with tf.init_scope():
+        # Keras calls an optimizer built before it is: cut in two, it stays without its slots.
+        with tf.init_scope(), blocked():
             optimizer.build(variables)
 
 

@@ -63,11 +63,18 @@ def finalize_averages(task: Task) -> None:
             optimizer.finalize_variable_values(keras_optimizers.trained_by(optimizer))
 
 
+def uses_averages(task: Task) -> bool:
+    """Return whether an optimizer of the task averages weights."""
+    held = [own for o in optimizers(task).values() for own in keras_optimizers.with_rates(o)]
+    return any(getattr(optimizer, "use_ema", False) for optimizer in held)
+
+
 @contextlib.contextmanager
 def averages_in_place(task: Task) -> Iterator[None]:
     """Use the averaged weights of optimizers with `use_ema` inside; restore the others after."""
-    weights = [w.value for layer in variables.of_kind(keras.Layer, task) for w in layer.weights]
-    before = [weight.read_value() for weight in weights]
+    held = [optimizer for optimizer in optimizers(task).values() if optimizer.built]
+    weights = [v for optimizer in held for v in keras_optimizers.trained_by(optimizer)]
+    before = [tf.identity(weight) for weight in weights]
     finalize_averages(task)
     try:
         yield
