@@ -4,11 +4,12 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 from loopwright import step_warnings
+from loopwright.checkpoints import tensors
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.data.reader import NOTHING_READ, Read
 from loopwright.data.source import Epochs, Feed
@@ -42,6 +43,7 @@ from loopwright.loop.train import Happened, train
 from loopwright.plans.worth import Budget
 from loopwright.sinks.keras_callbacks import CallbackBridge
 from loopwright.sinks.notify import notify
+from loopwright.task import variables
 from loopwright.task.optimizers import finalize_averages
 
 _Reason = Literal["left", "interrupted", "restarting", "failed"]
@@ -76,6 +78,7 @@ class Leg:
         """What to tell when training begins."""
         self.is_over = False
         """Whether nothing is left to train: the next call of `fit` begins another leg."""
+        self._continues = snapshot is not None
         self.first_epoch = first_epoch if snapshot is None else snapshot.first_epoch
         self.watch = Stopwatch(time.perf_counter)
         began = self.watch.clock()
@@ -139,12 +142,15 @@ class Leg:
                 _, place, scores = happened
             yield happened
 
-    def told(self, happened: Generator[Happened]) -> Generator[Event]:
+    def told(
+        self, happened: Generator[Happened], end: Callable[[], None] = lambda: None
+    ) -> Generator[Event]:
         """Tell every sink of each event; `Finished` reaches them whatever happens.
 
         Whatever ends the training here is thrown into `happened` as well, which may save then.
+        `end` is called when callbacks have ended a leg that is over.
         """
-        sinks: list[Sink] = [self.bridge, self.history, *map(self._timed, self.request.sinks)]
+        sinks: list[Sink] = [self.history, *map(self._timed, self.request.sinks)]
         if self.parts.team.is_chief:
             sinks.append(LearningWatch(self.parts.task, self.parts.compiled.silenced))
         if self._observer is not None:
@@ -159,7 +165,7 @@ class Leg:
                     finished = event
                     continue
                 for told in self._completed(event):
-                    notify(sinks, told)
+                    notify([self._call_back, *sinks], told)
                     with self.watch.timing("caller"):
                         yield told
         except BaseException as error:
@@ -174,7 +180,7 @@ class Leg:
             finished = finished or Finished(
                 self.stepper.step, seconds, reason, failed_step=failed_step
             )
-            finished, images = self._end(finished, sinks, seconds, first_step)
+            finished, images = self._end(finished, sinks, seconds, first_step, end)
         yield from (*images, finished)
 
     def read_again(self, after: Read) -> None:
@@ -265,7 +271,12 @@ class Leg:
         return timed
 
     def _end(
-        self, finished: Finished, sinks: Sequence[Sink], seconds: float, first_step: int
+        self,
+        finished: Finished,
+        sinks: Sequence[Sink],
+        seconds: float,
+        first_step: int,
+        end: Callable[[], None],
     ) -> tuple[Finished, Sequence[Event]]:
         """End the leg, and tell every sink how its time was spent; return what they were told."""
         self.parts.selector.end()
@@ -285,15 +296,38 @@ class Leg:
         self.is_over = finished.reason in OVER
         if self.is_over:
             finalize_averages(self.parts.task)
+        try:
+            self.bridge(finished)
+            if self.is_over:
+                end()
+        except BaseException:
+            finished, self.is_over = replace(finished, reason="failed"), False
+            raise
+        finally:
+            images = self._tell_end(finished, sinks)
+        return finished, images
+
+    def _tell_end(self, finished: Finished, sinks: Sequence[Sink]) -> Sequence[Event]:
+        """Tell sinks the last images and the end; return the images."""
         with contextlib.ExitStack() as last:
+            last.callback(self.stepper.close)
+            last.callback(declaration.leave, self.parts.task)
             last.callback(notify, sinks, finished)  # also if the images are interrupted
             images = self._last_images(finished)
             for event in images:
                 notify(sinks, event)
-        declaration.leave(self.parts.task)
         self.feed = None
-        self.stepper.close()
-        return finished, images
+        return images
+
+    def _call_back(self, event: Event) -> None:
+        """Call the callbacks; a leg that continues keeps its variables in `on_train_begin`."""
+        if not (isinstance(event, Started) and self._continues and self.request.callbacks):
+            self.bridge(event)
+            return
+        named = variables.named(self.parts.task)
+        before = tensors.snapshot(named)
+        self.bridge(event)
+        tensors.assign(named, before)
 
     def slow_part(self, spent: Mapping[str, float], steps: int) -> str:
         """Return a sentence about the slowest part of this start; empty if none stands out."""

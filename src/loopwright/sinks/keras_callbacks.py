@@ -137,6 +137,12 @@ class CallbackBridge:
         """Return the variables to record in every step with its numbers; None: record nothing."""
         return self._variables if self._batches.needs_values else None
 
+    @property
+    def has_end(self) -> bool:
+        """Return whether a callback does something in `on_train_end`, perhaps to the weights."""
+        empty = keras.callbacks.Callback.on_train_end
+        return any(getattr(c.on_train_end, "__func__", None) is not empty for c in self._callbacks)
+
     def timing(self) -> Mapping[str, Any]:
         """Return when callbacks need control in Python, which must be the same on all workers."""
         needs = {
@@ -213,7 +219,9 @@ class CallbackBridge:
                     has_end = event.saved if event.reason == "interrupted" else True
                     is_end = has_end and event.reason not in ("failed", "restarting")
                     if is_end and self._calls is not None:
-                        self._call("on_train_end", self._logs)
+                        # A leg that was only to be ended has trained in another process.
+                        last = {name: values[-1] for name, values in event.history.items()}
+                        self._call("on_train_end", self._logs or last)
                 finally:
                     self._undo()
             case _:
