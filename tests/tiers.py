@@ -81,8 +81,8 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_second_process|a_run_that_gets": "checkpoints/test_lock.py, checkpoints/test_store.py",
     },
     "resume/test_leg_ends.py": {
-        "at_random|a_replay|begins_with_the_weights": "killed at its end; insight/test_replay.py",
-        "more_epochs|the_best_is|gives_callbacks": "a finished leg keeps",
+        "killed_at_random|a_replay|a_run_begins": "killed at its end; insight/test_replay.py",
+        "more_epochs|the_best_is|a_skipped": "a finished leg keeps",
     },
     "resume/test_interruptions.py": {
         "asked_to|killed_in|a_run_on_two": "test_signals_and_kills.py",

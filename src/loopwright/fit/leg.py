@@ -83,7 +83,13 @@ class Leg:
         self.watch = Stopwatch(time.perf_counter)
         began = self.watch.clock()
         self.agreement = Agreement(parts.team, time.perf_counter, signals or Signals())
-        self.bridge = CallbackBridge(request.callbacks, parts.task, parts.inference, self.watch)
+        self.bridge = CallbackBridge(
+            request.callbacks,
+            parts.task,
+            parts.inference,
+            self.watch,
+            is_saved=request.run_dir is not None,
+        )
         # All workers run the same steps between two meetings.
         parts.team.require_same("callbacks with batch hooks", self.bridge.timing())
         parts.team.require_same("process settings", parts.selector.settings.content())

@@ -2,14 +2,17 @@
 
 A callback with `get_state()` and `set_state(state)` defines its state, as JSON values. The state of
 Keras' own callbacks, and of other known callbacks, is each number or string attribute that changed
-since training began, so that settings come from the script; and the best weights of
-`EarlyStopping`.
+since training began, so that settings come from the script; the best weights of `EarlyStopping`;
+and the length of the file of `CSVLogger`.
 """
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -19,6 +22,7 @@ from loopwright.sinks.batch_hooks import is_known
 _PLAIN = (bool, int, float, str, type(None))
 # Keras turns its sign when a callback first compares: restored, it would be turned twice.
 _SETTINGS = {"min_delta"}
+_LENGTH = "file_bytes"
 
 
 def as_begun(callbacks: Sequence[Any]) -> list[dict[str, Any]]:
@@ -78,19 +82,46 @@ def restore_callbacks(
     tensors: Mapping[str, tf.Tensor],
 ) -> None:
     """Restore the states of callbacks; callbacks of the same class are matched in order."""
-    waiting = list(callbacks)
-    for number, kept in enumerate(states):
-        kinds = [type(each).__name__ for each in waiting]
-        callback = waiting.pop(kinds.index(kept["class"]))
+    for number, callback, state in _matched(callbacks, states):
         if hasattr(callback, "set_state"):
-            callback.set_state(kept["state"])
+            callback.set_state(state)
             continue
-        state = {name: v for name, v in kept["state"].items() if name not in _SETTINGS}
-        vars(callback).update(state)
+        vars(callback).update({n: v for n, v in state.items() if n not in {*_SETTINGS, _LENGTH}})
         prefix = f"callbacks[{number}].best_weights["
         weights = {int(n[len(prefix) : -1]): t for n, t in tensors.items() if n.startswith(prefix)}
         if weights:
             callback.best_weights = [weights[place].numpy() for place in sorted(weights)]
+
+
+def _matched(
+    callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[int, Any, Any]]:
+    """Yield the number of each state, its callback and the state."""
+    waiting = list(callbacks)
+    for number, kept in enumerate(states):
+        kinds = [type(each).__name__ for each in waiting]
+        yield number, waiting.pop(kinds.index(kept["class"])), kept["state"]
+
+
+@contextlib.contextmanager
+def files_continued(
+    callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]
+) -> Iterator[None]:
+    """Truncate files to their lengths in `states`, for an `on_train_begin` that appends to them."""
+    with contextlib.ExitStack() as undo:
+        for _, callback, state in _matched(callbacks, states):
+            if not isinstance(callback, keras.callbacks.CSVLogger) or not isinstance(state, dict):
+                continue
+            length, found = state.get(_LENGTH), _file_bytes(callback)
+            if isinstance(length, int) and found is not None and 0 <= length <= found:
+                os.truncate(callback.filename, length)
+                undo.callback(setattr, callback, "append", callback.append)
+                callback.append = True
+        yield
+
+
+def _file_bytes(logger: Any) -> int | None:
+    return os.path.getsize(logger.filename) if os.path.isfile(logger.filename) else None
 
 
 def _state(callback: Any, begun: Mapping[str, Any]) -> Any:
@@ -99,6 +130,8 @@ def _state(callback: Any, begun: Mapping[str, Any]) -> Any:
     if not is_known(callback):
         return {}
     now = {n: v for n, v in _plain_attributes(callback).items() if n not in _SETTINGS}
+    if isinstance(callback, keras.callbacks.CSVLogger):
+        now[_LENGTH] = _file_bytes(callback)
     return {name: v for name, v in now.items() if name not in begun or begun[name] != v}
 
 
