@@ -20,7 +20,7 @@ from loopwright.engine.stepper import Stepper
 from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
 from loopwright.exactness import EXACT
-from loopwright.fit import declaration, settings_hint
+from loopwright.fit import count_notes, declaration, settings_hint
 from loopwright.fit.event_stream import LoopLeft, Restart
 from loopwright.fit.leg_loop import (
     Checkpoints,
@@ -44,7 +44,7 @@ from loopwright.plans.worth import Budget
 from loopwright.sinks.keras_callbacks import CallbackBridge
 from loopwright.sinks.notify import notify
 from loopwright.task import variables
-from loopwright.task.optimizers import finalize_averages
+from loopwright.task.optimizers import finalize_averages, optimizers
 
 _Reason = Literal["left", "interrupted", "restarting", "failed"]
 OVER = ("complete", "stopped", "left", "skipped")
@@ -239,6 +239,9 @@ class Leg:
     def _notes(self, step: int) -> list[Noted]:
         hint = settings_hint.measured(self.parts.selector, is_alone=self.parts.team.is_alone)
         texts = [*self.notes, *self.parts.selector.take_notes(), *([] if hint is None else [hint])]
+        texts += count_notes.patience_notes(self.request.callbacks, self.schedule)
+        held = optimizers(self.parts.task)
+        texts += count_notes.schedule_notes(held, self.schedule.total_steps)
         return [*self.bridge.notes(step), *(Noted(step, text) for text in texts)]
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:
