@@ -15,6 +15,7 @@ from tests.resume.faults import ALL, record
 from tests.resume.program import KillsAt, Noisy, arrays, digest
 
 import loopwright as lw
+from loopwright import disk
 from loopwright.sinks.run_files import RunFiles
 
 KILLS = 40 if ALL else 2
@@ -81,6 +82,22 @@ def unreported(run_dir: Path) -> None:
 
     RunFiles._summarize = die
     trained(run_dir, EndsWith(moved))
+
+
+def killed_while_saved(run_dir: Path, renames: int) -> None:
+    """Trains a leg, and is killed when the checkpoint of its end has been renamed so often."""
+    rename, left = disk.rename, [renames]
+
+    def count(*arguments: Any, **options: Any) -> None:
+        if end.ends:
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        rename(*arguments, **options)
+
+    end = EndsWith(moved)
+    disk.rename = count
+    trained(run_dir, end)
 
 
 def last_words(child: Child) -> str:
@@ -192,6 +209,17 @@ def test_killed_before_its_end_was_told_a_run_is_finished_by_the_next_start(tmp_
     assert before.count('"finished"') == 1
     trained(run_dir, EndsWith(moved))
     assert (run_dir / "metrics.jsonl").read_text() == before
+
+
+def test_killed_while_its_end_is_saved_a_leg_ends_with_the_same_bits(tmp_path: Path):
+    for renames in range(3):  # the old one aside, the new one in its place, the old one deleted
+        run_dir = tmp_path / str(renames)
+        code, told = Child(tmp_path / "log", killed_while_saved, run_dir, renames).ended()
+        assert code == -signal.SIGKILL, told[-3000:]
+        end = EndsWith(moved)
+        whole = trained(None, EndsWith(moved))
+        assert same(trained(run_dir, end), whole)
+        assert end.ends == 1
 
 
 @pytest.mark.timeout(3000)
