@@ -81,7 +81,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_second_process|a_run_that_gets": "checkpoints/test_lock.py, checkpoints/test_store.py",
     },
     "resume/test_leg_ends.py": {
-        "killed_at_random|killed_while": "killed at its end",
+        "killed_at_random|killed_while|workers": "killed at its end",
         "a_replay|a_run_begins": "insight/test_replay.py; resume/test_restore.py",
         "more_epochs|the_best_is|a_skipped": "a finished leg keeps",
     },

@@ -10,9 +10,10 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from tests.distribute.workers import Workers
 from tests.resume.children import Child
 from tests.resume.faults import ALL, record
-from tests.resume.program import KillsAt, Noisy, arrays, digest
+from tests.resume.program import KillsAt, Noisy, arrays, digest, train
 
 import loopwright as lw
 from loopwright import disk
@@ -272,3 +273,19 @@ def test_a_replay_of_the_second_leg_begins_with_what_the_first_one_left(tmp_path
     replayed = trainer.replay(steps, *arrays(), batch_size=8)
     assert replayed.checks
     assert all(check.matches for check in replayed.checks)
+
+
+def trained_by_workers(run_dir: Path) -> None:
+    trainer, _ = train(
+        run_dir, "arrays", "graph", strategy="auto", epochs=2, callbacks=[EndsWith(moved)]
+    )
+    print("end", digest(trainer.task), flush=True)
+
+
+def test_workers_keep_what_their_callbacks_left_together(tmp_path: Path):
+    ends = []
+    for start in range(2):
+        codes = Workers(tmp_path / str(start), 2, trained_by_workers, tmp_path / "run").ended()
+        assert all(code == 0 for code, _ in codes), [told[-2000:] for _, told in codes]
+        ends.append([told.splitlines()[-1] for _, told in codes])
+    assert ends[0] == ends[1]
