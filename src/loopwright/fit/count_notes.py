@@ -27,32 +27,21 @@ def patience_notes(callbacks: Any, schedule: Schedule) -> list[str]:
 def schedule_notes(
     optimizers: Mapping[str, keras.optimizers.Optimizer], total_steps: int | None
 ) -> list[str]:
-    """Name schedules as long as the accumulated updates: they count steps, and end too early.
-
-    >>> rate = keras.optimizers.schedules.CosineDecay(0.1, decay_steps=25)
-    >>> adam = keras.optimizers.Adam(rate, gradient_accumulation_steps=4)
-    >>> schedule_notes({"optimizer": adam}, total_steps=100)[0].partition(":")[0]
-    'CosineDecay of optimizer counts steps, not updates'
-    """
+    """Name schedules as long as the accumulated updates: they count steps, and end too early."""
     notes = list[str]()
     for path, optimizer in optimizers.items():
-        accumulated = optimizer.gradient_accumulation_steps or 1
+        accumulated = optimizer.gradient_accumulation_steps
+        if not accumulated or total_steps is None:
+            continue
         rate = keras_optimizers.learning_rate_of(optimizer)
-        length = _length(rate)
+        kinds = keras.optimizers.schedules
+        ends = isinstance(rate, kinds.CosineDecay | kinds.PolynomialDecay)
+        length = rate.decay_steps + getattr(rate, "warmup_steps", 0) if ends else 0
         # Users count updates per epoch, rounded down, or in all, rounded up.
-        least, most = 0.75 * (total_steps or 0), (total_steps or 0) + accumulated
-        if accumulated > 1 and length and least <= accumulated * length < most:
+        if 0.75 * total_steps <= accumulated * length < total_steps + accumulated:
             notes.append(
                 f"{type(rate).__name__} of {path} counts steps, not updates: its {length:,} steps "
                 f"are over after 1/{accumulated} of this training. With "
                 f"gradient_accumulation_steps={accumulated}, give it {total_steps:,} steps."
             )
     return notes
-
-
-def _length(rate: Any) -> int:
-    """Return after how many steps a schedule is constant, where it says so; else 0."""
-    kinds = keras.optimizers.schedules
-    if isinstance(rate, kinds.CosineDecay | kinds.PolynomialDecay):
-        return int(rate.decay_steps) + int(getattr(rate, "warmup_steps", 0))
-    return int(getattr(rate, "total_steps", 0))

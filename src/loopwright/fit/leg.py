@@ -78,6 +78,8 @@ class Leg:
         """What to tell when training begins."""
         self.is_over = False
         """Whether nothing is left to train: the next call of `fit` begins another leg."""
+        self.save_end: Callable[[], None] = lambda: None
+        """Called when callbacks have ended a leg that is over."""
         self._continues = snapshot is not None
         self.first_epoch = first_epoch if snapshot is None else snapshot.first_epoch
         self.watch = Stopwatch(time.perf_counter)
@@ -148,13 +150,10 @@ class Leg:
                 _, place, scores = happened
             yield happened
 
-    def told(
-        self, happened: Generator[Happened], end: Callable[[], None] = lambda: None
-    ) -> Generator[Event]:
+    def told(self, happened: Generator[Happened]) -> Generator[Event]:
         """Tell every sink of each event; `Finished` reaches them whatever happens.
 
         Whatever ends the training here is thrown into `happened` as well, which may save then.
-        `end` is called when callbacks have ended a leg that is over.
         """
         sinks: list[Sink] = [self.history, *map(self._timed, self.request.sinks)]
         if self.parts.team.is_chief:
@@ -186,7 +185,7 @@ class Leg:
             finished = finished or Finished(
                 self.stepper.step, seconds, reason, failed_step=failed_step
             )
-            finished, images = self._end(finished, sinks, seconds, first_step, end)
+            finished, images = self._end(finished, sinks, seconds, first_step)
         yield from (*images, finished)
 
     def read_again(self, after: Read) -> None:
@@ -280,12 +279,7 @@ class Leg:
         return timed
 
     def _end(
-        self,
-        finished: Finished,
-        sinks: Sequence[Sink],
-        seconds: float,
-        first_step: int,
-        end: Callable[[], None],
+        self, finished: Finished, sinks: Sequence[Sink], seconds: float, first_step: int
     ) -> tuple[Finished, Sequence[Event]]:
         """End the leg, and tell every sink how its time was spent; return what they were told."""
         self.parts.selector.end()
@@ -308,7 +302,7 @@ class Leg:
         try:
             self.bridge(finished)
             if self.is_over:
-                end()
+                self.save_end()
         except BaseException:
             finished, self.is_over = replace(finished, reason="failed"), False
             raise

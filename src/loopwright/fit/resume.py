@@ -193,7 +193,7 @@ def leg_events(
             # A checkpoint under way still brings these files to disk: it ends before they close.
             with contextlib.closing(files), run.written():
                 try:
-                    yield from leg.told(saved_leg.events(), saved_leg.end)
+                    yield from leg.told(saved_leg.events())
                 except Restart as wanted:
                     replaced_by = wanted.settings
                 except Exception as error:

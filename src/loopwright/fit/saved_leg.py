@@ -100,6 +100,7 @@ class SavedLeg:
     ) -> None:
         self._signals, self._attempt, self._ends = signals, attempt, ends
         self._leg, self._run, self._number, self._files = leg, run, number, files
+        leg.save_end = self._save_end
         self._exact: Exact = exact
         self._rolls_back, self._rollbacks = leg.parts.on_nan == "rollback", 0
         self._named = named
@@ -220,7 +221,7 @@ class SavedLeg:
             if place.is_over:
                 self._run.wait()  # the end is reported only when it is on disk
 
-    def end(self) -> None:
+    def _save_end(self) -> None:
         """Save what `fit` leaves behind, after `on_train_end`: only now is the leg finished.
 
         It is saved beside the trained state, which was scored, and which more epochs start from.

@@ -10,12 +10,14 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from loopwright import disk
 from loopwright.errors import ConfigurationError, message
 from loopwright.sinks.batch_hooks import is_known
 
@@ -110,18 +112,20 @@ def files_continued(
     """Truncate files to their lengths in `states`, for an `on_train_begin` that appends to them."""
     with contextlib.ExitStack() as undo:
         for _, callback, state in _matched(callbacks, states):
-            if not isinstance(callback, keras.callbacks.CSVLogger) or not isinstance(state, dict):
-                continue
-            length, found = state.get(_LENGTH), _file_bytes(callback)
-            if isinstance(length, int) and found is not None and 0 <= length <= found:
-                os.truncate(callback.filename, length)
+            is_logger = isinstance(callback, keras.callbacks.CSVLogger) and isinstance(state, dict)
+            length = state.get(_LENGTH) if is_logger else None
+            if isinstance(length, int) and 0 <= length <= _file_bytes(callback):
+                disk.cut(Path(callback.filename).parent, Path(callback.filename).name, length)
                 undo.callback(setattr, callback, "append", callback.append)
                 callback.append = True
         yield
 
 
-def _file_bytes(logger: Any) -> int | None:
-    return os.path.getsize(logger.filename) if os.path.isfile(logger.filename) else None
+def _file_bytes(logger: Any) -> int:
+    """Return the length of a logger's file; -1 if it has none of its own."""
+    file = logger.filename
+    is_own = os.path.isfile(file) and not os.path.islink(file)
+    return os.path.getsize(file) if is_own else -1
 
 
 def _state(callback: Any, begun: Mapping[str, Any]) -> Any:
