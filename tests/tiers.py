@@ -80,6 +80,11 @@ THOROUGH: dict[str, dict[str, str]] = {
         r"a_signal_saves.*\[(2|10)\]|what_comes": "SIGTERM",
         "a_second_process|a_run_that_gets": "checkpoints/test_lock.py, checkpoints/test_store.py",
     },
+    "resume/test_leg_ends.py": {
+        "killed_at_random|killed_while|workers": "killed at its end",
+        "a_replay|a_run_begins": "insight/test_replay.py; resume/test_restore.py",
+        "more_epochs|the_best_is|a_skipped": "a finished leg keeps",
+    },
     "resume/test_interruptions.py": {
         "asked_to|killed_in|a_run_on_two": "test_signals_and_kills.py",
     },

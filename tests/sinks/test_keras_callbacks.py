@@ -342,6 +342,23 @@ def test_stop_training_ends_the_run_at_that_step_and_not_the_next_one(route: str
     assert again.epoch == [0, 1]  # the wish of the run before is forgotten
 
 
+class StopBefore(kc.Callback):
+    """Asks to stop when an epoch begins."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.model.stop_training = epoch == 1
+
+
+def test_stop_training_at_the_beginning_of_an_epoch_runs_one_more_step_as_in_keras():
+    expected = beginning("keras").fit(X, Y, epochs=9, callbacks=[StopBefore()], **DATA)
+    trainer = trainer_of()
+    before = int(trainer.task.step)
+    ours = trainer.fit(X, Y, epochs=9, callbacks=[StopBefore()], **DATA)
+    assert int(trainer.task.step) - before == -(-len(X) // DATA["batch_size"]) + 1
+    assert ours.epoch == expected.epoch == [0, 1]
+    np.testing.assert_allclose(ours.history["loss"], expected.history["loss"], rtol=2e-4)
+
+
 # --- hooks ------------------------------------------------------------------------------------
 
 

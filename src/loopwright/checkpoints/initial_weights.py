@@ -106,8 +106,8 @@ def _kind(source: Path) -> Callable[[Any, Path], tuple[Match, Callable[[], objec
 
 def _from_run(task: Any, source: Path) -> tuple[Match, Callable[[], object]]:
     own = _weights(task)
+    is_run = (source / "checkpoints").is_dir()
     try:
-        is_run = (source / "checkpoints").is_dir()
         found = Store(source / "checkpoints").newest() if is_run else verified(source)
     except DamagedError as damage:
         raise ConfigurationError(_unreadable(source, str(damage))) from None
@@ -124,7 +124,10 @@ def _from_run(task: Any, source: Path) -> tuple[Match, Callable[[], object]]:
 
     def load() -> None:
         wanted = [table[name] for name in match.matched]
-        tensors.assign({n: own[n] for n in match.matched}, tensors.read(prefix, wanted))
+        values = tensors.read(prefix, wanted)
+        if is_run:  # the weights that fit left behind
+            values |= tensors.read_end(found.path, found.content.get("end", {}))
+        tensors.assign({n: own[n] for n in match.matched}, values)
 
     return match, load
 

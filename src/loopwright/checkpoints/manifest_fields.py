@@ -160,6 +160,11 @@ _FIELDS: dict[str, _Check | dict[str, _Check]] = {
         "reasons": _list_of(_is_text),
         **dict.fromkeys(("loses_position", "restarts_epoch"), _is_bool),
     },
+    "end": {
+        "is_due": _is_bool,
+        "changed": _list_of(_is_text),
+        "callbacks": _list_of(_is_callback),
+    },
     "declared": dict.fromkeys(
         ("learning_rate", "optimizer", "loss", "schedules", "layers", "step", "versions"),
         _is_mapping,

@@ -285,21 +285,26 @@ class Run:
         required: Mapping[str, Any],
         sync: Callable[[], None],
         best_steps: Container[int] | None = None,
+        end: Mapping[str, Any] | None = None,
     ) -> None:
         """Write a checkpoint in the background; `held` are tensors that do not change any more.
 
         Those `required` to be finite are checked first; `sync` flushes the files that the
         checkpoint refers to. With `best_steps` the checkpoint is written only because it is one of
-        these: it may wait for the current write, until a newer best replaces it.
+        these: it may wait for the current write, until a newer best replaces it. `end` are the
+        tensors that callbacks changed at the end of a leg.
         """
+
+        def fill(into: Path) -> None:
+            tensors.write(into / "state", held)
+            if end:
+                tensors.write(into / "end", end)
 
         def write() -> None:
             tensors.require_finite(required, snapshot.step)
             content = asdict(snapshot)
             sync()
-            path = self._store.write(
-                snapshot.step, content, lambda into: tensors.write(into / "state", held)
-            )
+            path = self._store.write(snapshot.step, content, fill)
             self.written_leg = snapshot.leg
             self._report_position(path, snapshot)
             self._store.apply_retention(self.rules, self.entries())

@@ -20,6 +20,8 @@ class Reached:
     leg: int
     place: Place
     until: Every
+    is_ended: bool = True
+    """Whether the last hook of callbacks was called, if the leg is over."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,9 @@ class Snapshot:
     """The settings of the program when the leg began; empty in checkpoints of earlier versions."""
     inexact: Mapping[str, Any] = field(default_factory=dict)
     """Why the run cannot be resumed exactly; empty if it can."""
+    end: Mapping[str, Any] = field(default_factory=dict)
+    """Of a leg that is over: `is_due`, while `on_train_end` is still to be called; then the names
+    of variables that it has `changed`, whose values are beside the state, and `callbacks`."""
 
     @property
     def step(self) -> int:
@@ -66,9 +71,14 @@ class Snapshot:
         return self.first_step + self.place.step
 
     @property
+    def has_end(self) -> bool:
+        """Whether it holds the state that `fit` left behind, with averaged weights in place."""
+        return "changed" in self.end
+
+    @property
     def reached(self) -> Reached:
         """The place that the run had reached."""
-        return Reached(self.leg, self.place, every(self.until))
+        return Reached(self.leg, self.place, every(self.until), is_ended=not self.end.get("is_due"))
 
 
 def parsed(checkpoint: Checkpoint) -> Snapshot:

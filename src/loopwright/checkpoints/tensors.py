@@ -78,6 +78,11 @@ def read(prefix: Path, table: Sequence[task_variables.Row] | None = None) -> dic
     return dict(zip(names, values, strict=True))
 
 
+def read_end(checkpoint: Path, end: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    """Return the variables that callbacks changed at the end of a leg; see `Snapshot.end`."""
+    return read(checkpoint / "end") if end.get("changed") else {}
+
+
 def assign(named: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
     """Assign every variable its tensor, on all replicas; additional tensors are ignored.
 

@@ -35,7 +35,7 @@ class LastAttempt:
         self._set = {
             name: value
             for name, value in now.items()
-            if name in self._set or _differ(value, self._left.get(name))
+            if name in self._set or differ(value, self._left.get(name))
         }
         return list(self._set)
 
@@ -76,5 +76,6 @@ class LastAttempt:
         return {name: v for name, v in named.items() if self._variables.get(name) is v}
 
 
-def _differ(value: Any, before: Any) -> bool:
+def differ(value: Any, before: Any) -> bool:
+    """Return whether two tensors differ in a bit."""
     return tensors.digest({"": value}) != tensors.digest({"": before})

@@ -4,11 +4,12 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 from loopwright import step_warnings
+from loopwright.checkpoints import tensors
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.data.reader import NOTHING_READ, Read
 from loopwright.data.source import Epochs, Feed
@@ -19,7 +20,7 @@ from loopwright.engine.stepper import Stepper
 from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
 from loopwright.exactness import EXACT
-from loopwright.fit import declaration, settings_hint
+from loopwright.fit import count_notes, declaration, settings_hint
 from loopwright.fit.event_stream import LoopLeft, Restart
 from loopwright.fit.leg_loop import (
     Checkpoints,
@@ -42,7 +43,8 @@ from loopwright.loop.train import Happened, train
 from loopwright.plans.worth import Budget
 from loopwright.sinks.keras_callbacks import CallbackBridge
 from loopwright.sinks.notify import notify
-from loopwright.task.optimizers import finalize_averages, uses_averages
+from loopwright.task import variables
+from loopwright.task.optimizers import finalize_averages, optimizers, uses_averages
 
 _AVERAGED = (
     "use_ema: scores and checkpoints are of the trained weights; when fit ends, the model gets the "
@@ -80,11 +82,20 @@ class Leg:
         """What to tell when training begins."""
         self.is_over = False
         """Whether nothing is left to train: the next call of `fit` begins another leg."""
+        self.save_end: Callable[[], None] = lambda: None
+        """Called when callbacks have ended a leg that is over."""
+        self._continues = snapshot is not None
         self.first_epoch = first_epoch if snapshot is None else snapshot.first_epoch
         self.watch = Stopwatch(time.perf_counter)
         began = self.watch.clock()
         self.agreement = Agreement(parts.team, time.perf_counter, signals or Signals())
-        self.bridge = CallbackBridge(request.callbacks, parts.task, parts.inference, self.watch)
+        self.bridge = CallbackBridge(
+            request.callbacks,
+            parts.task,
+            parts.inference,
+            self.watch,
+            is_saved=request.run_dir is not None,
+        )
         # All workers run the same steps between two meetings.
         parts.team.require_same("callbacks with batch hooks", self.bridge.timing())
         parts.team.require_same("process settings", parts.selector.settings.content())
@@ -150,7 +161,7 @@ class Leg:
 
         Whatever ends the training here is thrown into `happened` as well, which may save then.
         """
-        sinks: list[Sink] = [self.bridge, self.history, *map(self._timed, self.request.sinks)]
+        sinks: list[Sink] = [self.history, *map(self._timed, self.request.sinks)]
         if self.parts.team.is_chief:
             sinks.append(LearningWatch(self.parts.task, self.parts.compiled.silenced))
         if self._observer is not None:
@@ -165,7 +176,7 @@ class Leg:
                     finished = event
                     continue
                 for told in self._completed(event):
-                    notify(sinks, told)
+                    notify([self._call_back, *sinks], told)
                     with self.watch.timing("caller"):
                         yield told
         except BaseException as error:
@@ -235,6 +246,9 @@ class Leg:
         texts = [*self.notes, *self.parts.selector.take_notes(), *([] if hint is None else [hint])]
         if uses_averages(self.parts.task) and (self.request.sets or self.request.run_dir):
             texts.append(_AVERAGED)
+        texts += count_notes.patience_notes(self.request.callbacks, self.schedule)
+        held = optimizers(self.parts.task)
+        texts += count_notes.schedule_notes(held, self.schedule.total_steps)
         return [*self.bridge.notes(step), *(Noted(step, text) for text in texts)]
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:
@@ -294,15 +308,38 @@ class Leg:
         self.is_over = finished.reason in OVER
         if self.is_over:
             finalize_averages(self.parts.task)
+        try:
+            self.bridge(finished)
+            if self.is_over:
+                self.save_end()
+        except BaseException:
+            finished, self.is_over = replace(finished, reason="failed"), False
+            raise
+        finally:
+            images = self._tell_end(finished, sinks)
+        return finished, images
+
+    def _tell_end(self, finished: Finished, sinks: Sequence[Sink]) -> Sequence[Event]:
+        """Tell sinks the last images and the end; return the images."""
         with contextlib.ExitStack() as last:
+            last.callback(self.stepper.close)
+            last.callback(declaration.leave, self.parts.task)
             last.callback(notify, sinks, finished)  # also if the images are interrupted
             images = self._last_images(finished)
             for event in images:
                 notify(sinks, event)
-        declaration.leave(self.parts.task)
         self.feed = None
-        self.stepper.close()
-        return finished, images
+        return images
+
+    def _call_back(self, event: Event) -> None:
+        """Call the callbacks; a leg that continues keeps its variables in `on_train_begin`."""
+        if not (isinstance(event, Started) and self._continues and self.request.callbacks):
+            self.bridge(event)
+            return
+        named = variables.named(self.parts.task)
+        before = tensors.snapshot(named)
+        self.bridge(event)
+        tensors.assign(named, before)
 
     def slow_part(self, spent: Mapping[str, float], steps: int) -> str:
         """Return a sentence about the slowest part of this start; empty if none stands out."""

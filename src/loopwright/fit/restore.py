@@ -95,7 +95,9 @@ def _read(
         raise ConfigurationError(changed)
     found = tensors.read(checkpoint.path / "state", snapshot.variables)
     is_final = which == "last" and snapshot.place.is_over
-    return _Found(named, replicas.shared_out(found, everywhere), snapshot.step, is_final)
+    left = tensors.read_end(checkpoint.path, snapshot.end) if is_final else {}
+    values = replicas.shared_out(found | left, everywhere)
+    return _Found(named, values, snapshot.step, is_final and not snapshot.has_end)
 
 
 def require_run(run: Run | None) -> Run:

@@ -26,7 +26,7 @@ from loopwright.fit.moment import (
 )
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, accepted_data
-from loopwright.fit.saved_leg import SavedLeg, on_disk
+from loopwright.fit.saved_leg import SavedLeg, as_left
 from loopwright.fit.settings_switch import restart, restart_as_recorded
 from loopwright.fit.sharing import Found, held, start_over
 from loopwright.loop import signals
@@ -44,7 +44,7 @@ def entry(
 ) -> Literal["begin", "resume", "end", "skip"]:
     """Return what a call of `fit`, number `leg` of its run, has to do.
 
-    "end": nothing is left to train, but the leg has no checkpoint of its end yet.
+    "end": nothing is left to train, but the end of the leg is not saved yet.
 
     >>> two_epochs = Every(epochs=2)
     >>> over = Reached(leg=0, place=Place(step=20, epoch=2, is_over=True), until=two_epochs)
@@ -57,7 +57,9 @@ def entry(
         return "skip"
     if reached.place.is_over:
         # A leg that was left early is over as well, unless it is now asked to go further.
-        return "resume" if is_further(until, reached.until) else "skip"
+        if is_further(until, reached.until):
+            return "resume"
+        return "skip" if reached.is_ended else "end"
     return "end" if _is_complete(reached.place, until) else "resume"
 
 
@@ -172,7 +174,10 @@ def leg_events(
         declaration.accept(parts.task, leg.declared)
         resumed = None if snapshot is None else found
         if what == "skip":
-            yield _skipped(leg, named, resumed, exact)
+            skipped = _skipped(leg, named, resumed, exact)
+            if resumed is not None and last is not None and resumed[0].step == last[0].step:
+                _finish(files, resumed[1], skipped, leg.reasons)
+            yield skipped
         else:
             if team.is_chief and not request.sets:
                 warn_of_no_validation(run)
@@ -236,10 +241,11 @@ def _resume_plans(parts: Parts, run: Run, saved: Snapshot | None, *, is_begun: b
 
 def _skipped(leg: Leg, named: dict[str, Any], found: Found | None, exact: Exact) -> Finished:
     if found is not None:
-        put_back(leg, named, *on_disk(found), exact)
+        put_back(leg, named, *as_left(found), exact)
         leg.parts.state.is_set_by_leg()
         leg.bridge.recall()
-    finalize_averages(leg.parts.task)
+    if found is None or not found[1].has_end:
+        finalize_averages(leg.parts.task)
     declaration.leave(leg.parts.task)
     leg.is_over = True
     skipped = Finished(
@@ -251,6 +257,14 @@ def _skipped(leg: Leg, named: dict[str, Any], found: Found | None, exact: Exact)
     )
     notify(leg.request.sinks, skipped)
     return skipped
+
+
+def _finish(files: Files, end: Snapshot, skipped: Finished, inexact: Sequence[str]) -> None:
+    """Write the files of a run that was killed between its last checkpoint and its end."""
+    reason = "complete" if _is_complete(end.place, end.reached.until) else "stopped"
+    finished = replace(skipped, reason=reason, seconds=end.place.seconds)
+    if isinstance(files, RunFiles):
+        files.finish(end.lengths, finished, inexact)
 
 
 def _warn_of_excess(leg: int, excess: str) -> None:

@@ -13,7 +13,7 @@ from loopwright.compat.out_of_memory import out_of_memory_explained
 from loopwright.errors import DataError, NotFiniteError
 from loopwright.events import BatchSkipped, Metrics, Noted, Started, Trained
 from loopwright.exactness import Exact
-from loopwright.fit.attempt import LastAttempt
+from loopwright.fit.attempt import LastAttempt, differ
 from loopwright.fit.event_stream import LoopLeft, Restart
 from loopwright.fit.leg import Leg
 from loopwright.fit.moment import put_back, taken
@@ -69,11 +69,19 @@ def on_disk(found: Found) -> Moment:
     return Moment(snapshot, tensors.read(checkpoint.path / "state"))
 
 
+def as_left(found: Found) -> Moment:
+    """Return the end of a leg as `fit` left it, with what callbacks did in `on_train_end`."""
+    checkpoint, (snapshot, held) = found[0], on_disk(found)
+    callbacks = snapshot.end.get("callbacks", snapshot.callbacks)
+    left = tensors.read_end(checkpoint.path, snapshot.end)
+    return Moment(replace(snapshot, callbacks=callbacks), {**held, **left})
+
+
 @final
 class SavedLeg:
     """A leg that is trained: from where it was saved, or from its beginning.
 
-    `ends`: nothing is left to train, and only the checkpoint of its end is to be written.
+    `ends`: nothing is left to train, and only its end is to be called and written.
     """
 
     def __init__(
@@ -92,6 +100,7 @@ class SavedLeg:
     ) -> None:
         self._signals, self._attempt, self._ends = signals, attempt, ends
         self._leg, self._run, self._number, self._files = leg, run, number, files
+        leg.save_end = self._save_end
         self._exact: Exact = exact
         self._rolls_back, self._rollbacks = leg.parts.on_nan == "rollback", 0
         self._named = named
@@ -101,6 +110,8 @@ class SavedLeg:
         self._measured: tuple[int, Metrics] = (-1, {})
         """The last validation: its step and its scores."""
         self._has_validated = False
+        self._trained: Moment | None = None
+        """The end of the training, while the end of its callbacks is not saved."""
         self._beginning: Moment | None = None
         """Where a later leg is rolled back to before its first checkpoint, if needed."""
         parts = leg.parts
@@ -134,9 +145,9 @@ class SavedLeg:
         try:
             for happened in self._leg.looped(place, scores, self):
                 event, self._place, self._scores = happened
-                if self._ends and isinstance(event, Started):
-                    self.save(place, scores)
                 yield happened
+                if self._ends and isinstance(event, Started):
+                    self.save(place, scores)  # with the callbacks that Started has restored
                 change = switch.after(event) if isinstance(event, Trained) else None
                 if change is not None:
                     yield Noted(self._leg.stepper.step, change.note), self._place, self._scores
@@ -197,6 +208,9 @@ class SavedLeg:
         with self._leg.watch.timing("checkpoint"):
             with out_of_memory_explained("The run cannot be saved"):
                 snapshot, held = self._moment(place, scores)
+            if place.is_over and self._leg.agreement.any(self._leg.bridge.has_end):
+                snapshot = replace(snapshot, end={"is_due": True})
+                self._trained = Moment(snapshot, held)
             required = {name: held[name] for name in self._required}
             if not self._team.is_alone:
                 tensors.require_finite(required, snapshot.step)  # now, so that all workers raise
@@ -206,6 +220,23 @@ class SavedLeg:
             self._attempt.saves(is_on_disk=self._run.written_leg == self._number)
             if place.is_over:
                 self._run.wait()  # the end is reported only when it is on disk
+
+    def _save_end(self) -> None:
+        """Save what `fit` leaves behind, after `on_train_end`: only now is the leg finished.
+
+        It is saved beside the trained state, which was scored, and which more epochs start from.
+        """
+        if self._trained is None:
+            return
+        (snapshot, held), self._trained = self._trained, None
+        now = self._team.whole(self._named, tensors.snapshot(self._named))
+        changed = {n: v for n, v in now.items() if differ(v, held[n])}
+        if self._team.is_chief:
+            required = {name: changed[name] for name in self._required if name in changed}
+            end = {"changed": sorted(changed), "callbacks": self._leg.bridge.state()}
+            snapshot = replace(snapshot, end=end)
+            self._run.save(snapshot, held, required, self._files.sync, end=changed)
+        self._run.wait()
 
     def _moment(self, place: Place, scores: Metrics) -> "Moment":
         leg, (measured_step, measured) = self._leg, self._measured

@@ -161,7 +161,8 @@ def _start(run: Run, record: RunRecord, step: int) -> Start:
             raise ConfigurationError(replay_checks.no_start(run, first))
         return Start(found, values, is_leg_start=False, reference=found)
     epochs = found.first_epoch + len(found.history.get("epoch", ()))
-    begun = _beginning(found.leg + 1, first, epochs, reference)
+    begun = replace(_beginning(found.leg + 1, first, epochs, reference), end=found.end)
+    values |= tensors.read_end(checkpoint.path, found.end)
     return Start(begun, values, is_leg_start=True, reference=reference)
 
 
@@ -203,7 +204,8 @@ def _begin(
         restore_parts(leg, named, replace(start.snapshot, callbacks=states), start.values or {})
     elif start.values is not None:
         tensors.assign(named, start.values)
-        finalize_averages(leg.parts.task)
+        if not start.snapshot.has_end:
+            finalize_averages(leg.parts.task)
     else:
         attempt.rewind(leg.parts.task)
         if int(leg.parts.task.step_counter.read_value()):

@@ -99,7 +99,9 @@ def train(
                 steps.start_epoch()
                 scores = {}
                 yield EpochStarted(epoch=place.epoch, step=first_step + place.step), place, scores
-            asked = schedule.next_stop(place, at_most_steps=pace.at_most_steps).step - place.step
+                leaving = stops.stop_requested()  # Keras runs one more step then
+            most_steps = 1 if leaving else pace.at_most_steps
+            asked = schedule.next_stop(place, at_most_steps=most_steps).step - place.step
             call_began = stops.clock()
             ran = steps.run_steps(asked)
             call_seconds = stops.clock() - call_began

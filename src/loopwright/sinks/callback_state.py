@@ -2,23 +2,29 @@
 
 A callback with `get_state()` and `set_state(state)` defines its state, as JSON values. The state of
 Keras' own callbacks, and of other known callbacks, is each number or string attribute that changed
-since training began, so that settings come from the script; and the best weights of
-`EarlyStopping`.
+since training began, so that settings come from the script; the best weights of `EarlyStopping`;
+and the length of the file of `CSVLogger`.
 """
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from loopwright import disk
 from loopwright.errors import ConfigurationError, message
 from loopwright.sinks.batch_hooks import is_known
 
 _PLAIN = (bool, int, float, str, type(None))
 # Keras turns its sign when a callback first compares: restored, it would be turned twice.
 _SETTINGS = {"min_delta"}
+_LENGTH = "file_bytes"
 
 
 def as_begun(callbacks: Sequence[Any]) -> list[dict[str, Any]]:
@@ -78,19 +84,48 @@ def restore_callbacks(
     tensors: Mapping[str, tf.Tensor],
 ) -> None:
     """Restore the states of callbacks; callbacks of the same class are matched in order."""
-    waiting = list(callbacks)
-    for number, kept in enumerate(states):
-        kinds = [type(each).__name__ for each in waiting]
-        callback = waiting.pop(kinds.index(kept["class"]))
+    for number, callback, state in _matched(callbacks, states):
         if hasattr(callback, "set_state"):
-            callback.set_state(kept["state"])
+            callback.set_state(state)
             continue
-        state = {name: v for name, v in kept["state"].items() if name not in _SETTINGS}
-        vars(callback).update(state)
+        vars(callback).update({n: v for n, v in state.items() if n not in {*_SETTINGS, _LENGTH}})
         prefix = f"callbacks[{number}].best_weights["
         weights = {int(n[len(prefix) : -1]): t for n, t in tensors.items() if n.startswith(prefix)}
         if weights:
             callback.best_weights = [weights[place].numpy() for place in sorted(weights)]
+
+
+def _matched(
+    callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[int, Any, Any]]:
+    """Yield the number of each state, its callback and the state."""
+    waiting = list(callbacks)
+    for number, kept in enumerate(states):
+        kinds = [type(each).__name__ for each in waiting]
+        yield number, waiting.pop(kinds.index(kept["class"])), kept["state"]
+
+
+@contextlib.contextmanager
+def files_continued(
+    callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]
+) -> Iterator[None]:
+    """Truncate files to their lengths in `states`, for an `on_train_begin` that appends to them."""
+    with contextlib.ExitStack() as undo:
+        for _, callback, state in _matched(callbacks, states):
+            is_logger = isinstance(callback, keras.callbacks.CSVLogger) and isinstance(state, dict)
+            length = state.get(_LENGTH) if is_logger else None
+            if isinstance(length, int) and 0 <= length <= _file_bytes(callback):
+                disk.cut(Path(callback.filename).parent, Path(callback.filename).name, length)
+                undo.callback(setattr, callback, "append", callback.append)
+                callback.append = True
+        yield
+
+
+def _file_bytes(logger: Any) -> int:
+    """Return the length of a logger's file; -1 if it has none of its own."""
+    file = logger.filename
+    is_own = os.path.isfile(file) and not os.path.islink(file)
+    return os.path.getsize(file) if is_own else -1
 
 
 def _state(callback: Any, begun: Mapping[str, Any]) -> Any:
@@ -99,6 +134,8 @@ def _state(callback: Any, begun: Mapping[str, Any]) -> Any:
     if not is_known(callback):
         return {}
     now = {n: v for n, v in _plain_attributes(callback).items() if n not in _SETTINGS}
+    if isinstance(callback, keras.callbacks.CSVLogger):
+        now[_LENGTH] = _file_bytes(callback)
     return {name: v for name, v in now.items() if name not in begun or begun[name] != v}
 
 

@@ -32,11 +32,14 @@ from loopwright.sinks.callback_state import (
     as_begun,
     callback_states,
     callback_tensors,
+    files_continued,
     objection,
     restore_callbacks,
 )
 from loopwright.step_warnings import warn_at_call
 from loopwright.task.task import Task
+
+_LEFT_OUT = "BackupAndRestore is left out: the run directory resumes this run, to the same bits."
 
 
 @final
@@ -75,7 +78,10 @@ class CallbackBridge:
         task: Task,
         inference: Inference,
         watch: Stopwatch,
+        *,
+        is_saved: bool = False,
     ) -> None:
+        """With `is_saved`, a run directory resumes the training, and no callback does."""
         self._callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
         for callback in self._callbacks:
             if not isinstance(callback, keras.callbacks.Callback):
@@ -91,7 +97,9 @@ class CallbackBridge:
         self._task, self._inference = task, inference
         self._model: Any = callback_model(task, inference) if self._callbacks else None
         self._watch = watch
-        self._batches = BatchCalls(self._callbacks, watch)
+        left_out = keras.callbacks.BackupAndRestore if is_saved else ()
+        self._called = [c for c in self._callbacks if not isinstance(c, left_out)]
+        self._batches = BatchCalls(self._called, watch)
         self._calls: Any = None
         self._timed = TimedCallbacks([], watch)
         self._logs: dict[str, Any] = {}
@@ -102,6 +110,7 @@ class CallbackBridge:
             self._variables = optimizer_scalars(optimizer_for(self._model, task))
         self._undo: Callable[[], None] = lambda: None
         self._restore: Callable[[], None] = lambda: None
+        self._states: Sequence[Mapping[str, Any]] = ()
         self._begun = as_begun(self._callbacks)
 
     def state(self) -> list[dict[str, Any]]:
@@ -119,6 +128,7 @@ class CallbackBridge:
     def restore(self, states: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any]) -> None:
         """Restore the callbacks after their `on_train_begin`, which resets their state."""
         self._batches.rolled_back()
+        self._states = states
         self._restore = lambda: restore_callbacks(self._callbacks, states, tensors)
         if self._calls is not None:
             self._restore()
@@ -137,6 +147,12 @@ class CallbackBridge:
         """Return the variables to record in every step with its numbers; None: record nothing."""
         return self._variables if self._batches.needs_values else None
 
+    @property
+    def has_end(self) -> bool:
+        """Return whether a callback does something in `on_train_end`, perhaps to the weights."""
+        empty = keras.callbacks.Callback.on_train_end
+        return any(getattr(c.on_train_end, "__func__", None) is not empty for c in self._called)
+
     def timing(self) -> Mapping[str, Any]:
         """Return when callbacks need control in Python, which must be the same on all workers."""
         needs = {
@@ -151,8 +167,9 @@ class CallbackBridge:
         return self._batches.steps_left()
 
     def notes(self, step: int) -> list[Noted]:
-        """Return notes about the cost of callbacks."""
-        return [Noted(step, text) for text in self._batches.notes]
+        """Return notes about callbacks: what they cost, and which are not called."""
+        left_out = [_LEFT_OUT] if len(self._called) < len(self._callbacks) else []
+        return [Noted(step, text) for text in (*self._batches.notes, *left_out)]
 
     @property
     def called_each_step(self) -> str:
@@ -213,7 +230,9 @@ class CallbackBridge:
                     has_end = event.saved if event.reason == "interrupted" else True
                     is_end = has_end and event.reason not in ("failed", "restarting")
                     if is_end and self._calls is not None:
-                        self._call("on_train_end", self._logs)
+                        # A leg that was only to be ended has trained in another process.
+                        last = {name: values[-1] for name, values in event.history.items()}
+                        self._call("on_train_end", self._logs or last)
                 finally:
                     self._undo()
             case _:
@@ -229,7 +248,7 @@ class CallbackBridge:
             _set_direction(callback, self._task)
         self._model.stop_training = False
         self._calls = keras.callbacks.CallbackList(
-            [*self._callbacks, self._written],
+            [*self._called, self._written],
             add_history=False,
             model=self._model,
             epochs=event.epochs,
@@ -238,7 +257,8 @@ class CallbackBridge:
         )
         self._timed = TimedCallbacks(self._calls.callbacks, self._watch)
         self._calls.callbacks = self._timed
-        self._call("on_train_begin")
+        with files_continued(self._callbacks, self._states):
+            self._call("on_train_begin")
         self._begun = as_begun(self._callbacks)
         self._restore()
         epochs_before = keras_internals.take_initial_epoch(self._model)

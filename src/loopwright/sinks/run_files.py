@@ -5,7 +5,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO, final
 
@@ -23,6 +23,7 @@ from loopwright.events import (
 )
 from loopwright.sinks.log import opened_log
 from loopwright.sinks.notify import attempted, tolerated
+from loopwright.sinks.record import Record
 from loopwright.sinks.report import write_report
 from loopwright.sinks.tensorboard import HOME, TensorBoardFiles, event_files
 from loopwright.step_warnings import warn_at_call
@@ -63,6 +64,8 @@ class Journal:
         self._run_dir, self._name, self._clock = path.parent, path.name, clock
         self._file: Any = None
         self._last_trained = -math.inf
+        self.has_end = False
+        """Whether the file had the line that ends a leg when it was opened for a new one."""
 
     def open(self, after_bytes: int, *, is_new_leg: bool = False) -> None:
         """Truncate the file to `after_bytes` bytes and append to it.
@@ -75,7 +78,8 @@ class Journal:
         if is_new_leg:
             self._file.seek(after_bytes)
             last = self._file.readline()
-            after_bytes += len(last) if last.startswith(_END) else 0
+            self.has_end = last.startswith(_END)
+            after_bytes += len(last) if self.has_end else 0
         self.cut(after_bytes)
 
     def __call__(self, event: Event) -> None:
@@ -187,6 +191,16 @@ class RunFiles:
         if self._log is not None:
             with attempted("The last lines of the log"):
                 self._log.close()
+
+    def finish(self, lengths: Mapping[str, int], event: Finished, inexact: Sequence[str]) -> None:
+        """Write the end of a run, if it was killed when its last checkpoint was on disk."""
+        status, report = Record(self._directory, {}).status, "report.html"
+        if status.get("status") == "completed" and disk.status(self._directory, report) is not None:
+            return
+        with contextlib.closing(self):
+            self.open(lengths, is_new_leg=True)
+            self._inexact = [*inexact]
+            (self._summarize if self._journal.has_end else self)(event)
 
     def __call__(self, event: Event) -> None:
         """Give an event to every sink."""
