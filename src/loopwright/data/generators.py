@@ -5,7 +5,7 @@ import functools
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, final
@@ -108,6 +108,10 @@ class Batches(Data):
                 "PyDataset(use_multiprocessing=True): Loopwright makes batches in threads, which "
                 "keeps their order and needs no copies of the dataset."
             )
+
+    def held(self) -> Sequence[Any]:
+        """Return the source."""
+        return (self._source,)
 
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Batches":
         """Return the data with a sample weight for each label, by its class."""

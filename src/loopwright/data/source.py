@@ -96,6 +96,10 @@ class Data(ABC):
     def fingerprint(self) -> dict[str, Any]:
         """Return what identifies this data, cheaply, as JSON values."""
 
+    def held(self) -> Sequence[Any]:
+        """Return what reading may change: objects that make batches, variables of a pipeline."""
+        return ()
+
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Data":
         """Return the data with a sample weight for each label, by its class."""
         raise DataError(
