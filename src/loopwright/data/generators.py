@@ -5,7 +5,7 @@ import functools
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, final
@@ -109,9 +109,9 @@ class Batches(Data):
                 "keeps their order and needs no copies of the dataset."
             )
 
-    def held(self) -> Sequence[Any]:
-        """Return the source."""
-        return (self._source,)
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes of the source."""
+        return getattr(self._source, "__dict__", {})
 
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Batches":
         """Return the data with a sample weight for each label, by its class."""

@@ -1,7 +1,7 @@
 """Stream: a batched `tf.data.Dataset`, and what prevents a pipeline from being resumed."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -251,9 +251,9 @@ class Stream(Data):
         parts = tensorflow_internals.pipeline_parts(self._dataset)
         return any("PyFunc" in kind for part in parts for kind in part.operations)
 
-    def held(self) -> Sequence[Any]:
+    def attributes(self) -> dict[str, Any]:
         """Return the variables that the functions of the pipeline use."""
-        return tensorflow_internals.pipeline_variables(self._dataset)
+        return {"variables": tensorflow_internals.pipeline_variables(self._dataset)}
 
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Stream":
         """Return the data with a sample weight for each label, by its class."""

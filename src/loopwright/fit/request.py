@@ -109,17 +109,7 @@ def duration(epochs: int, until: str | Every | None) -> Every:
     ('3 epochs', '21600 seconds')
     """
     if until is None:
-        if epochs == 0:
-            raise ConfigurationError(
-                message(
-                    "fit has nothing to train.",
-                    expected="epochs of 1 or more, or until",
-                    received="epochs=0",
-                    do="call trainer.evaluate(...) to score without training, "
-                    "trainer.rehearse(...) to try everything once",
-                )
-            )
-        require_positive(epochs=epochs)
+        require_positive("call trainer.evaluate(...) to score without training", epochs=epochs)
         return Every(epochs=epochs)
     if epochs != 1:
         raise ConfigurationError(

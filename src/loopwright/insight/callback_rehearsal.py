@@ -13,7 +13,7 @@ from loopwright.fit.leg import Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
-from loopwright.insight.scratch import preserved_objects, scratch_leg
+from loopwright.insight.scratch import preserved_attributes, scratch_leg
 from loopwright.loop.schedule import Every, Place
 from loopwright.task import variables
 from loopwright.task.task import Task
@@ -28,7 +28,7 @@ def rehearse_callbacks(parts: Parts, request: FitRequest) -> dict[str, float]:
     """
     own = list(keras.tree.flatten(request.callbacks))
     callbacks = copies(own, parts.task)
-    with preserved_objects(own), _leg(parts, request, callbacks) as leg:
+    with preserved_attributes(map(vars, own)), _leg(parts, request, callbacks) as leg:
         finished = Finished(leg.stepper.step, 0.0, "failed")
         try:
             for event, _, _ in leg.looped(Place(), {}, NoCheckpoints()):
@@ -48,17 +48,7 @@ def rehearse_callbacks(parts: Parts, request: FitRequest) -> dict[str, float]:
 
 
 def copies(callbacks: Sequence[Any], task: Task) -> list[Any]:
-    """Return copies that share variables, models and metrics, and what cannot be copied.
-
-    >>> class Counts:
-    ...     def __init__(self):
-    ...         self.seen = [1]
-    >>> one = Counts()
-    >>> (copied,) = copies([one], None)
-    >>> copied.seen.append(2)
-    >>> one.seen
-    [1]
-    """
+    """Return copies that share variables, models and metrics, and what cannot be copied."""
     # Keras would copy a metric without its values; the variables of all these are restored.
     held = [part.value for part in variables.parts((task, *callbacks))]
     models = [getattr(one, "model", None) for one in callbacks]

@@ -23,11 +23,11 @@ from loopwright.insight.planned_start import Planned
 from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.insight.rehearsed_leg import RehearsedLeg, counted, examples
 from loopwright.insight.scratch import (
+    attributes_of_data,
     preserved,
-    preserved_objects,
+    preserved_attributes,
     request_aside,
     scratch_leg,
-    sources,
     with_own_traces,
 )
 from loopwright.insight.stages import Stages, collected
@@ -67,7 +67,7 @@ def _rehearsed(
     planned: Planned,
     stages: Stages,
 ) -> Rehearsal:
-    with preserved_objects(sources(request)):
+    with preserved_attributes(attributes_of_data(request)):
         with contextlib.ExitStack() as undoing:
             with stages.part("build") as note:
                 scratch = scratch_leg(own, request, first_epoch=planned.first_epoch)

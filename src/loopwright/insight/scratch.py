@@ -29,6 +29,7 @@ from loopwright.task import variables
 from loopwright.task.task import Task
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_LONG = 1000
 
 
 @contextlib.contextmanager
@@ -68,7 +69,7 @@ def scratch_leg(
     )
     drawn, made = hold_draws(), _made_lazily(parts.task)
     numpy_state = np.random.get_state()
-    with preserved_objects(sources(request)):  # opening the data reads a batch
+    with preserved_attributes(attributes_of_data(request)):  # opening the data reads a batch
         leg = Leg(aside, alone, first_epoch=first_epoch, snapshot=snapshot, recorded=recorded)
         leg.stepper.tells_data = False
         parts.state.start_from_given_weights()  # now that what is built lazily is there
@@ -112,10 +113,9 @@ def with_own_traces(parts: Parts) -> Parts:
     return replace(parts, compiled=compiled, selector=parts.selector.aside(compiled=compiled))
 
 
-def sources(request: FitRequest) -> list[Any]:
-    """Return the objects and variables that reading the data of a request may change."""
-    data = (request.data, *request.sets.values())
-    return [source for each in data if each is not None for source in each.held()]
+def attributes_of_data(request: FitRequest) -> list[dict[str, Any]]:
+    """Return the attributes that reading the data of a request may change."""
+    return [data.attributes() for data in (request.data, *request.sets.values()) if data]
 
 
 @contextlib.contextmanager
@@ -123,8 +123,7 @@ def preserved(
     task: Task, *used: tf.Variable, draws: Callable[[], None] | None = None
 ) -> Iterator[None]:
     """Restore on exit every variable of a task, others that it uses, and all global seeds."""
-    shared = (keras_internals.global_seed(), tensorflow_internals.global_generator())
-    held = [*variables.named(task).values(), *used, *(v for v in shared if v is not None)]
+    held = [*variables.named(task).values(), *used, *variables.global_seeds()]
     with contextlib.ExitStack() as undo:
         undo.callback(draws or hold_draws())
         undo.callback(hold_variables(held))
@@ -132,28 +131,22 @@ def preserved(
 
 
 @contextlib.contextmanager
-def preserved_objects(owners: Sequence[Any]) -> Iterator[None]:
-    """Restore on exit the attributes of objects, and the variables and generators they hold.
+def preserved_attributes(owners: Iterable[dict[str, Any]]) -> Iterator[None]:
+    """Restore on exit the attributes of objects, and the variables and generators in them.
 
-    >>> class Reads:
-    ...     def __init__(self):
-    ...         self.noise, self.epoch = np.random.default_rng(0), 1
-    >>> one = Reads()
-    >>> with preserved_objects([one]):
-    ...     drawn, one.epoch = one.noise.random(), 2
-    >>> one.noise.random() == drawn, one.epoch
-    (True, 1)
+    A long list is not searched: it has examples, or the names of their files.
     """
     with contextlib.ExitStack() as undo:
-        for part in variables.parts(owners, *_GENERATORS):
-            if isinstance(part.value, _GENERATORS):
-                undo.callback(_hold_generator(part.value))
-            else:
-                undo.callback(hold_variables(variables.variables(part.value)))
         for owner in owners:
-            if hasattr(owner, "__dict__"):
-                undo.callback(vars(owner).update, dict(vars(owner)))
-                undo.callback(vars(owner).clear)  # the last one is called first
+            undo.callback(owner.update, dict(owner))
+            undo.callback(owner.clear)  # called before the line above
+            short = [
+                v
+                for v in owner.values()
+                if not isinstance(v, list | tuple | dict) or len(v) <= _LONG
+            ]
+            for part in variables.parts(short, *_GENERATORS):
+                undo.callback(_hold(part.value))
         yield
 
 
@@ -178,15 +171,18 @@ def hold_variables(held: Iterable[Any]) -> Callable[[], None]:
     return assign
 
 
-def _hold_generator(generator: Any) -> Callable[[], None]:
-    match generator:
+def _hold(part: Any) -> Callable[[], None]:
+    """Hold the state of a generator, or the values of other parts; return what restores them."""
+    match part:
         case np.random.Generator():
-            bits = generator.bit_generator
+            bits = part.bit_generator
             return functools.partial(setattr, bits, "state", bits.state)
         case np.random.RandomState():
-            return functools.partial(generator.set_state, generator.get_state())
+            return functools.partial(part.set_state, part.get_state())
+        case random.Random():
+            return functools.partial(part.setstate, part.getstate())
         case _:
-            return functools.partial(generator.setstate, generator.getstate())
+            return hold_variables(variables.variables(part))
 
 
 def _used(leg: Leg) -> list[tf.Variable]:
