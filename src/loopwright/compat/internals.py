@@ -120,18 +120,6 @@ INTERNALS: tuple[Internal, ...] = (
         ),
     ),
     Internal(
-        "tensorflow_internals.global_generator",
-        "put back the generator that all of TensorFlow shares after a rehearsal",
-        "a rehearsal, profile or search consumes numbers of tf.random.get_global_generator()",
-        ("tensorflow.python.ops.stateful_random_ops.global_generator",),
-    ),
-    Internal(
-        "tensorflow_internals.hold_operation_seeds",
-        "put back the seeds of eager random operations after a rehearsal",
-        "a rehearsal, profile or search consumes seeds that tf.random.set_seed gives",
-        _of("tensorflow.python.eager.context.Context", "_rng", "clear_kernel_cache"),
-    ),
-    Internal(
         "tensorflow_internals.has_own_state",
         "know whether a step can be run again from the same variables",
         'on_nan="skip" copies the state in every step',
@@ -257,12 +245,6 @@ INTERNALS: tuple[Internal, ...] = (
         "some variables get other names, and checkpoints from before are refused",
         ("keras.Model._layers", "keras.Model._metrics", "keras.Model._seed_generators"),
         "refuses",
-    ),
-    Internal(
-        "keras_internals.global_seed",
-        "put back the seed that all of Keras shares after a rehearsal",
-        "a rehearsal, profile or search consumes numbers of keras.random without a seed",
-        ("keras.src.backend.common.global_state.get_global_attribute",),
     ),
     Internal(
         "keras_internals.take_initial_epoch",
