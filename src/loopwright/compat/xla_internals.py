@@ -1,4 +1,4 @@
-"""The internals that XLA plans, process settings and global seeds use, and what if they move."""
+"""The internals that XLA plans, process settings and seeds use, and what if they move."""
 
 from loopwright.compat.internal import Internal
 
