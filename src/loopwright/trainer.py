@@ -62,6 +62,7 @@ from loopwright.sinks.notify import tolerated
 from loopwright.sinks.terminal import console, show_scores
 from loopwright.step_warnings import require_known
 from loopwright.task.context import GradientWatch
+from loopwright.task.foreign_names import explains_arguments
 from loopwright.task.keras_model import as_task, plan_for
 from loopwright.task.task import Task, require_step
 
@@ -98,6 +99,7 @@ class Trainer:
     not given: `silence=["broadcast"]`.
     """
 
+    @explains_arguments
     def __init__(
         self,
         task: Task | keras.Model | Callable[[], Task | keras.Model],
@@ -314,6 +316,7 @@ class Trainer:
         return step
 
     @shortens_tracebacks
+    @explains_arguments
     def evaluate(
         self,
         x: Any,
@@ -341,6 +344,7 @@ class Trainer:
         return found
 
     @shortens_tracebacks
+    @explains_arguments
     def predict(
         self,
         x: Any,

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from loopwright.checkpoints import lock as run_lock
+from loopwright.distribute.cluster import tf_config
 from loopwright.errors import ConfigurationError
 
 HOLD = """
@@ -88,6 +89,21 @@ def test_a_second_process_is_refused_and_hears_which_one_holds_it(tmp_path: Path
         assert f"The run directory {tmp_path} is in use." in str(refused.value)
         assert f"kill {other.pid}" in str(refused.value)
         assert "choose another run_dir" in str(refused.value)
+
+
+def test_a_worker_without_a_strategy_is_told_to_use_one_and_not_to_kill_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lock = tmp_path / "lock"
+    monkeypatch.setenv("TF_CONFIG", tf_config(["localhost:1", "localhost:2"], 1))
+    with process(HOLD, lock) as (other, _):
+        with (
+            pytest.raises(ConfigurationError, match='strategy="auto"') as refused,
+            run_lock.held(lock),
+        ):
+            pytest.fail("the lock was given twice")
+        assert "one of several workers" in str(refused.value)
+        assert f"kill {other.pid}" not in str(refused.value)
 
 
 def test_a_killed_process_leaves_no_lock(tmp_path: Path):

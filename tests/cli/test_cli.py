@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 
 from loopwright import recipes
 from loopwright.checkpoints.store import Store
-from loopwright.cli import main, train_commands
+from loopwright.cli import compare_command, main, train_commands
 from loopwright.config import file as config_file
 from loopwright.errors import LoopwrightError
 
@@ -408,6 +409,88 @@ def test_a_run_directory_alone_runs_no_code_of_anybody(
     assert code == 2
     assert "a run directory may not call" in output
     assert not (project / "executed").exists()
+
+
+PYPROJECT = '[tool.loopwright]\ntask = "mine:experiment"\n'
+
+
+def test_a_project_names_its_task_once(project: Path):
+    (project / "pyproject.toml").write_text(PYPROJECT)
+    code, output = train()
+    assert code == 0
+    assert "loopwright evaluate runs/experiment --checkpoint best\n" in output
+    run = "runs/experiment"
+    assert invoke("evaluate", run)[1].startswith("validation data, step 8: loss ")
+    assert invoke("resume", run, "fit.epochs=3")[0] == 0
+    code, output = invoke("replay", run, "--step", "9")
+    assert code == 0, output
+    records: Any = [SimpleNamespace(directory=Path(run))]
+    assert compare_command._objection_to_replay(records, []) is None
+
+
+@pytest.mark.parametrize(
+    "text", [PYPROJECT, "[tool]\nloopwright = 3\n", "[tool.loopwright]\n", "["]
+)
+def test_other_code_than_that_of_the_project_is_not_imported(project: Path, text: str):
+    (project / "pyproject.toml").write_text(text)
+    (project / "run").mkdir()
+    (project / "run" / "config.yaml").write_text("task: evil:experiment\n")
+    (project / "evil.py").write_text("open('executed', 'w')\n")
+    code, output = invoke("evaluate", "run")
+    assert code == 2
+    assert 'in its pyproject.toml: [tool.loopwright] task = "evil:experiment"' in output
+    assert not (project / "executed").exists()
+
+
+@pytest.mark.parametrize("below", ["", "checkpoints"])
+def test_a_pyproject_inside_a_run_directory_does_not_count(
+    project: Path, below: str, monkeypatch: pytest.MonkeyPatch
+):
+    inside = project / "run" / below
+    inside.mkdir(parents=True)
+    (project / "run" / "config.yaml").write_text("task: evil:experiment\n")
+    (inside / "pyproject.toml").write_text('[tool.loopwright]\ntask = "evil:experiment"\n')
+    (inside / "evil.py").write_text("open('executed', 'w')\n")
+    monkeypatch.chdir(inside)
+    code, output = invoke("evaluate", str(project / "run"))
+    assert code == 2
+    assert "a run directory may not call" in output
+    assert not (inside / "executed").exists()
+
+
+OWN_OPTIMIZER = """
+import keras, numpy as np
+import loopwright as lw
+
+
+def make_task(*, optimizer=None):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    given = optimizer or keras.optimizers.SGD(0.5, momentum=0.25)
+    print("rate", float(given.learning_rate), "momentum", given.momentum)
+    return lw.Supervised(model, "mse", given)
+
+
+def experiment():
+    x = np.ones((8, 3), "float32")
+    return lw.Experiment(make_task, fit={"x": x, "y": x[:, :1], "epochs": 1})
+"""
+
+
+def test_an_option_of_the_optimizer_changes_the_one_that_the_task_makes(project: Path):
+    (project / "chosen.py").write_text(OWN_OPTIMIZER)
+    given = ("chosen:experiment", "plan=graph", "optimizer.learning_rate=0.125")
+    code, output = invoke("train", *given)
+    assert code == 0
+    assert "rate 0.125 momentum 0.25" in output
+    code, output = invoke("resume", "runs/experiment", "fit.epochs=2", "--task", given[0])
+    assert code == 0
+    assert output.count("rate 0.125 momentum 0.25") == 1
+    code, output = invoke("train", *given, "optimizer.learnin_rate=1", "run_dir=other")
+    assert code == 2
+    assert "unknown argument learnin_rate; did you mean learning_rate?" in output
+    code, output = invoke("train", *given, "optimizer.name=adam", "--show")
+    assert code == 0
+    assert "name: Adam" in output
 
 
 @pytest.mark.parametrize("part", ["loss: evil:loss", "metrics: [mae, {name: evil:loss, path: /}]"])

@@ -93,6 +93,39 @@ def test_equal_runs_are_equal_bit_for_bit(project):
     assert "equal: the states after step 24 are the same, bit for bit" in output
 
 
+STOPS = """
+import keras, mine
+
+
+class Stops(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        raise RuntimeError("stopped")
+
+
+def experiment():
+    made = mine.experiment()
+    made.fit["callbacks"] = [Stops()]
+    return made
+"""
+
+
+def test_a_run_that_was_stopped_before_it_trained_does_not_differ_in_what_it_never_recorded(
+    project,
+):
+    train("one")
+    (project / "stops.py").write_text(STOPS)
+    for name in ("two", "three"):
+        with pytest.raises(RuntimeError, match="stopped"):
+            train(name, source="stops:experiment")
+    code, output = invoke("compare", "runs/one", "runs/two")
+    assert code == 0, output
+    assert "none" not in output
+    assert "program" not in output
+    assert "states not compared: runs/two has not trained" in output
+    code, output = invoke("compare", "runs/one", "runs/two", "runs/three")
+    assert "runs/two has not trained\nruns/three has not trained" in output
+
+
 def test_runs_of_custom_code_are_compared_without_calling_it(project):
     for name, words in {"one": [], "two": ["seed=1"]}.items():
         train(name, *words)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.cli.small_project import content_of, invoke
 
-FILES = {"task.py", "config.yaml", "test_task.py", "README.md", ".gitignore"}
+FILES = {"task.py", "config.yaml", "test_task.py", "pyproject.toml", "README.md", ".gitignore"}
 
 
 def run(directory: Path, *words: str) -> "subprocess.CompletedProcess[str]":

@@ -160,7 +160,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(given: Any, hint: str):
         {"strategy": "parameter_server"},
         {"precision": "int8"},
         {"optimizer": "os.system"},
-        {"optimizer": {"learning_rate": 1.0}},
+        {"loss": {"delta": 1.0}},
         {"optimizer": {"name": "Adam", "learning_rate": {"name": "builtins.eval"}}},
         {"callbacks": ["LambdaCallback"]},
         {"callbacks": ["RemoteMonitor"]},

@@ -93,6 +93,38 @@ def test_evaluate_and_predict_between_two_fits_leave_no_trace():
     assert bits(without.task) == bits(with_it.task)
 
 
+class SharesSeeds(Noisy):
+    """Also draws from the generators that all of Keras and TensorFlow share."""
+
+    def drawn(self, batch):
+        x, y = batch
+        noise = keras.random.normal(tf.shape(x))
+        return x + noise + tf.random.get_global_generator().normal(tf.shape(x)), y
+
+    def train_step(self, batch):
+        return super().train_step(self.drawn(batch))
+
+    def test_step(self, batch):
+        return super().test_step(self.drawn(batch))
+
+    def predict_step(self, batch):
+        return super().predict_step(self.drawn((batch, None))[0])
+
+
+def test_scoring_and_predicting_do_not_consume_the_generators_that_all_share():
+    ends = []
+    for scores in (False, True):
+        tf.random.set_global_generator(tf.random.Generator.from_seed(1))
+        trainer = lw.Trainer(SharesSeeds(), plan="graph")
+        trainer.fit(*data(), validation_data=data(20) if scores else None, verbose=0)
+        if scores:
+            trainer.evaluate(*data(20))
+            trainer.predict(data(20)[0])
+        trainer.fit(*data(), verbose=0)
+        ends.append(bits(trainer.task))
+    assert ends[0] == ends[1]
+
+
 def test_scores_are_means_over_examples_not_over_batches():
     class Identity(lw.Task):
         def test_step(self, batch):

@@ -1,6 +1,9 @@
 """A rehearsal tries every part of a run, says what the run will take, and leaves no trace."""
 
+import copy
+import os
 import random
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +136,50 @@ def test_the_callbacks_of_a_person_are_called_only_when_asked_for_and_keep_their
     assert callback.calls == []
     assert callback.calls is calls
     assert {"Counts.on_train_batch_end", "Counts.on_epoch_end"} <= set(found.callbacks)
+
+
+class Own:
+    def __init__(self) -> None:
+        self.rows = [1]
+
+
+class Head(keras.layers.Dense):
+    """A layer that Keras cannot copy: it is not registered."""
+
+
+class Keeps(keras.callbacks.Callback):
+    """Changes what it holds, of every kind that is not a plain number or list."""
+
+    def __init__(self, head: Any) -> None:
+        super().__init__()
+        self.recent, self.own, self.noise = deque([1]), Own(), np.random.default_rng(0)
+        self.count, self.mean, self.head = tf.Variable(1.0), keras.metrics.Mean(), head
+        self.log = open(os.devnull)  # noqa: SIM115
+        self.mean.update_state(3.0)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.recent.append(batch)
+        self.own.rows.append(batch)
+        self.count.assign_add(1.0)
+        self.mean.update_state(7.0)
+        self.head.kernel.assign_add(tf.ones_like(self.head.kernel))
+        OUTSIDE.append(str(float(self.mean.result())))
+        self.noise.random()
+
+    def state(self) -> tuple[Any, ...]:
+        values = [float(self.count), float(self.mean.result()), self.head.kernel.numpy().tolist()]
+        return list(self.recent), self.own.rows, self.noise.bit_generator.state, values
+
+
+def test_a_rehearsal_calls_copies_of_callbacks_and_keeps_what_cannot_be_copied():
+    head, OUTSIDE[:] = Head(1), []
+    head.build((None, 2))
+    callback = Keeps(head)
+    before = copy.deepcopy(callback.state())
+    trainer().rehearse(X, Y, callbacks=[callback], rehearse_callbacks=True)
+    assert callback.state() == before
+    assert OUTSIDE[0] == "5.0"  # the copy has the values of the original
+    callback.log.close()
 
 
 class FailsAtEnd(keras.callbacks.Callback):

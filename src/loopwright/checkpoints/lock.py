@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import final
 
 from loopwright import disk
+from loopwright.distribute import cluster
 from loopwright.errors import ConfigurationError, message
 from loopwright.step_warnings import warn_at_call
 
@@ -152,6 +153,10 @@ def _refusal(path: Path, content: bytes) -> ConfigurationError:
     else:
         received = f"process {pid} held it and has ended; a process that it started still holds it"
         do = f"end that process (fuser {path} names it), or choose another run_dir"
+    with contextlib.suppress(ConfigurationError):
+        if pid != os.getpid() and cluster.found(os.environ) is not None:
+            received += ", and this process is one of several workers"
+            do = 'pass strategy="auto" to Trainer: without it, every worker trains alone'
     return ConfigurationError(
         message(
             f"The run directory {path.parent} is in use.",

@@ -1,6 +1,7 @@
 """Arguments and options that several commands share, and the config of a run."""
 
 import os
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,13 +93,15 @@ def run_config(
                 do="check the path; to resume a run of a script, start the same script again",
             )
         )
-    if any(name not in (code or ()) for name in found.code):
+    code = [*(code or ()), *project_code(run)]
+    if any(name not in code for name in found.code):
         raise ConfigurationError(
             message(
                 f"{run} was trained with custom code, which a run directory may not call.",
                 expected=f"{code_options(found).strip()}, if you know and trust this code",
-                received=" ".join(f"--task {name}" for name in code or ()) or "no --task",
-                do="name the code yourself, from the directory of your project",
+                received=" ".join(f"--task {name}" for name in code) or "no --task",
+                do="name the code yourself, from the directory of your project; or once, in its "
+                f'pyproject.toml: [tool.loopwright] task = "{found.code[0]}"',
             )
         )
     is_overridden = any(word.startswith("sinks") for word in overrides or ())
@@ -116,6 +119,20 @@ def run_config(
     return found.model_copy(update={"run_dir": str(run), "sinks": sinks})
 
 
+def project_code(run: Path) -> list[str]:
+    """Return the code that the `pyproject.toml` of the current directory names for its runs."""
+    project = Path.cwd().resolve()
+    if project.is_relative_to(run.resolve()):
+        return []  # a stranger's run may bring a pyproject.toml
+    try:
+        content = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+        given = content["tool"]["loopwright"]["task"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return given if isinstance(given, list) else [given]
+
+
 def code_options(config: "schema.Config") -> str:
     """Return the --task options that name a config's custom code, with a leading space each."""
-    return "".join(f" --task {name}" for name in config.code)
+    known = project_code(Path(config.directory))
+    return "".join(f" --task {name}" for name in config.code if name not in known)

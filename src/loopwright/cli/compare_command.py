@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, final
 
 import typer
 
-from loopwright.cli.arguments import TrustedCode, code_options
+from loopwright.cli.arguments import TrustedCode, code_options, project_code
 from loopwright.errors import ConfigurationError, LoopwrightError, message, printable
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def compare(
     found = differences(records)
     _print_runs(shown, records)
     _print_differences(found, same_kinds(records, found))
-    verdict = Verdict([])
+    verdict = Verdict([f"{_untrained(run)}" for run in records if not run.checksums])
     if len(runs) == 2:
         verdict = compared_states(records, found, task or [], find)
-        typer.echo("")
-        for line in verdict.lines:
-            _print_wrapped(line)
+    typer.echo("")
+    for line in verdict.lines:
+        _print_wrapped(line)
     _write_page(page, shown, records, found, same_kinds(records, found), verdict.lines)
     typer.echo(f"\ncurves: {page}")
     if verdict.differs:
@@ -95,7 +95,7 @@ def compared_states(
     one, other = records
     if not one.checksums or not other.checksums:
         missing = one if not one.checksums else other
-        return Verdict([f"states not compared: {missing.directory} has no checkpoint"])
+        return Verdict([f"states not compared: {_untrained(missing)}"])
     equal, differing = equal_until(one, other)
     last = min(max(one.checksums), max(other.checksums))
     if equal == last:
@@ -123,6 +123,11 @@ def compared_states(
         )
     say = _progress() if find else lambda text: None
     return _searched(records, found, code, lines, equal, hint, say)
+
+
+def _untrained(run: "RunRecord") -> str:
+    steps = run.record.finished.get("step") or max(run.epoch_losses, default=0)
+    return f"{run.directory} has {'no checkpoint' if steps else 'not trained'}"
 
 
 def _searched(
@@ -244,7 +249,8 @@ def _objection_to_replay(records: "Sequence[RunRecord]", code: list[str]) -> str
                 f"not replayed: {record.directory} was not started from a config; in its script, "
                 "lw.first_difference(one.states(...), other.states(...)) finds the step"
             )
-        if any(name not in code for name in config.code):
+        known = [*code, *project_code(record.directory)]
+        if any(name not in known for name in config.code):
             return (
                 f"not replayed: {record.directory} was trained with custom code, which a run "
                 f"directory may not call; if you trust it, pass{code_options(config)}"

@@ -20,6 +20,7 @@ from loopwright.cli import registry
 from loopwright.compat.quiet_start import quiet_start
 from loopwright.config import changes, file
 from loopwright.config.export_formats import require_installed
+from loopwright.config.names import OWN
 from loopwright.config.schema import Config, Fit
 from loopwright.data.adapter import training_data
 from loopwright.data.source import Data, Epochs
@@ -36,10 +37,12 @@ from loopwright.plans import launch
 from loopwright.sinks.notify import attempted
 from loopwright.sinks.report import write_report
 from loopwright.sinks.tracker import Tracker
+from loopwright.task.keras_model import CompiledModel
+from loopwright.task.optimizers import optimizers
+from loopwright.task.task import Task
 from loopwright.trainer import Trainer
 
 _PARTS: dict[str, Callable[[Config], Any]] = {
-    "optimizer": lambda config: registry.optimizer(config.optimizer) if config.optimizer else None,
     "loss": lambda config: registry.loss(config.loss, Path.cwd()) if config.loss else None,
     "metrics": lambda config: registry.metrics(config.metrics or [], Path.cwd()),
 }
@@ -298,6 +301,13 @@ def _trainer(
             if getattr(config, name) is not None:
                 _require_parameter(name, config, experiment)
                 options[name] = make(config)
+        if config.optimizer is not None:
+            _require_parameter("optimizer", config, experiment)
+            own = None
+            if config.optimizer.name == OWN:
+                own = _only_optimizer(_call("model", experiment.task, options), config)
+                keras.utils.set_random_seed(config.seed)
+            options["optimizer"] = registry.optimizer(config.optimizer, own)
         return _call("model", experiment.task, options)
 
     return Trainer(
@@ -312,6 +322,21 @@ def _trainer(
         exact=config.exact,
         on_change=config.on_change,
         fresh=fresh,
+    )
+
+
+def _only_optimizer(made: Any, config: Config) -> keras.optimizers.Optimizer:
+    """Return the optimizer that a task makes by itself, whose options a config changes."""
+    held = list(optimizers(made if isinstance(made, Task) else CompiledModel(made)).values())
+    if len(held) == 1:
+        return held[0]
+    raise ConfigurationError(
+        message(
+            f"{config.title} has no single optimizer whose options could be changed.",
+            expected="one optimizer, or the name of another: optimizer.name=adam",
+            received=f"{len(held)} optimizers",
+            do="name the optimizer, or make its options arguments of the task function: model.rate",
+        )
     )
 
 

@@ -11,7 +11,7 @@ import typer
 from loopwright import disk
 from loopwright.errors import ConfigurationError, message, printable
 
-_FILES = ("task.py", "config.yaml", "test_task.py", "README.md", ".gitignore")
+_FILES = ("task.py", "config.yaml", "test_task.py", "pyproject.toml", "README.md", ".gitignore")
 
 
 def new(

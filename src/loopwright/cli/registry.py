@@ -213,13 +213,14 @@ _TRACKERS: dict[str, Callable[..., Tracker]] = {"mlflow": MLflow, "wandb": WandB
 _TEXTS = ("tracking_uri", "experiment", "run_name", "project", "entity", "mode")
 
 
-def optimizer(part: Named) -> keras.optimizers.Optimizer:
-    """Build an optimizer; its learning rate is a number or a schedule.
+def optimizer(part: Named, own: Any = None) -> keras.optimizers.Optimizer:
+    """Build an optimizer, or one like `own`; its learning rate is a number or a schedule.
 
     >>> optimizer(Named(name="SGD", learning_rate=0.5)).get_config()["learning_rate"]
     0.5
     """
-    return _build("optimizer", part.name, part.options)
+    name = part.name if own is None else type(own).__name__
+    return _build("optimizer", name, part.options, own)
 
 
 def callback(part: Named, run_dir: Path) -> keras.callbacks.Callback:
@@ -358,8 +359,8 @@ def _takes_labels(make: Callable[..., Any], options: Mapping[str, Any]) -> bool:
     return False
 
 
-def _build(kind: str, name: str, options: Mapping[str, Any]) -> Any:
-    make = _built_in(kind, name, options)
+def _build(kind: str, name: str, options: Mapping[str, Any], own: Any = None) -> Any:
+    make = _built_in(kind, name, options) if own is None else type(own)
     given = {
         key: _build("schedule", str(value.get("name")), _without_name(value))
         if isinstance(value, dict)
@@ -369,6 +370,8 @@ def _build(kind: str, name: str, options: Mapping[str, Any]) -> Any:
     problem = argument_error(make, given) or type_error(make, given, exempt=_ANY_TYPE)
     if problem is not None:
         raise _unusable(kind, name, options, problem)
+    if own is not None:
+        make, given = own.from_config, {"config": own.get_config() | given}
     return _call(kind, name, make, given)
 
 

@@ -18,6 +18,8 @@ import tensorflow as tf
 from loopwright.compat import registry
 from loopwright.compat.patches import replaced, shared
 
+global_state = registry.module("keras.src.backend.common.global_state")
+
 Function = Callable[..., Any]
 T = TypeVar("T", bound=Function)
 
@@ -385,3 +387,18 @@ def count_batch(callback: Any) -> bool:
 def registered(part: T) -> T:
     """Register a class or function, so that Keras can save it by name and load it again."""
     return keras.saving.register_keras_serializable(package="loopwright")(part)
+
+
+def global_seed() -> tf.Variable | None:
+    """Return the state from which `keras.random` without a seed draws; None if there is none yet.
+
+    >>> draw = keras.random.uniform(())
+    >>> global_seed().shape
+    TensorShape([2])
+    """
+    get = getattr(global_state, "get_global_attribute", None)
+    if get is None:
+        registry.warn_moved("keras_internals.global_seed")
+        return None
+    generator = get("global_seed_generator")
+    return None if generator is None else generator.state.value

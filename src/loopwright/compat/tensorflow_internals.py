@@ -18,6 +18,8 @@ from loopwright.errors import LoopwrightError
 op_def_registry = registry.module("tensorflow.python.framework.op_def_registry")
 auto_control_deps_utils = registry.module("tensorflow.python.framework.auto_control_deps_utils")
 device_lib = registry.module("tensorflow.python.client.device_lib")
+eager_context = registry.module("tensorflow.python.eager.context")
+stateful_random_ops = registry.module("tensorflow.python.ops.stateful_random_ops")
 
 
 def _autograph_api() -> Any:
@@ -225,6 +227,43 @@ def pipeline_graphs(dataset: tf.data.Dataset) -> list[Any]:
     """Return the graphs of a pipeline's functions."""
     parts = pipeline_parts(dataset)
     return [function.function.graph for part in parts for function in part.dataset._functions()]
+
+
+def pipeline_variables(dataset: tf.data.Dataset) -> list[tf.Variable]:
+    """Return the variables that a pipeline's functions use: generators, seeds of Keras layers.
+
+    >>> noise = tf.random.Generator.from_seed(1)
+    >>> len(pipeline_variables(tf.data.Dataset.range(2).map(lambda n: noise.normal(()))))
+    1
+    """
+    used = [v for graph in pipeline_graphs(dataset) for v in captured_variables(graph)]
+    return [v for v in used if isinstance(v, tf.Variable)]
+
+
+def global_generator() -> tf.Variable | None:
+    """Return the state of TensorFlow's global generator; None if the program has made none.
+
+    `tf.random.get_global_generator()` would make one, which is refused with op determinism.
+    """
+    generator = getattr(stateful_random_ops, "global_generator", None)
+    return None if generator is None else generator.state
+
+
+def hold_operation_seeds() -> Callable[[], None]:
+    """Hold the generator of the seeds that `tf.random.set_seed` gives to eager operations.
+
+    Return a function that puts it back, if it was used.
+    """
+    context: Any = getattr(eager_context, "context", lambda: None)()
+    own = getattr(context, "_rng", None)
+    state = None if own is None else own.getstate()
+
+    def put_back() -> None:
+        if own is not None and own.getstate() != state:
+            own.setstate(state)
+            context.clear_kernel_cache()  # it has operations that have drawn by these seeds
+
+    return put_back
 
 
 def _pipeline_part(part: Any) -> PipelinePart:

@@ -1,4 +1,4 @@
-"""The internals that XLA plans and process settings use: what, why, what if they move."""
+"""The internals that XLA plans, process settings and seeds use, and what if they move."""
 
 from loopwright.compat.internal import Internal
 
@@ -54,5 +54,23 @@ INTERNALS: tuple[Internal, ...] = (
         "leave out the error that TensorFlow logs for each program that it loads",
         "this line is printed",
         ("tensorflow.sysconfig.get_lib",),
+    ),
+    Internal(
+        "tensorflow_internals.global_generator",
+        "put back the generator that all of TensorFlow shares after a rehearsal",
+        "a rehearsal, profile or search consumes numbers of tf.random.get_global_generator()",
+        ("tensorflow.python.ops.stateful_random_ops.global_generator",),
+    ),
+    Internal(
+        "tensorflow_internals.hold_operation_seeds",
+        "put back the seeds of eager random operations after a rehearsal",
+        "a rehearsal, profile or search consumes seeds that tf.random.set_seed gives",
+        _of("tensorflow.python.eager.context.Context", "_rng", "clear_kernel_cache"),
+    ),
+    Internal(
+        "keras_internals.global_seed",
+        "put back the seed that all of Keras shares after a rehearsal",
+        "a rehearsal, profile or search consumes numbers of keras.random without a seed",
+        ("keras.src.backend.common.global_state.get_global_attribute",),
     ),
 )

@@ -23,6 +23,8 @@ OPTIMIZERS = (
     "ScheduleFreeAdamW",
     "Tiger",
 )
+OWN = "own"
+"""The optimizer that the recipe or task makes by itself, with other options."""
 SCHEDULES = (
     "CosineDecay",
     "CosineDecayRestarts",

@@ -86,8 +86,15 @@ def _known(part: dict[str, Any], kind: str) -> dict[str, Any]:
     return {**inside, "name": name}
 
 
+def _expand_optimizer(value: Any) -> Any:
+    """Expand a name; options without one are those of the optimizer that the task makes."""
+    return {"name": names.OWN, **value} if isinstance(value, dict) else _expand(value)
+
+
 def _known_optimizer(part: Named) -> Named:
-    return Named(**_known(part.model_dump(), "optimizer"))
+    own = part.name == names.OWN
+    known = _known(part.model_dump() | ({"name": "SGD"} if own else {}), "optimizer")
+    return Named(**known | ({"name": names.OWN} if own else {}))
 
 
 def _known_callback(part: Named) -> Named:
@@ -139,16 +146,21 @@ def _is_plain(value: Any) -> bool:
 
 def _json_schema(kind: str, *, is_custom: bool = False) -> Any:
     short = list(names.ALIASES) if kind in names.MODULES else []
-    choice: dict[str, Any] = {"enum": [*names.KINDS[kind], *short]}
+    has_default = kind == "optimizer"
+    choice: dict[str, Any] = {"enum": [*names.KINDS[kind], *short, *[names.OWN] * has_default]}
     if kind in names.MODULES or is_custom:
         custom = {"type": "string", "pattern": f"^{names.CUSTOM}$", "description": "MODULE:OBJECT"}
         choice = {"anyOf": [choice, custom]}
-    mapping = {"type": "object", "properties": {"name": choice}, "required": ["name"]}
+    required = [] if has_default else ["name"]
+    mapping = {"type": "object", "properties": {"name": choice}, "required": required}
     return WithJsonSchema({"anyOf": [choice, mapping]})
 
 
 Optimizer = Annotated[
-    Named, BeforeValidator(_expand), AfterValidator(_known_optimizer), _json_schema("optimizer")
+    Named,
+    BeforeValidator(_expand_optimizer),
+    AfterValidator(_known_optimizer),
+    _json_schema("optimizer"),
 ]
 Callback = Annotated[
     Named, BeforeValidator(_expand), AfterValidator(_known_callback), _json_schema("callback")

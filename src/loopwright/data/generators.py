@@ -109,6 +109,10 @@ class Batches(Data):
                 "keeps their order and needs no copies of the dataset."
             )
 
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes of the source."""
+        return getattr(self._source, "__dict__", {})
+
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Batches":
         """Return the data with a sample weight for each label, by its class."""
         weighted = copy.copy(self)

@@ -98,6 +98,10 @@ class Data(ABC):
     def fingerprint(self) -> dict[str, Any]:
         """Return what identifies this data, cheaply, as JSON values."""
 
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes that reading may change, of an object that makes batches."""
+        return {}
+
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Data":
         """Return the data with a sample weight for each label, by its class."""
         raise DataError(

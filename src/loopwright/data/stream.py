@@ -246,6 +246,16 @@ class Stream(Data):
         self._dataset = dataset
         self._replay = replay
 
+    @property
+    def calls_python(self) -> bool:
+        """Whether the pipeline calls Python code, which may have a state of its own."""
+        parts = tensorflow_internals.pipeline_parts(self._dataset)
+        return any("PyFunc" in kind for part in parts for kind in part.operations)
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the variables that the functions of the pipeline use."""
+        return {"variables": tensorflow_internals.pipeline_variables(self._dataset)}
+
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Stream":
         """Return the data with a sample weight for each label, by its class."""
         check_labelled(self._dataset.element_spec)

@@ -25,11 +25,11 @@ from loopwright.task.task import Task
 
 @contextlib.contextmanager
 def undisturbed(task: Task, strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Restore on exit every variable that no optimizer trains: metrics, seeds, statistics."""
+    """Restore on exit what no optimizer trains: metrics, statistics, seeds, also global ones."""
     # A read is a copy-on-write view: cheap, and unchanged by what comes.
     kept = [
         (own, own.read_value())
-        for variable in variables.untrained_variables(task)
+        for variable in [*variables.untrained_variables(task), *variables.global_seeds()]
         for own in strategy.experimental_local_results(variable)
     ]
     try:

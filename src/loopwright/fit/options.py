@@ -10,6 +10,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 import keras
 
 from loopwright.loop.schedule import Every
+from loopwright.task.foreign_names import require_known
 
 Verbose = Literal["auto", 0, 1, 2]
 
@@ -81,6 +82,9 @@ def takes(
     >>> Trains().fit(epoch=3)
     Traceback (most recent call last):
     TypeError: Trains.fit() got an unexpected keyword argument 'epoch'
+      expected: epochs
+      received: epoch=3
+      do: replace it
     """
     own = inspect.signature(options)
     parameters = [
@@ -93,6 +97,7 @@ def takes(
     ) -> Callable[Concatenate[Any, _Options], _Result]:
         @functools.wraps(method)
         def call(self: Any, *args: Any, **given: Any) -> _Result:
+            require_known(method.__qualname__, given, own.parameters)
             try:
                 value = options(*args, **{**defaults, **given})  # pyright: ignore[reportCallIssue]
             except TypeError as error:

@@ -109,7 +109,7 @@ def duration(epochs: int, until: str | Every | None) -> Every:
     ('3 epochs', '21600 seconds')
     """
     if until is None:
-        require_positive(epochs=epochs)
+        require_positive("call trainer.evaluate(...) to score without training", epochs=epochs)
         return Every(epochs=epochs)
     if epochs != 1:
         raise ConfigurationError(

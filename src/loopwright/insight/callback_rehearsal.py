@@ -1,4 +1,4 @@
-"""Callbacks called for a few steps: what each hook costs; their attributes are put back."""
+"""Copies of callbacks called for a few steps: what each hook costs."""
 
 import contextlib
 import copy
@@ -7,26 +7,28 @@ from dataclasses import replace
 from typing import Any
 
 import keras
-import numpy as np
 
 from loopwright.events import Finished
 from loopwright.fit.leg import Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
-from loopwright.insight.scratch import scratch_leg
+from loopwright.insight.scratch import preserved_attributes, scratch_leg
 from loopwright.loop.schedule import Every, Place
+from loopwright.task import variables
+from loopwright.task.task import Task
 
 _STEPS = 2
 
 
 def rehearse_callbacks(parts: Parts, request: FitRequest) -> dict[str, float]:
-    """Train a few steps with the callbacks of a request; return the seconds of each hook.
+    """Train a few steps with copies of a request's callbacks; return the seconds of each hook.
 
     A hook that is called for every batch counts once.
     """
-    callbacks = list(keras.tree.flatten(request.callbacks))
-    with kept_attributes(callbacks), _leg(parts, request, callbacks) as leg:
+    own = list(keras.tree.flatten(request.callbacks))
+    callbacks = copies(own, parts.task)
+    with preserved_attributes(map(vars, own)), _leg(parts, request, callbacks) as leg:
         finished = Finished(leg.stepper.step, 0.0, "failed")
         try:
             for event, _, _ in leg.looped(Place(), {}, NoCheckpoints()):
@@ -45,52 +47,18 @@ def rehearse_callbacks(parts: Parts, request: FitRequest) -> dict[str, float]:
     }
 
 
-@contextlib.contextmanager
-def kept_attributes(callbacks: Sequence[Any]) -> Iterator[None]:
-    """Give objects back the attributes that they have now, and lists, dicts and arrays their items.
-
-    >>> class Counts:
-    ...     def __init__(self):
-    ...         self.seen = [1]
-    >>> one = Counts()
-    >>> with kept_attributes([one]):
-    ...     one.seen.append(2)
-    ...     one.extra = True
-    >>> vars(one)
-    {'seen': [1]}
-    """
-    before = [dict(vars(one)) for one in callbacks]
-    items = [(value, _copied(value)) for each in before for value in each.values()]
-    try:
-        yield
-    finally:
-        for value, then in items:
-            _put_back(value, then)
-        for one, attributes in zip(callbacks, before, strict=True):
-            vars(one).clear()
-            vars(one).update(attributes)
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if not isinstance(value, list | dict | set):
-        return value
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # it holds a model, a file or a lock: the callback's own
-        return copy.copy(value)
-
-
-def _put_back(value: Any, then: Any) -> None:
-    """Give a container its items back; it stays the same object, which others may hold."""
-    if isinstance(value, np.ndarray):
-        value[...] = then
-    elif isinstance(value, list):
-        value[:] = then
-    elif isinstance(value, dict | set):
-        value.clear()
-        value.update(then)
+def copies(callbacks: Sequence[Any], task: Task) -> list[Any]:
+    """Return copies that share variables, models and metrics, and what cannot be copied."""
+    # Keras would copy a metric without its values; the variables of all these are restored.
+    held = [part.value for part in variables.parts((task, *callbacks))]
+    models = [getattr(one, "model", None) for one in callbacks]
+    memo = {id(value): value for value in (task, *held, *models)}
+    found = [memo.setdefault(id(one), copy.copy(one)) for one in callbacks]
+    for one in found:
+        for name, value in vars(one).items():
+            with contextlib.suppress(Exception):
+                vars(one)[name] = copy.deepcopy(value, memo)
+    return found
 
 
 @contextlib.contextmanager

@@ -161,15 +161,21 @@ def read_run(directory: Path) -> RunRecord:
 
 
 def differences(runs: Sequence[RunRecord]) -> list[Differs]:
-    """Return every value that differs between some of the runs, the most telling kinds first."""
+    """Return every value that differs between some of the runs, the most telling kinds first.
+
+    A run that has not trained has recorded neither program, data nor plan: these do not differ.
+    """
     found: list[Differs] = []
     if all(run.config for run in runs):
         found += _differing("config", [run.config for run in runs])
-    found += _programs(runs, {each.name for each in found})
-    found += _differing("code", [{"revision": run.revision} for run in runs])
-    found += _differing("data", [dict(_flat(run.content.get("data", {}))) for run in runs])
-    found += _differing("plan", [_plan(run.plans) for run in runs])
-    found += _differing("environment", [run.environment for run in runs])
+    if all(run.content for run in runs):
+        found += _programs(runs, {each.name for each in found})
+        found += _differing("data", [dict(_flat(run.content.get("data", {}))) for run in runs])
+    if all(run.plans.changes for run in runs):
+        found += _differing("plan", [_plan(run.plans) for run in runs])
+    if all(run.environment for run in runs):
+        found += _differing("code", [{"revision": run.revision} for run in runs])
+        found += _differing("environment", [run.environment for run in runs])
     order = {kind: at for at, kind in enumerate(KINDS)}
     return sorted(found, key=lambda each: order[each.kind])
 

@@ -85,7 +85,7 @@ def overfit(
     with scratch_leg(parts, one, until=Every(steps=_MOST_STEPS)) as leg:
         trained = {id(variables.variables(v)[0]) for v in _trained(leg)}
         named = {n: v for n, v in variables.named(parts.task).items() if id(v) in trained}
-        with preserved(parts.task, parts.strategy):
+        with preserved(parts.task):
             before = tensors.snapshot(named)
             metric, curve = _curve(leg, _MOST_STEPS, _MOST_SECONDS, clock)
             curve = _without_dropout(leg, one, metric, curve)
@@ -220,7 +220,7 @@ def _rates(leg: Leg, curve: _Curve, clock: Callable[[], float]) -> Iterator[str]
     grows = not curve.last <= curve.first
     for size, factor in [("large", 0.1)] if grows else [("small", 10.0), ("large", 0.1)]:
         for power in range(1, 1 + _MOST_RATES) if rates else ():
-            with preserved(leg.parts.task, leg.parts.strategy):
+            with preserved(leg.parts.task):
                 given = float(tf.convert_to_tensor(rates[0]))
                 for rate in rates:
                     rate.assign(factor**power * tf.convert_to_tensor(rate))

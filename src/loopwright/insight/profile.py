@@ -25,7 +25,7 @@ from loopwright.insight.profile_events import (
     operation_times,
     stage_times,
 )
-from loopwright.insight.scratch import request_aside, scratch_leg
+from loopwright.insight.scratch import request_aside, scratch_leg, with_own_traces
 from loopwright.loop.schedule import Every, Place
 
 _WARM_UP_CALLS = 2
@@ -150,6 +150,7 @@ def profile(parts: Parts, options: ProfileOptions) -> Profile:
     directory = None if options.directory is None else Path(options.directory)
     machine = flops.of_machine()
     request = request_aside(options.for_fit(), parts)
+    parts = with_own_traces(parts)
     with contextlib.ExitStack() as stack:
         where = directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         leg = stack.enter_context(scratch_leg(parts, request))

@@ -10,6 +10,7 @@ import keras
 
 from loopwright import disk
 from loopwright.config.export_formats import KINDS, Format, Target, require_installed
+from loopwright.data.stream import Stream
 from loopwright.errors import ConfigurationError, message
 from loopwright.fit.exporting import ExportOptions, SeenData, run_export
 from loopwright.fit.options import FitOptions
@@ -20,8 +21,15 @@ from loopwright.insight.callback_rehearsal import rehearse_callbacks
 from loopwright.insight.overfit import overfit
 from loopwright.insight.planned_start import Planned
 from loopwright.insight.rehearsal_report import Rehearsal
-from loopwright.insight.rehearsed_leg import RehearsedLeg, counted, examples, kept_outside
-from loopwright.insight.scratch import request_aside, scratch_leg
+from loopwright.insight.rehearsed_leg import RehearsedLeg, counted, examples
+from loopwright.insight.scratch import (
+    attributes_of_data,
+    preserved,
+    preserved_attributes,
+    request_aside,
+    scratch_leg,
+    with_own_traces,
+)
 from loopwright.insight.stages import Stages, collected
 
 _OVERFIT = "1 batch"
@@ -43,10 +51,7 @@ def rehearse(parts: Parts, options: RehearseOptions, planned: Planned) -> Rehear
     """Run everything that a run does once; raise the first error, which says where it happened."""
     request = request_aside(options, parts, saves=planned.run is not None)
     _require_possible(parts, options)
-    # Separate traces: stateful operations and warnings start from scratch in the real run.
-    compiled = parts.compiled.untraced()
-    aside = parts.selector.aside(compiled=compiled)
-    own = replace(parts, compiled=compiled, selector=aside)
+    own = with_own_traces(parts)
     say = _print if options.verbose else _say_nothing
     stages = Stages(say)
     with collected() as caught:
@@ -62,13 +67,14 @@ def _rehearsed(
     planned: Planned,
     stages: Stages,
 ) -> Rehearsal:
-    with contextlib.ExitStack() as outside:
+    with preserved_attributes(attributes_of_data(request)):
         with contextlib.ExitStack() as undoing:
             with stages.part("build") as note:
                 scratch = scratch_leg(own, request, first_epoch=planned.first_epoch)
                 leg = undoing.enter_context(scratch)
-                outside.enter_context(kept_outside(leg))
                 note("data opened, steps traced and checked")
+                if isinstance(request.data, Stream) and request.data.calls_python:
+                    note("the data calls Python code, whose own state is not restored")
             rehearsed = RehearsedLeg(leg, planned, stages)
             start = rehearsed.start(request)
             rehearsed.first_batches()
@@ -82,13 +88,14 @@ def _rehearsed(
             operations = counted(leg, size)
             tries, why_none = parts.selector.prospects(leg.feed, own.compiled)
             schedule = replace(leg.schedule, save_every=request.save_every)
-        costs = _callbacks(own, request, options, stages)
-        _export(own, request, options, stages)
-        learned = None
-        if options.overfit is not None:
-            with stages.part("one batch") as note:
-                learned = overfit(own, request)
-                note(str(learned).partition(";")[0])
+        with preserved(own.task):
+            costs = _callbacks(own, request, options, stages)
+            _export(own, request, options, stages)
+            learned = None
+            if options.overfit is not None:
+                with stages.part("one batch") as note:
+                    learned = overfit(own, request)
+                    note(str(learned).partition(";")[0])
     pace = estimates.Pace(rate, validation_seconds, compile_seconds)
     seconds, length = estimates.run_length(schedule, pace)
     kept = 0

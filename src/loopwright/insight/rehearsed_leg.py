@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -29,7 +29,6 @@ from loopwright.loop.schedule import Place
 from loopwright.sinks.notify import attempted
 from loopwright.sinks.tensorboard import HOME, TensorBoardFiles
 from loopwright.step_warnings import warn_at_call
-from loopwright.task import variables
 
 _STEPS = 3
 _VALIDATION_BATCHES = 2
@@ -188,26 +187,6 @@ def counted(leg: Leg, size: int | None) -> flops.Counted | None:
         return flops.of_graph(leg.parts.compiled.graph("train_step", spec))
     except Exception:  # a step that runs eagerly only need not be traceable
         return None
-
-
-@contextlib.contextmanager
-def kept_outside(leg: Leg) -> Iterator[None]:
-    """Restore variables that the steps of a leg use and the task does not hold: Keras' seed."""
-    compiled = leg.parts.compiled
-    built = [*compiled.trains_built(), *compiled.tests_built()]
-    held = {id(variable) for variable in variables.named(leg.parts.task).values()}
-    used = {id(v): v for each in built for v in each.captured if isinstance(v, tf.Variable)}
-    kept = [
-        (own, own.read_value())
-        for variable in used.values()
-        if id(variable) not in held
-        for own in variables.replicas(variable)
-    ]
-    try:
-        yield
-    finally:
-        for variable, value in kept:
-            variable.assign(value)
 
 
 def _last_examples(leg: Leg) -> int | None:

@@ -123,7 +123,7 @@ def _replayed(
         named, inexact = require_resumable(leg, "best_effort")
         declare(leg, start.snapshot.leg, start.reference)
     edited = replay_checks.require_same_program(leg, named, start.reference, called, run, on_change)
-    with preserved(parts.task, parts.strategy):
+    with preserved(parts.task):
         try:
             _begin(leg, named, start, called, attempt, run)
             walk = Walk(leg, named, run, record, step, uses_debugger=options.debugger)

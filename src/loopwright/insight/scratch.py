@@ -1,8 +1,9 @@
 """A scratch leg: steps in memory that leave no trace in the task, its seeds or the run."""
 
 import contextlib
+import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from loopwright.checkpoints.snapshot import Snapshot
+from loopwright.compat import keras_internals, tensorflow_internals
 from loopwright.engine.inference import Inference
 from loopwright.engine.predictor import Predictor
 from loopwright.engine.scorer import Scorer
@@ -25,6 +27,9 @@ from loopwright.plans.plan_history import PlanHistory
 from loopwright.sinks.history import History
 from loopwright.task import variables
 from loopwright.task.task import Task
+
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_LONG = 1000
 
 
 @contextlib.contextmanager
@@ -62,15 +67,22 @@ def scratch_leg(
         is_observed=False,
         run_dir=None,
     )
-    leg = Leg(aside, alone, first_epoch=first_epoch, snapshot=snapshot, recorded=recorded)
-    leg.stepper.tells_data = False
-    parts.state.start_from_given_weights()  # now that what is built lazily is there
-    with preserved(parts.task, parts.strategy):
-        try:
-            yield leg
-        finally:
-            leg.feed = None
-            leg.stepper.close()
+    drawn, made = hold_draws(), _made_lazily(parts.task)
+    numpy_state = np.random.get_state()
+    with preserved_attributes(attributes_of_data(request)):  # opening the data reads a batch
+        leg = Leg(aside, alone, first_epoch=first_epoch, snapshot=snapshot, recorded=recorded)
+        leg.stepper.tells_data = False
+        parts.state.start_from_given_weights()  # now that what is built lazily is there
+        if _made_lazily(parts.task) != made:
+            # New weights and seeds stay, and so does what was drawn for them: not by NumPy.
+            np.random.set_state(numpy_state)
+            drawn = hold_draws()
+        with preserved(parts.task, *_used(leg), draws=drawn):
+            try:
+                yield leg
+            finally:
+                leg.feed = None
+                leg.stepper.close()
 
 
 def request_aside(options: FitOptions, parts: Parts, *, saves: bool = False) -> FitRequest:
@@ -95,33 +107,94 @@ def parts_aside(parts: Parts, plan: Plan | PlanHistory | None = None) -> Parts:
     return replace(parts, selector=selector, scorer=scorer, inference=inference)
 
 
+def with_own_traces(parts: Parts) -> Parts:
+    """Return parts with separate traces: in the real run, stateful operations start anew."""
+    compiled = parts.compiled.untraced()
+    return replace(parts, compiled=compiled, selector=parts.selector.aside(compiled=compiled))
+
+
+def attributes_of_data(request: FitRequest) -> list[dict[str, Any]]:
+    """Return the attributes that reading the data of a request may change."""
+    return [data.attributes() for data in (request.data, *request.sets.values()) if data]
+
+
 @contextlib.contextmanager
-def preserved(task: Task, strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Restore every variable of a task, and the random states of Python and NumPy, on exit."""
-    put_back = held_state(task, strategy)
-    drawn: tuple[Any, Any] = (random.getstate(), np.random.get_state())
-    try:
+def preserved(
+    task: Task, *used: tf.Variable, draws: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Restore on exit every variable of a task, others that it uses, and all global seeds."""
+    held = [*variables.named(task).values(), *used, *variables.global_seeds()]
+    with contextlib.ExitStack() as undo:
+        undo.callback(draws or hold_draws())
+        undo.callback(hold_variables(held))
         yield
-    finally:
-        put_back()
-        random.setstate(drawn[0])
-        np.random.set_state(drawn[1])
 
 
-def held_state(task: Task, strategy: tf.distribute.Strategy) -> Callable[[], None]:
-    """Hold the value of every variable of a task; return a function that assigns them again."""
+@contextlib.contextmanager
+def preserved_attributes(owners: Iterable[dict[str, Any]]) -> Iterator[None]:
+    """Restore on exit the attributes of objects, and the variables and generators in them.
+
+    A long list is not searched: it has examples, or the names of their files.
+    """
+    with contextlib.ExitStack() as undo:
+        for owner in owners:
+            undo.callback(owner.update, dict(owner))
+            undo.callback(owner.clear)  # called before the line above
+            short = [
+                v
+                for v in owner.values()
+                if not isinstance(v, list | tuple | dict) or len(v) <= _LONG
+            ]
+            for part in variables.parts(short, *_GENERATORS):
+                undo.callback(_hold(part.value))
+        yield
+
+
+def hold_draws() -> Callable[[], None]:
+    """Hold the random states of Python, NumPy and TensorFlow; return what restores them."""
+    with contextlib.ExitStack() as undo:
+        undo.callback(random.setstate, random.getstate())
+        undo.callback(np.random.set_state, np.random.get_state())
+        undo.callback(tensorflow_internals.hold_operation_seeds())
+        return undo.pop_all().close
+
+
+def hold_variables(held: Iterable[Any]) -> Callable[[], None]:
+    """Hold the values of variables; return a function that assigns them again."""
     # A read is a copy-on-write view: cheap, and unchanged by what comes.
-    kept = [
-        (own, own.read_value())
-        for variable in variables.named(task).values()
-        for own in strategy.experimental_local_results(variable)
-    ]
+    kept = [(own, own.read_value()) for v in held for own in variables.replicas(v)]
 
-    def put_back() -> None:
+    def assign() -> None:
         for variable, value in kept:
             variable.assign(value)
 
-    return put_back
+    return assign
+
+
+def _hold(part: Any) -> Callable[[], None]:
+    """Hold the state of a generator, or the values of other parts; return what restores them."""
+    match part:
+        case np.random.Generator():
+            bits = part.bit_generator
+            return functools.partial(setattr, bits, "state", bits.state)
+        case np.random.RandomState():
+            return functools.partial(part.set_state, part.get_state())
+        case random.Random():
+            return functools.partial(part.setstate, part.getstate())
+        case _:
+            return hold_variables(variables.variables(part))
+
+
+def _used(leg: Leg) -> list[tf.Variable]:
+    """Return the variables that the steps of a leg use, held by the task or not: Keras' seed."""
+    compiled = leg.parts.compiled
+    built = [*compiled.trains_built(), *compiled.tests_built()]
+    return [v for each in built for v in each.captured if isinstance(v, tf.Variable)]
+
+
+def _made_lazily(task: Task) -> tuple[int, bool]:
+    weights = sum(len(layer.variables) for layer in variables.of_kind(keras.Layer, task))
+    return weights, keras_internals.global_seed() is not None
 
 
 def require_readable_again(request: FitRequest) -> None:
@@ -132,8 +205,9 @@ def require_readable_again(request: FitRequest) -> None:
     raise ConfigurationError(
         message(
             "This data can be read only once, and fit needs it.",
-            expected="arrays, a tf.data.Dataset, a PyDataset, or a function that makes a generator",
+            expected="arrays, a tf.data.Dataset, a PyDataset, or an object with __iter__",
             received="a generator or iterator",
-            do="pass the function that makes the generator, or a dataset",
+            do="pass tf.data.Dataset.from_generator(function, output_signature=...), or an object "
+            "whose __iter__ calls the function that makes the generator",
         )
     )

@@ -18,7 +18,7 @@ from loopwright.insight.batch_look import BatchLook
 from loopwright.insight.debugger import debugged
 from loopwright.insight.replayed import Check, Replayed
 from loopwright.insight.run_record import RunRecord
-from loopwright.insight.scratch import held_state
+from loopwright.insight.scratch import hold_variables
 from loopwright.insight.step_look import StepLook
 from loopwright.loop.clock import Pace
 from loopwright.loop.schedule import Every, Place, Schedule
@@ -224,8 +224,8 @@ class Walk:
             held.batch, stepper.batch_in_words(number), stepper.examples(number)
         )
         look = _Look(held.plan.in_words, batch, self._place.epoch, stepper.steps_in_epoch + 1)
-        put_back = held_state(task, leg.parts.strategy)
         own = list(variables.named(task).values())
+        put_back = hold_variables(own)
         before = [variable.read_value() for variable in own]
         look.weights_before = self._not_finite()
         self._run_by_plan(held, look)

@@ -75,7 +75,7 @@ def every(text: "str | Every") -> Every:
     )
 
 
-def require_positive(**counts: object) -> None:
+def require_positive(otherwise: str = "leave it out", /, **counts: object) -> None:
     """Raise if one of these is neither None nor a whole number of 1 or more."""
     for name, count in counts.items():
         is_count = isinstance(count, int) and not isinstance(count, bool) and count > 0
@@ -85,7 +85,7 @@ def require_positive(**counts: object) -> None:
                     f"{name} is a count.",
                     expected=f"a whole number of 1 or more as {name}",
                     received=f"{name}={count!r}",
-                    do="leave it out, or pass such a number",
+                    do=f"pass such a number, or {otherwise}",
                 )
             )
 

@@ -3,6 +3,6 @@
 Task, Supervised and compiled Keras models; variables by name, gradients, scheduled numbers, and
 the context of a running step. Never runs a step, reads data or writes files.
 
-Open files: context, dataflow, gradient_check, gradients, keras_model, metric_updates, optimizers,
-scheduled_value, supervised, task, variables.
+Open files: context, dataflow, foreign_names, gradient_check, gradients, keras_model,
+metric_updates, optimizers, scheduled_value, supervised, task, variables.
 """

@@ -9,6 +9,7 @@ import tensorflow as tf
 from loopwright.distribute import replicas
 from loopwright.errors import ConfigurationError, message
 from loopwright.task import variables
+from loopwright.task.foreign_names import warn_of_hooks
 from loopwright.task.task import Task, class_name
 
 
@@ -66,6 +67,8 @@ def as_task(given: Any, strategy: tf.distribute.Strategy) -> Task:
                 do="pass lw.Supervised(model, loss, optimizer), or your own Task",
             )
         )
+    kinds = type(task).__mro__
+    warn_of_hooks(kinds[: kinds.index(Task)])
     with strategy.scope():
         _ = task.step_counter
     return task

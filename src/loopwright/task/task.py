@@ -17,7 +17,7 @@ import inspect
 import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import keras
 import tensorflow as tf
@@ -25,6 +25,7 @@ import tensorflow as tf
 from loopwright.compat.error_messages import shape_text
 from loopwright.errors import ConfigurationError, MissingStepError, StepError, message
 from loopwright.task import variables as state
+from loopwright.task.foreign_names import ATTRIBUTES, missing_attribute
 from loopwright.task.gradients import Transforms
 from loopwright.task.gradients import apply as apply_gradients
 from loopwright.task.gradients import minimize as minimize_loss
@@ -201,6 +202,13 @@ class Task:
     ) -> Any:
         """Update variables like `minimize`, from gradients that you computed."""
         return apply_gradients(gradients, variables, optimizer, when=when, transform=transform)
+
+    if not TYPE_CHECKING:  # checkers have to find misspelled attributes
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ATTRIBUTES:
+                raise AttributeError(missing_attribute(type(self).__name__, name))
+            return object.__getattribute__(self, name)  # raises what a property has raised
 
 
 def owner(task: Task) -> Any:

@@ -154,6 +154,12 @@ def untrained_variables(task: object) -> list[Any]:
     return list(found.values())
 
 
+def global_seeds() -> list[Any]:
+    """Return the states of the generators that all of Keras and TensorFlow share, if they exist."""
+    found = (keras_internals.global_seed(), tensorflow_internals.global_generator())
+    return [variable for variable in found if variable is not None]
+
+
 def metric_variables(task: object) -> list[Any]:
     """Return the variables of metrics: NaN in them affects the report, not the training."""
     models = [m for layer in of_kind(keras.Layer, task) for m in getattr(layer, "metrics", ())]
