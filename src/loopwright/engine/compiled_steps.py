@@ -89,7 +89,7 @@ class CompiledSteps:
                 self.updates.note(name, built.updated)
             if not is_eager and name not in self._read:
                 self._read.add(name)
-                check_source(step)
+                check_source(step, built)
             if needs_trace and step.replicas > 1 and not is_eager:
                 # Their constants lie between each other's in the loop's graph.
                 require_unchanging(step, built)

@@ -23,7 +23,7 @@ from loopwright.compat import (
 )
 from loopwright.engine.step import Step
 from loopwright.errors import StepError
-from loopwright.guards import constants
+from loopwright.guards import constants, draws
 from loopwright.guards.calls import count_unused_losses
 from loopwright.guards.constants import Constants
 from loopwright.guards.guard import examine
@@ -35,6 +35,7 @@ from loopwright.task import metric_updates
 from loopwright.task import variables as state
 from loopwright.task.context import StepContext, entered
 from loopwright.task.gradients import build_optimizers
+from loopwright.task.task import owner
 
 
 @dataclass(frozen=True)
@@ -131,10 +132,16 @@ def _observed(step: Step, graph: Any, batch: Any) -> Iterator[StepTrace]:
             raise
 
 
-def check_source(step: Step) -> None:
+def check_source(step: Step, built: Built) -> None:
     """Warn of statements in the source of a compiled step that run only while it is traced."""
+
+    def is_written(name: str) -> bool:
+        before = vars(owner(step.task))[name]
+        _traced_again(step, built.batch_spec)
+        return vars(owner(step.task)).get(name) != before
+
     with step_warnings.silenced(step.silenced):
-        check_side_effects(step.title, step.task, step.source)
+        check_side_effects(step.title, step.task, step.source, is_written)
 
 
 def require_unchanging(
@@ -161,15 +168,18 @@ def changing_values(
     """Return the message about values that differ each time the step is traced, or None.
 
     `traces` are those of the loop that is about to run, so that a correct step is not traced more
-    often; without them it is traced once more. Only if they may differ from what was built, the
-    step is traced twice under the same conditions, and these two decide.
+    often; without them it is traced once more. Only if they may differ from what was built, or if
+    Python may draw in it, the step is traced twice under the same conditions: these two decide.
     """
     if traces is None:
         traces = _traced_again(step, built.batch_spec)
-    if not constants.may_differ(built.traces, traces, step.source, for_xla=for_xla):
+    possible = draws.possible_draws(step.source, owner(step.task))
+    if not possible and not constants.may_differ(built.traces, traces, for_xla=for_xla):
         return None
-    first, second = _traced_again(step, built.batch_spec), _traced_again(step, built.batch_spec)
-    return constants.changing(step.title, first, second, step.source, is_eager=is_eager)
+    with draws.made(possible) as drawn:
+        first = _traced_again(step, built.batch_spec)
+    second = _traced_again(step, built.batch_spec)
+    return constants.changing(step.title, first, second, drawn, is_eager=is_eager)
 
 
 def _traced_again(step: Step, batch_spec: Any) -> list[Constants]:

@@ -618,6 +618,41 @@ def steps_counted_by_python(mistake: bool) -> Wrong:
     )
 
 
+def updates_chosen_by_a_python_count(mistake: bool) -> Wrong:
+    class Alternating(_Regression):
+        def __init__(self):
+            super().__init__()
+            self.turn = 0
+
+        def train_step(this, batch):  # pyright: ignore[reportSelfClsParameterName]
+            this.turn = (this.turn + 1) % 4  # here
+            return super().train_step(batch)
+
+    class Cached(_Regression):
+        def __init__(self):
+            super().__init__()
+            self.features, self.traced = None, False
+
+        def train_step(self, batch):
+            self.traced = True
+            if self.features is None:
+                self.features = batch[0].shape[-1]
+            return super().train_step(batch)
+
+    return Wrong(
+        Alternating() if mistake else Cached(),
+        'Alternating.train_step counts with a Python number (file "steps.py", line {line}: '
+        "this.turn = (this.turn + 1) % 4  # here): Python runs once, while the step is traced.\n"
+        "  expected: TensorFlow operations for what should happen in each step\n"
+        "  received: a Python statement with an effect outside the step\n"
+        "  do: count with self.step or a tf.Variable; or run Python in each step with "
+        'plan="eager"',
+        X,
+        Y,
+        id="python-side-effect",
+    )
+
+
 # --- what a step returns --------------------------------------------------------------------------
 
 
