@@ -5,6 +5,7 @@ import itertools
 import linecache
 import operator
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -224,12 +225,15 @@ def _open_size(_: re.Match[str], step: str, place: str, code: str, batch: str) -
     )
 
 
-def _dtypes(found: re.Match[str], step: str, place: str, _: str, batch: str) -> str:
+def _dtypes(found: re.Match[str], step: str, place: str, code: str, batch: str) -> str:
+    total = re.match(r"(\w+) *[-+*/]=", code)
     return message(
         f"{step} combines tensors of dtypes {found[2]} and {found[1]}{place}.",
         expected="the same dtype on both sides",
         received=batch,
-        do=f"cast one of them, for instance tf.cast(labels, tf.{found[1]})",
+        do=f"start {total[1]} with a {found[1]} number, for instance {total[1]} = 0.0, not 0"
+        if total and found[1].startswith("float")
+        else f"cast one of them, for instance tf.cast(labels, tf.{found[1]})",
     )
 
 
@@ -394,6 +398,12 @@ def is_own(filename: str, line: int) -> bool:
     """Return whether a line is the user's: of no installed package, and not generated."""
     is_users = not filename.startswith((_HERE, *_INSTALLED)) and _GENERATED not in filename
     return is_users and bool(linecache.getline(filename, line))  # compiled extensions have no lines
+
+
+def is_users_class(kind: type) -> bool:
+    """Return whether a class is the user's: of no installed package."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is None or not file.startswith((_HERE, *_INSTALLED))
 
 
 def is_users_frame(frame: FrameType | None) -> bool:

@@ -25,6 +25,7 @@ from loopwright.engine.trace import (
 )
 from loopwright.errors import StepWarning
 from loopwright.guards import resources
+from loopwright.guards.changes import SettingsWatch
 from loopwright.plans.plan import Plan, Terms
 from loopwright.task import scheduled_value, variables
 from loopwright.task.context import GradientWatch
@@ -108,6 +109,11 @@ class CompiledSteps:
         """Return the trace of this step."""
         self._forget_if_changed()
         return self._build(self._step(name, batch_spec, converts=True), batch_spec)
+
+    def watched_settings(self) -> SettingsWatch:
+        """Return a watch over what the trace of the train step has read from Python."""
+        step = self._step("train_step", None, converts=True)
+        return SettingsWatch(step.title, step.source, self._task)
 
     def graph(self, name: StepName, batch_spec: Any) -> Any:
         """Return the graph of this step for batches of exactly this shape, of all replicas."""

@@ -178,9 +178,36 @@ def fingerprint(task: object) -> tuple[Any, ...]:
     layers = of_kind(keras.Layer, task)
     frozen = tuple(variable.trainable for layer in layers for variable in layer.variables)
     metrics = tuple(id(m) for layer in layers for m in layer.metrics)
-    plain = bool | int | float | str | None
-    settings = tuple((name, v) for name, v in vars(task).items() if isinstance(v, plain))
-    return parts_now, frozen, metrics, settings
+    private = tuple((name, v) for name, v in vars(task).items() if is_plain(v))
+    plain = tuple((id(holder), name, v) for _, holder, name, v in settings(task) if is_plain(v))
+    return parts_now, frozen, metrics, private, plain
+
+
+def settings(task: object) -> list[tuple[str, Any, str, Any]]:
+    """Return what the trace of a step reads from Python: path, holder, attribute, value.
+
+    Plain attributes of the task and its layers, `trainable`, and the parts that the task holds
+    by name. `stop_training` is a wish of a callback, not a setting.
+    """
+    found = [(n, task, n, v) for n, v in vars(task).items() if is_plain(v) or isinstance(v, _PARTS)]
+    for part in parts(task):
+        inside = (
+            keras_internals.layers_in(part.value) if isinstance(part.value, keras.Layer) else []
+        )
+        for layer in [layer for layer in inside if layer.built]:
+            path = part.path if layer is part.value else f"{part.path}.{layer.name}"
+            found.append((f"{path}.trainable", layer, "trainable", layer.trainable))
+            own = [(name, value) for name, value in vars(layer).items() if is_plain(value)]
+            found += [(f"{path}.{name}", layer, name, value) for name, value in own]
+    hidden = ("_", "stop_training")
+    return [setting for setting in found if not setting[2].startswith(hidden)]
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a text, None, or a tuple of them."""
+    if isinstance(value, tuple):
+        return all(map(is_plain, value))
+    return isinstance(value, bool | int | float | str | None)
 
 
 def named(task: object) -> dict[str, Any]:
