@@ -7,7 +7,7 @@ initial value.
 import contextlib
 import hashlib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -105,8 +105,11 @@ def _build_compiled(step: Step, batch_spec: Any) -> Built:
         keras_internals.build_compiled_model(step.task, batch_spec)
     with tensorflow_internals.scratch_graph() as graph:
         batch = _placeholders(batch_spec)
-        with _observed(step, graph, batch) as trace:
+        losses = keras_internals.watching_losses()
+        with _observed(step, graph, batch) as trace, losses as was_asked:
             outputs = step.on_all_replicas(batch)
+            if step.replicas == 1:
+                _note_unused_losses(step, trace.observed, was_asked)
     examine(GUARDS, replace(trace, outputs=outputs))
     return _built(outputs, graph)
 
@@ -258,11 +261,18 @@ def _on_one(step: Step, observed: Observed, batch: Any) -> Any:
     context = StepContext(requested=requested, updates=not several)
     with entered(context), keras_internals.watching_losses() as was_asked:
         outputs = step.call(batch)
-        if step.name == "train_step":
-            trained = [v for _, variables in requested for v in variables]
-            models = state.of_kind(keras.Layer, step.task)
-            observed.unused_losses[:] = count_unused_losses(models, trained, was_asked)
+        _note_unused_losses(step, observed, was_asked)
     return step.folded(outputs, tf.constant(1))
+
+
+def _note_unused_losses(
+    step: Step, observed: Observed, was_asked: Callable[[keras.Layer], bool]
+) -> None:
+    if step.name == "train_step":
+        updates = [*observed.requested, *observed.updates]
+        trained = [v for _, variables in updates for v in variables]
+        models = state.of_kind(keras.Layer, step.task)
+        observed.unused_losses[:] = count_unused_losses(models, trained, was_asked)
 
 
 def _on_first_of_several(step: Step, observed: Observed, batch: Any) -> Any:

@@ -653,6 +653,38 @@ def updates_chosen_by_a_python_count(mistake: bool) -> Wrong:
     )
 
 
+def an_optimizer_that_is_never_used(mistake: bool) -> Wrong:
+    class Alternating(_Regression):
+        def __init__(self):
+            super().__init__(keras.layers.Dense(3, name="first"))
+            self.slow = keras.optimizers.SGD(0.001)
+            self.turns = [1]
+
+        def train_step(self, batch):
+            with tf.GradientTape(persistent=True) as tape:
+                loss = self.loss_of(*batch)
+            self.turns[0] = self.turns[0] + 1
+            first, last = self.model.layers
+            self.minimize(loss, last, self.optimizer, tape)
+            if not mistake:
+                self.minimize(loss, first, self.slow, tape, when=self.step % 3 == 0)
+            elif self.turns[0] % 1000 == 0:
+                self.minimize(loss, first, self.slow, tape)
+            return {"loss": loss}
+
+    return Wrong(
+        Alternating(),
+        "Alternating.train_step never uses the optimizer 'slow': it updates nothing.\n"
+        "  expected: an update by every optimizer that the task holds\n"
+        "  received: a trace without it, perhaps because a Python `if` left it out\n"
+        "  do: call minimize with 'slow'; for an update in some steps only, pass a condition on "
+        "the device: self.minimize(..., when=self.step % 3 == 0)",
+        X,
+        Y,
+        id="idle-optimizer",
+    )
+
+
 # --- what a step returns --------------------------------------------------------------------------
 
 
