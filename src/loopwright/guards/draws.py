@@ -13,8 +13,16 @@ from typing import Any
 from loopwright.compat.error_messages import is_users_frame
 from loopwright.guards.source import GENERATORS, reached
 
-_CLOCKS = ("time", "datetime", "uuid", "secrets")
-"""Modules whose functions return something else each time; `os.urandom` is the only one of `os`."""
+_UNREPEATABLE = frozenset(
+    [
+        *("time.time", "time.time_ns", "time.perf_counter", "time.perf_counter_ns"),
+        *("time.monotonic", "time.monotonic_ns", "time.process_time", "time.thread_time"),
+        *("datetime.now", "datetime.utcnow", "datetime.today", "uuid.uuid1", "uuid.uuid4"),
+        *("secrets.choice", "secrets.randbelow", "secrets.token_bytes", "secrets.token_hex"),
+        "posix.urandom",
+    ]
+)
+"""Functions by module and name that return something else each time."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +66,7 @@ def _draws(callee: Any) -> bool:
     if isinstance(own, GENERATORS):
         return not isinstance(own, random.SystemRandom)
     module = getattr(own, "__module__", None) or getattr(callee, "__module__", None)
-    name = getattr(callee, "__name__", "")
-    is_clock = module in _CLOCKS and not isinstance(callee, type) and name != "sleep"
-    return is_clock or (module == "posix" and name == "urandom")
+    return f"{module}.{getattr(callee, '__name__', '')}" in _UNREPEATABLE
 
 
 @contextlib.contextmanager

@@ -96,14 +96,14 @@ def reached(step: Any, owner: Any) -> list[Reached]:
     """
     found, pending = list[Reached](), [step]
     seen = dict[tuple[int, int], Any]()
-    if not _is_users(getattr(step, "__func__", step)):
-        pending += [owner, *vars(owner).values()]
     while pending:
         for function, holder in _functions(pending.pop(0)):
-            if (id(function), id(holder)) in seen or not _is_users(function):
+            if (id(function), id(holder)) in seen:
                 continue
             seen[id(function), id(holder)] = function, holder  # kept, so that ids stay theirs
-            for node in _nodes_of(function):
+            if holder is owner and function.__name__.endswith("_step") and not _is_users(function):
+                pending += [owner, *vars(owner).values()]
+            for node in _nodes_of(function) if _is_users(function) else ():
                 here = Reached(function, holder, node)
                 found.append(here)
                 pending += [callee for _, callees in here.called() for callee in callees]
@@ -112,6 +112,7 @@ def reached(step: Any, owner: Any) -> list[Reached]:
 
 def _functions(callee: Any) -> Iterable[tuple[Any, Any]]:
     """Return the Python functions that run when an object is called, each with its owner."""
+    callee = callee.func if isinstance(callee, functools.partial) else callee
     callee = inspect.unwrap(getattr(callee, "python_function", callee))
     if isinstance(callee, MethodType):
         return [(inspect.unwrap(callee.__func__), callee.__self__)]
