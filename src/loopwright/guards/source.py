@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, final
 
 import keras
 import numpy as np
@@ -25,6 +25,7 @@ Function = ast.FunctionDef | ast.Lambda
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 
 
+@final
 class Unknown:
     """What a name stands for that is known only while the step runs."""
 
