@@ -184,7 +184,7 @@ def test_values_that_stay_the_same_are_traced_as_often_as_before():
 
 
 def rarely(task, x, y):
-    return (x * 2 if np.random.rand() < 0.1 else x), y  # the rare draw
+    return (x * 2 if np.random.rand() < 1e-9 else x), y  # the rare draw
 
 
 def rarely_by_random(task, x, y):
@@ -221,11 +221,9 @@ class Holding(Regression):
     ids=["np.random", "random", "held", "clock"],
 )
 def test_a_draw_is_refused_whatever_it_gives(task: Any, drawn: str, marker: str):
-    for _ in range(3):
-        text = refused(task())
-        assert f"({line_of(marker)})" in text.splitlines()[0]
-        assert f"drawn by {drawn} ({line_of(marker)})" in text
-        assert "two traces" not in text or "rare draw" in marker
+    text = refused(task())
+    assert f"({line_of(marker)})" in text.splitlines()[0]
+    assert f"  received: drawn by {drawn} ({line_of(marker)})\n" in text
 
 
 def test_a_draw_in_a_layer_of_a_keras_model_is_refused():
