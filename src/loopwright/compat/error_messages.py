@@ -5,7 +5,6 @@ import itertools
 import linecache
 import operator
 import re
-import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -398,12 +397,6 @@ def is_own(filename: str, line: int) -> bool:
     """Return whether a line is the user's: of no installed package, and not generated."""
     is_users = not filename.startswith((_HERE, *_INSTALLED)) and _GENERATED not in filename
     return is_users and bool(linecache.getline(filename, line))  # compiled extensions have no lines
-
-
-def is_users_class(kind: type) -> bool:
-    """Return whether a class is the user's: of no installed package."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return file is None or not file.startswith((_HERE, *_INSTALLED))
 
 
 def is_users_frame(frame: FrameType | None) -> bool:

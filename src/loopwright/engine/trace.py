@@ -138,10 +138,10 @@ def _observed(step: Step, graph: Any, batch: Any) -> Iterator[StepTrace]:
 def check_source(step: Step, built: Built) -> None:
     """Warn of statements in the source of a compiled step that run only while it is traced."""
 
-    def is_written(name: str) -> bool:
-        before = vars(owner(step.task))[name]
+    def is_written(holder: Any, name: str) -> bool:
+        before = vars(holder)[name]
         _traced_again(step, built.batch_spec)
-        return vars(owner(step.task)).get(name) != before
+        return vars(holder).get(name) != before
 
     with step_warnings.silenced(step.silenced):
         check_side_effects(step.title, step.task, step.source, is_written)

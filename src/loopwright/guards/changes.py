@@ -3,7 +3,6 @@
 import ast
 from typing import Any, final
 
-from loopwright.compat.error_messages import is_users_class
 from loopwright.errors import message
 from loopwright.guards.guard import listed
 from loopwright.guards.source import reached
@@ -23,9 +22,9 @@ _MOST_NAMED = 3
 class SettingsWatch:
     """The settings that the trace of a step has read, compared with what they are at a stop.
 
-    These are plain attributes, `trainable`, and the models and optimizers of the task. Of the
-    user's classes only attributes count whose name occurs in code that the step runs, and that
-    this code does not write itself.
+    These are plain attributes, `trainable`, and the models and optimizers of the task. Except in
+    layers of Keras, only attributes count that occur in code that the step runs, and that this
+    code does not write itself.
     """
 
     def __init__(self, title: str, step: Any, task: Task) -> None:
@@ -37,7 +36,7 @@ class SettingsWatch:
         self._settings = [
             (path, holder, name, value)
             for path, holder, name, value in variables.settings(task)
-            if name in read or name == "trainable" or not is_users_class(type(holder))
+            if name in read or name == "trainable" or type(holder).__module__.startswith("keras.")
         ]
 
     def warn_of_changes(self) -> bool:

@@ -20,23 +20,20 @@ _SYMBOLS = frozenset(["dtype", "name", "shape"])
 
 
 def check_side_effects(
-    title: str, task: Task, step: Any, is_written: Callable[[str], bool]
+    title: str, task: Task, step: Any, is_written: Callable[[Any, str], bool]
 ) -> None:
     """Warn of Python statements in a step that is compiled: they run while it is traced.
 
-    `is_written(name)` tells whether each trace changes an attribute of the task. Functions are
+    `is_written(holder, name)` returns whether each trace changes an attribute. Functions are
     followed inside the files of the step's methods.
     """
-    source = owner(task)
-    functions = reached(step, source)
-    files = {each.file for each in functions if each.owner is source}
-    numbers = {name for name, value in vars(source).items() if isinstance(value, int | float)}
+    functions = reached(step, owner(task))
+    files = {each.file for each in functions if each.owner is owner(task)}
     for here in functions:
         for node in _statements(here.node.body) if here.file in files else ():
             kind, attribute = _kind(node, here)
-            if kind == "write" and not (attribute in numbers and is_written(attribute)):
-                continue
-            if kind == "count" and attribute and attribute not in numbers:
+            is_number = attribute and isinstance(vars(here.owner).get(attribute), int | float)
+            if attribute and not (is_number and is_written(here.owner, attribute)):
                 continue
             if kind:
                 what, instead = _KINDS[kind]
@@ -59,7 +56,6 @@ _KINDS = {
     ),
     "count": ("counts with a Python number", "count with self.step or a tf.Variable"),
 }
-_KINDS["write"] = _KINDS["count"]
 
 
 def _statements(body: ast.expr | Iterable[ast.AST]) -> Iterator[ast.expr | ast.stmt]:
@@ -94,10 +90,11 @@ def _kind(node: ast.AST, here: Reached) -> tuple[str, str]:
             )
             is_tensor = _holds_tensor(value, own - {here.first})
             return ("append" if is_outside and is_tensor else ""), ""
-        case ast.AugAssign(target=ast.Attribute(value=ast.Name(id=name), attr=attr)):
-            return ("count" if name == here.first else ""), attr
-        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name), attr=attr)]):
-            return ("write" if name == here.first else ""), attr
+        case (
+            ast.AugAssign(target=ast.Attribute(value=ast.Name(id=name), attr=attr))
+            | ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name), attr=attr)])
+        ) if name == here.first:
+            return "count", attr
         case ast.AugAssign(target=ast.Name(id=name)) if name not in own:
             return "count", ""
         case _:
