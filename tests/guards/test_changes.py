@@ -93,6 +93,19 @@ def test_an_optimizer_that_is_replaced_during_fit_is_named_and_used_by_the_next_
     assert int(adam.iterations) == 2
 
 
+@pytest.mark.parametrize("kind", ["supervised", "compiled"])
+def test_an_optimizer_of_a_keras_model_that_is_replaced_is_used_by_the_next_fit(kind: str):
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+    adam = keras.optimizers.Adam()
+    model.compile("sgd", "mse")
+    trained = lw.Supervised(model, "mse", "sgd") if kind == "supervised" else model
+    text, trainer, _ = named(trained, lambda epoch: setattr(trained, "optimizer", adam))
+
+    assert "optimizer: a SGD, now a Adam" in text
+    trainer.fit(X, Y, batch_size=8, verbose=0)
+    assert int(adam.iterations) == 2
+
+
 def test_a_tuple_and_the_rate_of_a_dropout_are_settings_too():
     task = Weighted()
 

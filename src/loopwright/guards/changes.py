@@ -22,8 +22,8 @@ _MOST_NAMED = 3
 class SettingsWatch:
     """The settings that the trace of a step has read, compared with what they are at a stop.
 
-    These are plain attributes, `trainable`, and the models and optimizers of the task. Except in
-    layers of Keras, only attributes count that occur in code that the step runs, and that this
+    These are plain attributes, `trainable`, and the models and optimizers of the task. In the
+    user's classes, only attributes count that occur in code that the step runs, and that this
     code does not write itself.
     """
 
@@ -36,7 +36,8 @@ class SettingsWatch:
         self._settings = [
             (path, holder, name, value)
             for path, holder, name, value in variables.settings(task)
-            if name in read or name == "trainable" or type(holder).__module__.startswith("keras.")
+            if name in {*read, "trainable", "optimizer"}
+            or type(holder).__module__.startswith(("keras.", "loopwright."))
         ]
 
     def warn_of_changes(self) -> bool:
