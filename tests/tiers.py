@@ -225,7 +225,12 @@ THOROUGH: dict[str, dict[str, str]] = {
         r"a_gan|a_vae|an_optimizer|a_raw|a_keras.*\[a (distiller|contr)": "a train step of its own",
     },
     "guards/test_mistakes.py": {"a_loop_in|float64_labels": "test_updates_by_the_optimizer"},
-    "guards/test_constants.py": {"rows_chosen|values_that_stay": "its other tests"},
+    "guards/test_constants.py": {
+        r"rows_chosen|values_that_stay|a_draw_is.*\[random|a_draw_in_a_layer|an_eager_step_that": (
+            "its other tests"
+        ),
+    },
+    "guards/test_changes.py": {r"a_number.*fused|a_tuple|a_change_before": "its other tests"},
     # Callbacks, files and pages.
     "sinks/test_batch_hooks.py": {
         r".*-compiled\]": "the same with a supervised task",

@@ -485,8 +485,6 @@ ALLOWED = [
     ("export/child.py", "", "the export that was just written"),
     ("cli/kill_test.py", "open", "what its own child processes print"),
     ("compat/quiet_start.py", "exists", "/dev and /proc: is there a GPU driver"),
-    ("compat/random_calls.py", "read_text", "the source of a person's step"),
-    ("guards/side_effects.py", "read_text", "the source of the user's step"),
     ("checkpoints/initial_weights.py", "", "weights that a person named; runs are read by Store"),
     ("checkpoints/tensors.py", "load_checkpoint symlink", "files that were just verified"),
     ("sinks/wandb_tracker.py", "glob iterdir", "/proc: who has a file of W&B open"),

@@ -169,6 +169,22 @@ def test_two_dtypes_that_meet_are_named_with_their_line():
     )
 
 
+def added_up(model, x, y):
+    valid_loss = 0
+    for _ in tf.range(2):
+        valid_loss += squared_error(model, x, y)
+    return valid_loss
+
+
+def test_a_sum_of_losses_that_begins_with_an_integer_is_told_how_to_begin():
+    text = refused(Regression(added_up), X, Y)
+
+    assert text.startswith("Regression.train_step combines tensors of dtypes int32 and float32")
+    assert text.endswith(
+        "  do: start valid_loss with a float32 number, for instance valid_loss = 0.0, not 0"
+    )
+
+
 def one_input(size: int = 4) -> keras.Model:
     inputs = keras.Input((size,))
     return keras.Model(inputs, layers.Dense(1)(inputs))

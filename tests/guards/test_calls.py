@@ -44,6 +44,69 @@ def test_only_the_losses_of_layers_never_asked_are_counted():
     )
 
 
+@pytest.mark.parametrize("applies", ["apply", "apply_gradients"])
+def test_model_losses_are_counted_also_where_the_step_applies_gradients_itself(applies: str):
+    class ByHand(Regression):
+        def train_step(self, batch):
+            with tf.GradientTape() as tape:
+                loss = self.loss(self.model, *batch)
+            variables = self.model.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            if applies == "apply":
+                self.optimizer.apply(gradients, variables)
+            else:
+                self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            return {"loss": loss}
+
+    model = mlp(3, 1, regularizer="l2")
+    assert f"The model {model.name!r} has 2 losses of its own" in warned(ByHand(model=model), X, Y)
+
+
+class OwnStep(keras.Model):
+    """A compiled model with a step by hand, as in the guides of Keras."""
+
+    uses_losses = False
+
+    def __init__(self, **options: Any):
+        super().__init__()
+        self.inner = mlp(3, 1, **options)
+        self.compile("sgd")
+
+    def call(self, x):
+        return self.inner(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - self(x, training=True)))
+            loss += sum(self.losses) if self.uses_losses else 0.0
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+def test_losses_of_a_keras_model_with_a_step_of_its_own_are_counted():
+    assert "has 2 losses of its own" in warned(OwnStep(regularizer="l2"), X, Y)
+    OwnStep.uses_losses = True
+    fit(OwnStep(regularizer="l2"))
+
+
+class _Broken(layers.Layer):
+    def get_config(self):
+        return {**super().get_config(), "units": units}  # noqa: F821  # pyright: ignore
+
+    def call(self, x):
+        return x
+
+
+def test_a_config_that_fails_is_named_once_for_a_compiled_keras_model():
+    model = keras.Sequential([keras.Input((4,)), _Broken(), _Broken(), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.warns(lw.StepWarning) as caught:
+        fit(model)
+    assert [str(each.message).startswith("_Broken.get_config fails") for each in caught] == [True]
+
+
 # --- what is passed to what -------------------------------------------------------------------
 
 
@@ -75,6 +138,17 @@ def test_swapped_arguments_are_named_also_where_keras_refuses_them():
         pytest.raises(ValueError, match="shape"),
     ):
         fit(task, X, np.arange(16) % 3)
+
+
+def test_a_loss_of_the_user_may_take_a_prediction_first():
+    class Consistency(keras.losses.Loss):
+        """Compares an enhanced batch with the batch itself: neither of them is a label."""
+
+        def call(self, y_true, y_pred):
+            return tf.square(y_true - y_pred)
+
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(4)])
+    fit(Regression(lambda model, x, y: Consistency()(model(x, training=True), x), model))
 
 
 # --- what a step returns ----------------------------------------------------------------------

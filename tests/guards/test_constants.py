@@ -4,6 +4,7 @@ import random
 import time
 import warnings
 from pathlib import Path
+from random import uniform
 from typing import Any
 
 import keras
@@ -177,6 +178,120 @@ def test_values_that_stay_the_same_are_traced_as_often_as_before():
     task = Regression(right)
     fit(task, plan="fused")
     assert task.traced == 2
+
+
+# --- draws whose effect two traces need not show ------------------------------------------------
+
+
+def rarely(task, x, y):
+    return (x * 2 if np.random.rand() < 1e-9 else x), y  # the rare draw
+
+
+def rarely_by_random(task, x, y):
+    return (x * 2 if uniform(0, 1) < 1e-9 else x), y  # the rare uniform
+
+
+def rarely_by_the_clock(task, x, y):
+    return (x * 2 if time.time() < 5 else x), y  # the rare clock
+
+
+class Holding(Regression):
+    """Draws in a method, from a generator that it holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+
+    def train_step(self, batch):
+        return super().train_step(self.doubled(*batch))
+
+    def doubled(self, x, y):
+        rng = self.rng
+        return (x * 2 if rng.random() < 1e-9 else x), y  # the rare held
+
+
+@pytest.mark.parametrize(
+    ("task", "drawn", "marker"),
+    [
+        (lambda: Regression(rarely), "np.random.rand", "the rare draw"),
+        (lambda: Regression(rarely_by_random), "uniform", "the rare uniform"),
+        (Holding, "rng.random", "the rare held"),
+        (lambda: Regression(rarely_by_the_clock), "time.time", "the rare clock"),
+    ],
+    ids=["np.random", "random", "held", "clock"],
+)
+def test_a_draw_is_refused_whatever_it_gives(task: Any, drawn: str, marker: str):
+    text = refused(task())
+    assert f"({line_of(marker)})" in text.splitlines()[0]
+    assert f"  received: drawn by {drawn} ({line_of(marker)})\n" in text
+
+
+def test_a_draw_in_a_layer_of_a_keras_model_is_refused():
+    class Jitter(keras.layers.Layer):
+        def call(self, x):
+            return x * 2 if np.random.rand() < 1e-9 else x
+
+    class Extended(keras.Sequential):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    for kind in (keras.Sequential, Extended):
+        model = kind([keras.Input((4,)), Jitter(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        with pytest.raises(lw.StepError, match=r"drawn by np\.random\.rand \("):
+            lw.Trainer(model, plan="graph").fit(X, Y, verbose=0)
+
+
+def test_a_draw_in_the_loss_function_of_supervised_is_refused():
+    def loss(y, p):
+        return tf.reduce_mean(tf.square(y - p)) * (2.0 if np.random.rand() < 1e-9 else 1.0)
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    assert "drawn by np.random.rand" in refused(lw.Supervised(model, loss, "sgd"))
+
+
+def test_an_eager_step_that_draws_for_a_branch_is_refused_in_a_run_directory(tmp_path: Path):
+    text = refused(Regression(rarely_by_random), plan="eager", run_dir=tmp_path / "run")
+    assert f"drawn by uniform ({line_of('the rare uniform')})" in text
+
+
+def test_draws_that_the_trace_does_not_make_are_no_mistake():
+    def rows(count):  # the step has a method of this name, and calls that
+        return np.random.randint(16, size=count)
+
+    class Careful(Regression):
+        augments = False
+
+        def rows(self, x):
+            return x
+
+        def train_step(self, batch):
+            x, y = batch
+            if self.augments:
+                x = x + np.random.normal(size=(1, 4)) + time.time()
+            if tf.executing_eagerly():
+                print(time.perf_counter())
+            noise = tf.numpy_function(np.random.rand, [], tf.float64)
+            x = self.rows(x) + 0.0 * tf.cast(tf.reshape(noise, []), tf.float32)
+            return super().train_step((x, y))
+
+    assert len(rows(3)) == 3
+    fit(Careful())
+
+
+def test_a_changing_value_names_no_draw_of_a_function_that_the_step_does_not_call():
+    def counted(task, x, y):
+        return x * task.traced, y
+
+    class Counted(Regression):
+        def rows(self):  # a method of the same name as `rows` in another test's function
+            return tf.range(3)
+
+        def train_step(self, batch):
+            tf.debugging.assert_less(self.rows(), 4)
+            return super().train_step(batch)
+
+    assert "drawn by" not in refused(Counted(counted))
 
 
 # --- arrays that do not change ------------------------------------------------------------------

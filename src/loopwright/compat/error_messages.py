@@ -1,7 +1,6 @@
 """Errors of TensorFlow and Keras while a step is traced, explained in terms of the step."""
 
 import contextlib
-import inspect
 import itertools
 import linecache
 import operator
@@ -10,12 +9,12 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from loopwright.compat.random_calls import Line
 from loopwright.errors import LoopwrightError, StepError, message
 
 
@@ -143,16 +142,6 @@ def is_written(op: Any) -> bool:
     return all(_WRAPPERS.search(name) for name in inner)
 
 
-def own_lines(source: Any) -> list[Line]:
-    """Return the user's lines that created an operation; of a function, its first line."""
-    code = getattr(inspect.unwrap(getattr(source, "__func__", source)), "__code__", None)
-    if code is not None:
-        frames = [(code.co_filename, code.co_firstlineno)]
-    else:
-        frames = _frames_inside(source) if hasattr(source, "traceback") else []
-    return [Line(*frame) for frame in frames if is_own(*frame)]
-
-
 def _frames_inside(op: Any) -> "_Frames":
     frames = [(frame.filename, frame.lineno or 0) for frame in op.traceback]
     return list(itertools.dropwhile(lambda frame: not frame[0].startswith(_HERE), frames))
@@ -235,12 +224,15 @@ def _open_size(_: re.Match[str], step: str, place: str, code: str, batch: str) -
     )
 
 
-def _dtypes(found: re.Match[str], step: str, place: str, _: str, batch: str) -> str:
+def _dtypes(found: re.Match[str], step: str, place: str, code: str, batch: str) -> str:
+    total = re.match(r"(\w+) *[-+*/]=", code)
     return message(
         f"{step} combines tensors of dtypes {found[2]} and {found[1]}{place}.",
         expected="the same dtype on both sides",
         received=batch,
-        do=f"cast one of them, for instance tf.cast(labels, tf.{found[1]})",
+        do=f"start {total[1]} with a {found[1]} number, for instance {total[1]} = 0.0, not 0"
+        if total and found[1].startswith("float")
+        else f"cast one of them, for instance tf.cast(labels, tf.{found[1]})",
     )
 
 
@@ -392,6 +384,7 @@ _WRAPPERS = re.compile(
 )
 """Files of TensorFlow between a public function and the operation of that name."""
 _GENERATED = "__autograph_generated"
+_AUTOGRAPH = _TENSORFLOW + "autograph/"
 _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 
 
@@ -404,6 +397,14 @@ def is_own(filename: str, line: int) -> bool:
     """Return whether a line is the user's: of no installed package, and not generated."""
     is_users = not filename.startswith((_HERE, *_INSTALLED)) and _GENERATED not in filename
     return is_users and bool(linecache.getline(filename, line))  # compiled extensions have no lines
+
+
+def is_users_frame(frame: FrameType | None) -> bool:
+    """Return whether a frame runs the user's code, as it was written or as AutoGraph has it."""
+    while frame is not None and _AUTOGRAPH in frame.f_code.co_filename:
+        frame = frame.f_back  # AutoGraph calls for the code that it generates
+    name = "" if frame is None else frame.f_code.co_filename
+    return frame is not None and (_GENERATED in name or is_own(name, frame.f_lineno))
 
 
 def _code(frames: _Frames) -> str:

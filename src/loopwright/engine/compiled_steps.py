@@ -25,6 +25,7 @@ from loopwright.engine.trace import (
 )
 from loopwright.errors import StepWarning
 from loopwright.guards import resources
+from loopwright.guards.changes import SettingsWatch
 from loopwright.loop.signals import deferred
 from loopwright.plans.plan import Plan, Terms
 from loopwright.task import scheduled_value, variables
@@ -96,7 +97,7 @@ class CompiledSteps:
                 self.updates.note(name, built.updated)
             if not is_eager and name not in self._read:
                 self._read.add(name)
-                check_source(step)
+                check_source(step, built)
             if needs_trace and step.replicas > 1 and not is_eager:
                 # Their constants lie between each other's in the loop's graph.
                 require_unchanging(step, built)
@@ -116,6 +117,11 @@ class CompiledSteps:
         """Return the trace of this step."""
         self._forget_if_changed()
         return self._build(self._step(name, batch_spec, converts=True), batch_spec)
+
+    def watched_settings(self) -> SettingsWatch:
+        """Return a watch over what the trace of the train step has read from Python."""
+        step = self._step("train_step", None, converts=True)
+        return SettingsWatch(step.title, step.source, self._task)
 
     def graph(self, name: StepName, batch_spec: Any) -> Any:
         """Return the graph of this step for batches of exactly this shape, of all replicas."""

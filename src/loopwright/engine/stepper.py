@@ -20,9 +20,9 @@ from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
 from loopwright.events import BatchSkipped
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import Pilot
+from loopwright.plans.plan_history import Pilot, PlanHistory, Recorded
 from loopwright.plans.worth import Budget
-from loopwright.step_warnings import warn_at_call
+from loopwright.step_warnings import silenced, warn_at_call
 from loopwright.task.task import Task
 
 
@@ -96,6 +96,7 @@ class Stepper:
         self._runners: dict[Plan, StepRunner] = {}
         self._pilot = self._begin(feed)
         self._runner(self._pilot.plan_after(step))  # what is wrong with the step shows now
+        self._settings = compiled.watched_settings()
 
     def _begin(self, feed: Feed | None) -> Pilot:
         return self._selector.begin(feed, self, self._watch, self._budget)
@@ -116,6 +117,7 @@ class Stepper:
         """Run `steps` steps; fewer only if the epoch's data ended."""
         ran = 0
         self.recorded = []
+        self._look_for_changes()
         while ran < steps:
             if self.step + 1 in self.passed_over:
                 self._pass_over()
@@ -283,6 +285,14 @@ class Stepper:
         self._count(done)
         return done
 
+    def _look_for_changes(self) -> None:
+        """Warn of settings that the compiled step does not see; an eager step does."""
+        plan = self._pilot.plan_after(self.step)
+        with silenced(self._compiled.silenced):
+            if plan.step != "eager" and self._settings.warn_of_changes():
+                # Another plan would be traced with the new value.
+                self._pilot = Recorded(PlanHistory().changed(0, plan))
+
     def _count(self, steps: int) -> None:
         self.step, self.steps_in_epoch = self.step + steps, self.steps_in_epoch + steps
         self.read = replace(self.read, batches=self.read.batches + steps)
@@ -345,6 +355,7 @@ class Stepper:
                 self._runners.clear()
                 self._pilot = self._begin(self._feed)
                 self._open(self._feed)
+                self._settings = self._compiled.watched_settings()
             return True
         if feed.steps_per_epoch is None and self.steps_in_epoch:
             return False

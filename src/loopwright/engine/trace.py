@@ -7,7 +7,7 @@ initial value.
 import contextlib
 import hashlib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from loopwright.compat import (
 )
 from loopwright.engine.step import Step
 from loopwright.errors import StepError
-from loopwright.guards import constants
+from loopwright.guards import constants, draws
 from loopwright.guards.calls import count_unused_losses
 from loopwright.guards.constants import Constants
 from loopwright.guards.guard import examine
@@ -35,6 +35,7 @@ from loopwright.task import metric_updates
 from loopwright.task import variables as state
 from loopwright.task.context import StepContext, entered
 from loopwright.task.gradients import build_optimizers
+from loopwright.task.task import owner
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,11 @@ def _build_compiled(step: Step, batch_spec: Any) -> Built:
             keras_internals.build_compiled_model(step.task, batch_spec)
     with tensorflow_internals.scratch_graph() as graph:
         batch = _placeholders(batch_spec)
-        with _observed(step, graph, batch) as trace:
+        losses = keras_internals.watching_losses()
+        with _observed(step, graph, batch) as trace, losses as was_asked:
             outputs = step.on_all_replicas(batch)
+            if step.replicas == 1:
+                _note_unused_losses(step, trace.observed, was_asked)
     examine(GUARDS, replace(trace, outputs=outputs))
     return _built(outputs, graph)
 
@@ -131,10 +135,16 @@ def _observed(step: Step, graph: Any, batch: Any) -> Iterator[StepTrace]:
             raise
 
 
-def check_source(step: Step) -> None:
+def check_source(step: Step, built: Built) -> None:
     """Warn of statements in the source of a compiled step that run only while it is traced."""
+
+    def is_written(holder: Any, name: str) -> bool:
+        before = vars(holder)[name]
+        _traced_again(step, built.batch_spec)
+        return vars(holder).get(name) != before
+
     with step_warnings.silenced(step.silenced):
-        check_side_effects(step.title, step.task, step.source)
+        check_side_effects(step.title, step.task, step.source, is_written)
 
 
 def require_unchanging(
@@ -161,15 +171,18 @@ def changing_values(
     """Return the message about values that differ each time the step is traced, or None.
 
     `traces` are those of the loop that is about to run, so that a correct step is not traced more
-    often; without them it is traced once more. Only if they may differ from what was built, the
-    step is traced twice under the same conditions, and these two decide.
+    often; without them it is traced once more. Only if they may differ from what was built, or if
+    Python may draw in it, the step is traced twice under the same conditions: these two decide.
     """
     if traces is None:
         traces = _traced_again(step, built.batch_spec)
-    if not constants.may_differ(built.traces, traces, step.source, for_xla=for_xla):
+    possible = draws.possible_draws(step.source, owner(step.task))
+    if not possible and not constants.may_differ(built.traces, traces, for_xla=for_xla):
         return None
-    first, second = _traced_again(step, built.batch_spec), _traced_again(step, built.batch_spec)
-    return constants.changing(step.title, first, second, step.source, is_eager=is_eager)
+    with draws.made(possible) as drawn:
+        first = _traced_again(step, built.batch_spec)
+    second = _traced_again(step, built.batch_spec)
+    return constants.changing(step.title, first, second, drawn, is_eager=is_eager)
 
 
 def _traced_again(step: Step, batch_spec: Any) -> list[Constants]:
@@ -243,11 +256,18 @@ def _on_one(step: Step, observed: Observed, batch: Any) -> Any:
     context = StepContext(requested=requested, updates=not several)
     with entered(context), keras_internals.watching_losses() as was_asked:
         outputs = step.call(batch)
-        if step.name == "train_step":
-            trained = [v for _, variables in requested for v in variables]
-            models = state.of_kind(keras.Layer, step.task)
-            observed.unused_losses[:] = count_unused_losses(models, trained, was_asked)
+        _note_unused_losses(step, observed, was_asked)
     return step.folded(outputs, tf.constant(1))
+
+
+def _note_unused_losses(
+    step: Step, observed: Observed, was_asked: Callable[[keras.Layer], bool]
+) -> None:
+    if step.name == "train_step":
+        updates = [*observed.requested, *observed.updates]
+        trained = [v for _, variables in updates for v in variables]
+        models = state.of_kind(keras.Layer, step.task)
+        observed.unused_losses[:] = count_unused_losses(models, trained, was_asked)
 
 
 def _on_first_of_several(step: Step, observed: Observed, batch: Any) -> Any:

@@ -4,6 +4,6 @@ A guard looks at one value (`trace.StepTrace`, `arrays.Examples`) and yields fin
 warns of them or raises. Guards change nothing and run nothing. A new guard is one function and
 one entry in the list of its family's file.
 
-Open files: arrays, calls, constants, guard, learning, resources, side_effects, step_guards,
-trace.
+Open files: arrays, calls, changes, constants, draws, guard, learning, resources, side_effects,
+step_guards, trace.
 """

@@ -48,10 +48,10 @@ def _unused_losses(trace: StepTrace) -> Iterator[Finding]:
 
 
 def _swapped_arguments(trace: StepTrace) -> Iterator[Finding]:
-    """Keras losses take the labels first."""
+    """Keras losses take the labels first; those of the user may take two predictions."""
     graph = trace.graph
     from_variables, from_batch = flow(graph, resources(graph)), flow(graph, trace.batch)
-    for loss in trace.observed.called.losses:
+    for loss in [called for called in trace.observed.called.losses if called.function]:
         name, first, second = loss.name, loss.labels, loss.predictions
         # Inside a condition or a loop they belong to a graph of their own.
         if not all(getattr(tensor, "graph", None) is graph for tensor in (first, second)):
@@ -88,12 +88,15 @@ def _counted_updates(trace: StepTrace) -> Iterator[Finding]:
 
 
 def _unsavable_layers(trace: StepTrace) -> Iterator[Finding]:
-    if trace.is_compiled or not trace.is_train:
+    if not trace.is_train:
         return
-    for layer, error in failing_configs(variables.of_kind(keras.Layer, trace.task)):
-        # Any other error may be intended: training does not need the config.
-        if isinstance(error, NameError | AttributeError):
-            yield Finding(unsavable(layer, error), _UNSAVABLE_LAYER)
+    # Any other error may be intended: training does not need the config.
+    texts = [
+        unsavable(layer, error)
+        for layer, error in failing_configs(variables.of_kind(keras.Layer, trace.task))
+        if isinstance(error, NameError | AttributeError)
+    ]
+    yield from (Finding(text, _UNSAVABLE_LAYER) for text in dict.fromkeys(texts))
 
 
 def failing_configs(layers: Sequence[keras.Layer]) -> list[tuple[keras.Layer, Exception]]:

@@ -10,10 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals
-from loopwright.compat.error_messages import own_lines, place_of, shape_text
-from loopwright.compat.random_calls import DrawingCall, drawing_calls
+from loopwright.compat.error_messages import place_of, shape_text
 from loopwright.errors import message
 from loopwright.exactness import BEST_EFFORT
+from loopwright.guards.draws import Draw
 from loopwright.guards.guard import Finding, Guard, listed
 from loopwright.guards.trace import StepTrace
 from loopwright.step_warnings import declare
@@ -135,18 +135,14 @@ def _is_number(dtype: tf.DType) -> bool:
     return dtype not in (tf.resource, tf.variant, tf.string)
 
 
-def may_differ(
-    first: Sequence[Constants], second: Sequence[Constants], source: Any, *, for_xla: bool
-) -> bool:
+def may_differ(first: Sequence[Constants], second: Sequence[Constants], *, for_xla: bool) -> bool:
     """Return whether two traces of a step, perhaps in different contexts, may differ in values."""
     pairs = list(zip(first, second, strict=False))
     alike = [pair for pair in pairs if not for_xla and pair[0].shapes == pair[1].shapes]
     others = [pair for pair in pairs if pair not in alike]
-    return (
-        any(differences(*pair) or pair[0].operations != pair[1].operations for pair in alike)
-        or any(_may_differ(*pair) for pair in others)
-        or bool(others and drawing_calls(own_lines(source)))
-    )
+    return any(
+        differences(*pair) or pair[0].operations != pair[1].operations for pair in alike
+    ) or any(_may_differ(*pair) for pair in others)
 
 
 def _may_differ(one: Constants, other: Constants) -> bool:
@@ -175,27 +171,24 @@ def changing(
     title: str,
     first: Sequence[Constants],
     second: Sequence[Constants],
-    source: Any,
+    drawn: Sequence[Draw],
     *,
     is_eager: bool,
 ) -> str | None:
-    """Return the message about values that differ between two equal traces, or None.
-
-    `source` is the user's step: random numbers and clocks in it are named.
-    """
+    """Return the message about values that Python drew, or that two traces differ in, or None."""
     pairs = list(zip(first, second, strict=False))
     found = [constant for one, other in pairs for constant in differences(one, other)]
-    if not found and all(one.operations == other.operations for one, other in pairs):
+    differs = bool(found) or any(one.operations != other.operations for one, other in pairs)
+    if not differs and not drawn:
         return None
-    places = list(dict.fromkeys(place_of(constant) for constant in found))
-    drawn = drawing_calls([*own_lines(source), *(line for c in found for line in own_lines(c))])
+    places = [*map(place_of, found), *(f" ({draw.place})" for draw in drawn)]
     kinds = dict.fromkeys(f"{c.dtype.name} {shape_text(tf.TensorShape(c.shape))}" for c in found)
     what = (
         f"constants that differ: {listed(list(kinds), _MOST_NAMED)}"
         if found
         else "different operations"
     )
-    received = [f"two traces of the step gave {what}"]
+    received = [f"two traces of the step gave {what}"] if differs else []
     received += [f"drawn by {listed(list(map(str, drawn)), _MOST_NAMED)}"] if drawn else []
     place = next((place for place in places if place), "")
     if is_eager:
@@ -216,8 +209,8 @@ def changing(
     )
 
 
-def _instead(drawn: Sequence[DrawingCall]) -> str:
-    is_clock = [call.name.startswith(("time.", "datetime.")) for call in drawn]
+def _instead(drawn: Sequence[Draw]) -> str:
+    is_clock = [draw.is_clock for draw in drawn]
     random = (
         "draw with keras.random.uniform, normal or randint(..., seed=self.seed), with "
         "self.seed = keras.random.SeedGenerator(0) in __init__, or pass the data to fit"

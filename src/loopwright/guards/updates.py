@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright.compat import keras_internals, tensorflow_internals
+from loopwright.compat import keras_internals, keras_optimizers, tensorflow_internals
 from loopwright.compat.error_messages import shape_text, variable_name
 from loopwright.errors import message
 from loopwright.guards.constants import uses_array
@@ -31,6 +31,7 @@ _CONSTANT_LOSS = declare(
 _UNSCALED_FLOAT16 = declare(
     "unscaled-float16", "layers that compute in float16 are trained without a loss scale"
 )
+_IDLE_OPTIMIZER = declare("idle-optimizer", "a train step never uses an optimizer of the task")
 _NO_UPDATE = declare("no-update", "a train step changes no trainable variable")
 
 
@@ -234,6 +235,35 @@ def _no_update(trace: StepTrace) -> Iterator[Finding]:
         yield Finding(text, _NO_UPDATE)
 
 
+def _idle_optimizer(trace: StepTrace) -> Iterator[Finding]:
+    """An optimizer that the task holds beside others, and that makes no update in the trace."""
+    updates = [*trace.observed.requested, *trace.observed.updates]
+    if not trace.is_train or not updates:
+        return  # without any update, that is the mistake to name
+    used = {id(each) for optimizer, _ in updates for each in _with_inner(optimizer)}
+    held = {part.path: part.value for part in variables.parts(trace.task)}
+    if trace.is_compiled:
+        # Keras gives every compiled model an optimizer, also one whose step uses others.
+        model = owner(trace.task)
+        held = {name: v for name, v in vars(model).items() if v is not model.optimizer}
+    for path, optimizer in held.items():
+        is_optimizer = isinstance(optimizer, keras.optimizers.Optimizer)
+        if is_optimizer and used.isdisjoint(map(id, _with_inner(optimizer))):
+            text = message(
+                f"{trace.title} never uses the optimizer {path!r}: it updates nothing.",
+                expected="an update by every optimizer that the task holds",
+                received="a trace without it, perhaps because a Python `if` left it out",
+                do=f"call minimize with {path!r}; for an update in some steps only, pass a "
+                "condition on the device: self.minimize(..., when=self.step % 3 == 0)",
+            )
+            yield Finding(text, _IDLE_OPTIMIZER)
+
+
+def _with_inner(optimizer: Any) -> list[Any]:
+    """Return an optimizer and those inside it, which make its updates."""
+    return [optimizer, *keras_optimizers.with_rates(optimizer)]
+
+
 def _trainable(part: Any) -> list[Any]:
     """Return the trainable `tf.Variable`s of a part of a task."""
     if isinstance(part, keras.Layer):
@@ -286,6 +316,7 @@ GUARDS = [
     Guard(_constant_loss, (_CONSTANT_LOSS,)),
     Guard(_unscaled_float16, (_UNSCALED_FLOAT16,)),
     Guard(_no_update, (_NO_UPDATE,)),
+    Guard(_idle_optimizer, (_IDLE_OPTIMIZER,)),
     Guard(
         _idle_metrics,
         (metric_updates.IDLE_METRIC,),

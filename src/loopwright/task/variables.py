@@ -184,9 +184,43 @@ def fingerprint(task: object) -> tuple[Any, ...]:
     layers = of_kind(keras.Layer, task)
     frozen = tuple(variable.trainable for layer in layers for variable in layer.variables)
     metrics = tuple(id(m) for layer in layers for m in layer.metrics)
-    plain = bool | int | float | str | None
-    settings = tuple((name, v) for name, v in vars(task).items() if isinstance(v, plain))
-    return parts_now, frozen, metrics, settings
+    private = tuple((name, v) for name, v in vars(task).items() if is_plain(v))
+    held = [(id(h), name, v if is_plain(v) else id(v)) for _, h, name, v in settings(task)]
+    return parts_now, frozen, metrics, private, tuple(held)
+
+
+def settings(task: object) -> list[tuple[str, Any, str, Any]]:
+    """Return what the trace of a step reads from Python: path, holder, attribute, value.
+
+    Plain attributes of the task and its layers, `trainable`, and the parts that the task, or the
+    compiled model in it, holds by name. `stop_training` is a wish of a callback, not a setting.
+    """
+    found = [(n, task, n, v) for n, v in vars(task).items() if is_plain(v) or isinstance(v, _PARTS)]
+    # Callbacks see the optimizer of any other task as that of its model.
+    is_compiled = getattr(task, "reported", "mean") == "last"
+    models = [
+        (part.path, part.value) for part in parts(task) if isinstance(part.value, keras.Layer)
+    ]
+    for outer, model in models:
+        for layer in [layer for layer in keras_internals.layers_in(model) if layer.built]:
+            path = outer if layer is model else f"{outer}.{layer.name}"
+            own = {"trainable": layer.trainable, **vars(layer)}
+            kept = {n: v for n, v in own.items() if is_plain(v) or (is_compiled and _optimizes(v))}
+            found += [(f"{path}.{name}", layer, name, value) for name, value in kept.items()]
+    hidden = ("_", "stop_training")
+    unique = {(id(holder), name): (path, holder, name, v) for path, holder, name, v in found[::-1]}
+    return [setting for setting in unique.values() if not setting[2].startswith(hidden)][::-1]
+
+
+def _optimizes(value: Any) -> bool:
+    return isinstance(value, keras.optimizers.Optimizer)
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a text, None, or a tuple of them."""
+    if isinstance(value, tuple):
+        return all(map(is_plain, value))
+    return isinstance(value, bool | int | float | str | None)
 
 
 def named(task: object) -> dict[str, Any]:

@@ -618,6 +618,73 @@ def steps_counted_by_python(mistake: bool) -> Wrong:
     )
 
 
+def updates_chosen_by_a_python_count(mistake: bool) -> Wrong:
+    class Alternating(_Regression):
+        def __init__(self):
+            super().__init__()
+            self.turn = 0
+
+        def train_step(this, batch):  # pyright: ignore[reportSelfClsParameterName]
+            this.turn = (this.turn + 1) % 4  # here
+            return super().train_step(batch)
+
+    class Cached(_Regression):
+        def __init__(self):
+            super().__init__()
+            self.features, self.traced = None, False
+
+        def train_step(self, batch):
+            self.traced = True
+            if self.features is None:
+                self.features = batch[0].shape[-1]
+            return super().train_step(batch)
+
+    return Wrong(
+        Alternating() if mistake else Cached(),
+        'Alternating.train_step counts with a Python number (file "steps.py", line {line}: '
+        "this.turn = (this.turn + 1) % 4  # here): Python runs once, while the step is traced.\n"
+        "  expected: TensorFlow operations for what should happen in each step\n"
+        "  received: a Python statement with an effect outside the step\n"
+        "  do: count with self.step or a tf.Variable; or run Python in each step with "
+        'plan="eager"',
+        X,
+        Y,
+        id="python-side-effect",
+    )
+
+
+def an_optimizer_that_is_never_used(mistake: bool) -> Wrong:
+    class Alternating(_Regression):
+        def __init__(self):
+            super().__init__(keras.layers.Dense(3, name="first"))
+            self.slow = keras.optimizers.SGD(0.001)
+            self.turns = [1]
+
+        def train_step(self, batch):
+            with tf.GradientTape(persistent=True) as tape:
+                loss = self.loss_of(*batch)
+            self.turns[0] = self.turns[0] + 1
+            first, last = self.model.layers
+            self.minimize(loss, last, self.optimizer, tape)
+            if not mistake:
+                self.minimize(loss, first, self.slow, tape, when=self.step % 3 == 0)
+            elif self.turns[0] % 1000 == 0:
+                self.minimize(loss, first, self.slow, tape)
+            return {"loss": loss}
+
+    return Wrong(
+        Alternating(),
+        "Alternating.train_step never uses the optimizer 'slow': it updates nothing.\n"
+        "  expected: an update by every optimizer that the task holds\n"
+        "  received: a trace without it, perhaps because a Python `if` left it out\n"
+        "  do: call minimize with 'slow'; for an update in some steps only, pass a condition on "
+        "the device: self.minimize(..., when=self.step % 3 == 0)",
+        X,
+        Y,
+        id="idle-optimizer",
+    )
+
+
 # --- what a step returns --------------------------------------------------------------------------
 
 
