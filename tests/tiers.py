@@ -183,8 +183,11 @@ THOROUGH: dict[str, dict[str, str]] = {
     "search/test_studies.py": {
         r"a_study_that_is_killed.*10-12|ctrl_c|a_trial_whose|two_processes": "killed once",
         "a_grid_ends|the_last|a_study_outside|variables_of|a_storage_with": "finds the best",
-        "the_same_call": "killed once",
+        r"the_same_call|the_best_config.*\[--show": "killed once; the same call after a kill",
         "first_trials|an_unknown_score|a_storage_that": "failed trials; a locked storage",
+    },
+    "search/test_untrusted_study.py": {
+        "values_that|the_store_of": "a storage that is none; a journal that names a file",
     },
     "search/test_tune_in_code.py": {"": "test_studies.py"},
     "search/test_tune_command.py": {"a_search_that|a_key_that": "test_studies.py"},
