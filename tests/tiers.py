@@ -19,18 +19,18 @@ import pytest
 START = "imports and collection"
 
 BUDGET_SECONDS = {
-    "tests/resume": 200,
+    "tests/resume": 170,
     "tests/engine": 112,
     "tests/checkpoints": 66,
     "tests/data": 60,
     "docs": 98,
-    "tests/guards": 53,
+    "tests/guards": 62,
     "tests/sinks": 56,
-    "tests/distribute": 72,
+    "tests/distribute": 60,
     "tests": 60,
     "tests/cli": 78,
     "tests/task": 38,
-    START: 28,
+    START: 34,
     "tests/programs": 30,
     "tests/export": 24,
     "tests/compat": 41,
@@ -44,7 +44,7 @@ BUDGET_SECONDS = {
     "tests/fit": 27,
     "tests/config": 2,
     "tests/plans": 8,
-    "tests/search": 18,
+    "tests/search": 22,
 }
 """CPU seconds that the tests of a folder may take in `make test`, child processes included.
 

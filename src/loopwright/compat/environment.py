@@ -115,10 +115,11 @@ def _code() -> Path | None:
     """Return the directory of the program: a script, a prompt, or the task that a command names."""
     main = getattr(sys.modules["__main__"], "__file__", None)
     here = Path.cwd().resolve()
-    if main is None:
-        return here
-    if not launch.is_command_line() and "site-packages" not in main:  # not by pytest, for example
-        return Path(main).resolve().parent
+    if not launch.is_command_line():
+        if main is None:
+            return here
+        if "site-packages" not in main:  # not by pytest, for example
+            return Path(main).resolve().parent
     files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
     own = [file for file in files if file.startswith(f"{here}/") and "site-packages" not in file]
     return Path(own[0]).parent if own else None

@@ -1,4 +1,4 @@
-"""Attempts: look for NaN in the state, and skip a step, with one copy of the state for many steps.
+"""Attempts: look for NaN in the state, and skip steps, with one copy of it for many steps.
 
 The steps must be able to run again. The state is copied and looked at once for up to 32 of them. If
 one of them was not finite, the state is restored, and they run again one by one, by the same

@@ -12,7 +12,7 @@ from loopwright.data import batches
 from loopwright.data.source import Feed
 from loopwright.engine.bounds import Bounds
 from loopwright.engine.loops import Loops
-from loopwright.engine.nan import IgnoredNan, OnNan, Watch
+from loopwright.engine.nan import IgnoredNan, OnNan, Watch, all_finite
 from loopwright.engine.runner import StepRunner
 from loopwright.engine.step import Step, StepName
 from loopwright.engine.step_records import Recorder
@@ -271,7 +271,8 @@ class CompiledSteps:
 def _written(task: Task, built: Built) -> tuple[list[Any], list[Any]]:
     """Return the variables that a step writes and that must be finite: overwritten, and lasting.
 
-    Metrics may well be NaN. A task may keep infinity in a variable on purpose, as the best score.
+    Metrics may well be NaN. A task may keep infinity or NaN in a variable on purpose: the best
+    score so far, a table that is not filled yet.
     """
     metrics = {id(v) for v in variables.metric_variables(task)}
     untrained = {id(v) for v in variables.untrained_variables(task)}
@@ -282,6 +283,5 @@ def _written(task: Task, built: Built) -> tuple[list[Any], list[Any]]:
         if built.written is None or id(v.handle) in built.written
     ]
     overwritten = [v for v in found if id(v) in untrained]
-    is_meant = [bool(tf.reduce_any(tf.math.is_inf(v.read_value()))) for v in overwritten]
-    overwritten = [v for v, meant in zip(overwritten, is_meant, strict=True) if not meant]
+    overwritten = [v for v in overwritten if all_finite([v.read_value()])]
     return overwritten, [v for v in found if id(v) not in untrained]
