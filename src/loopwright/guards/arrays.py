@@ -23,7 +23,6 @@ from loopwright.task.keras_model import CompiledModel
 from loopwright.task.supervised import Supervised, is_of_keras
 from loopwright.task.task import Task
 
-_LARGE_BATCH = declare("large-batch", "`batch_size` is larger than the data")
 _SORTED_LABELS = declare(
     "sorted-labels", "labels are sorted, with `shuffle=False` or `validation_split`"
 )
@@ -85,7 +84,6 @@ ENOUGH = 256
 """With fewer examples equal labels or constant inputs are probably intended: a trial, a toy."""
 ENOUGH_ORDERED = 48
 """So many random labels are never sorted by chance."""
-DEFAULT_BATCH = 32
 
 
 class TracedStep(Protocol):
@@ -203,18 +201,6 @@ def _known(task: Task) -> _Known | None:
         return None
     flat = tf.nest.flatten(losses)
     return _Known(model, bool(flat) and all(is_of_keras(loss) for loss in flat))
-
-
-def _large_batch(examples: Examples) -> Iterator[Finding]:
-    size, count = examples.data.batch_size, len(examples.data)
-    if count < size != DEFAULT_BATCH:
-        text = message(
-            f"batch_size={size:,} is larger than the data: every epoch is one step.",
-            expected=f"a batch_size of at most {count:,}",
-            received=f"{count:,} examples",
-            do=f"lower batch_size, for instance to {min(DEFAULT_BATCH, count):,}",
-        )
-        yield Finding(text, _LARGE_BATCH)
 
 
 def _shared_rows(examples: Examples) -> Iterator[Finding]:
@@ -402,7 +388,6 @@ def _is_pixels(leaf: np.ndarray) -> bool:
 
 
 GUARDS = [
-    Guard(_large_batch, (_LARGE_BATCH,)),
     Guard(_sorted_labels, (_SORTED_LABELS,)),
     Guard(_shared_rows, (_SHARED_ROWS,)),
     Guard(_not_finite, refuses=("holds NaN or infinity",)),
