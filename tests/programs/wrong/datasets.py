@@ -205,20 +205,6 @@ def nan_in_the_labels(mistake: bool) -> Wrong:
     )
 
 
-def inputs_that_are_all_zero(mistake: bool) -> Wrong:
-    return Wrong(
-        _regression(),
-        "All examples of x are the same, but their labels differ.\n"
-        "  expected: inputs that differ from example to example\n"
-        "  received: 300 examples, all equal to the first\n"
-        "  do: check how the inputs were read or normalized",
-        np.zeros_like(X) if mistake else X,
-        Y,
-        id="constant-inputs",
-        options={"batch_size": 100},
-    )
-
-
 def labels_of_one_class(mistake: bool) -> Wrong:
     return Wrong(
         _classifier(),
