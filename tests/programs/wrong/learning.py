@@ -184,7 +184,7 @@ def sgd_that_diverges_to_nan(mistake: bool) -> Wrong:
     return Wrong(
         lw.Supervised(model, "mse", keras.optimizers.SGD(1e3 if mistake else 1e-3)),
         "The loss is NaN or infinite at step 6.\n"
-        "  expected: finite losses\n"
+        "  expected: finite losses, gradients and variables\n"
         "  received: batch 6 of epoch 1: examples 20, 21, 22, 23\n"
         "  do: look at these examples; lower the learning rate or clip gradients (the optimizer's "
         'clipnorm=); Trainer(..., on_nan="rollback") or "skip" continues without the batch, '
