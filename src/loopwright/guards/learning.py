@@ -1,4 +1,4 @@
-"""Mistakes that numbers show, looked for at stops: nothing is learned, the loss explodes."""
+"""Mistakes that numbers show, looked for at stops: nothing is learned."""
 
 import zlib
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from loopwright import step_warnings
 from loopwright.compat import keras_optimizers
 from loopwright.compat.error_messages import variable_name
 from loopwright.errors import message
-from loopwright.events import EpochEnded, Event, Finished, Started, Trained
+from loopwright.events import EpochEnded, Event, Started, Trained
 from loopwright.task import variables
 from loopwright.task.optimizers import learning_rates, optimizers
 from loopwright.task.task import Task
@@ -22,10 +22,6 @@ UPDATES = 16
 
 Later, weights may stay unchanged because nothing is left to learn.
 """
-EXPLODED = 1e6
-"""How many times its first value a loss must reach; a first value below 1 counts as 1."""
-LASTING_STEPS = 50
-"""How long it must stay there: a loss that is NaN before that has an error of its own."""
 EPOCHS, BATCHES = 3, 11
 """How many epochs of how many batches must report the same bits."""
 _NO_RATE = 1e-5
@@ -38,9 +34,6 @@ _ZERO_LEARNING_RATE = step_warnings.declare(
 _ZERO_GRADIENTS = step_warnings.declare(
     "zero-gradients",
     "no weight of an optimizer changed in its first 16 updates: all gradients are exactly zero",
-)
-_EXPLODING_LOSS = step_warnings.declare(
-    "exploding-loss", "the loss is more than a million times its first value, and stays there"
 )
 _CONSTANT_LOSS = step_warnings.declare(
     "constant-loss", "the loss was bit-equal in the first three epochs"
@@ -58,8 +51,6 @@ class LearningWatch:
         """Of the weights of each optimizer before its first update; empty once compared."""
         self._is_new = False
         """Whether this run begins with untrained weights."""
-        self._first_loss: float | None = None
-        self._exploded_at: int | None = None
         self._has_warned = False
         """Whether a mistake was named: its consequences are not named as well."""
         self._epoch_losses: list[float] = []
@@ -69,13 +60,10 @@ class LearningWatch:
         with step_warnings.silenced(self._silenced):
             match event:
                 case Trained():
-                    self._look_at_loss(event)
                     if not self._has_warned:
                         self._look_at_weights()
                 case EpochEnded():
                     self._look_at_epoch(event)
-                case Finished(reason="complete" | "stopped" | "left"):
-                    self._warn_of_explosion()
                 case Started():
                     self._begin(event.step)
                 case _:
@@ -138,39 +126,6 @@ class LearningWatch:
                 do="check the last activation: a ReLU whose inputs are all negative or a "
                 "saturated sigmoid has no gradient; scale the inputs, or use another activation or "
                 "initializer; check that the loss is neither clipped nor rounded",
-            ),
-        )
-
-    def _look_at_loss(self, event: Trained) -> None:
-        loss = _loss(event.metrics)
-        if loss is None:
-            return
-        if not np.isfinite(loss):
-            self._exploded_at = None  # NaN has its own message, or a callback that waits for it
-            return
-        if self._first_loss is None:
-            self._first_loss = loss
-        if abs(loss) <= EXPLODED * max(abs(self._first_loss), 1.0):
-            self._exploded_at = None
-        elif self._exploded_at is None:
-            self._exploded_at = event.step
-        elif event.step - self._exploded_at >= LASTING_STEPS:
-            self._warn_of_explosion()
-
-    def _warn_of_explosion(self) -> None:
-        if self._exploded_at is None or self._has_warned:
-            return
-        self._has_warned = True
-        rates = learning_rates(self._optimizers)
-        listed = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
-        step_warnings.warn(
-            _EXPLODING_LOSS,
-            message(
-                "The loss explodes: it is more than a million times its first value.",
-                expected="a loss that falls",
-                received=f"first loss: {self._first_loss:.3g}; {listed}",
-                do="lower the learning rate, or clip gradients (the optimizer's clipnorm=1.0); "
-                "check the scale of inputs and labels",
             ),
         )
 

@@ -158,26 +158,7 @@ def loss_that_does_not_depend_on_the_data(mistake: bool) -> Wrong:
     )
 
 
-@on_every_plan
-def adam_at_a_thousand(mistake: bool) -> Wrong:
-    model = _network()
-    model.layers[0].set_weights([np.zeros((4, 1)), np.zeros(1)])
-    return Wrong(
-        lw.Supervised(model, "mse", keras.optimizers.Adam(1e3 if mistake else 1e-3)),
-        "The loss explodes: it is more than a million times its first value.\n"
-        "  expected: a loss that falls\n"
-        "  received: first loss: 4; learning_rate=1000\n"
-        "  do: lower the learning rate, or clip gradients (the optimizer's clipnorm=1.0); check "
-        "the scale of inputs and labels",
-        10 * X,
-        np.full_like(Y, 2.0),
-        id="exploding-loss",
-        options=EPOCHS,
-    )
-
-
 def sgd_that_diverges_to_nan(mistake: bool) -> Wrong:
-    """The error alone: the explosion before it is no message of its own."""
     model = _network()
     model.layers[0].set_weights([np.zeros((4, 1)), np.zeros(1)])
     x = np.ones((64, 4), "float32")
