@@ -130,34 +130,6 @@ def generator_without_gradients(mistake: bool) -> Wrong:
     )
 
 
-@on_every_plan
-def loss_that_does_not_depend_on_the_data(mistake: bool) -> Wrong:
-    class Reporting(lw.Task):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model, self.optimizer = _network(), keras.optimizers.SGD(0.01)
-
-        def train_step(self, batch):
-            x, y = batch
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(y - self.model(x, training=True)))
-            self.minimize(loss, self.model, self.optimizer, tape)
-            return {"loss": tf.maximum(loss, 1e4) if mistake else loss}
-
-    return Wrong(
-        Reporting(),
-        "The loss was exactly the same in the first 3 epochs.\n"
-        "  expected: a loss that changes with the weights\n"
-        "  received: loss: 1e+04 in each of them\n"
-        "  do: check that the loss is computed from predictions and labels, and is neither clipped "
-        "nor rounded",
-        X,
-        Y,
-        id="constant-loss",
-        options=EPOCHS | {"epochs": 3},
-    )
-
-
 def sgd_that_diverges_to_nan(mistake: bool) -> Wrong:
     model = _network()
     model.layers[0].set_weights([np.zeros((4, 1)), np.zeros(1)])
