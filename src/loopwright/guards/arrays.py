@@ -23,13 +23,11 @@ from loopwright.task.keras_model import CompiledModel
 from loopwright.task.supervised import Supervised, is_of_keras
 from loopwright.task.task import Task
 
-_LARGE_BATCH = declare("large-batch", "`batch_size` is larger than the data")
 _SORTED_LABELS = declare(
     "sorted-labels", "labels are sorted, with `shuffle=False` or `validation_split`"
 )
 _SHARED_ROWS = declare("shared-rows", "more than 1 % of the validation rows are also training rows")
 _CONSTANT_LABELS = declare("constant-labels", "all labels are the same")
-_CONSTANT_INPUTS = declare("constant-inputs", "all inputs are the same, but their labels differ")
 _UNSCALED_IMAGES = declare(
     "unscaled-images", "images of 0 to 255 reach the first weights without scaling"
 )
@@ -82,10 +80,9 @@ def _has_normalization(task: Task) -> bool:
 
 
 ENOUGH = 256
-"""With fewer examples equal labels or constant inputs are probably intended: a trial, a toy."""
+"""With fewer examples equal labels are probably intended: a trial, a toy."""
 ENOUGH_ORDERED = 48
 """So many random labels are never sorted by chance."""
-DEFAULT_BATCH = 32
 
 
 class TracedStep(Protocol):
@@ -205,18 +202,6 @@ def _known(task: Task) -> _Known | None:
     return _Known(model, bool(flat) and all(is_of_keras(loss) for loss in flat))
 
 
-def _large_batch(examples: Examples) -> Iterator[Finding]:
-    size, count = examples.data.batch_size, len(examples.data)
-    if count < size != DEFAULT_BATCH:
-        text = message(
-            f"batch_size={size:,} is larger than the data: every epoch is one step.",
-            expected=f"a batch_size of at most {count:,}",
-            received=f"{count:,} examples",
-            do=f"lower batch_size, for instance to {min(DEFAULT_BATCH, count):,}",
-        )
-        yield Finding(text, _LARGE_BATCH)
-
-
 def _shared_rows(examples: Examples) -> Iterator[Finding]:
     if len(examples.data) < ENOUGH:
         return
@@ -327,16 +312,13 @@ def _comes_out(model: keras.Model, seen: Sample, rows: np.ndarray, conditions: C
     return False  # the first step shows what it objects to
 
 
-def _constant(examples: Examples) -> Iterator[Finding]:
+def _constant_labels(examples: Examples) -> Iterator[Finding]:
     known = examples.known
     if known is None or not known.has_keras_losses:
         return
     seen = examples.seen
     labels = list(numbers(seen.labels, "y")) if seen.labels is not None else []
-    inputs = list(numbers(seen.inputs, "x"))
-    if not labels or not is_dense(seen.labels):
-        return
-    if all(_is_constant(leaf) for _, leaf in labels):
+    if labels and is_dense(seen.labels) and all(_is_constant(leaf) for _, leaf in labels):
         (name, leaf), *_ = labels
         value = f"every label is {leaf[0].item():g}" if leaf[0].size == 1 else "every row is equal"
         text = message(
@@ -346,15 +328,6 @@ def _constant(examples: Examples) -> Iterator[Finding]:
             do="check how the labels were read, filtered or split",
         )
         yield Finding(text, _CONSTANT_LABELS)
-    elif inputs and is_dense(seen.inputs) and all(_is_constant(leaf) for _, leaf in inputs):
-        names = ", ".join(name for name, _ in inputs)
-        text = message(
-            f"All examples of {names} are the same, but their labels differ.",
-            expected="inputs that differ from example to example",
-            received=f"{seen.looked_at}, all equal to the first",
-            do="check how the inputs were read or normalized",
-        )
-        yield Finding(text, _CONSTANT_INPUTS)
 
 
 def _is_constant(leaf: np.ndarray) -> bool:
@@ -402,10 +375,9 @@ def _is_pixels(leaf: np.ndarray) -> bool:
 
 
 GUARDS = [
-    Guard(_large_batch, (_LARGE_BATCH,)),
     Guard(_sorted_labels, (_SORTED_LABELS,)),
     Guard(_shared_rows, (_SHARED_ROWS,)),
     Guard(_not_finite, refuses=("holds NaN or infinity",)),
-    Guard(_constant, (_CONSTANT_LABELS, _CONSTANT_INPUTS)),
+    Guard(_constant_labels, (_CONSTANT_LABELS,)),
     Guard(_unscaled_images, (_UNSCALED_IMAGES,)),
 ]

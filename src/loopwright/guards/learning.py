@@ -1,18 +1,16 @@
-"""Mistakes that numbers show, looked for at stops: nothing is learned, the loss explodes."""
+"""Mistakes that weights show, looked for at stops: nothing is learned."""
 
 import zlib
-from collections.abc import Mapping
-from typing import Any, final
+from typing import final
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from loopwright import step_warnings
 from loopwright.compat import keras_optimizers
 from loopwright.compat.error_messages import variable_name
 from loopwright.errors import message
-from loopwright.events import EpochEnded, Event, Finished, Started, Trained
+from loopwright.events import Event, Started, Trained
 from loopwright.task import variables
 from loopwright.task.optimizers import learning_rates, optimizers
 from loopwright.task.task import Task
@@ -22,12 +20,6 @@ UPDATES = 16
 
 Later, weights may stay unchanged because nothing is left to learn.
 """
-EXPLODED = 1e6
-"""How many times its first value a loss must reach; a first value below 1 counts as 1."""
-LASTING_STEPS = 50
-"""How long it must stay there: a loss that is NaN before that has an error of its own."""
-EPOCHS, BATCHES = 3, 11
-"""How many epochs of how many batches must report the same bits."""
 _NO_RATE = 1e-5
 """A learning rate so small that weights may stay unchanged though gradients are not zero."""
 
@@ -39,50 +31,33 @@ _ZERO_GRADIENTS = step_warnings.declare(
     "zero-gradients",
     "no weight of an optimizer changed in its first 16 updates: all gradients are exactly zero",
 )
-_EXPLODING_LOSS = step_warnings.declare(
-    "exploding-loss", "the loss is more than a million times its first value, and stays there"
-)
-_CONSTANT_LOSS = step_warnings.declare(
-    "constant-loss", "the loss was bit-equal in the first three epochs"
-)
 
 
 @final
 class LearningWatch:
-    """A sink that looks at losses and weights at stops, where control is back in Python."""
+    """A sink that looks at weights at stops, where control is back in Python."""
 
     def __init__(self, task: Task, silenced: frozenset[str]) -> None:
         self._task, self._silenced = task, silenced
         self._optimizers: dict[str, keras.optimizers.Optimizer] = {}
         self._checksums: dict[str, tuple[int, ...]] = {}
         """Of the weights of each optimizer before its first update; empty once compared."""
-        self._is_new = False
-        """Whether this run begins with untrained weights."""
-        self._first_loss: float | None = None
-        self._exploded_at: int | None = None
         self._has_warned = False
         """Whether a mistake was named: its consequences are not named as well."""
-        self._epoch_losses: list[float] = []
 
     def __call__(self, event: Event) -> None:
         """Look at an event; warn of the mistake that it shows."""
         with step_warnings.silenced(self._silenced):
             match event:
                 case Trained():
-                    self._look_at_loss(event)
                     if not self._has_warned:
                         self._look_at_weights()
-                case EpochEnded():
-                    self._look_at_epoch(event)
-                case Finished(reason="complete" | "stopped" | "left"):
-                    self._warn_of_explosion()
                 case Started():
-                    self._begin(event.step)
+                    self._begin()
                 case _:
                     pass
 
-    def _begin(self, step: int) -> None:
-        self._is_new = step == 0
+    def _begin(self) -> None:
         self._optimizers = {
             path: getattr(optimizer, "inner_optimizer", optimizer)
             for path, optimizer in optimizers(self._task).items()
@@ -140,70 +115,6 @@ class LearningWatch:
                 "initializer; check that the loss is neither clipped nor rounded",
             ),
         )
-
-    def _look_at_loss(self, event: Trained) -> None:
-        loss = _loss(event.metrics)
-        if loss is None:
-            return
-        if not np.isfinite(loss):
-            self._exploded_at = None  # NaN has its own message, or a callback that waits for it
-            return
-        if self._first_loss is None:
-            self._first_loss = loss
-        if abs(loss) <= EXPLODED * max(abs(self._first_loss), 1.0):
-            self._exploded_at = None
-        elif self._exploded_at is None:
-            self._exploded_at = event.step
-        elif event.step - self._exploded_at >= LASTING_STEPS:
-            self._warn_of_explosion()
-
-    def _warn_of_explosion(self) -> None:
-        if self._exploded_at is None or self._has_warned:
-            return
-        self._has_warned = True
-        rates = learning_rates(self._optimizers)
-        listed = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
-        step_warnings.warn(
-            _EXPLODING_LOSS,
-            message(
-                "The loss explodes: it is more than a million times its first value.",
-                expected="a loss that falls",
-                received=f"first loss: {self._first_loss:.3g}; {listed}",
-                do="lower the learning rate, or clip gradients (the optimizer's clipnorm=1.0); "
-                "check the scale of inputs and labels",
-            ),
-        )
-
-    def _look_at_epoch(self, event: EpochEnded) -> None:
-        loss = _loss(event.metrics)
-        if (
-            loss is None
-            or not self._is_new
-            or not any(map(keras_optimizers.trained_by, self._optimizers.values()))
-            or event.steps < BATCHES
-            or len(self._epoch_losses) == EPOCHS
-        ):
-            return
-        self._epoch_losses.append(loss)
-        is_constant = len(set(self._epoch_losses)) == 1 and loss != 0
-        if self._has_warned or len(self._epoch_losses) < EPOCHS or not is_constant:
-            return
-        self._has_warned = True
-        step_warnings.warn(
-            _CONSTANT_LOSS,
-            message(
-                f"The loss was exactly the same in the first {EPOCHS} epochs.",
-                expected="a loss that changes with the weights",
-                received=f"loss: {loss:.4g} in each of them",
-                do="check that the loss is computed from predictions and labels, and is neither "
-                "clipped nor rounded",
-            ),
-        )
-
-
-def _loss(metrics: Mapping[str, Any]) -> float | None:
-    loss = metrics.get("loss")
-    return None if loss is None or np.ndim(loss) else float(loss)
 
 
 def _updates(optimizer: keras.optimizers.Optimizer) -> int:

@@ -149,20 +149,6 @@ def training_data_as_a_named_validation_set(mistake: bool) -> Wrong:
     )
 
 
-def batch_larger_than_the_data(mistake: bool) -> Wrong:
-    return Wrong(
-        _regression(),
-        "batch_size=512 is larger than the data: every epoch is one step.\n"
-        "  expected: a batch_size of at most 300\n"
-        "  received: 300 examples\n"
-        "  do: lower batch_size, for instance to 32",
-        X,
-        Y,
-        id="large-batch",
-        options={"batch_size": 512 if mistake else 300},
-    )
-
-
 def nan_in_the_inputs(mistake: bool) -> Wrong:
     x = X.copy()
     x[[7, 250], [2, 0]] = (np.nan, np.inf) if mistake else 0.0
@@ -215,20 +201,6 @@ def nan_in_the_labels(mistake: bool) -> Wrong:
         'Trainer(..., on_nan="skip") skips their batches',
         X,
         y,
-        options={"batch_size": 100},
-    )
-
-
-def inputs_that_are_all_zero(mistake: bool) -> Wrong:
-    return Wrong(
-        _regression(),
-        "All examples of x are the same, but their labels differ.\n"
-        "  expected: inputs that differ from example to example\n"
-        "  received: 300 examples, all equal to the first\n"
-        "  do: check how the inputs were read or normalized",
-        np.zeros_like(X) if mistake else X,
-        Y,
-        id="constant-inputs",
         options={"batch_size": 100},
     )
 
