@@ -34,7 +34,7 @@ _REPLACEMENTS = {
     "seed": "Trainer(seed={})",
     "deterministic": "tf.config.experimental.enable_op_determinism(), on GPUs",
     "logger": "Trainer(sinks=[lw.sinks.MLflow(...)]); a run_dir has TensorBoard files",
-    "detect_anomaly": 'nothing: on_nan="raise" is the default, and names the operation',
+    "detect_anomaly": 'nothing: on_nan="raise" is the default, and names the step and its examples',
     "fast_dev_run num_sanity_val_steps": "trainer.rehearse(...), with the arguments of fit",
     "overfit_batches": 'trainer.rehearse(..., overfit="1 batch")',
     "profiler": "trainer.profile(...)",
