@@ -46,6 +46,7 @@ check: $(STAMP)  ## check format, lint, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/lint-imports --no-logo --config fence.toml
 
 compat: $(STAMP)  ## list the internals of Keras and TensorFlow in use, and whether they are there
 	$(BIN)/python -m loopwright.compat

@@ -1,0 +1,1 @@
+"""Tools for those who change Loopwright: they measure its source, and ship with nothing."""
