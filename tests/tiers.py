@@ -354,15 +354,10 @@ THOROUGH: dict[str, dict[str, str]] = {
     "recipes/test_(?!recipes).*": {
         "": "test_recipes.py; README.md and cli/test_cli.py train digits",
     },
-    "cli/test_find_commands.py": {
-        "a_batch_size|a_profile": "insight/test_batch_sizes.py, insight/test_profile.py",
-    },
+    "cli/test_find_commands.py": {"a_profile": "insight/test_profile.py"},
     # Before a run and after it.
     "insight/test_learning_rates.py": {
         "the_losses_are|several_opt|a_compiled": "the suggestion lies; training after a sweep",
-    },
-    "insight/test_batch_sizes.py": {
-        "a_program_that|a_size_that": "fit/test_settings_trial.py; the search ends",
     },
     "insight/test_profile.py": {"a_slow_map|operations_are": "docs/profiling.md"},
     "compat/test_out_of_memory.py": {"predictions|.*eager": "the batch size, on graph"},

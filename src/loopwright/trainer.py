@@ -38,8 +38,6 @@ from loopwright.fit.request import fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
 from loopwright.insight import trainer_card
-from loopwright.insight.batch_sizes import BatchSizeOptions, BatchSizes, find_batch_size
-from loopwright.insight.batch_trial import serve_batch_sizes
 from loopwright.insight.history_state import RunStates
 from loopwright.insight.learning_rates import (
     LearningRateOptions,
@@ -382,19 +380,6 @@ class Trainer:
         for the sweep. `monitor` is the number that is watched.
         """
         return find_learning_rate(self._parts, options)
-
-    @shortens_tracebacks
-    @takes(BatchSizeOptions)
-    def find_batch_size(self, options: BatchSizeOptions) -> BatchSizes:
-        """Return examples per second and memory by batch size, and the size that pays.
-
-        Sizes double from 8 until that stops paying or does not fit; `sizes` are others. They are
-        tried in a child process, which runs this program again up to this call: put it before the
-        first `fit`. A batched `tf.data.Dataset` is batched again.
-        """
-        if self._trial is not None and self._trial.plan == launch.BATCH_SIZES:
-            serve_batch_sizes(self._trial, self._parts, options)
-        return find_batch_size(self._parts, options)
 
     @shortens_tracebacks
     @takes(ProfileOptions)

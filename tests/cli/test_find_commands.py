@@ -1,6 +1,6 @@
 """`loopwright find` and `loopwright profile`, on a small program of one's own."""
 
-import subprocess
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from loopwright.cli import main
-from loopwright.errors import LoopwrightError
+from loopwright.errors import ConfigurationError, LoopwrightError
 
 MINE = """
 import keras, numpy as np
@@ -54,15 +54,18 @@ def test_a_learning_rate_is_found_with_a_figure_and_no_run_is_written(project: P
         invoke("find", "learning-rate", "searched:experiment", "--optimizer", "other")
 
 
-def test_a_batch_size_is_found_by_the_same_command_in_a_child(project: Path):
-    command = [sys.executable, "-m", "loopwright", "find", "batch-size", "searched:experiment"]
-    done = subprocess.run(
-        [*command, "--sizes", "8,16"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Suggestion: batch_size=" in done.stdout
-    assert [line.split()[0] for line in done.stdout.splitlines()[1:3]] == ["8", "16"]
-    assert not (project / "runs").exists()
+@pytest.mark.parametrize("options", [[], ["--sizes", "8,16", "--figure", "a.png"], ["--help"]])
+def test_the_removed_search_for_a_batch_size_says_what_to_do(options: list[str]):
+    with pytest.raises(ConfigurationError) as caught:
+        invoke("find", "batch-size", "searched:experiment", "epochs=1", *options)
+    assert main.exit_code(caught.value) == 2
+    assert re.fullmatch("find batch-size was removed: .*halve batch_size.*", str(caught.value))
+
+
+def test_the_help_of_find_lists_only_the_learning_rate():
+    output = invoke("find", "--help")
+    assert "learning-rate" in output
+    assert "batch" not in output
 
 
 def test_a_profile_names_layers_and_keeps_files_where_it_is_told(project: Path):
@@ -71,8 +74,3 @@ def test_a_profile_names_layers_and_keeps_files_where_it_is_told(project: Path):
     assert "tensorboard --logdir kept" in output
     assert list((project / "kept").rglob("*.xplane.pb"))
     assert not (project / "runs").exists()
-
-
-def test_sizes_that_are_no_numbers_are_refused(project: Path):
-    with pytest.raises(LoopwrightError, match="These are not batch sizes"):
-        invoke("find", "batch-size", "searched:experiment", "--sizes", "eight")

@@ -44,6 +44,7 @@ def test_the_batch_size_the_tensor_and_the_line_are_named(plan, kind):
     assert "batches of 64 examples" in text
     assert "a tensor of (64, 17592186044416) float32, 4,096.0 TB" in text
     assert "do: lower batch_size: 32 instead of 64" in text
+    assert text.endswith("accumulate: gradient_accumulation_steps=2 of the optimizer")
     assert isinstance(caught.value.__cause__, tf.errors.ResourceExhaustedError)
 
 

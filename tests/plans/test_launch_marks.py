@@ -78,9 +78,9 @@ def test_only_the_child_of_a_trial_is_told_what_to_do(monkeypatch: pytest.Monkey
     assert launch.trial() is None
 
 
-def test_a_script_whose_packages_import_ipykernel_can_be_run_again(monkeypatch: pytest.MonkeyPatch):
+def test_a_script_whose_packages_import_ipykernel_is_no_session(monkeypatch: pytest.MonkeyPatch):
     """As W&B and others do; a notebook has a prompt."""
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
-    assert launch.can_run_again()
+    assert not launch.is_interactive()
     monkeypatch.setattr(sys, "ps1", "In : ", raising=False)
-    assert not launch.can_run_again()
+    assert launch.is_interactive()

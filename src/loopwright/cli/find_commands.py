@@ -1,22 +1,18 @@
-"""Commands that search: find learning-rate, find batch-size."""
+"""Commands that search: find learning-rate."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from loopwright.cli.arguments import Overrides, Quick, Source, load_config
+from loopwright.errors import ConfigurationError
 
 app = typer.Typer(
-    help="Find a learning rate or a batch size, by trying them.",
+    help="Find a learning rate, by trying many.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-Figure = Annotated[
-    Path | None,
-    typer.Option("--figure", metavar="FILE", help="Draw the result: a .png, .pdf or .svg file."),
-]
 
 
 @app.command("learning-rate")
@@ -38,78 +34,44 @@ def learning_rate(
     monitor: Annotated[
         str, typer.Option(metavar="NAME", help="The number that is watched.")
     ] = "loss",
-    figure: Figure = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the result: a .png, .pdf or .svg file."),
+    ] = None,
 ) -> None:
     """Raise the learning rate at each step, and see where the loss falls fastest.
 
     Trains in memory until the loss diverges; no run directory is written.
     """
-
-    def found(job: Any, data: dict[str, Any]) -> Any:
-        return job.trainer.find_learning_rate(
-            **data, start=start, stop=stop, steps=steps, optimizer=optimizer, monitor=monitor
-        )
-
-    _find(source, overrides, quick, figure, found, ("batch_size", "class_weight"))
-
-
-@app.command("batch-size")
-def batch_size(
-    source: Source,
-    overrides: Overrides = None,
-    quick: Quick = False,
-    sizes: Annotated[
-        str | None,
-        typer.Option(metavar="N,N,...", help="The sizes to try.", show_default="doubled from 8"),
-    ] = None,
-    figure: Figure = None,
-) -> None:
-    """Measure examples per second and memory by batch size.
-
-    Doubles the size until that stops paying or does not fit in memory, in a child process; no run
-    directory is written.
-    """
-    chosen = None if sizes is None else _numbers(sizes)
-
-    def found(job: Any, data: dict[str, Any]) -> Any:
-        return job.trainer.find_batch_size(**data, sizes=chosen)
-
-    _find(source, overrides, quick, figure, found, ("class_weight",))
-
-
-def _find(
-    source: str,
-    overrides: list[str] | None,
-    quick: bool,
-    figure: Path | None,
-    found: Any,
-    names: tuple[str, ...],
-) -> None:
-    """Print what `found` returns for a config and its data; `names` are arguments of `fit`."""
     config = load_config(source, overrides, None, quick)
     from loopwright.cli import job
 
     with job.open_job(config) as opened:
         given = job.fit_arguments(opened)
-        data = {name: given[name] for name in ("x", "y", "sample_weight", *names) if name in given}
-        result = found(opened, data)
+        names = ("x", "y", "sample_weight", "batch_size", "class_weight")
+        result = opened.trainer.find_learning_rate(
+            **{name: given[name] for name in names if name in given},
+            start=start,
+            stop=stop,
+            steps=steps,
+            optimizer=optimizer,
+            monitor=monitor,
+        )
     typer.echo(str(result))
     if figure is not None:
         result.plot(figure)
         typer.echo(f"figure: {figure}")
 
 
-def _numbers(text: str) -> list[int]:
-    from loopwright.errors import ConfigurationError, message
-
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigurationError(
-            message(
-                "These are not batch sizes.",
-                expected="whole numbers with commas: --sizes 16,32,64",
-                received=f"--sizes {text}",
-                do="correct --sizes, or omit it",
-            )
-        ) from None
+@app.command(
+    "batch-size",
+    hidden=True,
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def batch_size() -> None:
+    """Say what replaces this command, whatever its arguments."""
+    raise ConfigurationError(
+        "find batch-size was removed: if a step runs out of memory, fit names the tensor that "
+        "did not fit: halve batch_size; loopwright profile shows examples per second"
+    )

@@ -53,7 +53,7 @@ def allocation_in(reason: str) -> str | None:
         return f"a tensor of {tensor_in_words(shape, _DTYPES.get(named[2], named[2]))}"
     counted = re.search(r"[Oo]ut of memory .*?allocat\w+ ([\d,]+)(?: bytes)?", reason)
     if counted:
-        return f"{bytes_in_words(int(counted[1].replace(',', '')))} at once"
+        return f"{_bytes_in_words(int(counted[1].replace(',', '')))} at once"
     return "no memory left" if re.search(r"\bOOM\b|[Oo]ut of memory", reason) else None
 
 
@@ -86,14 +86,14 @@ def tensor_in_words(shape: list[int], dtype: str) -> str:
     """
     sizes = f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
     width = _WIDTHS.get(dtype)
-    held = "" if width is None else f", {bytes_in_words(math.prod(shape) * width)}"
+    held = "" if width is None else f", {_bytes_in_words(math.prod(shape) * width)}"
     return f"{sizes} {dtype}{held}"
 
 
-def bytes_in_words(count: float) -> str:
+def _bytes_in_words(count: float) -> str:
     """Return a number of bytes for people.
 
-    >>> bytes_in_words(300), bytes_in_words(5 * 2**20), bytes_in_words(2**50)
+    >>> _bytes_in_words(300), _bytes_in_words(5 * 2**20), _bytes_in_words(2**50)
     ('300 bytes', '5.0 MB', '1,024.0 TB')
     """
     if count < 1024:

@@ -219,24 +219,17 @@ def _shapes(failure: Failure) -> _Parts:
 def _memory(failure: Failure) -> _Parts:
     examples = failure.bound
     size = f"batches of {examples:,} examples" if examples else "the batches"
-    lower = f"lower batch_size: {examples // 2:,} instead of {examples:,}" if examples > 1 else ""
+    do = "use smaller batches, a smaller model or shorter sequences"
+    if examples > 1:
+        do = (
+            f"lower batch_size: {examples // 2:,} instead of {examples:,}; to keep the size of "
+            "updates, accumulate: gradient_accumulation_steps=2 of the optimizer"
+        )
     return (
         "{title} ran out of memory",
         f"memory for everything that a step makes of {size}",
         "; ".join(filter(None, [failure.text, failure.note])),
-        "; ".join(
-            filter(
-                None,
-                [
-                    lower or "use smaller batches, a smaller model or shorter sequences",
-                    "to keep the size of updates, accumulate: gradient_accumulation_steps=2 of the "
-                    "optimizer"
-                    if lower
-                    else "",
-                    "trainer.find_batch_size(...) or loopwright find batch-size shows what fits",
-                ],
-            )
-        ),
+        do,
     )
 
 

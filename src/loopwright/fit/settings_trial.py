@@ -54,10 +54,10 @@ class Child:
             os.close(asked)
             os.close(answered)
 
-    def ask(self, seconds: float, *numbers: int) -> None:
-        """Ask the child to train for about `seconds`; what `numbers` mean is up to the trial."""
+    def ask(self, seconds: float) -> None:
+        """Ask the child to train for about `seconds`."""
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._ask, f"{' '.join(map(str, [seconds, *numbers]))}\n".encode())
+            os.write(self._ask, f"{seconds}\n".encode())
 
     def answer(self, wait_seconds: float = 0.0) -> dict[str, Any] | None:
         """Return the child's next answer; None if it has none yet. Raise if it died."""

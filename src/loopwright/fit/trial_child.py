@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NoReturn, final
 
-from loopwright.errors import ConfigurationError, first_line
+from loopwright.errors import first_line
 from loopwright.events import Trained
 from loopwright.fit.leg import Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.loop.schedule import Every, Place
-from loopwright.plans.launch import BATCH_SIZES, Trial
+from loopwright.plans.launch import Trial
 from loopwright.plans.plan import plan_of
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.plans.settings_candidate import candidate
@@ -33,10 +33,8 @@ _ENDLESS = Every(epochs=10**9)
 
 def serve(told: Trial, parts: Parts, request: FitRequest) -> NoReturn:
     """Train in rounds as the parent asks, and end this process when it asks no more."""
-    line = Line(told.asked, told.answered)
+    line = _Line(told.asked, told.answered)
     try:
-        if told.plan == BATCH_SIZES:
-            raise ConfigurationError("the program calls fit before find_batch_size")
         rounds, selector = _rounds(parts, request, told.plan), parts.selector
         steps, spent = next(rounds)
         found = candidate(selector.settings, selector.facts(spent / max(1, steps)))
@@ -48,7 +46,7 @@ def serve(told: Trial, parts: Parts, request: FitRequest) -> NoReturn:
                 "title": class_name(parts.task),
             }
         )
-        for (seconds,) in line.asked():
+        for seconds in line.asked():
             steps, spent = rounds.send(seconds)
             line.answer({"steps": steps, "seconds": spent})
     except BaseException as error:
@@ -82,17 +80,16 @@ def _rounds(parts: Parts, request: FitRequest, plan: str) -> Any:
 
 
 @final
-class Line:
+class _Line:
     """Lines of JSON between parent and child."""
 
     def __init__(self, asked: int, answered: int) -> None:
         self._asked, self._answered = asked, answered
 
-    def asked(self) -> Iterator[list[float]]:
-        """Yield the numbers of each question, until the parent has no more."""
+    def asked(self) -> Iterator[float]:
+        """Yield the seconds of each question, until the parent has no more."""
         with os.fdopen(self._asked, encoding="ascii") as lines:
-            for line in lines:
-                yield [float(number) for number in line.split()]
+            yield from map(float, lines)
 
     def answer(self, content: dict[str, Any]) -> None:
         """Send an answer; nothing happens if the parent is gone."""

@@ -258,8 +258,8 @@ def _advice(
         )
     if is_far and examples is not None and not waits:
         found.append(
-            f"Batches of {examples:,} examples keep the machine far below its peak: "
-            "trainer.find_batch_size(...) shows whether larger ones pay."
+            f"Batches of {examples:,} examples keep the machine far below its peak: profile "
+            f"batches of {2 * examples:,} to see whether they train more examples per second."
         )
     if operations and operations[0].share > 0.5:
         one = operations[0]

@@ -18,8 +18,6 @@ _MOST_RESTARTS = 4
 MARK = "LOOPWRIGHT_LAUNCHED"
 TRIAL = "LOOPWRIGHT_TRIAL"
 """In the environment of a trial's child: the PID of its parent, two file descriptors, a plan."""
-BATCH_SIZES = "batch-sizes"
-"""In place of the plan: the child is asked for the rates of batch sizes, not for one of `fit`."""
 
 
 @final
@@ -134,7 +132,7 @@ class Trial:
     """The file descriptor of the questions."""
     answered: int
     plan: str
-    """The plan to train by: a word, "auto" for the best one that can be found, or BATCH_SIZES."""
+    """The plan to train by: a word, or "auto" for the best one that can be found."""
 
 
 def trial() -> Trial | None:
@@ -143,14 +141,6 @@ def trial() -> Trial | None:
     if parent != str(os.getppid()) or len(told) != 3:
         return None
     return Trial(int(told[0]), int(told[1]), told[2])
-
-
-def can_run_again() -> bool:
-    """Return whether `command` starts the same program: not from a notebook or standard input."""
-    if is_interactive():
-        return False
-    path = getattr(sys.modules.get("__main__"), "__file__", None)
-    return "-c" in sys.orig_argv or (path is not None and Path(path).exists())
 
 
 def command() -> list[str]:
