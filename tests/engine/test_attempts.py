@@ -1,4 +1,4 @@
-"""Steps that are skipped by running those before them again: from a copy of the state for 32."""
+"""Steps that are skipped by running those before them again: from a copy of the state for 64."""
 
 import functools
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ STEPS = 100
 PLANS = ["graph", "fused"]
 FIRST, LAST = 0, MOST_STEPS - 1
 """Of the first attempt."""
-SEVERAL = (0, 3, 4, 20, 52, 53, 99)
+SEVERAL = (0, 3, 4, 20, 84, 85, 99)
 """The first step; one and the one after it; the last of an attempt and the first of the next; the
 last step of all."""
 

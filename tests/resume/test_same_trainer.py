@@ -311,7 +311,7 @@ def test_an_interrupted_leg_that_is_asked_for_less_than_it_has_done_is_complete(
         return found
 
     trainer = trainer_in(run_dir)
-    found = events(trainer, **less)
+    found = [e for e in events(trainer, **less) if not isinstance(e, lw.Noted)]
     assert [type(event).__name__ for event in found] == ["Started", "Finished"]
     assert found[-1].reason == "complete"
     assert int(trainer.task.step_counter) == AT_STEP

@@ -1,6 +1,6 @@
 """Attempts: look for NaN in the state, and skip steps, with one copy of it for many steps.
 
-The steps must be able to run again. The state is copied and looked at once for up to 32 of them. If
+The steps must be able to run again. The state is copied and looked at once for up to 64 of them. If
 one of them was not finite, the state is restored, and they run again one by one, by the same
 compiled code and so with the same bits, until the first bad one is found. Which steps are found
 does not depend on where an attempt begins.
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from loopwright.engine.nan import FINITE, STATE
 
-MOST_STEPS = 32
+MOST_STEPS = 64
 """In one attempt: a copy of the state costs little beside so many steps."""
 
 
