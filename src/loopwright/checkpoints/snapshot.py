@@ -63,7 +63,7 @@ class Snapshot:
     """Why the run cannot be resumed exactly; empty if it can."""
     end: Mapping[str, Any] = field(default_factory=dict)
     """Of a leg that is over: `is_due`, while `on_train_end` is still to be called; then the names
-    of variables that it has `changed`, whose values are beside the state, and `callbacks`."""
+    of variables that it has `changed`, whose values are in the file `end`, and `callbacks`."""
 
     @property
     def step(self) -> int:

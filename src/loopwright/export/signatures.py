@@ -20,7 +20,7 @@ OTHER_BATCH = 3
 """A batch size that is neither 1 nor the number of examples."""
 Origin = Literal["passed", "data", "drawn"]
 _NUMBER = "_2"
-"""The end of a name that another one would be equal to."""
+"""The suffix of a name that would be taken twice."""
 _AUTOMATIC = re.compile(r"(input_layer|keras_tensor|input)(_?\d+)*(_\w*)?", re.ASCII)
 
 

@@ -224,7 +224,7 @@ class SavedLeg:
     def _save_end(self) -> None:
         """Save what `fit` leaves behind, after `on_train_end`: only now is the leg finished.
 
-        It is saved beside the trained state, which was scored, and which more epochs start from.
+        The trained state stays in the checkpoint: it was scored, and more epochs start from it.
         """
         if self._trained is None:
             return
