@@ -108,7 +108,7 @@ def parts_aside(parts: Parts, plan: Plan | PlanHistory | None = None) -> Parts:
 
 
 def with_own_traces(parts: Parts) -> Parts:
-    """Return parts with separate traces: in the real run, stateful operations start from their seeds."""
+    """Return parts with separate traces: stateful operations of the real run are not used."""
     compiled = parts.compiled.untraced()
     return replace(parts, compiled=compiled, selector=parts.selector.aside(compiled=compiled))
 
