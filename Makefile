@@ -5,6 +5,8 @@ ARGS ?=
 
 BIN := .venv/bin
 STAMP := .venv/.installed
+LEAN := .venv/.trains
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 # Many tests start processes: they import Loopwright faster if its bytecode is kept.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
@@ -16,12 +18,16 @@ help:  ## list the targets
 
 install: $(STAMP)  ## install Loopwright and its tools into .venv
 
-$(STAMP): pyproject.toml
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+$(STAMP): $(LEAN)
+	$(INSTALL) '.[dev]'
 	@touch $@
 
-train: $(STAMP)  ## train the digits recipe: checkpoints, TensorBoard, report, export
+$(LEAN): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(INSTALL) '.[recipes]'
+	@touch $@
+
+train: $(LEAN)  ## train the digits recipe: checkpoints, TensorBoard, report, export
 	$(BIN)/loopwright train digits export=saved_model $(ARGS)
 
 test: $(STAMP)  ## run the tests to pass before a push: one path through every promise
