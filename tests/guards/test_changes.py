@@ -172,3 +172,18 @@ def test_what_callbacks_change_in_right_programs_is_no_setting():
     assert len(history["beta"]) == 2
     task = Weighted()
     fit(task, lambda epoch: setattr(task, "alpha", 0.1), epochs=1)  # for the next fit
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_what_keras_own_loops_set_in_a_model_is_no_setting(is_compiled: bool, tmp_path: Any):
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+    def use(_: int) -> None:
+        model.predict(X, verbose=0)
+        model.evaluate(X, Y, verbose=0)
+        model.save(tmp_path / "model.keras")
+
+    trained = model if is_compiled else lw.Supervised(model, "mse", "sgd")
+    trainer, history = fit(trained, use)
+    assert len(history["loss"]) == 3

@@ -193,7 +193,7 @@ def settings(task: object) -> list[tuple[str, Any, str, Any]]:
     """Return what the trace of a step reads from Python: path, holder, attribute, value.
 
     Plain attributes of the task and its layers, `trainable`, and the parts that the task, or the
-    compiled model in it, holds by name. `stop_training` is a wish of a callback, not a setting.
+    compiled model in it, holds by name. Not what callbacks and Keras' own loops set in a model.
     """
     found = [(n, task, n, v) for n, v in vars(task).items() if is_plain(v) or isinstance(v, _PARTS)]
     # Callbacks see the optimizer of any other task as that of its model.
@@ -207,7 +207,7 @@ def settings(task: object) -> list[tuple[str, Any, str, Any]]:
             own = {"trainable": layer.trainable, **vars(layer)}
             kept = {n: v for n, v in own.items() if is_plain(v) or (is_compiled and _optimizes(v))}
             found += [(f"{path}.{name}", layer, name, value) for name, value in kept.items()]
-    hidden = ("_", "stop_training")
+    hidden = ("_", "stop_", "train_function", "test_function", "predict_function")
     unique = {(id(holder), name): (path, holder, name, v) for path, holder, name, v in found[::-1]}
     return [setting for setting in unique.values() if not setting[2].startswith(hidden)][::-1]
 
