@@ -185,5 +185,5 @@ def test_what_keras_own_loops_set_in_a_model_is_no_setting(is_compiled: bool, tm
         model.save(tmp_path / "model.keras")
 
     trained = model if is_compiled else lw.Supervised(model, "mse", "sgd")
-    trainer, history = fit(trained, use)
+    _, history = fit(trained, use)
     assert len(history["loss"]) == 3
