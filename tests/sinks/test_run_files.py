@@ -108,7 +108,7 @@ def test_the_rates_of_several_optimizers_are_told_apart(tmp_path: Path):
             self.other = keras.optimizers.SGD(0.5)
             self.other.build(self.model.trainable_variables)
 
-    trainer = lw.Trainer(Two(), run_dir=tmp_path, plan="graph")
+    trainer = lw.Trainer(Two(), run_dir=tmp_path, plan="graph", silence=["idle-optimizer"])
     trainer.fit(*arrays(), batch_size=8, verbose=0)
     shown = scalars(tmp_path, "train")
     assert shown["epoch_other_learning_rate"] == [(0, 0.5)]
