@@ -14,6 +14,7 @@ import tensorflow as tf
 from loopwright.compat import registry
 from loopwright.compat.patches import replaced
 from loopwright.errors import StepError, message
+from loopwright.loop.signals import blocked
 
 keras_loss = registry.module("keras.src.losses.loss")
 Function = Callable[..., Any]
@@ -70,7 +71,7 @@ def watching_applies() -> Iterator[list[Applied]]:
             if trainable_variables is not None:
                 trainable_variables = list(trainable_variables)
                 if grads and not self.built:
-                    with tf.init_scope():
+                    with blocked(), tf.init_scope():
                         self.build(trainable_variables)
             return original(self, grads, trainable_variables)
 
