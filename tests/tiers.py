@@ -45,6 +45,7 @@ BUDGET_SECONDS = {
     "tests/config": 2,
     "tests/plans": 8,
     "tests/search": 22,
+    "tests/net": 25,
 }
 """CPU seconds that the tests of a folder may take in `make test`, child processes included.
 
@@ -53,6 +54,7 @@ fit in, or has to be one of those that `make test` leaves out.
 """
 
 THOROUGH: dict[str, dict[str, str]] = {
+    "net/test_golden.py": {r"what_users_see.*\[wrong_programs": "programs/test_wrong_programs.py"},
     # Resuming, kills and signals: `make faults` has hundreds of them.
     "resume/test_resume.py": {
         r"a_run_that_failed.*\[(mapped|pydataset|shares|unknown|stream-fused)": (
