@@ -38,22 +38,6 @@ def traced(program: str, trace: Callable[[], Any], *, is_shared: bool) -> Any:
     return concrete
 
 
-def is_known(program: str) -> bool:
-    """Return whether an equal program may have been compiled in this process."""
-    return _shared_number(program) is not None
-
-
-def was_traced(program: str) -> bool:
-    """Return whether a program of this description was traced in this process."""
-    return program in _contents
-
-
-def forget(program: str) -> None:
-    """Trace a program under a new name next time: what was compiled cannot be used."""
-    with _lock:
-        _contents[program] = [None] * len(_contents.get(program, []))
-
-
 def _shared_number(program: str) -> int | None:
     known = _contents.get(program, [])
     return max((n for n, content in enumerate(known, start=1) if content), default=None)
