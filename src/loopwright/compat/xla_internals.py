@@ -30,8 +30,8 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     Internal(
         "function_names.named",
-        "find a compiled XLA program under the same name in another process, or for an equal model",
-        "XLA may compile again in every process and for every model",
+        "find a compiled XLA program under the same name for an equal model",
+        "XLA compiles again for every model",
         (
             "tensorflow.python.pywrap_tfe.TFE_Py_UID",
             "keras.src.backend.tensorflow.core.name_scope",

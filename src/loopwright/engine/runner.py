@@ -10,13 +10,18 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright import step_warnings
-from loopwright.compat import keras_internals, runtime_errors, tensorflow_internals
+from loopwright.compat import (
+    function_names,
+    keras_internals,
+    runtime_errors,
+    tensorflow_internals,
+)
 from loopwright.compat.error_messages import explained
 from loopwright.compat.runtime_errors import error_for
 from loopwright.data.reader import AnyReader, ResidentReader, StreamReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
-from loopwright.engine import loops, program_names
+from loopwright.engine import loops
 from loopwright.engine.bounds import Bounds
 from loopwright.engine.loops import Loops, next_optional
 from loopwright.engine.nan import FINITE, STATE, BadStep, Watch, first_operation
@@ -317,7 +322,7 @@ class StepRunner:
 
         if self._plan.step == "xla":
             is_shared = self._step.replicas == 1 and self._built.is_repeatable
-            concrete = program_names.traced(self._program(key), trace, is_shared=is_shared)
+            concrete = function_names.trace_by_name(self._program(key), trace, is_shared=is_shared)
         else:
             concrete = trace()
         self._graphs.append(concrete.graph)
@@ -327,7 +332,7 @@ class StepRunner:
         return concrete
 
     def _program(self, key: Any) -> str:
-        """What is compiled for this key, in words that are the same in every process."""
+        """What is compiled for this key, in words that are the same for equal trainers."""
         built = self._built
         return f"{self._step.title} {self._plan} {key} {built.batch_spec} {built.digest}"
 
