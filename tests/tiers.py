@@ -139,11 +139,6 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_process_may|batches_from": "its other tests",
         "the_identity|the_second_run": "test_what_was_remembered; plans/test_plan_memory.py",
     },
-    "engine/test_xla_cache.py": {
-        "other_flags|a_file_damaged|damage_found|a_kill|two_processes|a_process_that": (
-            "test_another_process; test_xla_store.py"
-        ),
-    },
     "engine/test_program_names.py": {
         r".*\[xla\]|equal_steps|a_step_with_a_state": "test_a_step_with_another_constant[fused]",
     },

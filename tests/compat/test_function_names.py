@@ -3,27 +3,13 @@
 from typing import Any
 
 import keras
-import pytest
 import tensorflow as tf
 
-from loopwright.compat import function_names
-from loopwright.compat.function_names import named
+from loopwright.compat.function_names import named, trace_by_name
 
 
 def traced(function: Any) -> Any:
     return tf.function(function).get_concrete_function(tf.TensorSpec((4, 3)))
-
-
-def test_functions_of_one_program_get_the_same_names_in_every_process():
-    def name() -> str:
-        return traced(lambda value: value + 1).name.decode().rpartition("_")[2]
-
-    with named("a program of this test"):
-        first = name()
-    with named("a program of this test", 2):
-        second = name()
-    assert first.startswith("78835498470591")
-    assert len({first, second, name()}) == 3
 
 
 def looping(model: Any) -> Any:
@@ -40,31 +26,31 @@ def looping(model: Any) -> Any:
     return loop
 
 
-def test_equal_models_have_equal_functions_although_keras_numbers_their_layers():
+def test_equal_models_have_one_name_although_keras_numbers_their_layers():
     models = [keras.Sequential([keras.layers.Dense(2), keras.layers.Dense(1)]) for _ in range(2)]
     for model in models:
         model.build((None, 3))
     assert models[0].layers[0].name != models[1].layers[0].name
-    contents = list[str]()
-    for model in models:
-        with named("equal models"):
-            contents.append(function_names.content(traced(looping(model))))
-    assert contents[0] == contents[1]
+    first, second = (
+        trace_by_name("equal models", lambda model=model: traced(looping(model)), is_shared=True)
+        for model in models
+    )
+    assert first.name == second.name
 
 
-@pytest.mark.parametrize("factor", [3.0, 2.5])
-def test_one_other_constant_is_another_content(factor: float):
-    contents = list[str]()
-    for each in (2.0, factor):
-        with named(f"a constant, {factor} {each}"):
-            contents.append(function_names.content(traced(lambda v, by=each: v * by)))
-    assert contents[0] != contents[1]
+def test_a_function_with_another_constant_gets_another_name_while_the_first_is_in_use():
+    first, second = (
+        trace_by_name("a constant", lambda by=by: traced(lambda v: v * by), is_shared=True)
+        for by in (2.0, 3.0)
+    )
+    assert first.name != second.name
+    assert [float(function(tf.ones((4, 3)))[0, 0]) for function in (first, second)] == [2.0, 3.0]
 
 
 def test_variables_that_a_trace_creates_keep_the_numbers_of_their_layers():
     keras.layers.Dense(1)
     layer = keras.layers.Dense(1)
-    with named("lazy variables"), tf.Graph().as_default():
+    with named("lazy variables", 0), tf.Graph().as_default():
         layer(tf.zeros((2, 3)))
     assert layer.kernel.path.startswith(layer.name)
 
@@ -81,15 +67,5 @@ def test_a_custom_gradient_can_be_traced_again_under_its_name():
         return tape.gradient(result, value)
 
     for _ in range(2):
-        with named("a custom gradient"):
+        with named("a custom gradient", 0):
             assert float(traced(gradient)(tf.ones((4, 3)))[0, 0]) == 2.0
-
-
-def test_a_name_that_another_function_has_is_recognized():
-    with named("a taken name"):
-        kept = traced(lambda value: value * 2)
-    with named("a taken name"), pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        traced(lambda value: value * 3)
-    assert function_names.is_taken(caught.value)
-    assert not function_names.is_taken(ValueError("duplicate function with name"))
-    assert float(kept(tf.ones((4, 3)))[0, 0]) == 2.0

@@ -12,7 +12,7 @@ from tests.engine.test_on_nan import BATCH, Normalised, arrays, fit
 from tests.resume.program import digest
 
 import loopwright as lw
-from loopwright.engine.attempts import MOST_STEPS
+from loopwright.engine.nan import MOST_STEPS
 
 pytestmark = pytest.mark.kernels
 

@@ -99,11 +99,11 @@ class Drawing(Scaled):
 
 @pytest.mark.filterwarnings("ignore::loopwright.StepWarning")
 def test_a_step_with_a_state_of_its_own_has_a_program_of_its_own():
-    from loopwright.engine import program_names
+    from loopwright.compat import function_names
 
     for _ in range(2):
         lw.Trainer(Drawing(1.0), plan="fused").fit(X, Y, batch_size=8, epochs=1, verbose=0)
-    known = [each for name, each in program_names._contents.items() if "Drawing" in name]  # pyright: ignore[reportPrivateUsage]
+    known = [each for name, each in function_names._digests.items() if "Drawing" in name]  # pyright: ignore[reportPrivateUsage]
     assert [len(numbers) for numbers in known] == [2]
     assert all(content is None for numbers in known for content in numbers)
 

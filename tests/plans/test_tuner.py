@@ -57,8 +57,6 @@ class World:
     """How much longer each call takes than it should."""
     call_delay: float = 0.0
     knows_batches: bool = True
-    kept: tuple[Plan, ...] = ()
-    """Plans that an earlier process has compiled."""
     now: float = 0.0
     compiling: Compile | None = None
     prepared: list[Plan] = field(default_factory=list[Plan])
@@ -72,9 +70,6 @@ class World:
 
     def can_prepare(self) -> bool:
         return self.knows_batches or bool(self.ran)
-
-    def is_kept(self, plan: Plan) -> bool:
-        return plan in self.kept
 
     def prepare(self, plan: Plan) -> Compile:
         assert self.can_prepare()
@@ -572,18 +567,12 @@ def test_a_remembered_plan_that_fails_once_is_not_forgotten_for_good():
 
 
 @pytest.mark.parametrize("budget", [{"seconds": 6.0}, {"steps": 100}, {"for_seconds": 6.0}])
-def test_a_short_run_begins_by_the_remembered_plan_if_its_programs_were_kept(
-    budget: dict[str, Any],
-):
+def test_a_short_run_does_not_wait_for_the_compile_of_the_remembered_plan(budget: dict[str, Any]):
     first = transformer()
     first.fit(steps=100_000)
-    entry = first.entry()
-    compiled = again(entry)
-    compiled.fit(**budget)
-    assert compiled.ran[0][0] == GRAPH
-    loaded = again(entry, kept=(FUSED,), compile_seconds=1.5)
-    loaded.fit(**budget)
-    assert {plan for plan, *_ in loaded.ran} == {FUSED}
+    short = again(first.entry())
+    short.fit(**budget)
+    assert short.ran[0][0] == GRAPH
 
 
 def test_the_time_to_compile_is_remembered_as_it_was_seen_last():

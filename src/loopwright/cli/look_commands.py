@@ -237,7 +237,6 @@ def doctor() -> None:
         typer.echo(f"missing: {', '.join(missing)}; run: pip install loopwright")
         raise typer.Exit(1)
     from loopwright.compat.environment import environment
-    from loopwright.engine import xla_cache
 
     for name, value in environment().items():
         if name not in _PARTS and value is not None:
@@ -253,7 +252,6 @@ def doctor() -> None:
             "  loopwright train RECIPE          measures it during long runs\n"
             "  loopwright run --probe SCRIPT    measures it before the script starts"
         )
-    typer.echo(f"{'XLA programs':18} {xla_cache.described()}")
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         typer.echo("error: Loopwright needs KERAS_BACKEND=tensorflow")
         raise typer.Exit(1)

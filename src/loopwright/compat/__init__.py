@@ -5,5 +5,5 @@ Never: knows a task, a plan or a run; changes Keras for longer than a scope, or 
 
 Open files: converter_messages, environment, error_messages, function_names, keras_internals,
 keras_optimizers, messages, out_of_memory, process, quiet_start, runtime_errors,
-tensorflow_internals, tracebacks, xla_programs, xla_rewrites, xplane.
+tensorflow_internals, tracebacks, xla_rewrites, xplane.
 """

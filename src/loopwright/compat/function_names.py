@@ -1,15 +1,17 @@
-"""Names in traced functions: the same in every process, and for every equal model.
+"""One name for equal programs: however many trainers run one, XLA compiles it once.
 
-TensorFlow numbers functions, and what they capture, by what else a process has made. Keras numbers
-its layers: `dense`, `dense_1`. Both are in a graph, and the name of its function is in the key of
-a compiled XLA program: without numbers of their own, no two models have a program in common.
+TensorFlow finds a compiled XLA program by the name of its function, and keeps it until the process
+ends. It numbers functions, and what they capture, by what else the process has made; Keras numbers
+its layers. So each fit of a cross-validation would compile its step again, and leave more than ten
+megabytes behind. See decision 0027.
 """
 
 import contextlib
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -20,24 +22,54 @@ from loopwright.compat.patches import Function, replaced
 _counting = registry.module("tensorflow.python.pywrap_tfe")
 _scopes = registry.module("keras.src.backend.tensorflow.core")
 _ops = registry.module("tensorflow.python.framework.ops")
+_lock = threading.Lock()
+_digests: dict[str, list[str | None]] = {}
+"""By program, the digest of what was traced under each number; None: not to be shared."""
+
+
+def trace_by_name(program: str, trace: Callable[[], Any], *, is_shared: bool) -> Any:
+    """Trace a function under the name of an equal one of this process, or of its own.
+
+    `program` describes it; whether it equals an earlier one is decided by all of its content.
+    `trace` is called again where it does not.
+    """
+    known = _digests.setdefault(program, [])
+    shared = max((number for number, digest in enumerate(known) if digest), default=None)
+    if is_shared and shared is not None:
+        try:
+            with named(program, shared):
+                concrete = trace()
+            if _digest(concrete) == known[shared]:
+                return concrete
+        except Exception as error:
+            if not _is_taken(error):
+                raise
+    with _lock:
+        number = len(known)
+        known.append(None)
+    with named(program, number):
+        concrete = trace()
+    if is_shared:
+        known[number] = _digest(concrete)
+    return concrete
 
 
 @contextlib.contextmanager
-def named(program: str, number: int = 1) -> Iterator[None]:
+def named(program: str, number: int) -> Iterator[None]:
     """Give the functions traced in this scope names that follow from a program and a number.
 
     >>> def name():
     ...     traced = tf.function(lambda value: value + 1)
     ...     return traced.get_concrete_function(tf.TensorSpec(())).name
-    >>> with named("a program"):
+    >>> with named("a program", 0):
     ...     first = name()
-    >>> with named("a program"):
+    >>> with named("a program", 0):
     ...     second = name()
     >>> first == second
     True
     """
     if not hasattr(_counting, "TFE_Py_UID"):
-        yield  # the cache does not find the program unless processes do exactly the same
+        yield
         return
     key = hashlib.sha256(f"{program} {number}".encode()).hexdigest()
     first = int(key[:15], 16)
@@ -72,13 +104,13 @@ def _forget_gradients(numbers: range) -> None:
             del gradients[name]
 
 
-def content(concrete: Any) -> str:
+def _digest(concrete: Any) -> str:
     """Return a digest of a traced function with all that it calls, constants and names included."""
     graph = concrete.graph.as_graph_def().SerializeToString(deterministic=True)
     return hashlib.sha256(graph).hexdigest()
 
 
-def is_taken(error: Exception) -> bool:
+def _is_taken(error: Exception) -> bool:
     """Return whether a trace failed because the name of a function or gradient is in use."""
     is_name = isinstance(error, tf.errors.InvalidArgumentError | KeyError)
     return is_name and bool(re.search("duplicate function|Registering two gradient", str(error)))

@@ -14,7 +14,7 @@ INTERNALS: tuple[Internal, ...] = (
         "process.onednn_is_on",
         "know whether TensorFlow runs oneDNN, which it decides when it is imported",
         "the variable and the processor decide, as in TensorFlow's source",
-        ("tensorflow.sysconfig.get_lib",),
+        ("tensorflow.python.util._pywrap_util_port.IsMklEnabled",),
     ),
     Internal(
         "xla_rewrites._drawing_by",
@@ -29,15 +29,9 @@ INTERNALS: tuple[Internal, ...] = (
         _of("keras.layers", "LSTM.inner_loop", "GRU.inner_loop", "LSTMCell.get_dropout_mask"),
     ),
     Internal(
-        "xla_programs.use_directory",
-        "have TensorFlow keep compiled XLA programs, long after it has read TF_XLA_FLAGS",
-        "XLA compiles again in every process; loopwright doctor says so",
-        ("tensorflow.sysconfig.get_lib",),
-    ),
-    Internal(
         "function_names.named",
-        "find a compiled XLA program under the same name in another process, or for an equal model",
-        "XLA may compile again in every process and for every model",
+        "find a compiled XLA program under the same name for an equal model",
+        "XLA compiles again for every model",
         (
             "tensorflow.python.pywrap_tfe.TFE_Py_UID",
             "keras.src.backend.tensorflow.core.name_scope",
@@ -48,12 +42,6 @@ INTERNALS: tuple[Internal, ...] = (
         "trace a step with a custom gradient again under its name",
         "such a step is compiled for each model",
         (f"{_FRAMEWORK}.ops.gradient_registry._registry",),
-    ),
-    Internal(
-        "xla_programs.without_load_messages",
-        "leave out the error that TensorFlow logs for each program that it loads",
-        "this line is printed",
-        ("tensorflow.sysconfig.get_lib",),
     ),
     Internal(
         "tensorflow_internals.global_generator",

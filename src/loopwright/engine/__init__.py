@@ -3,5 +3,5 @@
 Takes a task and data, and returns numbers. Never touches a run directory, a sink or a schedule.
 
 Open files: compiled_steps, inference, nan, plan_selector, predictor, scorer, step_cost, stepper,
-trace, xla_cache.
+trace.
 """

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals, xla_rewrites
 from loopwright.distribute import replicas
-from loopwright.engine import attempts
 from loopwright.engine.bounds import Bounds, is_assertion, operations_made
 from loopwright.engine.nan import FINITE, Watch
 from loopwright.engine.step import Step
@@ -184,7 +183,7 @@ class Loops:
             note = self._bounds.noted(note, done, broken)
             return verdict, (self.added(total, outputs), (marks, note), rows)
 
-        def settled(before: Any, after: Any, is_undone: Any, place: Any, verdict: Any) -> Any:
+        def settle(before: Any, after: Any, is_undone: Any, place: Any, verdict: Any) -> Any:
             total, (marks, note), rows = after
             total = tf.nest.map_structure(
                 lambda now, old: tf.where(is_undone, old, now), total, before[0]
@@ -204,15 +203,8 @@ class Loops:
                 )
             return total, (marks, note), rows
 
-        done, ran = attempts.run(
-            step,
-            watch.has_finite_state,
-            settled,
-            (*watch.kept, counter),
-            steps,
-            self._nothing_run(steps),
-            self._shapes(),
-            skips=watch.skips,
+        done, ran = watch.run_attempts(
+            step, settle, counter, steps, self._nothing_run(steps), self._shapes()
         )
         return done, *self._ended(ran)
 

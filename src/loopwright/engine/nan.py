@@ -3,8 +3,8 @@
 The loss alone does not show it: oneDNN's fused product, bias and relu turn NaN into 0, so that a
 bad example gives a finite loss, gradients of NaN, and weights of NaN. So variables are checked as
 well, inside the compiled loop. NaN in a weight or an optimizer's slot stays there: where steps can
-run again, it is enough to look for it after some steps (see `attempts`). Skipping a step has to
-leave everything as it was: weights, optimizer, batch norm, seeds, metrics.
+run again, it is enough to look for it after some steps (`Watch.run_attempts`). Skipping a step has
+to leave everything as it was: weights, optimizer, batch norm, seeds, metrics.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,8 @@ OnNan = Literal["raise", "rollback", "skip"]
 IgnoredNan = Literal["", "losses", "all"]
 """What does not end a run: nothing, losses that a callback looks at, or anything."""
 
+MOST_STEPS = 64
+"""In one attempt: a copy of the state costs little beside so many steps."""
 MOST_SKIPPED = 32
 """In a row, or in one call: more of them are no accident."""
 _NONE = 2**31 - 1
@@ -82,9 +84,62 @@ class Watch:
         has_finite_state = all_finite([variable.read_value() for variable in written])
         return outputs, tf.where(has_finite_loss, tf.where(has_finite_state, FINITE, STATE), LOSS)
 
-    def has_finite_state(self) -> Any:
-        """Return whether the lasting variables are finite now."""
-        return all_finite([variable.read_value() for variable in self.lasting])
+    def run_attempts(
+        self,
+        step: Callable[[Any, Any], tuple[Any, Any]],
+        settle: Callable[[Any, Any, Any, Any, Any], Any],
+        counter: Any,
+        steps: Any,
+        before: Any,
+        shapes: Any,
+    ) -> Any:
+        """Run `steps` steps with one copy of the state, and one look at it, for up to 64 of them.
+
+        If one of them was not finite, the state and the `counter` of steps are restored, and they
+        run again one by one, by the same compiled code and so with the same bits, until the first
+        bad one is found. Which steps are found does not depend on where an attempt begins.
+
+        `step(done, ran)` runs step number `done`, and returns the verdict on it, and what has run.
+        `settle(ran, after, is_undone, place, verdict)` returns what has run after an attempt;
+        `place` is the number of the bad step that was found, and `verdict` is FINITE if none was. A
+        bad step is undone if it is skipped; else it is the last one.
+        """
+        scalar, kept = tf.TensorShape([]), [*self.kept, counter]
+
+        def attempt(first: Any, length: Any, _: Any, ran: Any) -> Any:
+            values = [variable.read_value() for variable in kept]
+            end = tf.minimum(first + length, steps)
+            done, verdict, after = tf.while_loop(
+                lambda done, verdict, _: tf.logical_and(verdict == FINITE, done < end),
+                lambda done, _, ran: (done + 1, *step(done, ran)),
+                (first, FINITE, ran),
+                shape_invariants=(scalar, scalar, shapes),
+                parallel_iterations=1,
+            )
+            is_finite = all_finite([variable.read_value() for variable in self.lasting])
+            verdict = tf.where(verdict != FINITE, verdict, tf.where(is_finite, FINITE, STATE))
+            is_good = verdict == FINITE
+            is_bad = tf.logical_and(tf.logical_not(is_good), length == 1)
+            is_undone = tf.logical_not(is_good if self.skips else tf.logical_or(is_good, is_bad))
+            for variable, value in zip(kept, values, strict=True):
+                variable.assign(tf.where(is_undone, value, variable.read_value()))
+            ran = settle(ran, after, is_undone, first, tf.where(is_bad, verdict, FINITE))
+            following = tf.where(is_good, done, first + tf.cast(is_bad, tf.int32))
+            length = tf.where(is_bad, MOST_STEPS, tf.where(is_good, length, 1))
+            return following, length, is_bad, ran
+
+        def continues(first: Any, _: Any, is_bad: Any, __: Any) -> Any:
+            is_left = first < steps
+            return is_left if self.skips else tf.logical_and(is_left, tf.logical_not(is_bad))
+
+        done, _, _, ran = tf.while_loop(
+            continues,
+            attempt,
+            (0, MOST_STEPS, False, before),
+            shape_invariants=(scalar, scalar, scalar, shapes),
+            parallel_iterations=1,
+        )
+        return done, ran
 
     def no_marks(self) -> Any:
         """Marks before the first step."""

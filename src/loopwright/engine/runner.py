@@ -10,20 +10,24 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright import step_warnings
-from loopwright.compat import keras_internals, runtime_errors, tensorflow_internals
+from loopwright.compat import (
+    function_names,
+    keras_internals,
+    runtime_errors,
+    tensorflow_internals,
+)
 from loopwright.compat.error_messages import explained
 from loopwright.compat.runtime_errors import error_for
 from loopwright.data.reader import AnyReader, ResidentReader, StreamReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
-from loopwright.engine import loops, program_names, xla_cache
+from loopwright.engine import loops
 from loopwright.engine.bounds import Bounds
 from loopwright.engine.loops import Loops, next_optional
 from loopwright.engine.nan import FINITE, STATE, BadStep, Watch, first_operation
 from loopwright.engine.step import Step
 from loopwright.engine.step_records import Recorder, joined
 from loopwright.engine.trace import Built, require_unchanging
-from loopwright.engine.xla_cache import ProgramCacheError
 from loopwright.errors import StepWarning
 from loopwright.guards import constants
 from loopwright.loop.clock import Stopwatch
@@ -126,19 +130,13 @@ class StepRunner:
 
         It changes nothing. Not for an eager step, nor for one that runs call by call.
         """
-        calls = [(call[0], self._traced(*call)) for call in self._calls_to_prepare(reader)]
+        calls = [self._traced(*call) for call in self._calls_to_prepare(reader)]
 
         def compile_all() -> None:
-            for key, call in calls:
-                with self._compiling(key):
-                    call()
+            for call in calls:
+                call()
 
         return compile_all
-
-    def is_kept(self, reader: AnyReader) -> bool:
-        """Return whether an earlier process has compiled all that `prepare` would."""
-        keys = [call[0] for call in self._calls_to_prepare(reader)]
-        return self._plan.step == "xla" and all(xla_cache.has(self._program(key)) for key in keys)
 
     # -- by the plan's loop and feed -----------------------------------------------------------
 
@@ -304,15 +302,7 @@ class StepRunner:
             warnings.simplefilter("ignore", StepWarning)
             with self._trace_explained(key):
                 self._concrete(key, function, arguments)
-            try:
-                with self._compiling(key):
-                    return self._functions[key](*arguments)
-            except ProgramCacheError as error:
-                if not (error.was_read and self._is_xla(key)):
-                    raise  # a loop around an XLA step may have taken a batch
-                self._forget(key)
-                program_names.forget(self._program(key))  # under another name it is compiled
-        return self._call(key, function, arguments, watch)
+            return self._functions[key](*arguments)
 
     def _concrete(self, key: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Trace a function, once for each key; raise if Python computes other values each time."""
@@ -321,7 +311,9 @@ class StepRunner:
         traces = list[constants.Constants]()
 
         def trace() -> Any:
-            self._forget(key)
+            # Under the name of a program that it is not, a traced function would run that one.
+            self._functions.pop(key, None)
+            self._loops.forget_compiled_steps()
             compiled = self._function(key, function)
             with constants.recorded() as traced, keras_internals.without_keras_warnings():
                 concrete = compiled.get_concrete_function(*arguments)
@@ -330,7 +322,7 @@ class StepRunner:
 
         if self._plan.step == "xla":
             is_shared = self._step.replicas == 1 and self._built.is_repeatable
-            concrete = program_names.traced(self._program(key), trace, is_shared=is_shared)
+            concrete = function_names.trace_by_name(self._program(key), trace, is_shared=is_shared)
         else:
             concrete = trace()
         self._graphs.append(concrete.graph)
@@ -339,19 +331,10 @@ class StepRunner:
             require_unchanging(self._step, self._built, traces, for_xla=for_xla)
         return concrete
 
-    def _forget(self, key: Any) -> None:
-        """Trace a function again: under the name of a program that it is not, it would run it."""
-        self._functions.pop(key, None)
-        self._loops.forget_compiled_steps()
-
     def _program(self, key: Any) -> str:
-        """What is compiled for this key, in words that are the same in every process."""
+        """What is compiled for this key, in words that are the same for equal trainers."""
         built = self._built
         return f"{self._step.title} {self._plan} {key} {built.batch_spec} {built.digest}"
-
-    def _compiling(self, key: Any) -> contextlib.AbstractContextManager[None]:
-        is_xla = self._plan.step == "xla"
-        return xla_cache.compiling(self._program(key)) if is_xla else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _trace_explained(self, key: Any) -> Iterator[None]:

@@ -246,10 +246,6 @@ class Stepper:
             return True
         return bool(reader.sizes) or replicas.known_example_count(reader.batch_spec) is not None
 
-    def is_kept(self, plan: Plan) -> bool:
-        """Return whether an earlier process has compiled a plan for this data."""
-        return self.can_prepare() and self._runner(plan).is_kept(self._reader)
-
     def prepare(self, plan: Plan) -> BackgroundCompile:
         """Trace a plan now, for this data, and compile it in the background."""
         return BackgroundCompile(self._runner(plan).prepare(self._reader))

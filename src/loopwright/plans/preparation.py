@@ -28,10 +28,6 @@ class Compiler(Protocol):
         """Return whether enough is known of the batches to compile a plan."""
         ...
 
-    def is_kept(self, plan: Plan) -> bool:
-        """Return whether an earlier process has compiled a plan, so that it is only loaded."""
-        ...
-
     def prepare(self, plan: Plan) -> Preparation:
         """Trace a plan at once, and compile it in the background."""
         ...

@@ -244,15 +244,8 @@ class Tuner:
         if not leg.compiler.can_prepare():
             return False
         compiled = 0.0 if self._first_call_seconds else first.compile_seconds
-        paces = Pace(first.rate, compiled), Pace(known.rate, self._seconds_to_compile(known, leg))
+        paces = Pace(first.rate, compiled), Pace(known.rate, known.compile_seconds)
         return worth.pays_at_once(*paces, leg.budget)
-
-    def _seconds_to_compile(self, known: Tried, leg: _Leg) -> float:
-        """Return how long it took, or takes at most if the compiled programs were kept."""
-        first = self._tried.get(self._first_plan)
-        if first is None or not first.compile_seconds or not leg.compiler.is_kept(known.plan):
-            return known.compile_seconds
-        return min(known.compile_seconds, worth.LOADING * first.compile_seconds)
 
     def _is_known(self, plan: Plan) -> bool:
         return plan in self._tried and self._tried[plan].state != "not tried"
@@ -283,7 +276,7 @@ class Tuner:
         seconds = self._compile_seconds.values()
         cost = self._first_call_seconds + 0.5  # roughly, measured with five models
         if known is not None and known.compile_seconds:
-            cost = worth.trial_seconds(self._seconds_to_compile(known, leg))
+            cost = worth.trial_seconds(known.compile_seconds)
         elif seconds:
             cost = worth.trial_seconds(max(seconds))
         if self._is_known(candidate.plan) and self._check == "if the run is long":

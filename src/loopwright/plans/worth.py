@@ -10,8 +10,7 @@ _COST_OF_COMPILE = BESIDE_TRAINING * (1 - _TRAINING_BESIDE)
 _SECONDS_OF_TRIAL = 0.5
 _SURELY = 2.0
 """A plan is tried if it can be expected to save so many times its cost."""
-LOADING = 1.5
-"""A compiled plan that was kept is traced and loaded: so many times the first plan's first call."""
+_LATEST_START = 1.5  # times the first call of the first plan
 CHECK_SHARE = 0.01
 """The part of a run's time that checking a remembered choice may take."""
 
@@ -62,7 +61,7 @@ def pays_at_once(start: Pace, known: Pace, budget: Budget) -> bool:
         steps = fitting if steps is None else min(steps, fitting)
     if steps is None:
         # Without a known end, training must not begin much later than it would by the first plan.
-        return known.compile_seconds <= LOADING * start.compile_seconds
+        return known.compile_seconds <= _LATEST_START * start.compile_seconds
     compiling = BESIDE_TRAINING * known.compile_seconds
     slow_rate = _TRAINING_BESIDE * start.rate
     done_beside = min(steps, slow_rate * compiling)
