@@ -434,6 +434,7 @@ OF_MODULES = {
 # Where something else than a run's files is meant, or was checked: module, call, reason.
 ALLOWED = [
     ("disk.py", "", "the one place that opens, renames, locks and truncates files of a run"),
+    ("digits.py", "savefig", "into memory"),
     ("data/", "", "a person's data"),
     ("config/plain_yaml.py", "is_file open", "a config that a person named"),
     ("cli/use_commands.py", "", "inputs and outputs that a person named"),

@@ -18,7 +18,7 @@ from loopwright.cli import registry
 from loopwright.compat.quiet_start import quiet_start
 from loopwright.config import changes, file
 from loopwright.config.export_formats import require_installed
-from loopwright.config.names import DIGITS, OWN, is_file
+from loopwright.config.names import DIGITS, OWN, is_program
 from loopwright.config.schema import Config, Fit
 from loopwright.data.adapter import training_data
 from loopwright.data.source import Data, Epochs
@@ -159,7 +159,7 @@ def open_job(config: Config, *, fresh: bool = False) -> Iterator[Job]:
     if config.code or config.sinks:
         # The user named code of this directory, and so trusts its modules.
         resources.enter_context(registry.importable(Path.cwd()))
-    if is_file(config.task):
+    if is_program(config.task):
         resources.enter_context(registry.importable(Path(config.task).parent))
     try:
         with quiet_start():

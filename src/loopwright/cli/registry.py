@@ -31,7 +31,7 @@ def load_function(reference: str, project: Path) -> Callable[..., Any]:
     A file is a module of its own directory. Nothing is imported from any other place.
     """
     module_name, _, name = reference.partition(":")
-    if names.is_file(reference):
+    if names.is_program(reference):
         project /= os.path.dirname(module_name)
         module_name, name = os.path.basename(module_name).removesuffix(".py"), name or "experiment"
     project = project.resolve()

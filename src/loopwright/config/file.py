@@ -200,7 +200,8 @@ def load(
         return from_content({"task": _named(source)}, words, environment=environment)
     config = from_content(plain_yaml.read(source), words, environment=environment)
     is_typed = any(word.startswith("task=") for word in words)
-    if names.is_file(config.task) and not is_typed and f"{PREFIX}TASK" not in (environment or {}):
+    is_typed |= f"{PREFIX}TASK" in (environment or {})
+    if names.is_program(config.task) and not is_typed:
         # A config is data: one of a stranger could name a program beside it.
         raise ConfigurationError(
             message(
@@ -215,7 +216,7 @@ def load(
 
 def _named(source: str) -> str:
     """Return a source that can be a task; raise for other words."""
-    if source == names.DIGITS or ":" in source or names.is_file(source):
+    if source == names.DIGITS or ":" in source or names.is_program(source):
         return source
     is_near = difflib.get_close_matches(source[:80], [names.DIGITS])
     raise ConfigurationError(

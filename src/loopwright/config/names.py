@@ -188,10 +188,10 @@ def is_custom(name: str) -> bool:
     return re.fullmatch(CUSTOM, name, re.ASCII) is not None and package not in _PACKAGES
 
 
-def is_file(name: str) -> bool:
+def is_program(name: str) -> bool:
     """Return whether a task is named as a file.
 
-    >>> is_file("examples/gan.py"), is_file("gan.py:small"), is_file("gan:small")
+    >>> is_program("examples/gan.py"), is_program("gan.py:small"), is_program("gan:small")
     (True, True, False)
     """
     return re.fullmatch(FILE, name) is not None

@@ -276,7 +276,7 @@ def _module_and_function(text: str) -> str:
 
 
 def _known_task(text: str) -> str:
-    if names.is_file(text):
+    if names.is_program(text):
         return os.path.normpath(text)  # ./gan.py and gan.py are one task
     if text != names.DIGITS and not re.fullmatch(names.CUSTOM, text, re.ASCII):
         raise ValueError(f"not {names.DIGITS}, FILE.py, or MODULE:FUNCTION of this project")
