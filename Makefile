@@ -24,10 +24,10 @@ $(STAMP): $(LEAN)
 
 $(LEAN): pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(INSTALL) '.[recipes]'
+	$(INSTALL) '.[examples]'
 	@touch $@
 
-train: $(LEAN)  ## train the digits recipe: checkpoints, TensorBoard, report, export
+train: $(LEAN)  ## train the task digits: checkpoints, TensorBoard, report, export
 	$(BIN)/loopwright train digits export=saved_model $(ARGS)
 
 test: $(STAMP)  ## run the tests to pass before a push: one path through every promise

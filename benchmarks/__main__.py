@@ -10,10 +10,10 @@ from pathlib import Path
 from benchmarks import (
     checkpoints,
     distribution,
+    examples,
     features,
     growth,
     memory,
-    recipes,
     refits,
     speed,
     startup,
@@ -22,7 +22,7 @@ from benchmarks import (
 
 SECTIONS = {
     "speed": speed,
-    "recipes": recipes,
+    "examples": examples,
     "startup": startup,
     "growth": growth,
     "memory": memory,
@@ -34,7 +34,7 @@ SECTIONS = {
 }
 BY_DEFAULT = (
     "speed",
-    "recipes",
+    "examples",
     "startup",
     "growth",
     "memory",

@@ -104,10 +104,10 @@ def skipping(steps: int, rounds: int) -> dict[str, Any]:
 
 
 def calls(rounds: int) -> dict[str, Any]:
-    """Return the seconds outside the steps of calls of fit: the recipe `unet`, epoch by epoch."""
+    """Return the seconds outside the steps of calls of fit: the example `unet`, epoch by epoch."""
     import loopwright as lw
+    import unet
     from loopwright.events import Trained
-    from loopwright.recipes import unet
 
     dataset = unet.experiment(quick=True).fit["x"]
     trainer = lw.Trainer(unet.make_task, plan="graph")
@@ -174,7 +174,7 @@ def render(found: dict[str, Any]) -> str:
             f"{MOST['skip']:.0%}",
         ],
         [
-            "a call of fit on a shuffled stream (the recipe unet), outside its steps",
+            "a call of fit on a shuffled stream (the example unet), outside its steps",
             f"{min(call['seconds']):.3f} s",
             f"{MOST['call']:.2f} s",
         ],

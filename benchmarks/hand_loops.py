@@ -1,4 +1,4 @@
-"""Three recipes as hand-written loops: the same models, a tape, a `tf.function`, a `for` loop."""
+"""Three examples as hand-written loops: the same models, a tape, a `tf.function`, a `for` loop."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,12 +6,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+import gan
+import seq2seq
+import unet
 from loopwright.components import Cyclic
-from loopwright.recipes import gan, seq2seq, unet
 
 
 def gan_step() -> Callable[..., Any]:
-    """Both networks of the recipe `gan`, updated one after the other."""
+    """Both networks of the example `gan`, updated one after the other."""
     keras.utils.set_random_seed(0)
     generator, discriminator = gan.make_generator(), gan.make_discriminator()
     generator_optimizer = keras.optimizers.Adam(2e-4, beta_1=0.5)
@@ -39,7 +41,7 @@ def gan_step() -> Callable[..., Any]:
 
 
 def unet_step() -> Callable[..., Any]:
-    """The model of the recipe `unet`, with its metric."""
+    """The model of the example `unet`, with its metric."""
     keras.utils.set_random_seed(0)
     model, optimizer = unet.make_model(), keras.optimizers.Adam(2e-3)
     cross_entropy = keras.losses.BinaryCrossentropy(from_logits=True)
@@ -57,7 +59,7 @@ def unet_step() -> Callable[..., Any]:
 
 
 def seq2seq_step() -> Callable[..., Any]:
-    """The model of the recipe `seq2seq`, with less and less teacher forcing."""
+    """The model of the example `seq2seq`, with less and less teacher forcing."""
     keras.utils.set_random_seed(0)
     model = seq2seq.Writer()
     rate = Cyclic(5e-4, 4e-3, half_cycle_steps=125)

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from loopwright import components, recipes
+from loopwright import components
 from loopwright.config.export_formats import Format, Target
 from loopwright.data.adapter import training_data
 from loopwright.errors import LoopwrightError
@@ -25,6 +25,9 @@ from loopwright.export.comparison import compare, expected_outputs
 from loopwright.export.signatures import EXAMPLES, first_examples, signatures
 
 PAGE = Path(__file__).parent / "exporting.md"
+_EXAMPLES = Path(__file__).parents[1] / "examples"
+_FILES = {path.stem for path in _EXAMPLES.glob("*.py")} - {"figures"}
+sys.path.append(str(_EXAMPLES))
 FORMATS: tuple[Format, ...] = ("litert", "onnx")
 _HEAD = "| model | LiteRT | ONNX |\n|---|---|---|\n"
 
@@ -32,16 +35,16 @@ Case = Callable[[], tuple[Mapping[str, keras.Model], Any]]
 """Makes one model by its signature, and a batch of data that it may accept."""
 
 
-def _recipe(name: str, signature: str) -> Case:
+def _example(name: str, signature: str) -> Case:
     def made() -> tuple[Mapping[str, keras.Model], Any]:
-        recipe = importlib.import_module(f"loopwright.recipes.{name}")
-        experiment = recipe.experiment(quick=True)
+        example = importlib.import_module("loopwright.digits" if name == "digits" else name)
+        experiment = example.experiment(quick=True)
         keras.utils.set_random_seed(0)
-        task, fit = recipe.make_task(), experiment.fit
+        task, fit = example.make_task(), experiment.fit
         data, _ = training_data(fit.get("x"), fit.get("y"), None, None, None, 0.0, None)
         batch: Any = None
         if name == "imputation":  # the step makes the inputs of its models
-            batch = keras.random.normal((EXAMPLES, recipe.HOURS, 10), seed=0)
+            batch = keras.random.normal((EXAMPLES, example.HOURS, 10), seed=0)
         elif data is not None:
             batch = first_examples(data.one_pass(steps=EXAMPLES).dataset(), EXAMPLES)
         model = task.exports()[signature]
@@ -163,16 +166,16 @@ _OF_COMPONENTS: dict[str, Case] = {
 
 _SIGNATURES = {"augment": "layers", "imputation": "mixed", "swissroll": "rebuilding"}
 _SIGNATURES |= {"wide_and_deep": "both"}
-"""Of recipes with several models, the one of the table: the others have the same layers."""
+"""Of examples with several models, the one of the table: the others have the same layers."""
 
 
 def cases() -> dict[str, Case]:
     """Return the models of the table by the first cell of their rows; none is made yet."""
     found = dict[str, Case]()
-    for name in recipes.names():
+    for name in sorted({*_FILES, "digits"}):
         signature = _SIGNATURES.get(name, "serve")
-        label = f"recipe `{name}`" + ("" if signature == "serve" else f", `{signature}`")
-        found[label] = _recipe(name, signature)
+        label = f"example `{name}`" + ("" if signature == "serve" else f", `{signature}`")
+        found[label] = _example(name, signature)
     found |= {f"`lw.components`: {name}": case for name, case in _OF_COMPONENTS.items()}
     return found | _OF_KERAS
 

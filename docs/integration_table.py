@@ -90,8 +90,8 @@ ROWS = (
         "albumentations",
         "augment",
         "augmentation that resumes exactly",
-        "recipes/augment.md",
-        "recipes/test_augment.py::test_images_changed_at_random_resume_exactly",
+        "examples/augment.md",
+        "examples/test_augment.py::test_images_changed_at_random_resume_exactly",
     ),
 )
 

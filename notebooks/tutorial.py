@@ -241,10 +241,10 @@ def share_of_digits(images):
 [round(share_of_digits(images), 2) for images in ((before + 1) / 2, (after + 1) / 2, test[0])]
 
 # %% [markdown]
-# Longer training gives better digits: see the [recipe](recipes/gan.md).
+# Longer training gives better digits: see the [example](examples/gan.md).
 #
 # ## Where to go next
 #
 # - [Custom training steps](own_step.md) and [multiple optimizers](several_optimizers.md) in detail.
-# - [Recipes](recipes/README.md): worked examples on real data.
+# - [Examples](examples/README.md): worked examples on real data.
 # - [Plans](plans.md): how steps are executed, and how fast.

@@ -82,17 +82,17 @@ def objections_of_use(python: Path, wheel: Path, directory: Path, wheels: Path) 
 
 
 def _uses(binaries: Path, wheel: Path, work: Path, wheels: Path) -> list[Use]:
-    """Return what is done: first without any extra, then with those of the recipes."""
+    """Return what is done: first without any extra, then with those of the examples."""
     python, loopwright = str(binaries / "python"), str(binaries / "loopwright")
     pip = (python, "-m", "pip")
-    full = (f"{wheel}[recipes]", "pytest")
+    full = (f"{wheel}[examples]", "pytest")
     install = (*pip, "install", "--no-index", "--find-links", str(wheels))
     first = work / "first"
 
     def needs(extra: str, *words: str) -> Use:
         return Use((loopwright, *words), first, _REFUSED, (_pip_line(extra),))
 
-    extras = ("recipes", "plot", "augment", "litert", "onnx", "mlflow", "wandb", "tune")
+    extras = ("examples", "plot", "augment", "litert", "onnx", "mlflow", "wandb", "tune")
     bare = [
         Use((*pip, "download", "--only-binary", ":all:", "--dest", str(wheels), *full), work),
         Use((*install, str(wheel)), work),
@@ -107,7 +107,7 @@ def _uses(binaries: Path, wheel: Path, work: Path, wheels: Path) -> list[Use]:
         needs("mlflow", "train", "config.yaml", "sinks=[mlflow]", "run_dir=runs/tracked"),
         needs("wandb", "train", "config.yaml", "sinks=[wandb]", "run_dir=runs/tracked"),
         needs("tune", "tune", "config.yaml", "model.units=int(4,8)"),
-        needs("recipes", "train", "digits"),
+        needs("examples", "train", "digits"),
     ]
     with_extras = [
         Use((*install, *full), work),

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 from benchmarks import (
     chart,
+    examples,
     growth,
     memory,
     processes,
-    recipes,
     refits,
     reports,
     speed,
@@ -42,9 +42,9 @@ from benchmarks.outcomes import (
 )
 from benchmarks.workloads import WORKLOADS
 
+import gan
 import loopwright as lw
 from loopwright import Plan
-from loopwright.recipes import gan
 
 SMALL = Outcome(
     "mlp",
@@ -284,9 +284,9 @@ def test_tuning_shows_the_default_against_the_best_plan():
     assert "The same for the steps" not in tuning.render([found], seconds=60, runs=0)
 
 
-def test_recipes_are_shown_beside_the_loop_by_hand():
+def test_examples_are_shown_beside_the_loop_by_hand():
     measured = (Measured(HAND, rates=(40.0, 50.0)), Measured(LOOPWRIGHT, "fused", rates=(60.0,)))
-    report = recipes.render([Outcome("gan", "gan", measured), FAILED], rounds=2)
+    report = examples.render([Outcome("gan", "gan", measured), FAILED], rounds=2)
     assert "| gan | 50 | 60 fused | 1.20x |" in report
     assert "| cnn | - | - | - |" in report
     assert "best of 2 interleaved rounds" in report
@@ -343,8 +343,8 @@ def test_every_workload_can_be_asked_for_by_its_key():
         assert len(work.x) % work.batch_size == 0
 
 
-def test_the_loop_by_hand_does_the_steps_of_the_recipe():
-    assert list(STEPS) == list(recipes.KEYS)
+def test_the_loop_by_hand_does_the_steps_of_the_example():
+    assert list(STEPS) == list(examples.KEYS)
     images = gan.load()[:64]
     once: dict[str, Any] = {"batch_size": 64, "shuffle": False, "verbose": 0}
     by_hand = float(STEPS["gan"]()(tf.constant(images)))

@@ -181,7 +181,7 @@ OPTIONAL = {"albumentations", "matplotlib", "optuna", "plotly", "scipy", "sklear
 def digest(value): return hashlib.sha256(pickle.dumps(value)).hexdigest()
 
 def load(names):
-    # Recipes may need more than the library does: `loopwright[recipes]`.
+    # digits may need more than the library does: `loopwright[examples]`.
     for name in names:
         try:
             importlib.import_module(name)
@@ -285,7 +285,7 @@ def test_every_public_name_leads_to_something(imported: dict[str, Any]):
 
 
 def test_everything_was_imported(imported: dict[str, Any]):
-    optional = {"recipes"}
+    optional = {"digits"}
     for module in MODULES:
         parts = module.relative_to(SOURCE).with_suffix("").parts
         name = ".".join(parts).removesuffix(".__init__")
@@ -297,7 +297,7 @@ def test_everything_was_imported(imported: dict[str, Any]):
 
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 LAZY_ROOMS = {"sinks": ["MLflow", "WandB"]}  # public names, loaded when they are used
-PUBLIC_ROOMS = {"cli", "components", "recipes"}  # not imported by others, or public themselves
+PUBLIC_ROOMS = {"cli", "components"}  # not imported by others, or public themselves
 
 
 def open_files(room: str) -> set[str]:

@@ -59,9 +59,7 @@ def test_a_wheel_holds_what_the_package_holds(wheel: Path):
     assert "loopwright/py.typed" in packaged
     assert "loopwright/cli/project/task.py.jinja" in packaged
     assert "loopwright/cli/project/gitignore.jinja" in packaged
-    data = {name: size for name, size in sizes.items() if "/recipes/data/" in name}
-    assert {"earth.jpg", "weather.csv.gz", "README.md"} <= {Path(name).name for name in data}
-    assert sum(data.values()) < 1_000_000
+    assert not [name for name in packaged if "earth" in name or "gan" in name.split("/")[-1]]
 
 
 def without(name: str) -> Change:

@@ -37,7 +37,7 @@ BUDGET_SECONDS = {
     "tests/components": 14,
     "tests/insight": 50,
     ".": 4,
-    "tests/recipes": 4,
+    "tests/examples": 16,
     "tests/loop": 4,
     "tests/docs": 8,
     "src/loopwright": 5,
@@ -94,7 +94,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "resume/test_full_disks.py": {"a_disk_that_cannot_flush": "full and read-only disks"},
     "resume/test_edits.py": {
         "a_learning_rate_b|calls_of_fit|an_accepted": "a schedule; cli/test_job.py",
-        "cells_run|the_order_of|an_extended": "test_a_recipe_that_is_built_twice",
+        "cells_run|the_order_of|an_extended": "test_a_model_that_is_built_twice",
         "starting_over_covers": "test_starting_over_moves",
     },
     "resume/test_rewrites.py": {
@@ -256,7 +256,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "docs/test_migrating.py": {"each_hand_loop": "fences of the other pages"},
     "docs/test_site.py": {
-        "the_|every_link|every_public|recipes|a_cell": "links of the pages; `make docs`"
+        "the_|every_link|every_public|examples|a_cell": "links of the pages; `make docs`"
     },
     "fit/test_interrupted_cells.py": {
         r"after_ctrl_c.*\[(stream|unknown)|ctrl_c_twice|a_learning": "arrays",
@@ -303,7 +303,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "what_a_refused": "data_that_can_be_read_only_once",
     },
     "insight/test_flops.py": {"a_loop_over|convolutions|products_in": "dense layers"},
-    # The command line, exports and recipes.
+    # The command line, exports and examples.
     "cli/test_run_command.py": {"a_probe": "fit/test_settings_trial.py"},
     "cli/test_cli.py": {
         "ctrl_c|in_a_pipe": "resume/test_signals_and_kills.py, sinks/test_terminal.py",
@@ -312,14 +312,14 @@ THOROUGH: dict[str, dict[str, str]] = {
         "tensorboard": "sinks/test_run_files.py",
     },
     "cli/test_job.py": {
-        "a_recipe_with_a_callback|a_config_(may|accepts)|components|a_loss_and": "others",
+        "a_config_(may|accepts)|components|a_loss_and": "others",
         "a_run_that_never": "resume/test_edits.py",
         "fresh_moves|more_epochs|what_happens": "resume/test_edits.py, engine/test_on_nan.py",
     },
     "cli/test_rehearse_option.py": {
         "a_step_that_does|nan_in|a_config_that|a_rehearsal_prints": "insight/test_rehearsal.py"
     },
-    "cli/test_kill_test.py": {"a_recipe_that_is_killed": "a small program, killed"},
+    "cli/test_kill_test.py": {"a_task_that_is_killed": "a small program, killed"},
     "cli/test_compare.py": {
         "the_first_step|comparing_files": "insight/test_history_state.py; test_layout.py",
         "equal_runs|runs_of_custom|what_cannot": "what differs is listed",
@@ -347,9 +347,9 @@ THOROUGH: dict[str, dict[str, str]] = {
         "the_line|a_config_exports|an_export_that|a_browser": "docs/exporting.md; untrusted run",
     },
     "docs/test_export_table.py": {"": "docs/exporting.md"},
-    "recipes/test_recipes.py": {"every_recipe_exports": "export/test_exporter.py"},
-    "recipes/test_(?!recipes).*": {
-        "": "test_recipes.py; README.md and cli/test_cli.py train digits",
+    "examples/test_examples.py": {"every_example_exports": "export/test_exporter.py"},
+    "examples/test_(?!examples).*": {
+        "": "test_examples.py; README.md and cli/test_cli.py train digits",
     },
     "cli/test_find_commands.py": {"a_profile": "insight/test_profile.py"},
     # Before a run and after it.
@@ -388,7 +388,6 @@ CASES: dict[str, dict[str, int]] = {
     "programs/test_wrong_programs.py": {"": 30},
     "programs/test_(right|slow)_programs.py": {"": 3},
     "resume/test_(best|best_effort|full_disks|interruptions|same_trainer).py": {"": 1},
-    "resume/test_edits.py": {"a_recipe_that_is": 1},
     "resume/test_manifest_fields.py": {"": 3},
     "sinks/test_(batch_hooks|report_in_browser).py": {"": 1},
     "sinks/test_keras_callbacks.py": {"a_callback_does": 4, "": 1},

@@ -4,7 +4,7 @@
         x, y = load()
         return lw.Experiment(make_task, fit={"x": x, "y": y, "epochs": 3 if quick else 15})
 
-In `mine.py`, this is trained by `loopwright train mine:experiment fit.epochs=5`.
+In `mine.py`, this is trained by `loopwright train mine.py fit.epochs=5`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,15 +30,6 @@ class Experiment:
     """Arguments of `Trainer.evaluate`: inputs and labels that were not used for training."""
     conclude: Callable[[Trainer, str | None], Mapping[str, float]] | None = None
     """Called after training with the run directory: prints, draws, returns the scores."""
-
-
-def run(
-    experiment: Experiment, run_dir: str | None, *, plan: str = "auto", **fit: Any
-) -> dict[str, float]:
-    """Train an experiment and return its scores; `fit` overrides its settings."""
-    trainer = Trainer(experiment.task, run_dir=run_dir, plan=plan)
-    trainer.fit(**{**experiment.fit, **fit})
-    return concluded(experiment, trainer, run_dir)
 
 
 def concluded(experiment: Experiment, trainer: Trainer, run_dir: str | None) -> dict[str, float]:

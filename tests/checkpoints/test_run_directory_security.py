@@ -162,7 +162,7 @@ def test_no_command_in_a_run_directory_imports_a_module_or_starts_a_program_of_i
 ):
     run, canary = tmp_path / "run", tmp_path / "canary"
     run.mkdir()
-    (run / "config.yaml").write_text("recipe: regression\nquick: true\nplan: graph\n")
+    (run / "config.yaml").write_text("task: digits\nquick: true\nplan: graph\n")
     hostile_repository(run, canary)
     hostile_modules(run, canary)
     (run / "matplotlibrc").write_text("text.usetex: True\nbackend: module://numpy\n")
@@ -172,7 +172,6 @@ def test_no_command_in_a_run_directory_imports_a_module_or_starts_a_program_of_i
     commands = [
         ["resume", "."],
         ["doctor"],
-        ["recipes"],
         ["runs", "."],
         ["inspect", "."],
         ["report", "."],
@@ -260,10 +259,7 @@ def test_every_child_process_leaves_the_current_directory_out_of_its_import_path
     from loopwright.distribute import supervisor
 
     assert supervisor.python() == [sys.executable, "-P"]
-    commands = [kill_test.command_for_recipe("digits"), kill_test.command_for_run(Path("run"))]
-    assert [command(Path("other"), "graph")[:2] for command in commands] == [
-        supervisor.python()
-    ] * 2
+    assert kill_test.command("digits")(Path("other"), "graph")[:2] == supervisor.python()
 
 
 def test_a_workers_project_is_found_though_it_is_not_on_the_import_path(project: Path):
@@ -438,7 +434,7 @@ OF_MODULES = {
 # Where something else than a run's files is meant, or was checked: module, call, reason.
 ALLOWED = [
     ("disk.py", "", "the one place that opens, renames, locks and truncates files of a run"),
-    ("recipes/", "", "data that ships with the package"),
+    ("digits.py", "savefig", "into memory"),
     ("data/", "", "a person's data"),
     ("config/plain_yaml.py", "is_file open", "a config that a person named"),
     ("cli/use_commands.py", "", "inputs and outputs that a person named"),
@@ -706,7 +702,7 @@ def test_names_in_a_run_do_not_steer_the_terminal(tmp_path: Path):
 def test_what_a_run_writes_has_the_mode_of_its_directory(tmp_path: Path, mode: int, umask: int):
     from matplotlib.figure import Figure
 
-    from loopwright.recipes import _figures
+    from loopwright import digits
 
     run = tmp_path / "run"
     before = os.umask(umask)
@@ -717,7 +713,7 @@ def test_what_a_run_writes_has_the_mode_of_its_directory(tmp_path: Path, mode: i
         trainer = fit(run)
         if mode == 0o750:
             trainer.export(format="keras")
-        _figures.save(Figure(), str(run), "drawn")
+        digits.save_figure(Figure(), str(run), "drawn")
         invoke("report", str(run))
     finally:
         os.umask(before)

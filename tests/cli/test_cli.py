@@ -20,7 +20,6 @@ import pytest
 import tensorflow as tf
 from typer.testing import CliRunner
 
-from loopwright import recipes
 from loopwright.checkpoints.store import Store
 from loopwright.cli import compare_command, main, train_commands
 from loopwright.config import file as config_file
@@ -96,7 +95,7 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
     listed = re.findall(r"^  ([a-z]+) +[A-Z].*\.$", done.stdout, re.M)
     assert " ".join(listed) == (
         "new train resume fork launch run schedule verify replay tune profile evaluate predict "
-        "export runs inspect report plot compare sync board plans recipes schema doctor find"
+        "export runs inspect report plot compare sync board plans schema doctor find"
     )
     assert max(map(len, done.stdout.splitlines())) <= 80
 
@@ -104,7 +103,6 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["recipes"],
         ["schema"],
         ["train", "digits", "--show"],
         ["runs", "."],
@@ -129,11 +127,12 @@ def test_commands_that_only_look_import_no_tensorflow(arguments: list[str], tmp_
     assert (tmp_path / "run" / "report.html").exists() == (arguments[0] == "report")
 
 
-def test_an_unknown_recipe_is_refused_in_words_without_a_stack():
+def test_an_unknown_task_is_refused_in_words_without_a_stack():
+    assert "loopwright train examples/gan.py" in loopwright("train", "gan").stderr
     done = loopwright("verify", "digitz")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: Unknown recipe.\n  expected: one of ")
-    assert "digits" in done.stderr
+    assert done.stderr.startswith("error: Unknown task.\n  expected: digits, ")
+    assert "did you mean digits?" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -141,27 +140,22 @@ def test_an_unknown_option_is_a_usage_error():
     assert invoke("train", "digits", "--no-such-option")[0] == 2
 
 
-def test_the_shell_completes_recipes():
+def test_the_shell_completes_tasks(tmp_path: Path):
+    (tmp_path / "dig.py").touch()
     environment = {**os.environ, "_LOOPWRIGHT_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
     program = "import sys; sys.argv = ['loopwright']; from loopwright.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**environment, "COMP_WORDS": "loopwright train dig"},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout.split() == ["digits"]
+    assert done.stdout.split() == ["digits", "dig.py"]
 
 
 # --- looking ---
-
-
-def test_every_recipe_is_listed_with_a_line():
-    code, output = invoke("recipes")
-    assert code == 0
-    assert [line.split()[0] for line in output.splitlines()] == recipes.names()
-    assert all(len(line.split()) > 3 for line in output.splitlines())
 
 
 def test_a_config_is_shown_as_it_would_be_trained(monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 import loopwright as lw
-from loopwright import recipes
 from loopwright.checkpoints.store import Store
 from loopwright.cli import job, main, registry, run_overview
 from loopwright.config import file, schema
@@ -246,7 +245,7 @@ def test_a_schedule_is_made_inside_an_optimizer_and_inside_a_schedule():
     inner = {"name": "CosineDecay", "initial_learning_rate": 0.1, "decay_steps": 10}
     rate = {"name": "warmup", "schedule": inner, "steps": 4}
     given = file.from_content(
-        {"recipe": "digits", "optimizer": {"name": "sgd", "learning_rate": rate}}
+        {"task": "digits", "optimizer": {"name": "sgd", "learning_rate": rate}}
     ).optimizer
     assert given is not None
     made = registry.optimizer(given)
@@ -360,28 +359,6 @@ def test_a_task_that_takes_no_part_from_a_config_says_so(part: str):
     assert "add the argument to the function" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "reported"),
-    [
-        ("digits", "SparseCategorical", ["loss", "same"]),
-        ("charlm", "SparseCategorical", ["loss", "perplexity", "same"]),
-        ("unet", "Binary", ["loss", "same"]),
-    ],
-)
-def test_supervised_recipes_take_the_loss_and_metrics_of_a_config(
-    name: str, kind: str, reported: list[str]
-):
-    loss = f"{{name: {kind}Crossentropy, from_logits: true}}"
-    metric = f"{{name: {kind}Crossentropy, from_logits: true, as: same}}"
-    config = file.load(name, ["quick=true", "plan=graph", f"loss={loss}", f"metrics=[{metric}]"])
-    with job.open_job(config) as opened:
-        test = opened.experiment.test or ()
-        few = [part.take(1) if name == "unet" else part[:4] for part in test]
-        scores = opened.trainer.evaluate(*few)
-    assert sorted(scores) == reported
-    assert scores["loss"] == pytest.approx(scores["same"], rel=1e-4)
-
-
 def test_a_function_that_gives_no_experiment_is_refused():
     config = file.load("mine:nothing")
     with pytest.raises(lw.ConfigurationError, match="is not an experiment"):
@@ -434,26 +411,25 @@ def test_a_module_may_import_from_another_of_the_project(project: Path):
     assert callable(registry.load_function("outer:wrapped", project))
 
 
+def test_a_file_is_a_module_of_its_own_directory(project: Path):
+    (project / "deep").mkdir()
+    (project / "deep" / "beside.py").write_text("ROWS = 3")
+    (project / "deep" / "own-file.py").write_text(
+        "from beside import ROWS\ndef experiment(): return ROWS\ndef small(): return 1\n"
+    )
+    before = list(sys.path)
+    assert registry.load_function("deep/own-file.py", project)() == 3
+    assert registry.load_function("deep/own-file.py:small", project)() == 1
+    assert sys.path == before
+    for named in ("deep/none.py", "deep/own-file.py:none", "json.py"):
+        with pytest.raises(lw.ConfigurationError, match="was not found"):
+            registry.load_function(named, project)
+
+
 def test_importing_leaves_the_path_as_it_was(project: Path):
     before = list(sys.path)
     registry.load_function("mine:experiment", project)
     assert sys.path == before
-
-
-@pytest.mark.parametrize("name", recipes.names())
-def test_every_recipe_takes_the_numbers_of_a_config(name: str):
-    config = file.load(name, ["quick=true", "fit.epochs=7", "seed=3", "plan=graph"])
-    with job.open_job(config) as opened:
-        assert opened.config.fit.epochs == 7
-        assert opened.config.fit.save_every == "1 epoch"
-        assert opened.trainer.task.step_counter == 0
-
-
-def test_a_recipe_with_a_callback_of_its_own_trains_by_a_config():
-    values = ["quick=true", "fit.epochs=1", "fit.save_every=5 steps", "plan=graph"]
-    scores = job.train(file.load("gan", [*values, "callbacks=[TerminateOnNaN]"]))
-    assert scores["digits"] >= 0
-    assert Path("runs/gan/figures/samples.png").is_file()
 
 
 def test_a_config_accepts_training_that_cannot_be_resumed_exactly(project: Path):

@@ -1,4 +1,4 @@
-"""A recipe that is killed for real ends with the same bits."""
+"""A task that is killed for real ends with the same bits."""
 
 import sys
 from pathlib import Path
@@ -12,11 +12,10 @@ from loopwright.cli import kill_test
 from loopwright.cli.main import app
 
 
-def test_a_recipe_that_is_killed_and_started_again_is_exact():
+def test_a_task_that_is_killed_and_started_again_is_exact():
     told: list[str] = []
-    verdict = kill_test.verify(
-        "digits", kill_test.command_for_recipe("digits"), kills=1, seed=1, say=told.append
-    )
+    command = kill_test.command("digits", "quick=true", "fit.save_every=5 steps")
+    verdict = kill_test.verify("digits", command, kills=1, seed=1, say=told.append)
     assert verdict.is_exact
     assert str(verdict) == (
         f"exact: {verdict.steps} steps, killed and resumed 1 times: identical bits"
@@ -53,7 +52,7 @@ def test_the_killed_training_follows_the_plans_of_the_undisturbed_one(tmp_path: 
 
 
 def test_a_run_is_verified_by_its_own_plan():
-    command = kill_test.command_for_run(Path("runs/mine"))
+    command = kill_test.command("runs/mine/config.yaml")
     assert not [word for word in command(Path("other"), None) if word.startswith("plan=")]
     assert 'plan="whole/plan.json"' in command(Path("other"), "whole/plan.json")
 
@@ -156,7 +155,7 @@ def test_training_that_cannot_be_exact_is_told_with_its_reasons(monkeypatch: pyt
     assert str(verdict) == why
     assert told == ["training it undisturbed"]  # there is nothing to compare
 
-    monkeypatch.setattr(kill_test, "command_for_recipe", lambda recipe: command)
+    monkeypatch.setattr(kill_test, "command", lambda *words: command)
     done = CliRunner().invoke(app, ["verify", "digits"])
     assert done.exit_code == 4
     assert done.output.splitlines()[-1] == why

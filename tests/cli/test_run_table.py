@@ -80,7 +80,7 @@ def test_runs_are_sorted_and_what_is_unknown_comes_last(tmp_path: Path):
     for name, losses in {"a": [0.5], "b": [0.1, 0.2], "deeper/c": [0.3]}.items():
         make_run(tmp_path / name, losses=losses)
     (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "config.yaml").write_text("recipe: digits\n")
+    (tmp_path / "d" / "config.yaml").write_text("task: digits\n")
     (tmp_path / "no_run").mkdir()
 
     def order(sort: str) -> list[str]:
@@ -93,7 +93,7 @@ def test_runs_are_sorted_and_what_is_unknown_comes_last(tmp_path: Path):
 
 def test_the_best_is_by_what_the_run_says_itself(tmp_path: Path):
     make_run(tmp_path, losses=[0.5, 0.2])
-    (tmp_path / "config.yaml").write_text("recipe: digits\nkeep: [{best: val_mae}]\n")
+    (tmp_path / "config.yaml").write_text("task: digits\nkeep: [{best: val_mae}]\n")
     assert run_overview.rows(tmp_path)[0].metric == "val_mae"
     assert run_overview.rows(tmp_path)[0].best is None
     assert run_overview.rows(tmp_path, "val_loss")[0].best == 0.2

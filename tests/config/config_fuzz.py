@@ -103,7 +103,7 @@ ENVIRONMENTS = st.dictionaries(
 # Nearly all of these are configs: what is written of them has to be read back.
 USABLE = st.fixed_dictionaries(
     {
-        "recipe": st.just("digits"),
+        "task": st.just("digits"),
         "seed": st.integers(0, 9),
         "model": st.dictionaries(st.text(max_size=8), VALUES, max_size=4),
         "data": st.dictionaries(st.text(max_size=8), VALUES, max_size=4),

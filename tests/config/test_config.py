@@ -16,7 +16,7 @@ from loopwright.config.schema import Config, Fit
 
 
 def load(content: Any, *overrides: str, environment: dict[str, str] | None = None) -> Config:
-    return file.from_content({"recipe": "digits", **content}, overrides, environment=environment)
+    return file.from_content({"task": "digits", **content}, overrides, environment=environment)
 
 
 def refusal(content: Any, *overrides: str) -> str:
@@ -77,9 +77,9 @@ def test_an_override_of_a_place_that_is_not_there_is_refused(given: Any, word: s
 
 
 def test_what_is_given_is_not_changed():
-    given = {"recipe": "digits", "fit": {"epochs": 2}}
+    given = {"task": "digits", "fit": {"epochs": 2}}
     file.from_content(given, ["fit.epochs=4"])
-    assert given == {"recipe": "digits", "fit": {"epochs": 2}}
+    assert given == {"task": "digits", "fit": {"epochs": 2}}
 
 
 # --- interpolation ---
@@ -123,12 +123,36 @@ def test_references_that_double_each_other_are_refused_before_they_cost_anything
 
 
 @pytest.mark.parametrize(
+    ("given", "task", "title", "code"),
+    [
+        ({"task": "./deep//gan.py"}, "deep/gan.py", "gan", ["deep/gan.py"]),
+        ({"task": "../my-gan.py:small"}, "../my-gan.py:small", "small", ["../my-gan.py:small"]),
+        ({"recipe": "digits"}, "digits", "digits", []),
+        ({"recipe": "gan"}, "examples/gan.py", "gan", ["examples/gan.py"]),
+    ],
+)
+def test_a_task_is_a_file_too_and_was_once_a_recipe(given: Any, task: str, title: str, code: Any):
+    config = file.from_content(given)
+    assert (config.task, config.title, config.code) == (task, title, code)
+
+
+def test_a_config_names_a_file_only_if_the_command_line_names_it_again(tmp_path: Path):
+    path = tmp_path / "config.yaml"
+    path.write_text("task: mine.py\n")
+    with pytest.raises(lw.ConfigurationError, match="names a program") as caught:
+        file.load(str(path), ["seed=1"])
+    assert "task=mine.py, if you know and trust this file" in str(caught.value)
+    assert file.load(str(path), ["task=mine.py"]).task == "mine.py"
+    assert file.load(str(path), environment={"LOOPWRIGHT__TASK": "mine.py"}).task == "mine.py"
+
+
+@pytest.mark.parametrize(
     ("given", "hint"),
     [
         ({"sead": 1}, "unknown key sead; did you mean seed?"),
         ({"fit": {"epoch": 1}}, "unknown key fit.epoch; did you mean epochs?"),
         ({"keep": [{"latst": 1}]}, "unknown key keep.0.latst; did you mean latest?"),
-        ({"zzz": 1}, "unknown key zzz; known keys: recipe, task"),
+        ({"zzz": 1}, "unknown key zzz; known keys: task, run_dir"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_one(given: Any, hint: str):
@@ -150,11 +174,13 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(given: Any, hint: str):
         {"fit": {"verbose": 3}},
         {"fit": 3},
         {"fit": {"epochs": 2, "until": "1 hour"}},
-        {"task": "mine:experiment"},  # beside a recipe
-        {"recipe": None},
-        {"recipe": None, "task": "os.path:join; import os"},
-        {"recipe": None, "task": "../mine:experiment"},
-        {"recipe": None, "task": "mine"},
+        {"recipe": "gan"},  # beside a task
+        {"task": None},
+        {"task": "os.path:join; import os"},
+        {"task": "../mine:experiment"},
+        {"task": "mine"},
+        {"task": "a\0b.py"},
+        {"task": ".py"},
         {"run_dir": "a\0b"},
         {"run_dir": ""},
         {"strategy": "parameter_server"},
@@ -431,7 +457,7 @@ def test_a_symlink_in_place_of_the_file_is_refused_and_not_followed(tmp_path: Pa
         ("metrics=[mae]", "metrics=[mae, auc]", False),
         ("precision=float32", "precision=float64", False),
         ("quick=true", "quick=false", False),
-        ("recipe=digits", "recipe=gan", False),
+        ("task=digits", "task=examples/gan.py", False),
     ],
 )
 def test_how_long_and_how_often_may_change_and_what_is_trained_may_not(

@@ -18,9 +18,10 @@ from tests.networks import hears, other_addresses
 from tests.resume.faults import ALL
 from tests.resume.program import train
 
+import gan
 import loopwright as lw
+from loopwright import digits
 from loopwright.distribute import cluster
-from loopwright.recipes import digits, gan
 from loopwright.task import variables
 
 ROWS = 101  # batches of 20: the last one has a single example, and one worker none

@@ -13,7 +13,7 @@ pytest.importorskip("tf2onnx")
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_table_has_a_row_for_every_recipe_every_component_and_every_special_case():
+def test_the_table_has_a_row_for_every_example_every_component_and_every_special_case():
     rows = export_table.rows_of(export_table.PAGE.read_text())
     labels = [row.split(" | ")[0].removeprefix("| ") for row in rows]
     assert labels == list(export_table.cases())

@@ -44,7 +44,7 @@ def test_the_graph_holds_every_room_and_every_import_downwards():
     rooms = [room for layer in order for room in layer]
     found = import_graph.imports(PACKAGE, lw._HOME_OF)
     assert found["trainer", "fit"] == 1
-    assert found["recipes", "trainer"] > 1  # through `import loopwright as lw`
+    assert found["digits", "trainer"] >= 1  # through `import loopwright as lw`
     assert all(rooms.index(room) < rooms.index(goal) for room, goal in found)
 
     picture = ET.fromstring(import_graph.svg(order, found, import_graph.summaries(PACKAGE, rooms)))

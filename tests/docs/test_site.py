@@ -198,10 +198,8 @@ def test_every_public_name_is_in_the_reference_and_linked_from_pages(built: Path
     assert 'href="reference/events.html#validated"' in (built / "callbacks.html").read_text()
 
 
-def test_recipes_lead_to_their_source_and_the_tutorial_to_its_notebook(built: Path):
-    assert "class GAN" in text_of(
-        built / "source" / "src" / "loopwright" / "recipes" / "gan.py.html"
-    )
+def test_examples_lead_to_their_source_and_the_tutorial_to_its_notebook(built: Path):
+    assert "class GAN" in text_of(built / "source" / "examples" / "gan.py.html")
     assert (built / "tutorial.ipynb").stat().st_size > 10_000
     pictures = list(built.glob("tutorial-*.png"))
     assert len(pictures) == 2

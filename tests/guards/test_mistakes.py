@@ -11,7 +11,7 @@ from keras import layers
 from tests.guards.regression_step import Regression, X, Y, fit, squared_error
 
 import loopwright as lw
-from loopwright.recipes import regression
+import regression
 
 
 def dense(*more: keras.Layer) -> keras.Model:

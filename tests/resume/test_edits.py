@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
-from loopwright import recipes
 from loopwright.checkpoints.manifest import signed
 from loopwright.config.edits import NAMES, edits
 from loopwright.fit import declaration
@@ -352,16 +351,6 @@ def test_a_model_that_is_built_twice_gives_no_alarm(make):
     assert all(one[name] for name in ("learning_rate", "optimizer", "loss", "layers"))
     assert "dense_" not in json.dumps(one)  # an automatic name
     assert "0x" not in json.dumps(one)
-
-
-@pytest.mark.parametrize("name", recipes.names())
-def test_a_recipe_that_is_built_twice_gives_no_alarm(name):
-    import importlib
-
-    experiment = importlib.import_module(f"loopwright.recipes.{name}").experiment(quick=True)
-    one, other = (declared(lw.Trainer(experiment.task).task) for _ in range(2))
-    assert one == other
-    assert one["optimizer"]
 
 
 def test_what_a_layer_or_a_loss_is_made_with_is_compared():

@@ -87,7 +87,7 @@ def test_a_config_and_a_study_that_cannot_be_written_are_named(mount: Mount):
     place = mount("nr_inodes=2")
     (place / "run").mkdir()
     with pytest.raises(lw.ConfigurationError, match=r"No space left on device \(config.yaml.tmp\)"):
-        file.save(Config(recipe="digits"), place / "run")
+        file.save(Config(task="digits"), place / "run")
     with pytest.raises(lw.ConfigurationError, match="The study cannot be written"):
         StudyDirectory(place / "study", cast(Any, None)).create()
 

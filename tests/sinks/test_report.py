@@ -24,7 +24,7 @@ def run_dir(tmp_path_factory: Any) -> Path:
     figures = where / "figures"
     figures.mkdir()
     (figures / "samples.png").write_bytes(b"\x89PNG not really")
-    (where / "config.yaml").write_text("recipe: noisy # <b>\n")
+    (where / "config.yaml").write_text("task: noisy # <b>\n")
     return where
 
 

@@ -344,7 +344,7 @@ def test_the_parameters_are_those_of_the_config_without_addresses(run: Run):
     run.train(tracker(memory), 20, ends="complete")
     found = memory.facts[0].parameters
     assert found["fit.epochs"] == "3"
-    assert found["recipe"] == "digits"
+    assert found["task"] == "digits"
     assert not [name for name in found if name.startswith("sinks")]
 
 

@@ -2,29 +2,31 @@
 
 import os
 import tomllib
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loopwright import recipes
 from loopwright.errors import ConfigurationError, message
 
 if TYPE_CHECKING:
     from loopwright.config import schema
 
 
-def complete_recipe(incomplete: str) -> list[str]:
-    """Return the recipes that start with `incomplete`, for shell completion."""
-    return [name for name in recipes.names() if name.startswith(incomplete)]
+def complete_source(incomplete: str) -> list[str]:
+    """Return digits and the programs and configs that start with `incomplete`, for the shell."""
+    found = [path for end in ("*.py", "*/*.py", "*.yaml") for path in glob(f"{incomplete}{end}")]
+    return [name for name in ("digits", *sorted(found)) if name.startswith(incomplete)]
 
 
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="RECIPE|CONFIG",
-        help="A recipe, a YAML file, or MODULE:FUNCTION in the current directory.",
-        autocompletion=complete_recipe,
+        metavar="TASK|CONFIG",
+        help="digits, a file such as examples/gan.py, MODULE:FUNCTION in the current directory, "
+        "or a YAML file.",
+        autocompletion=complete_source,
     ),
 ]
 Overrides = Annotated[
@@ -34,7 +36,7 @@ Overrides = Annotated[
     ),
 ]
 Quick = Annotated[
-    bool, typer.Option("--quick", help="Train a small version of the recipe, in seconds.")
+    bool, typer.Option("--quick", help="Train a small version, in seconds, if the task has one.")
 ]
 RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="Path of a run directory.")]
 RunsDirectory = Annotated[
@@ -46,8 +48,8 @@ TrustedCode = Annotated[
     typer.Option(
         "--task",
         metavar="MODULE:FUNCTION",
-        help="Custom task, loss or metric of the run; repeatable. A run directory alone executes "
-        "no code.",
+        help="Custom task (or FILE.py), loss or metric of the run; repeatable. A run directory "
+        "alone executes no code.",
     ),
 ]
 CheckpointOption = Annotated[
@@ -72,8 +74,6 @@ def load_config(
 
     words = [*(overrides or ()), *(["quick=true"] if quick else [])]
     config = file.load(source, words, environment=os.environ)
-    if config.recipe is not None:
-        recipes.require(config.recipe)
     return config if run_dir is None else config.model_copy(update={"run_dir": str(run_dir)})
 
 

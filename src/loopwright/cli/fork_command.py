@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from loopwright.config.schema import Config
 
 _OF_THE_DATA = ("data", "fit.batch_size", "fit.steps_per_epoch", "fit.validation_split", "quick")
-_OF_THE_PROGRAM = ("recipe", "task", "precision", "strategy", "callbacks")
+_OF_THE_PROGRAM = ("task", "precision", "strategy", "callbacks")
 
 
 def fork(

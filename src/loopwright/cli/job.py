@@ -1,7 +1,6 @@
 """Build an experiment and a trainer from a config, and train it."""
 
 import contextlib
-import importlib
 import inspect
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright import recipes
 from loopwright.checkpoints.retention import DEFAULT_KEEP, KeepBest, KeepLatest, Rule
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.store import Store
@@ -20,7 +18,7 @@ from loopwright.cli import registry
 from loopwright.compat.quiet_start import quiet_start
 from loopwright.config import changes, file
 from loopwright.config.export_formats import require_installed
-from loopwright.config.names import OWN
+from loopwright.config.names import DIGITS, OWN, is_program
 from loopwright.config.schema import Config, Fit
 from loopwright.data.adapter import training_data
 from loopwright.data.source import Data, Epochs
@@ -158,9 +156,11 @@ def open_job(config: Config, *, fresh: bool = False) -> Iterator[Job]:
     if before.name != config.precision:
         keras.config.set_dtype_policy(config.precision)
     resources = contextlib.ExitStack()
-    if config.task is not None or config.sinks:
+    if config.code or config.sinks:
         # The user named code of this directory, and so trusts its modules.
         resources.enter_context(registry.importable(Path.cwd()))
+    if is_program(config.task):
+        resources.enter_context(registry.importable(Path(config.task).parent))
     try:
         with quiet_start():
             tf.config.list_physical_devices()  # prints messages at the first call
@@ -182,10 +182,8 @@ def open_job(config: Config, *, fresh: bool = False) -> Iterator[Job]:
 
 def load_experiment(config: Config) -> Experiment:
     """Return the experiment of a config, with its data loaded."""
-    if config.task is not None:
-        make = registry.load_function(config.task, Path.cwd())
-    else:
-        make = _recipe(config.recipe or "").experiment
+    is_own = config.task != DIGITS
+    make = registry.load_function(config.task, Path.cwd()) if is_own else _digits()
     options: dict[str, Any] = dict(config.data)
     if config.quick:
         options["quick"] = True
@@ -391,16 +389,16 @@ def _call(part: str, make: Callable[..., Any], options: dict[str, Any]) -> Any:
     return make(**options)
 
 
-def _recipe(name: str) -> Any:
-    recipes.require(name)
+def _digits() -> Callable[..., Experiment]:
     try:
-        return importlib.import_module(f"loopwright.recipes.{name}")
+        from loopwright import digits
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             message(
-                f"The recipe {name} needs packages that are not installed.",
-                expected=install_command("recipes"),
+                "The task digits needs packages that are not installed.",
+                expected=install_command("examples"),
                 received=str(error),
-                do="install them, or train your own task: MODULE:FUNCTION",
+                do="install them, or train your own task: FILE.py or MODULE:FUNCTION",
             )
         ) from error
+    return digits.experiment

@@ -18,7 +18,6 @@ from loopwright.checkpoints.manifest import read_manifest
 from loopwright.checkpoints.store import Store
 from loopwright.cli.process_settings import last_step
 from loopwright.compat.quiet_start import UNQUIET, without_noise
-from loopwright.config.file import FILE
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import LoopwrightError, message
 from loopwright.exactness import EXACT, Inexact, recorded_reasons
@@ -26,11 +25,8 @@ from loopwright.exactness import EXACT, Inexact, recorded_reasons
 _MOST_OUTPUT_BYTES = 2000
 _MOST_READ_BYTES = 20_000
 _EXIT_INEXACT = 4
-_TRAIN = """
-import sys
-from loopwright import recipes
-recipes.run("{recipe}", sys.argv[1], plan=sys.argv[2], quick=True, save_every="5 steps")
-"""
+# The tests need neither sinks nor exports.
+_VALUES = ("sinks=[]", "export=null")
 
 
 @dataclass(frozen=True)
@@ -67,23 +63,15 @@ Command = Callable[[Path, str | None], list[str]]
 """Returns the command to start, given a run directory and a plan; None: its own plan."""
 
 
-def command_for_recipe(recipe: str) -> Command:
-    """Return the command that trains a recipe."""
-    program = _TRAIN.format(recipe=recipe)
-    return lambda run_dir, plan: [*python(), "-c", program, str(run_dir), plan or "auto"]
+def command(source: str, *values: str) -> Command:
+    """Return the command that trains a task or a config from scratch, in another directory."""
+    train = [*python(), "-m", "loopwright", "train", source, *_VALUES, *values]
 
-
-def command_for_run(run: Path) -> Command:
-    """Return the command that trains a run's config from scratch, in another directory."""
-    train = [*python(), "-m", "loopwright", "train", str(run / FILE)]
-
-    def command(run_dir: Path, plan: str | None) -> list[str]:
-        # The test needs neither sinks nor exports.
-        values = ["fit.save_every=5 steps", "sinks=[]", "export=null"]
+    def words(run_dir: Path, plan: str | None) -> list[str]:
         plans = [] if plan is None else [f"plan={json.dumps(plan)}"]
-        return [*train, *plans, *values, "--run-dir", str(run_dir)]
+        return [*train, *plans, "--run-dir", str(run_dir)]
 
-    return command
+    return words
 
 
 def verify(

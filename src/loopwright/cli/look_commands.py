@@ -1,4 +1,4 @@
-"""Commands that only read: recipes, runs, inspect, report, schema, board, doctor."""
+"""Commands that only read: runs, inspect, report, schema, board, doctor."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loopwright import __version__, recipes
+from loopwright import __version__
 from loopwright.cli.arguments import AsJson, RunDirectory, RunsDirectory
 from loopwright.errors import ConfigurationError, message, printable
 from loopwright.exactness import Inexact
@@ -24,7 +24,7 @@ _PARTS = (
     "typer",
 )
 _OPTIONAL = {
-    "sklearn": ("scikit-learn", "recipes"),
+    "sklearn": ("scikit-learn", "examples"),
     "matplotlib": ("matplotlib", "plot"),
     "albumentations": ("albumentations", "augment"),
     "ai_edge_litert": ("ai-edge-litert", "litert"),
@@ -35,14 +35,6 @@ _OPTIONAL = {
     "optuna": ("optuna", "tune"),
 }
 """By module: the package, and the extra that installs it."""
-
-
-def list_recipes() -> None:
-    """List the recipes that ship with Loopwright."""
-    titles = recipes.titles()
-    width = max(map(len, titles))
-    for name, title in titles.items():
-        typer.echo(f"{name:{width}}  {title}")
 
 
 def runs(
@@ -249,7 +241,7 @@ def doctor() -> None:
     if onednn_may_help():
         typer.echo(
             "TensorFlow leaves oneDNN off on this processor; convolutions may be faster with it.\n"
-            "  loopwright train RECIPE          measures it during long runs\n"
+            "  loopwright train TASK            measures it during long runs\n"
             "  loopwright run --probe SCRIPT    measures it before the script starts"
         )
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":

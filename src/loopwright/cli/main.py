@@ -74,7 +74,6 @@ app.command("compare")(compare_command.compare)
 app.command("sync")(sync_command.sync)
 app.command("board")(look_commands.board)
 app.command("plans")(memory_commands.plans)
-app.command("recipes")(look_commands.list_recipes)
 app.command("schema")(look_commands.schema)
 app.command("doctor")(look_commands.doctor)
 

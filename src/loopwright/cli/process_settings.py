@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _WORDS = ("auto", "default")
 _OF_THE_STEP = (
-    *("recipe", "task", "quick", "model", "data", "optimizer", "loss", "metrics"),
+    *("task", "quick", "model", "data", "optimizer", "loss", "metrics"),
     *("precision", "strategy"),
 )
 
@@ -108,6 +108,6 @@ def asked_for(plan: str, step: int) -> Settings | None:
 def _key(config: "schema.Config") -> str:
     """Return the key of what decides a config's step: not where, how long or from what seed."""
     content = config.model_dump(mode="json")
-    code = str(Path.cwd()) if config.task is not None else ""
+    code = str(Path.cwd()) if config.code else ""
     parts = {name: content[name] for name in _OF_THE_STEP}
     return settings_memory.command_key("train", parts, content["fit"]["batch_size"], code)

@@ -26,11 +26,14 @@ from loopwright.sinks.wandb_tracker import WandB
 
 
 def load_function(reference: str, project: Path) -> Callable[..., Any]:
-    """Return the function `MODULE:FUNCTION`; the module must be in the project directory.
+    """Return `MODULE:FUNCTION`, with the module in the project directory, or that of a file.
 
-    Nothing is imported from any other place.
+    A file is a module of its own directory. Nothing is imported from any other place.
     """
     module_name, _, name = reference.partition(":")
+    if names.is_program(reference):
+        project /= os.path.dirname(module_name)
+        module_name, name = os.path.basename(module_name).removesuffix(".py"), name or "experiment"
     project = project.resolve()
     top = module_name.partition(".")[0]
     spec = importlib.machinery.PathFinder.find_spec(top, [str(project)])
@@ -99,7 +102,7 @@ def _missing(reference: str, project: Path, received: str) -> ConfigurationError
     return ConfigurationError(
         message(
             f"{reference} was not found.",
-            expected=f"MODULE:FUNCTION, with the module in {project}",
+            expected=f"FILE.py, or MODULE:FUNCTION, with the module in {project}",
             received=received,
             do="run the command from the directory of your project, and check both names",
         )

@@ -1,6 +1,5 @@
 """Train a program twice in child processes, and say what makes it differ from itself."""
 
-import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,8 +8,6 @@ from typing import final
 
 from loopwright.cli.compare_command import compared_states
 from loopwright.cli.kill_test import Command, finish, start
-from loopwright.config.file import FILE
-from loopwright.distribute.supervisor import python
 from loopwright.exactness import recorded_reasons
 from loopwright.insight.comparison import (
     Differs,
@@ -19,9 +16,6 @@ from loopwright.insight.comparison import (
     equal_until,
     read_run,
 )
-
-# Training that cannot be resumed exactly is trained all the same: this is what the test is about.
-_VALUES = ("sinks=[]", "export=null", "exact=best_effort")
 
 
 @final
@@ -40,25 +34,6 @@ class Repeated:
             return "\n".join([*lines, *self.notes])
         head = f"DOES NOT REPEAT ITSELF: {self.steps:,} steps, trained twice: different bits"
         return "\n".join([head, *self.notes, *(f"cause: {cause}" for cause in self.causes)])
-
-
-def command_for_recipe(recipe: str) -> Command:
-    """Return the command that trains the small version of a recipe."""
-    return _command(recipe, "--quick")
-
-
-def command_for_run(run: Path) -> Command:
-    """Return the command that trains a run's config from scratch, in another directory."""
-    return _command(str(run / FILE))
-
-
-def _command(source: str, *options: str) -> Command:
-    def command(run_dir: Path, plan: str | None) -> list[str]:
-        plans = [] if plan is None else [f"plan={json.dumps(plan)}"]
-        words = [*python(), "-m", "loopwright", "train", source, *_VALUES, *plans, *options]
-        return [*words, "--run-dir", str(run_dir)]
-
-    return command
 
 
 def repeated(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loopwright import recipes
 from loopwright.cli import process_settings
 from loopwright.cli.arguments import (
     Overrides,
@@ -69,7 +68,7 @@ def train(
     ] = False,
     settings: SettingsOption = "auto",
 ) -> None:
-    """Train a recipe, a config or your own function.
+    """Train a task or a config: digits, a file such as examples/gan.py, or your own function.
 
     Run the same command again to resume from the last checkpoint.
     """
@@ -180,7 +179,8 @@ def schedule(
 
 def verify(
     what: Annotated[
-        str, typer.Argument(metavar="RECIPE|RUN", help="A recipe, or a run directory.")
+        str,
+        typer.Argument(metavar="TASK|RUN", help="A task, trained quickly, or a run directory."),
     ],
     kills: Annotated[
         int, typer.Option(metavar="N", help="Kill the second training N times.", min=1)
@@ -202,36 +202,28 @@ def verify(
     With --repeat, trains twice from the beginning; the second training follows the plans of the
     first. Exit code 0: the program repeats itself, 1: it does not, and the cause is printed.
     """
-    from loopwright.cli import kill_test
+    from loopwright.cli import kill_test, repeat_test
+    from loopwright.config.file import FILE
 
-    if repeat:
-        _verify_repeats(what, task)
-        return
     if Path(what).is_dir():
-        run_config(Path(what), task)
-        command = kill_test.command_for_run(Path(what))
+        config = run_config(Path(what), task)
+        words = [str(Path(what) / FILE), f"task={config.task}"]
     else:
-        recipes.require(what)
-        command = kill_test.command_for_recipe(what)
+        config = load_config(what, None, None, quick=True)
+        words = [what, "quick=true"]
+    if repeat:
+        # Training that cannot be resumed exactly is trained all the same: that is the question.
+        command = kill_test.command(*words, "exact=best_effort")
+        found = repeat_test.repeated(what, command, config.code, say=typer.echo)
+        typer.echo(str(found))
+        if not found.is_same:
+            raise typer.Exit(1)
+        return
+    command = kill_test.command(*words, "fit.save_every=5 steps")
     verdict = kill_test.verify(what, command, kills=kills, seed=seed, say=typer.echo)
     typer.echo(str(verdict))
     if verdict.exit_code:
         raise typer.Exit(verdict.exit_code)
-
-
-def _verify_repeats(what: str, task: list[str] | None) -> None:
-    from loopwright.cli import repeat_test
-
-    if Path(what).is_dir():
-        code = run_config(Path(what), task).code
-        command = repeat_test.command_for_run(Path(what))
-    else:
-        recipes.require(what)
-        code, command = list[str](), repeat_test.command_for_recipe(what)
-    found = repeat_test.repeated(what, command, code, say=typer.echo)
-    typer.echo(str(found))
-    if not found.is_same:
-        raise typer.Exit(1)
 
 
 def _rehearse(

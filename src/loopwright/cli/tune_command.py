@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loopwright.cli.arguments import Quick, complete_recipe, load_config
+from loopwright.cli.arguments import Quick, complete_source, load_config
 from loopwright.cli.process_settings import SettingsOption, require_word
 from loopwright.errors import ConfigurationError, message, printable
 
@@ -21,9 +21,9 @@ def tune(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="RECIPE|CONFIG",
-            help="A recipe, a YAML file, or MODULE:FUNCTION; with --show a study directory.",
-            autocompletion=complete_recipe,
+            metavar="TASK|CONFIG",
+            help="digits, FILE.py, MODULE:FUNCTION or a YAML file; with --show a study directory.",
+            autocompletion=complete_source,
         ),
     ],
     words: Annotated[
@@ -87,7 +87,7 @@ def tune(
         raise ConfigurationError(
             message(
                 f"{source} is a directory.",
-                expected="the recipe or config that the study was started with",
+                expected="the task or config that the study was started with",
                 received="a directory, which may call no code",
                 do=f"run the command of the study again, or print its table: loopwright tune "
                 f"{source} --show",

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from loopwright import disk
-from loopwright.config import plain_yaml
+from loopwright.config import names, plain_yaml
 from loopwright.config.schema import Config
 from loopwright.errors import ConfigurationError, disk_explained, message
 
@@ -190,21 +190,45 @@ _MOST_SHOWN = 5
 def load(
     source: str, overrides: Iterable[str] = (), *, environment: Mapping[str, str] | None = None
 ) -> Config:
-    """Load the config of a recipe, a task or a file; overrides win over the environment.
+    """Load the config of a task or of a YAML file; overrides win over the environment.
 
     >>> load("digits", ["fit.epochs=5"]).fit.epochs
     5
     """
-    return from_content(parse_source(source), overrides, environment=environment)
+    words = list(overrides)
+    if not source.endswith((".yaml", ".yml")):
+        return from_content({"task": _named(source)}, words, environment=environment)
+    config = from_content(plain_yaml.read(source), words, environment=environment)
+    is_typed = any(word.startswith("task=") for word in words)
+    is_typed |= f"{PREFIX}TASK" in (environment or {})
+    if names.is_program(config.task) and not is_typed:
+        # A config is data: one of a stranger could name a program beside it.
+        raise ConfigurationError(
+            message(
+                f"{source[:200]} names a program, which a config may not start.",
+                expected=f"task={config.task}, if you know and trust this file",
+                received="no task= on the command line",
+                do="name the file yourself; or write MODULE:FUNCTION of your project in the config",
+            )
+        )
+    return config
 
 
-def parse_source(source: str) -> Any:
-    """Return the content that a source names: a file, `module:function`, or a recipe."""
-    if source.endswith((".yaml", ".yml")):
-        return plain_yaml.read(source)
-    if ":" in source:
-        return {"task": source}
-    return {"recipe": source}
+def _named(source: str) -> str:
+    """Return a source that can be a task; raise for other words."""
+    if source == names.DIGITS or ":" in source or names.is_program(source):
+        return source
+    is_near = difflib.get_close_matches(source[:80], [names.DIGITS])
+    raise ConfigurationError(
+        message(
+            "Unknown task.",
+            expected=f"{names.DIGITS}, FILE.py, MODULE:FUNCTION or CONFIG.yaml",
+            received=repr(source)[:200],
+            do=f"did you mean {names.DIGITS}?"
+            if is_near
+            else f"the examples are files: loopwright train examples/{source[:80]}.py",
+        )
+    )
 
 
 def from_content(
@@ -301,6 +325,6 @@ def _invalid(problems: list[str]) -> ConfigurationError:
             "Invalid config.",
             expected="a config that matches `loopwright schema`",
             received="; ".join(problems),
-            do="correct the value, or omit it: every key except recipe or task has a default",
+            do="correct the value, or omit it: every key except task has a default",
         )
     )

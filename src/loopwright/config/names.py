@@ -24,7 +24,7 @@ OPTIMIZERS = (
     "Tiger",
 )
 OWN = "own"
-"""The optimizer that the recipe or task makes by itself, with other options."""
+"""The optimizer that the task makes by itself, with other options."""
 SCHEDULES = (
     "CosineDecay",
     "CosineDecayRestarts",
@@ -152,6 +152,11 @@ ALIASES = {
 CUSTOM = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 """`MODULE:OBJECT`, as a regular expression."""
 
+DIGITS = "digits"
+"""The one task that ships with the package."""
+FILE = r"([^\x00-\x1f\x7f:=]*/)?[\w-]+\.py(:[A-Za-z_]\w*)?"
+"""`FILE.py`, with a function `experiment`, or `FILE.py:FUNCTION`."""
+
 _PACKAGES = ("keras", "loopwright", "tensorflow", "tf")
 
 
@@ -181,6 +186,15 @@ def is_custom(name: str) -> bool:
     """
     package = re.split("[.:]", name, maxsplit=1)[0]
     return re.fullmatch(CUSTOM, name, re.ASCII) is not None and package not in _PACKAGES
+
+
+def is_program(name: str) -> bool:
+    """Return whether a task is named as a file.
+
+    >>> is_program("examples/gan.py"), is_program("gan.py:small"), is_program("gan:small")
+    (True, True, False)
+    """
+    return re.fullmatch(FILE, name) is not None
 
 
 def unknown(name: str, kind: str) -> str:

@@ -4,6 +4,7 @@
 # pyright: reportUninitializedInstanceVariable=false
 
 import json
+import os.path
 import re
 from typing import Annotated, Any, Literal, Self, final
 
@@ -199,7 +200,7 @@ class Keep(BaseModel):
 
 @final
 class Fit(BaseModel):
-    """Arguments of `Trainer.fit`; omitted ones come from the recipe or task."""
+    """Arguments of `Trainer.fit`; omitted ones come from the experiment."""
 
     model_config = _CLOSED
 
@@ -274,7 +275,19 @@ def _module_and_function(text: str) -> str:
     return text
 
 
-Function = Annotated[str, Field(max_length=200), AfterValidator(_module_and_function)]
+def _known_task(text: str) -> str:
+    if names.is_program(text):
+        return os.path.normpath(text)  # ./gan.py and gan.py are one task
+    if text != names.DIGITS and not re.fullmatch(names.CUSTOM, text, re.ASCII):
+        raise ValueError(f"not {names.DIGITS}, FILE.py, or MODULE:FUNCTION of this project")
+    return text
+
+
+Task = Annotated[
+    str,
+    Field(max_length=1000, description="digits, FILE.py, FILE.py:FUNCTION, or MODULE:FUNCTION"),
+    AfterValidator(_known_task),
+]
 
 
 _PLACES = {"tracking_uri", "entity"}
@@ -323,21 +336,19 @@ class Config(BaseModel):
 
     model_config = _CLOSED
 
-    recipe: Annotated[str, Field(max_length=80)] | None = None
-    task: Function | None = None
+    task: Task
     run_dir: Annotated[str, Field(max_length=1000), AfterValidator(_directory_name)] | None = None
     quick: bool = Field(
-        default=False, description="a small version that trains in seconds, if the recipe has one"
+        default=False,
+        description="a small version that trains in seconds, if the experiment has one",
     )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     model: Options = Field(default_factory=dict, description="arguments of the task function")
     data: Options = Field(default_factory=dict, description="arguments of experiment()")
     optimizer: Optimizer | None = None
-    loss: Loss | None = Field(
-        default=None, description="the loss; by default that of the recipe or task"
-    )
+    loss: Loss | None = Field(default=None, description="the loss; by default that of the task")
     metrics: Annotated[list[Metric], Field(max_length=50)] | None = Field(
-        default=None, description="the metrics; by default those of the recipe or task"
+        default=None, description="the metrics; by default those of the task"
     )
     fit: Fit = Fit()
     plan: Annotated[str, Field(max_length=1000)] = "auto"
@@ -367,23 +378,28 @@ class Config(BaseModel):
         description="exports after the training: a format, a mapping, or a list of them",
     )
 
-    @model_validator(mode="after")
-    def _one_thing_to_train(self) -> Self:
-        if (self.recipe is None) == (self.task is None):
-            raise ValueError("give exactly one of recipe and task")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _without_recipe(cls, content: Any) -> Any:
+        """Read `recipe: gan` of an old run: digits is a task, the others are files of examples/."""
+        if not isinstance(content, dict) or "recipe" not in content or "task" in content:
+            return content
+        rest = {key: value for key, value in content.items() if key != "recipe"}
+        name = content["recipe"]
+        return {"task": name if name == names.DIGITS else f"examples/{name}.py", **rest}
 
     @property
     def title(self) -> str:
-        """The name of the recipe or of the task function."""
-        return self.recipe or (self.task or "").partition(":")[2]
+        """The name of the task: of its function, or of its file."""
+        file, _, function = self.task.partition(":")
+        return function or os.path.basename(file).removesuffix(".py")
 
     @property
     def code(self) -> list[str]:
-        """The MODULE:OBJECT names of the custom task, loss and metrics."""
+        """The names of the custom task, loss and metrics."""
         parts = [*([self.loss] if self.loss else []), *(self.metrics or [])]
         custom = [part.name for part in parts if names.is_custom(part.name)]
-        return list(dict.fromkeys([*([self.task] if self.task else []), *custom]))
+        return list(dict.fromkeys([*[self.task] * (self.task != names.DIGITS), *custom]))
 
     @property
     def trusted_sinks(self) -> list[str]:

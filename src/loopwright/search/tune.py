@@ -49,14 +49,14 @@ def tune(
 ) -> Tuned:
     """Search values for the keys of a config until the study has `trials` trials.
 
-    `config` is a recipe, a YAML file, MODULE:FUNCTION, or a config as a dict. `space` maps keys to
+    `config` is a task, a YAML file, or a config as a dict. `space` maps keys to
     what may vary: `{"optimizer.learning_rate": "float(1e-4,1e-1,log)", "loss": ["mse", "mae"]}`.
     Each trial is a process that trains in `directory/trials/NNNN`. The same call continues a study
     that was interrupted; finished trials are not repeated.
     """
-    content = dict(config) if isinstance(config, Mapping) else file.parse_source(os.fspath(config))
+    is_content = isinstance(config, Mapping)
     wanted = asked(
-        file.from_content(content),
+        file.from_content(dict(config)) if is_content else file.load(os.fspath(config)),
         from_mapping(space),
         objective=objective,
         mode=mode,

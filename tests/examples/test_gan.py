@@ -1,0 +1,42 @@
+"""The example `gan`: the samples become digits, and a run is repeated to the bit."""
+
+from tests.examples.conftest import Quick
+
+import gan
+import loopwright as lw
+from loopwright import testing
+
+
+def test_samples_become_digits(quick: Quick):
+    assert quick.scores["recognised"] > quick.scores["at_start"] + 0.05
+    assert quick.figures == {"samples.png"}
+
+
+def test_a_second_call_says_the_same_and_draws_every_row_again(quick: Quick):
+    figure = quick.run_dir / "figures" / "samples.png"
+    before = figure.read_bytes()
+    figure.unlink()
+    assert quick.again().scores == quick.scores
+    assert figure.read_bytes() == before
+
+
+def test_the_generator_is_exported(quick: Quick):
+    exported = quick.trainer.export()
+    assert exported.signatures == ["serve"]
+    assert exported.largest_difference < 1e-5
+
+
+def test_two_networks_two_optimizers_and_a_seed_resume_exactly():
+    testing.assert_resumes_exactly(
+        lambda run_dir: lw.Trainer(gan.make_task(), run_dir=run_dir, plan="eager"),
+        gan.load()[:128],
+        epochs=2,
+        break_at=[5],
+    )
+
+
+def test_a_step_updates_both_networks_once():
+    task = gan.make_task()
+    lw.Trainer(task, plan="eager").fit(gan.load(), until="3 steps", verbose=0)
+    assert int(task.generator_optimizer.iterations.numpy()) == 3
+    assert int(task.discriminator_optimizer.iterations.numpy()) == 3
