@@ -103,19 +103,13 @@ def helps(words: tuple[str, ...] = ()) -> Iterator[str]:
         yield from helps((*words, name))
 
 
-def wrong_programs() -> str:
-    """Return what each wrong program is answered, without numbers of lines."""
-    from tests.programs.test_wrong_programs import PROGRAMS, outcome
+def write_messages() -> None:
+    """Write again what the wrong programs of `tests/programs` are told."""
+    from tests.programs.test_wrong_programs import MESSAGES, PROGRAMS, messages
     from tests.programs.wrong.wrong_program import plans_of
 
-    texts: list[str] = []
-    for name, build in PROGRAMS.items():
-        error, warned = outcome(build, plans_of(build)[0])
-        said = [*([] if error is None else [error]), *warned]
-        shown = "\n".join(f"{type(each).__name__}: {each}" for each in said)
-        numberless = re.sub(r"(py:|line )[0-9]+", r"\1N", shown)
-        texts.append(f"## {name}\n{numberless}\n")
-    return "\n".join(texts)
+    texts = [f"## {n}\n{messages(n, plans_of(build)[0])}\n" for n, build in PROGRAMS.items()]
+    MESSAGES.write_text("\n".join(texts))
 
 
 def training(name: str, directory: Path) -> str:
@@ -196,13 +190,14 @@ def dumps() -> dict[str, Callable[[Path], str]]:
     return {
         "signatures": lambda _: signatures(),
         "help": lambda _: help_texts(),
-        "wrong_programs": lambda _: wrong_programs(),
         **{f"training-{name}": partial(training, name) for name in TRAININGS},
     }
 
 
 def main() -> None:
     os.environ["LOOPWRIGHT_CACHE_DIR"] = ""
+    if not sys.argv[1:] or "messages" in sys.argv:
+        write_messages()
     for name, make in dumps().items():
         if sys.argv[1:] and not any(word in name for word in sys.argv[1:]):
             continue

@@ -30,13 +30,8 @@ def images_as_bytes(mistake: bool) -> Wrong:
     model = keras.Sequential([*layers, conv, keras.layers.Flatten(), keras.layers.Dense(1)])
     return Wrong(
         lw.Supervised(model, "mse", keras.optimizers.Adam(1e-3)),
-        "x holds images from 0 to 255, and nothing scales them.\n"
-        "  expected: numbers about as large as 1\n"
-        "  received: uint8 (8, 8, 1), which reach the first weights unscaled\n"
-        "  do: begin the model with keras.layers.Rescaling(1 / 255), or divide x by 255",
         IMAGES,
         Y[:256],
-        id="unscaled-images",
         options={"batch_size": 128},
     )
 
@@ -57,29 +52,14 @@ def flat_images_in_a_step_of_ones_own(mistake: bool) -> Wrong:
             return {"loss": loss}
 
     flat = np.random.default_rng(1).integers(0, 256, size=(256, 256)).astype("float32")
-    return Wrong(
-        Flat(),
-        "x holds images from 0 to 255, and nothing scales them.\n"
-        "  expected: numbers about as large as 1\n"
-        "  received: float32 (256,), which reach the first weights unscaled\n"
-        "  do: begin the model with keras.layers.Rescaling(1 / 255), or divide x by 255",
-        flat,
-        Y[:256],
-        id="unscaled-images",
-        options={"batch_size": 128},
-    )
+    return Wrong(Flat(), flat, Y[:256], options={"batch_size": 128})
 
 
 def sorted_labels_without_shuffle(mistake: bool) -> Wrong:
     return Wrong(
         _classifier(),
-        "The labels are sorted and shuffle is off: a batch holds examples of one class.\n"
-        "  expected: batches with examples of all classes\n"
-        "  received: labels from 0 to 2, in order\n"
-        "  do: leave shuffle=False out, or shuffle x and y together before fit",
         X,
         np.sort(CLASSES) if mistake else CLASSES,
-        id="sorted-labels",
         options={"batch_size": 100, "shuffle": False},
     )
 
@@ -87,13 +67,8 @@ def sorted_labels_without_shuffle(mistake: bool) -> Wrong:
 def sorted_labels_with_validation_split(mistake: bool) -> Wrong:
     return Wrong(
         _classifier(),
-        "The labels are sorted, and validation_split holds out the last examples.\n"
-        "  expected: all classes in both parts\n"
-        "  received: labels from 0 to 2, in order; labels to validate on: 2\n"
-        "  do: shuffle x and y together before fit, or pass validation_data",
         X,
         np.sort(CLASSES) if mistake else CLASSES,
-        id="sorted-labels",
         options={"batch_size": 100, "validation_split": 0.2},
     )
 
@@ -104,13 +79,8 @@ def sorted_one_hot_labels(mistake: bool) -> Wrong:
     order = np.sort(CLASSES) if mistake else CLASSES
     return Wrong(
         model,
-        "The labels are sorted, and validation_split holds out the last examples.\n"
-        "  expected: all classes in both parts\n"
-        "  received: labels from 0 to 2, in order; labels to validate on: 2\n"
-        "  do: shuffle x and y together before fit, or pass validation_data",
         X,
         np.eye(3, dtype="float32")[order],
-        id="sorted-labels",
         options={"batch_size": 100, "validation_split": 0.25},
     )
 
@@ -120,14 +90,8 @@ def validation_rows_that_are_training_rows(mistake: bool) -> Wrong:
     x = np.concatenate([other[:60], X[:40]]) if mistake else other
     return Wrong(
         _regression(),
-        "About 40% of the validation examples are also training examples.\n"
-        "  expected: validation examples that the model was not trained on\n"
-        "  received: 40 of 100 rows of validation_data are equal to a training row\n"
-        "  do: split the data before it is copied, augmented or oversampled, and leave these rows "
-        "out of one of the two",
         X,
         Y,
-        id="shared-rows",
         options={"batch_size": 100, "validation_data": (x, x.sum(axis=1, keepdims=True))},
     )
 
@@ -136,33 +100,14 @@ def training_data_as_a_named_validation_set(mistake: bool) -> Wrong:
     other = np.random.default_rng(6).normal(size=(300, 4)).astype("float32")
     x = X if mistake else other
     return Wrong(
-        _regression(),
-        "About 100% of the validation examples are also training examples.\n"
-        "  expected: validation examples that the model was not trained on\n"
-        "  received: 300 of 300 rows of validation_data['near'] are equal to a training row\n"
-        "  do: split the data before it is copied, augmented or oversampled, and leave these rows "
-        "out of one of the two",
-        X,
-        Y,
-        id="shared-rows",
-        options={"batch_size": 100, "validation_data": {"near": (x, Y)}},
+        _regression(), X, Y, options={"batch_size": 100, "validation_data": {"near": (x, Y)}}
     )
 
 
 def nan_in_the_inputs(mistake: bool) -> Wrong:
     x = X.copy()
     x[[7, 250], [2, 0]] = (np.nan, np.inf) if mistake else 0.0
-    return Wrong(
-        _regression(),
-        "x holds NaN or infinity, which makes the loss NaN.\n"
-        "  expected: finite numbers\n"
-        "  received: 2 of 300 examples: x[7, 2], x[250, 0]\n"
-        "  do: leave these examples out or fill them in, for instance np.nan_to_num(x); "
-        'Trainer(..., on_nan="skip") skips their batches',
-        x,
-        Y,
-        options={"batch_size": 100},
-    )
+    return Wrong(_regression(), x, Y, options={"batch_size": 100})
 
 
 def nan_that_the_model_does_not_fill_in(mistake: bool) -> Wrong:
@@ -176,84 +121,35 @@ def nan_that_the_model_does_not_fill_in(mistake: bool) -> Wrong:
     layers = [keras.Input((4,)), *([] if mistake else [Filled()]), keras.layers.Dense(1)]
     model = keras.Sequential(layers)
     model.compile("sgd", "mse")
-    return Wrong(
-        model,
-        "x holds NaN or infinity, which makes the loss NaN.\n"
-        "  expected: finite numbers\n"
-        "  received: 6 of 300 examples: x[0, 1], x[50, 1], x[100, 1], ...\n"
-        "  do: leave these examples out or fill them in, for instance np.nan_to_num(x); "
-        'Trainer(..., on_nan="skip") skips their batches',
-        x,
-        Y,
-        options={"batch_size": 100},
-    )
+    return Wrong(model, x, Y, options={"batch_size": 100})
 
 
 def nan_in_the_labels(mistake: bool) -> Wrong:
     y = Y.copy()
     y[299] = np.nan if mistake else 0.0
-    return Wrong(
-        _regression(),
-        "y holds NaN or infinity, which makes the loss NaN.\n"
-        "  expected: finite numbers\n"
-        "  received: 1 of 300 examples: y[299, 0]\n"
-        "  do: leave these examples out or fill them in, for instance np.nan_to_num(x); "
-        'Trainer(..., on_nan="skip") skips their batches',
-        X,
-        y,
-        options={"batch_size": 100},
-    )
+    return Wrong(_regression(), X, y, options={"batch_size": 100})
 
 
 def labels_of_one_class(mistake: bool) -> Wrong:
     return Wrong(
-        _classifier(),
-        "All labels (y) are the same: there is nothing to learn.\n"
-        "  expected: labels of two classes or more, or targets that differ\n"
-        "  received: every label is 1, in 300 examples\n"
-        "  do: check how the labels were read, filtered or split",
-        X,
-        np.ones_like(CLASSES) if mistake else CLASSES,
-        id="constant-labels",
-        options={"batch_size": 100},
+        _classifier(), X, np.ones_like(CLASSES) if mistake else CLASSES, options={"batch_size": 100}
     )
 
 
 def inputs_and_labels_of_different_lengths(mistake: bool) -> Wrong:
-    return Wrong(
-        _regression(),
-        "The arrays have different lengths.\n"
-        "  expected: the same number of examples in each\n"
-        "  received: x: 300, y: 299\n"
-        "  do: check how they were sliced or concatenated",
-        X,
-        Y[1:] if mistake else Y,
-    )
+    return Wrong(_regression(), X, Y[1:] if mistake else Y)
 
 
 def validation_data_without_examples(mistake: bool) -> Wrong:
     count = 0 if mistake else 16
     draw = np.random.default_rng(2).normal(size=(count, 4)).astype("float32")
-    return Wrong(
-        _regression(),
-        "validation_data is empty.\n"
-        "  expected: at least one example\n"
-        "  received: x: 0 examples, y: 0 examples\n"
-        "  do: check the file, filter or split that the arrays come from",
-        X[:16],
-        Y[:16],
-        options={"validation_data": (draw, draw[:, :1])},
-    )
+    return Wrong(_regression(), X[:16], Y[:16], options={"validation_data": (draw, draw[:, :1])})
 
 
 def validation_dataset_without_batches(mistake: bool) -> Wrong:
     held = tf.data.Dataset.from_tensor_slices((X[:12], Y[:12]))
     return Wrong(
         _regression(),
-        "validation_data['late'] is empty.\n"
-        "  expected: at least one batch\n"
-        "  received: a dataset of 0 batches\n"
-        "  do: check its files and filters; drop_remainder drops all of a small set",
         X[:16],
         Y[:16],
         options={"validation_data": {"late": held.batch(16, drop_remainder=mistake)}},
@@ -262,15 +158,7 @@ def validation_dataset_without_batches(mistake: bool) -> Wrong:
 
 def dataset_batched_twice(mistake: bool) -> Wrong:
     batches = tf.data.Dataset.from_tensor_slices((X[:16], Y[:16])).batch(4)
-    return Wrong(
-        _regression(),
-        "The batch has one axis more than the model takes: it looks batched twice.\n"
-        "  expected: shape (None, 4)\n"
-        "  received: batch[0]: float32 (None, None, 4), batch[1]: float32 (None, None, 1)\n"
-        "  do: leave out one of the two batch() calls; if this axis is meant, add it to the "
-        "model's input",
-        batches.batch(2) if mistake else batches,
-    )
+    return Wrong(_regression(), batches.batch(2) if mistake else batches)
 
 
 def dataset_batched_twice_without_remainders(mistake: bool) -> Wrong:
@@ -278,49 +166,17 @@ def dataset_batched_twice_without_remainders(mistake: bool) -> Wrong:
     batches = rows.batch(4, drop_remainder=True)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softmax")])
     model.compile("sgd", "sparse_categorical_crossentropy")
-    return Wrong(
-        model,
-        "The batch has one axis more than the model takes: it looks batched twice.\n"
-        "  expected: shape (None, 4)\n"
-        "  received: batch[0]: float32 (2, 4, 4), batch[1]: int64 (2, 4)\n"
-        "  do: leave out one of the two batch() calls; if this axis is meant, add it to the "
-        "model's input",
-        batches.batch(2, drop_remainder=True) if mistake else batches,
-    )
+    return Wrong(model, batches.batch(2, drop_remainder=True) if mistake else batches)
 
 
 def dataset_never_batched(mistake: bool) -> Wrong:
     rows = tf.data.Dataset.from_tensor_slices((X[:16], CLASSES[:16]))
-    return Wrong(
-        _classifier(),
-        "The dataset was never batched.\n"
-        "  expected: batches: the first axis of every tensor counts examples\n"
-        "  received: element[0]: float32 (4,), element[1]: int64 ()\n"
-        "  do: add .batch(32) to the dataset",
-        rows if mistake else rows.batch(8),
-    )
+    return Wrong(_classifier(), rows if mistake else rows.batch(8))
 
 
 def numbers_as_objects(mistake: bool) -> Wrong:
-    return Wrong(
-        _regression(),
-        "x holds Python objects or dates, not numbers or strings.\n"
-        "  expected: an array of one dtype\n"
-        "  received: dtype object, first element float\n"
-        "  do: convert it, for instance .astype('float32'), or pass a dict with one array per "
-        "column",
-        X[:16].astype(object) if mistake else X[:16],
-        Y[:16],
-    )
+    return Wrong(_regression(), X[:16].astype(object) if mistake else X[:16], Y[:16])
 
 
 def numbers_as_strings(mistake: bool) -> Wrong:
-    return Wrong(
-        _regression(),
-        "x holds strings, and the model takes numbers.\n"
-        "  expected: an array of numbers\n"
-        "  received: strings of numbers, for instance '0.5'\n"
-        "  do: convert them before fit: x.astype('float32')",
-        np.full((16, 4), "0.5") if mistake else X[:16],
-        Y[:16],
-    )
+    return Wrong(_regression(), np.full((16, 4), "0.5") if mistake else X[:16], Y[:16])

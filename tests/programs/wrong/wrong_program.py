@@ -1,4 +1,4 @@
-"""What a wrong program is: something to train, its data, and the sentence that a person reads."""
+"""What a wrong program is: something to train, and its data; `messages.txt` has what it is told."""
 
 import inspect
 from collections.abc import Callable
@@ -14,25 +14,12 @@ PLANS: tuple[Plan, ...] = ("eager", "graph", "xla", "fused")
 
 @dataclass(frozen=True)
 class Wrong:
-    """A program with one mistake, or with `mistake=False` the same program without it.
-
-    `says` is the whole text, apart from the line that tells how to silence it; `{line}` in it is
-    the number of the line that ends with the comment `# here`.
-    """
+    """A program with one mistake, or with `mistake=False` the same program without it."""
 
     trained: Any
-    says: str
     x: Any = None
     y: Any = None
-    id: str | None = None
-    """The id of a `StepWarning`; None for an error that ends the training."""
     options: dict[str, Any] = field(default_factory=dict)
-
-    def text(self, build: Callable[..., "Wrong"]) -> str:
-        """What a person reads."""
-        if "{line}" not in self.says:
-            return self.says
-        return self.says.replace("{line}", str(_marked_line(build)))
 
 
 def on_plans(*plans: Plan) -> Callable[[Callable[[bool], Wrong]], Callable[[bool], Wrong]]:
@@ -55,10 +42,11 @@ def plans_of(build: Callable[[bool], Wrong]) -> tuple[Plan, ...]:
     return build.__dict__.get("plans", ("graph",))
 
 
-def _marked_line(build: Callable[..., Wrong]) -> int:
+def marked_line(build: Callable[..., Wrong]) -> int | None:
+    """The number of the line that ends with the comment `# here`."""
     lines, first = inspect.getsourcelines(build)
-    (marked,) = [n for n, line in enumerate(lines, first) if line.rstrip().endswith("# here")]
-    return marked
+    marked = [n for n, line in enumerate(lines, first) if line.rstrip().endswith("# here")]
+    return marked[0] if marked else None
 
 
 def programs_of(*modules: ModuleType) -> dict[str, Callable[[bool], Wrong]]:
