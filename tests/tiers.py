@@ -100,13 +100,6 @@ THOROUGH: dict[str, dict[str, str]] = {
     "resume/test_rewrites.py": {
         "": "engine/test_plan_selector.py::test_a_small_network; plans/test_plan_history.py"
     },
-    "resume/test_process_settings.py": {
-        "a_run_whose|sigterm|a_variable|a_remembered|a_long_run|a_recorded": "a run that is killed",
-        "a_trial_that": "fit/test_settings_trial.py::test_a_child_that_fails",
-    },
-    "resume/test_settings_order.py": {
-        "a_kill|sigterm|a_run_that_changed": "test_a_change_is_saved_then_recorded_then_made",
-    },
     "resume/test_plans.py": {"": "test_resume.py::test_the_plans_of_a_run"},
     "resume/test_best.py": {
         "killed_after|a_checkpoint_between|a_best_validation": "the best is restored",
@@ -275,7 +268,6 @@ THOROUGH: dict[str, dict[str, str]] = {
     "data/test_arrays.py": {"class_weights_give": "engine/test_parity.py"},
     "distribute/test_exact.py": {"(?!a_worker_that_is_gone.*killed)": "one of two is killed"},
     "distribute/test_launch.py": {"workers_that_are_killed": "test_exact.py, test_supervisor.py"},
-    "distribute/test_worker_settings.py": {"workers_are_told": "workers start with the remembered"},
     "distribute/test_numbers.py": {"": "test_exact.py, test_strategies.py"},
     "distribute/test_replicas.py": {
         "one_two|a_break_of|without_a_break": "test_strategies.py",
@@ -304,7 +296,6 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "insight/test_flops.py": {"a_loop_over|convolutions|products_in": "dense layers"},
     # The command line, exports and examples.
-    "cli/test_run_command.py": {"a_probe": "fit/test_settings_trial.py"},
     "cli/test_cli.py": {
         "ctrl_c|in_a_pipe": "resume/test_signals_and_kills.py, sinks/test_terminal.py",
         "a_checkpoint_is_exported|images_are": "a_training_ends_with; a_run_is_trained",

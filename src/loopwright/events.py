@@ -166,10 +166,9 @@ class Finished:
 
     step: int
     seconds: float
-    reason: Literal["complete", "stopped", "left", "interrupted", "restarting", "skipped", "failed"]
+    reason: Literal["complete", "stopped", "left", "interrupted", "skipped", "failed"]
     """`stopped`: by a callback. `left`: the caller broke out of `events`. `interrupted`: by a
-    signal. `restarting`: with other process settings. `skipped`: this call of `fit` was already
-    complete."""
+    signal. `skipped`: this call of `fit` was already complete."""
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     """The time of this start in seconds: data wait, step, validation, checkpoint, callbacks,
     logging (sinks), caller (the loop over `events`), tuning, compile, Python."""

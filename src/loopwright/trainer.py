@@ -26,7 +26,7 @@ from loopwright.engine.scorer import Scorer
 from loopwright.events import Event, Finished, Sink
 from loopwright.exactness import Exact, require_exact
 from loopwright.export.exporter import Exported
-from loopwright.fit import declaration, trial_child
+from loopwright.fit import declaration, measured_child
 from loopwright.fit.attempt import LastAttempt
 from loopwright.fit.event_stream import EventStream
 from loopwright.fit.exporting import ExportOptions, SeenData, run_export
@@ -140,9 +140,10 @@ class Trainer:
         self._end: Finished | None = None
         self._seen = SeenData()
         self._open: weakref.ref[EventStream] | None = None
-        self._trial = launch.trial()
-        own_dir = run_dir if self._trial is None else None
-        self._run = None if own_dir is None else Run(own_dir, keep, fresh=fresh)
+        self._measured_dir = None
+        if launch.is_measured() and run_dir is not None:
+            self._measured_dir, run_dir = os.path.abspath(run_dir), None
+        self._run = None if run_dir is None else Run(run_dir, keep, fresh=fresh)
         self._shown_rule = next(iter(best_rules(keep)), KeepBest())
         self._past = Past(None if self._run is None else self._run.directory)
         initial = InitialWeights(None if init_from is None else os.fspath(init_from))
@@ -249,8 +250,8 @@ class Trainer:
             history=history,
         )
         self._seen = SeenData(request.data, request.sets)
-        if self._trial is not None:
-            trial_child.serve(self._trial, self._parts, request)
+        if launch.is_measured():
+            measured_child.serve(self._parts, request, self._measured_dir or "")
         if self._run is None:
             events = self._memory.events(self._parts, request, self._epochs_done, watches=watches)
         else:

@@ -8,10 +8,15 @@ import sys
 import pytest
 import tensorflow as tf
 
-from loopwright.compat import process
 from loopwright.compat.environment import by_name, changes, environment, for_digest
-from loopwright.plans import launch
-from loopwright.plans.settings import ONEDNN, Settings, onednn_by_default
+from loopwright.plans.processor import cpu_flags
+from loopwright.plans.settings import (
+    ONEDNN,
+    Settings,
+    current,
+    onednn_by_default,
+    onednn_is_on,
+)
 
 
 def test_it_names_the_versions_the_processor_and_the_threads_as_json():
@@ -37,7 +42,7 @@ def test_settings_count_by_their_meaning(monkeypatch: pytest.MonkeyPatch):
     before = environment()
     monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_persistent_cache_directory=/somewhere")
     # Set after the import, it has no effect on TensorFlow.
-    monkeypatch.setenv(ONEDNN, "0" if process.onednn_is_on() else "1")
+    monkeypatch.setenv(ONEDNN, "0" if onednn_is_on() else "1")
     assert changes(before, environment()) == []
 
 
@@ -46,9 +51,9 @@ def test_a_fingerprint_of_an_earlier_version_is_read_by_its_meaning(
 ):
     raw = {"XLA_FLAGS": None, "TF_XLA_FLAGS": None, ONEDNN: None}
     now = environment()
-    rest = {name: now[name] for name in now if name not in by_name(process.current())}
+    rest = {name: now[name] for name in now if name not in by_name(current())}
     assert changes({**rest, **raw}, now) == []
-    other = "0" if process.onednn_is_on() else "1"
+    other = "0" if onednn_is_on() else "1"
     words = ("off then, on now", "on then, off now")
     expected = f"oneDNN: {words[int(other)]}"
     assert changes({**rest, **raw, ONEDNN: other}, now) == [expected]
@@ -63,7 +68,7 @@ print(hashlib.sha256(tf.matmul(x, x, transpose_b=True).numpy().tobytes()).hexdig
 """
 
 
-@pytest.mark.skipif("avx512f" not in process.cpu_flags(), reason="there is one kind of kernel only")
+@pytest.mark.skipif("avx512f" not in cpu_flags(), reason="there is one kind of kernel only")
 def test_processors_of_one_name_with_other_instructions_are_told_apart_as_their_bits_are():
     def computed(**limit: str) -> list[str]:
         done = subprocess.run(
@@ -86,22 +91,9 @@ def test_a_record_without_the_instructions_of_its_processor_may_be_of_this_one()
     assert changes(before, environment()) == []
 
 
-def test_onednn_that_a_record_has_switched_off_may_still_help(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(process, "onednn_is_on", lambda: False)
-    monkeypatch.setattr(process, "cpu_flags", lambda: frozenset({"avx2"}))
-    monkeypatch.delenv(ONEDNN, raising=False)
-    assert process.onednn_may_help()
-    for name, value in launch.marked(os.environ, Settings(onednn=False)).items():
-        monkeypatch.setenv(name, value)
-    assert os.environ[ONEDNN] == "0"
-    assert process.onednn_may_help()
-    monkeypatch.delenv(launch.MARK)
-    assert not process.onednn_may_help()
-
-
 @pytest.mark.parametrize("word", ["0", "1"])
 def test_a_process_knows_whether_tensorflow_runs_onednn(word: str):
-    code = "from loopwright.compat import process; print(process.onednn_is_on())"
+    code = "import tensorflow, loopwright.plans.settings as s; print(s.onednn_is_on())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, ONEDNN: word},
@@ -114,7 +106,7 @@ def test_a_process_knows_whether_tensorflow_runs_onednn(word: str):
 
 def test_digests_of_the_first_version_still_match():
     """Records name a kind of step by a digest of this dict, in this order."""
-    default = Settings(onednn_by_default(process.cpu_flags()))
+    default = Settings(onednn_by_default())
     found = for_digest(default)
     assert list(found)[-3:] == ["XLA_FLAGS", "TF_XLA_FLAGS", ONEDNN]
     assert [found[name] for name in list(found)[-3:]] == [None, None, None]

@@ -25,23 +25,21 @@ entry = Entry(Choice(Plan(), f"of {{me}}"), tried, date=1e9, title=f"of {{me}}")
 
 def choice(identity):
     on, off = Settings(onednn=True), Settings()
-    rates = (1.0 + me,) * 200
-    return SettingsChoice(identity, off, on, rates, rates, True, "2026-11-17", f"of {{me}}")
+    return SettingsChoice(identity, off, on, 1.0 + me, f"of {{me}}")
 
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range({TIMES}):
     memory.write("shared", entry)
     memory.write(f"own-{{me}}-{{number}}", entry)
-    settings_memory.remember(choice("shared"), "run-shared")
-    settings_memory.remember(choice(f"own-{{me}}-{{number}}"), f"run-{{me}}-{{number}}")
-    for found in (memory.read("shared"), settings_memory.for_step("shared"),
-                  settings_memory.for_command("run-shared")):
+    settings_memory.remember("run-shared", choice("shared"))
+    settings_memory.remember(f"run-{{me}}-{{number}}", choice(f"own-{{me}}-{{number}}"))
+    for found in (memory.read("shared"), settings_memory.remembered("run-shared")):
         assert found is not None
         if isinstance(found, Entry):
             assert found.tried[0].rates == (1.0 + found.tried[0].steps,) * 200
         else:
-            assert found.title == f"of {{found.rates_other[0] - 1:.0f}}"
+            assert found.run_dir == f"of {{found.gain - 1:.0f}}"
 """
 
 
@@ -74,15 +72,11 @@ def test_processes_that_write_at_the_same_time_lose_nothing_and_leave_no_garbage
     assert set(known) == {"shared", *(f"own-{name}" for name in names)}
     assert all(entry is not None for entry in known.values())
     for name in names:
-        one, other = (
-            settings_memory.for_step(f"own-{name}"),
-            settings_memory.for_command(f"run-{name}"),
-        )
-        assert one is not None
-        assert one == other
-        assert one.title == f"of {name.partition('-')[0]}"
+        choice = settings_memory.remembered(f"run-{name}")
+        assert choice is not None
+        assert choice.run_dir == f"of {name.partition('-')[0]}"
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) == 3 * (1 + len(names)), "temporary files are left"
+    assert len(files) == 2 * (1 + len(names)), "temporary files are left"
     for path in files:
         json.loads(path.read_text())
 
@@ -106,5 +100,5 @@ def test_one_process_may_forget_what_another_writes(
     assert writer.wait() == 0
     writer.communicate()
     settings_memory.forget("shared")
-    assert settings_memory.for_step("shared") is None
-    assert settings_memory.for_command("run-0-0") is not None
+    assert settings_memory.remembered("run-shared") is None
+    assert settings_memory.remembered("run-0-0") is not None

@@ -109,12 +109,13 @@ def test_a_file_gives_back_the_same_history(tmp_path: Path):
     ("content", "reason"),
     [
         ("{", "JSONDecodeError"),
-        ("[]", "TypeError"),
-        ('{"format": 2}', "format 2; this version reads format 1"),
+        ("[]", "the file: input should be an object"),
+        ('{"format": 2}', "format: input should be 1, received 2"),
         ('{"format": 1, "changes": [], "notes": [], "choices": {}}', "no step was run yet"),
+        ('{"format": 1, "changes": [], "notes": [], "choices": {}, "x": 1}', "x: extra inputs"),
         (
             json.dumps({"format": 1, "changes": [{"step": 0, "plan": {"step": "warp"}}]}),
-            "Unknown plan",
+            "changes.0.plan.step: input should be 'eager', 'graph' or 'xla', received 'warp'",
         ),
     ],
 )

@@ -22,19 +22,23 @@ def test_settings_survive_json():
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ({}, "onednn is None, not true or false"),
-        ({"onednn": 1}, "onednn is 1, not true or false"),
-        ({"onednn": True, "malloc": "arena"}, "unknown process setting 'malloc'; known are onednn"),
-        ({"onednn": True, "xla_flags": "--a"}, "xla_flags is '--a', not a list of flags"),
-        ({"onednn": True, "xla_flags": [7]}, "not a list of flags"),
-        ({"onednn": True, "intra_op_threads": "2"}, "is '2', not a number of threads"),
-        ({"onednn": True, "inter_op_threads": -1}, "not a number of threads"),
-        ({"onednn": True, "inter_op_threads": True}, "not a number of threads"),
-        ({"onednn": True, "inter_op_threads": float("inf")}, "not a number of threads"),
-        ({"onednn": True, "intra_op_threads": 10**9}, "not a number of threads up to 1024"),
+        (7, "the file: input should be an object"),
+        ({}, "onednn: field required"),
+        ({"onednn": 1}, "onednn: input should be a valid boolean, received 1"),
+        ({"onednn": True, "malloc": "arena"}, "malloc: extra inputs are not permitted"),
+        ({"onednn": True, "xla_flags": "--a"}, "xla_flags: input should be a valid array"),
+        ({"onednn": True, "xla_flags": [7]}, "xla_flags.0: input should be a valid string"),
+        (
+            {"onednn": True, "intra_op_threads": "2"},
+            "input should be a valid integer, received '2'",
+        ),
+        ({"onednn": True, "inter_op_threads": -1}, "greater than or equal to 0"),
+        ({"onednn": True, "inter_op_threads": True}, "input should be a valid integer"),
+        ({"onednn": True, "inter_op_threads": float("inf")}, "input should be a valid integer"),
+        ({"onednn": True, "intra_op_threads": 10**9}, "less than or equal to 1024"),
     ],
 )
-def test_unknown_settings_are_refused_with_a_reason(content: dict[str, object], why: str):
+def test_unknown_settings_are_refused_with_a_reason(content: object, why: str):
     with pytest.raises(ValueError, match=why):
         parsed(content)
 
@@ -155,18 +159,19 @@ def test_a_history_of_an_earlier_version_has_no_settings():
 def test_a_history_with_unknown_settings_is_refused():
     content = history().content()
     content["settings"][1]["onednn"] = "perhaps"
-    with pytest.raises(ValueError, match="the process setting onednn is 'perhaps'"):
+    with pytest.raises(ValueError, match=r"settings.1.onednn: .*boolean, received 'perhaps'"):
         plan_history.parsed(content)
 
 
 @pytest.mark.parametrize(
     ("written", "why"),
     [
-        ([{"step": 0, "onednn": True, "malloc": "arena"}], "unknown process setting 'malloc'"),
-        ([{"step": 0, "onednn": "perhaps"}], "the process setting onednn is 'perhaps'"),
-        ([{"onednn": True}], "KeyError: 'step'"),
-        ([7], "TypeError"),
-        (7, "TypeError"),
+        ([{"step": 0, "onednn": True, "malloc": "arena"}], "settings.0.malloc: extra inputs"),
+        ([{"step": 0, "onednn": "perhaps"}], "settings.0.onednn: input should be a valid boolean"),
+        ([{"step": 2**60, "onednn": True}], "settings.0.step: input should be less than"),
+        ([{"onednn": True}], "settings.0.step: field required"),
+        ([7], "settings.0: input should be an object"),
+        (7, "settings: input should be a valid array"),
     ],
 )
 def test_a_plan_file_with_unknown_settings_is_refused_in_four_parts(

@@ -1,15 +1,16 @@
-"""Commands that search: find learning-rate."""
+"""Commands that search: find learning-rate, find settings."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from loopwright.cli import settings_command
 from loopwright.cli.arguments import Overrides, Quick, Source, load_config
 from loopwright.errors import ConfigurationError
 
 app = typer.Typer(
-    help="Find a learning rate, by trying many.",
+    help="Find a learning rate, or the fastest process settings, by trying them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -75,3 +76,8 @@ def batch_size() -> None:
         "find batch-size was removed: if a step runs out of memory, fit names the tensor that "
         "did not fit: halve batch_size; loopwright profile shows examples per second"
     )
+
+
+app.command(
+    "settings", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)(settings_command.find_settings)

@@ -65,7 +65,7 @@ def train(
     _require_extras(config)
     with open_job(config) as job:
         trainer = job.trainer
-        if trainer.is_chief and launch.trial() is None:
+        if trainer.is_chief and not launch.is_measured():
             write_config(job.config, say, fresh=fresh)
         trainer.fit(**fit_arguments(job))
         # Every worker concludes, because scoring is collective; only the chief writes files.

@@ -236,13 +236,12 @@ def doctor() -> None:
     for name in ("KERAS_BACKEND", "CUDA_VISIBLE_DEVICES", "LOOPWRIGHT_CACHE_DIR"):
         if name in os.environ:
             typer.echo(f"{name:18} {os.environ[name]}")
-    from loopwright.compat.process import onednn_may_help
+    from loopwright.plans.settings import ONEDNN, onednn_by_default
 
-    if onednn_may_help():
+    if not onednn_by_default() and ONEDNN not in os.environ:
         typer.echo(
             "TensorFlow leaves oneDNN off on this processor; convolutions may be faster with it.\n"
-            "  loopwright train TASK            measures it during long runs\n"
-            "  loopwright run --probe SCRIPT    measures it before the script starts"
+            "To measure it: loopwright find settings PROGRAM"
         )
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         typer.echo("error: Loopwright needs KERAS_BACKEND=tensorflow")

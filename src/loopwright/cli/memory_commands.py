@@ -95,10 +95,8 @@ def _described(identity: str, entry: Entry | None) -> list[str]:
     kind = "complete" if entry.is_complete else "partial, the next run continues"
     date = datetime.fromtimestamp(entry.date).strftime("%Y-%m-%d %H:%M")
     load = f"{entry.load:.1f} processes ready per core"
-    settings = settings_memory.for_step(identity)
     rows = [
         ("plan", entry.choice.plan.in_words),
-        *([] if settings is None else [("starts", f"{settings.chosen.in_words}: {settings.why}")]),
         ("why", entry.choice.why),
         *(("tried", f"{one.plan.in_words}: {one.in_words}{_cost(one)}") for one in entry.tried),
         ("when", f"{date}, {load}, Loopwright {entry.version}"),

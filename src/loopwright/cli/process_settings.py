@@ -1,80 +1,77 @@
-"""Process settings of a command, set before TensorFlow is imported."""
+"""Process settings of a command, applied before TensorFlow is imported."""
 
 import os
 import re
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from loopwright import disk
-from loopwright.errors import ConfigurationError, message
+from loopwright.cli import settings_command
+from loopwright.distribute.supervisor import python
+from loopwright.errors import ConfigurationError
 from loopwright.plans import launch, plan_history, settings_memory
-from loopwright.plans.settings import Settings
+from loopwright.plans.settings import Settings, onednn_by_default
 
 if TYPE_CHECKING:
     from loopwright.config import schema
 
-_WORDS = ("auto", "default")
 _OF_THE_STEP = (
     *("task", "quick", "model", "data", "optimizer", "loss", "metrics"),
     *("precision", "strategy"),
 )
 
+SettingsWord = Literal["auto", "default"]
 SettingsOption = Annotated[
-    str,
+    SettingsWord,
     typer.Option(
         "--settings",
-        metavar="auto|default",
-        help="Process settings such as oneDNN: auto measures them and uses the fastest; default "
-        "leaves them as TensorFlow decides.",
+        help="Process settings such as oneDNN: auto uses those of the run, or the fastest known; "
+        "default leaves them as TensorFlow decides.",
     ),
 ]
 
 
-def require_word(word: str) -> None:
-    """Raise for an unknown value of --settings."""
-    if word not in _WORDS:
-        raise ConfigurationError(
-            message(
-                "Unknown process settings.",
-                expected=" or ".join(_WORDS),
-                received=f"--settings {word}",
-                do="omit --settings; to set oneDNN yourself, set TF_ENABLE_ONEDNN_OPTS to 0 or 1",
-            )
-        )
-
-
-def prepare(config: "schema.Config", word: str, *, fresh: bool) -> None:
+def prepare(
+    config: "schema.Config", word: SettingsWord, *, fresh: bool, may_measure: bool = True
+) -> None:
     """Set this process up for a training: by its record, by what is remembered, or as it is.
 
     What the user has set in the shell is left alone. With "default" nothing is set or measured.
     """
-    require_word(word)
-    launched = launch.own()
-    if launched is not None and launched.restarts:
-        return  # it has replaced itself, and has the settings that it wants
     if not launch.is_command_line():
-        return  # another program has called a command: it is not ours to replace
-    if word == "default":
-        launch.apply(os.environ, launch.unmarked(os.environ))
-        return
+        return  # another program has called a command: its process is not ours to set up
     key = _key(config)
-    directory = Path(config.directory)
-    step = 0 if fresh else last_step(directory)
-    found = asked_for(config.plan, step) or (recorded(directory, step) if step else None)
-    launch.apply(os.environ, launch.marked(os.environ, found or remembered(key), key=key))
+    if launch.is_measured():
+        launch.apply(None, key)
+    elif word == "default":
+        launch.apply(None)
+    else:
+        step = 0 if fresh else last_step(Path(config.directory))
+        given = _asked_for(config.plan, step) or recorded(config.directory, step)
+        may_measure = may_measure and not config.quick
+        command = [*python(), *sys.orig_argv[1:]] if may_measure else []
+        launch.apply(*decide(given, key, command))
 
 
-def remembered(key: str) -> Settings | None:
-    """Return the settings that were measured to be faster for a command; None: TensorFlow's own.
+def decide(
+    given: Settings | None, key: str, command: list[str], *, is_on: bool | None = None
+) -> tuple[Settings | None, str]:
+    """Return the settings to start by, and the key of the choice that they are from.
 
-    A file of another version, or a damaged one, is ignored with a line that says so.
+    Recorded settings come first, then remembered ones. `command` is measured if there are none.
     """
-    known = settings_memory.for_command(key)
-    if known is None and (why := settings_memory.ignored_for_command(key)):
-        typer.echo(f"loopwright: {why}", err=True)
-    return known.chosen if known is not None and known.is_other_faster else None
+    if given is not None:
+        return given, "-"
+    choice = settings_memory.remembered(key)
+    if choice is None and command:
+        is_on = onednn_by_default() if is_on is None else is_on
+        choice = settings_command.measure_once(command, is_on=is_on)
+    if choice is None:
+        return None, "-"
+    return None if choice.chosen == choice.default else choice.chosen, key
 
 
 def last_step(directory: Path) -> int:
@@ -86,16 +83,16 @@ def last_step(directory: Path) -> int:
     return max((int(n[5:]) for n in names if re.fullmatch("step-[0-9]{8,}", n)), default=0)
 
 
-def recorded(directory: Path, step: int) -> Settings | None:
+def recorded(directory: str | os.PathLike[str], step: int) -> Settings | None:
     """Return the settings that a run has recorded for the steps after `step`, if any."""
     try:
-        history = plan_history.recorded(directory)
+        history = plan_history.recorded(Path(directory)) if step else None
     except disk.UnsafeFileError:
         return None  # refused when the run is opened
     return None if history is None else history.settings_after(step)
 
 
-def asked_for(plan: str, step: int) -> Settings | None:
+def _asked_for(plan: str, step: int) -> Settings | None:
     """Return the settings in the plan history that a config names, for the steps after `step`."""
     if not plan.endswith(".json"):
         return None

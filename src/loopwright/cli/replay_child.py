@@ -3,25 +3,21 @@
 The parent asks in lines of JSON and reads answers; it does not import TensorFlow itself.
 """
 
-import contextlib
 import json
 import os
-import subprocess
+import socket
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final
 
+from loopwright.cli.line_child import LineChild
 from loopwright.cli.process_settings import recorded
-from loopwright.compat.quiet_start import UNQUIET, without_noise
-from loopwright.distribute.supervisor import failure, python
+from loopwright.distribute.supervisor import python
 from loopwright.errors import ConfigurationError, LoopwrightError
 from loopwright.insight.first_difference import State
 from loopwright.plans import launch
 from loopwright.plans.settings import THREADS, XLA_FLAGS, Settings, from_environment
-
-_MOST_OUTPUT_BYTES = 4000
 
 
 @final
@@ -33,15 +29,11 @@ class ReplayedRun:
 
     def __init__(self, run: Path, code: Sequence[str], *, first_step: int = 0) -> None:
         self.directory = run
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
         options = [word for name in code for word in ("--task", name)]
-        self._process = subprocess.Popen(
+        self._child = LineChild(
+            f"The replay of {run}",
             [*python(), "-m", "loopwright.cli.replay_child", str(run), *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._output,
-            env=_variables(recorded(run, first_step)),
-            start_new_session=True,  # Ctrl-C ends the parent, which ends the child
+            _variables(recorded(run, first_step)),
         )
         self._facts: dict[str, Any] = {}
 
@@ -49,13 +41,7 @@ class ReplayedRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-        self._output.close()
+        self._child.__exit__()
 
     @property
     def steps(self) -> Sequence[int]:
@@ -70,7 +56,7 @@ class ReplayedRun:
     def ask(self, step: int) -> None:
         """Ask for the state after a step."""
         self._started()
-        self._send("state", step)
+        self._child.ask("state", step)
 
     def answer(self) -> State:
         """Return the state after the step that was asked for."""
@@ -95,26 +81,11 @@ class ReplayedRun:
 
     def _asked(self, *words: Any) -> Any:
         self._started()
-        self._send(*words)
+        self._child.ask(*words)
         return self._received()
 
-    def _send(self, *words: Any) -> None:
-        pipe = self._process.stdin
-        if pipe is None:
-            raise LoopwrightError("The replay has ended.")
-        with contextlib.suppress(BrokenPipeError):  # the answer says why it has ended
-            pipe.write(json.dumps(words).encode() + b"\n")
-            pipe.flush()
-
     def _received(self) -> dict[str, Any]:
-        pipe = self._process.stdout
-        line = b"" if pipe is None else pipe.readline()
-        if not line:
-            self._output.seek(0)
-            text = without_noise(self._output.read())[-_MOST_OUTPUT_BYTES:].decode(errors="replace")
-            code = self._process.wait()
-            raise LoopwrightError(f"The replay of {self.directory} failed: {failure(code, text)}")
-        found = json.loads(line)
+        found = self._child.answer()
         if "refused" in found:
             raise ConfigurationError(found["refused"])
         return found
@@ -122,7 +93,7 @@ class ReplayedRun:
 
 def _variables(settings: Settings | None) -> dict[str, str]:
     """Return the environment of a process like the one that ran the steps."""
-    found = {**launch.unmarked(os.environ), UNQUIET: "1"}
+    found = launch.unmarked(os.environ)
     if settings is None:
         return found
     given = from_environment(found, onednn=False).xla_flags
@@ -138,22 +109,28 @@ def _variables(settings: Settings | None) -> dict[str, str]:
 
 def main(words: Sequence[str]) -> None:
     """Serve a parent until it closes its end."""
-    # Whatever libraries print must not reach the answers.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def answer(found: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(found) + "\n")
-        answers.flush()
-
+    descriptor = launch.parent_socket()
+    if descriptor is None:
+        raise SystemExit("started by loopwright compare only")
     run, code = Path(words[0]), [word for word in words[1:] if word != "--task"]
-    try:
-        _serve(run, code, answer)
-    except LoopwrightError as error:
-        answer({"refused": str(error)})
+    with socket.socket(fileno=descriptor).makefile("rw", encoding="utf-8") as lines:
+
+        def answer(found: Mapping[str, Any]) -> None:
+            lines.write(json.dumps(found) + "\n")
+            lines.flush()
+
+        try:
+            _serve(run, code, lines, answer)
+        except LoopwrightError as error:
+            answer({"refused": str(error)})
 
 
-def _serve(run: Path, code: list[str], answer: Callable[[Mapping[str, Any]], None]) -> None:
+def _serve(
+    run: Path,
+    code: list[str],
+    questions: Iterable[str],
+    answer: Callable[[Mapping[str, Any]], None],
+) -> None:
     import numpy as np
 
     from loopwright.cli import job
@@ -167,7 +144,7 @@ def _serve(run: Path, code: list[str], answer: Callable[[Mapping[str, Any]], Non
         opened.trainer.states(**job.fit_arguments(opened)) as states,
     ):
         answer({"steps": states.steps, "reasons": states.reasons})
-        for line in sys.stdin:
+        for line in questions:
             match json.loads(line):
                 case ["state", step]:
                     found = states.after(step)

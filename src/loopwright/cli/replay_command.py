@@ -1,6 +1,5 @@
 """The command that looks into one step of a run: replay."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -51,11 +50,10 @@ def replay(
     """
     _require_config(run, step)
     config = run_config(run, task)
-    if launch.is_command_line() and launch.own() is None:
+    if launch.is_command_line():
         # Before TensorFlow is imported: the steps were run by these.
         at = process_settings.last_step(run) if step is None else max(0, step - 1)
-        found = process_settings.recorded(run, at)
-        launch.apply(os.environ, launch.marked(os.environ, found))
+        launch.apply(process_settings.recorded(run, at))
     from loopwright.cli import job
 
     with job.open_job(config) as opened:

@@ -33,7 +33,7 @@ _ENDINGS: dict[str, Status] = {
     "left": "complete",
     "skipped": "complete",
     "interrupted": "interrupted",
-    "restarting": "interrupted",
+    "restarting": "interrupted",  # of earlier versions
     "failed": "failed",
 }
 _LAST_BYTES = 65_536

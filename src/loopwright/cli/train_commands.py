@@ -21,7 +21,7 @@ from loopwright.cli.arguments import (
     load_config,
     run_config,
 )
-from loopwright.cli.process_settings import SettingsOption
+from loopwright.cli.process_settings import SettingsOption, SettingsWord
 from loopwright.distribute import cluster, supervisor
 from loopwright.errors import ConfigurationError, message, printable
 
@@ -227,10 +227,11 @@ def verify(
 
 
 def _rehearse(
-    config: "schema.Config", *, fresh: bool, settings: str, callbacks: bool, overfit: bool
+    config: "schema.Config", *, fresh: bool, settings: SettingsWord, callbacks: bool, overfit: bool
 ) -> None:
     """Rehearse a training and print its page; after an interruption, say that nothing changed."""
-    process_settings.prepare(config, settings, fresh=fresh)  # before TensorFlow is imported
+    # Before TensorFlow is imported.
+    process_settings.prepare(config, settings, fresh=fresh, may_measure=False)
     from loopwright.cli import job
 
     typer.echo(f"rehearsing {config.title}: nothing is kept\n")
@@ -259,7 +260,7 @@ def _require_rehearsal(is_asked: bool, **options: bool) -> None:
         )
 
 
-def _train(config: "schema.Config", *, fresh: bool, settings: str) -> None:
+def _train(config: "schema.Config", *, fresh: bool, settings: SettingsWord) -> None:
     """Train and print the summary; after an interruption, print the command that resumes."""
     process_settings.prepare(config, settings, fresh=fresh)  # before TensorFlow is imported
     from loopwright.cli import job

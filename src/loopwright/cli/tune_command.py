@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loopwright.cli.arguments import Quick, complete_source, load_config
-from loopwright.cli.process_settings import SettingsOption, require_word
+from loopwright.cli.process_settings import SettingsOption
 from loopwright.errors import ConfigurationError, message, printable
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ def tune(
 
     Example: loopwright tune digits --trials 20 'optimizer.learning_rate=float(1e-4,1e-1,log)'
     """
-    require_word(settings)
     if show:
         _show(Path(source))
         return

@@ -4,6 +4,6 @@ Never: knows a task, a plan or a run; changes Keras for longer than a scope, or 
 `internals.py` lists what is touched, why, and what happens if it moves; `make compat` prints it.
 
 Open files: converter_messages, environment, error_messages, function_names, keras_internals,
-keras_optimizers, messages, out_of_memory, process, quiet_start, runtime_errors,
+keras_optimizers, messages, out_of_memory, quiet_start, runtime_errors,
 tensorflow_internals, tracebacks, xla_rewrites, xplane.
 """

@@ -12,7 +12,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright.compat import process
 from loopwright.plans import launch, processor, settings
 
 _VECTORS = "processor instructions"
@@ -20,7 +19,7 @@ _VECTORS = "processor instructions"
 
 def environment() -> dict[str, Any]:
     """Return what is equal in two processes that compute the same bits for the same program."""
-    return {**_machine(), _VECTORS: processor.vectors(), **by_name(process.current())}
+    return {**_machine(), _VECTORS: processor.vectors(), **by_name(settings.current())}
 
 
 def for_digest(found: settings.Settings) -> dict[str, Any]:
@@ -28,7 +27,7 @@ def for_digest(found: settings.Settings) -> dict[str, Any]:
 
     In the form of the first version, which named variables: digests in old records still match.
     """
-    is_default = found.onednn == settings.onednn_by_default(process.cpu_flags())
+    is_default = found.onednn == settings.onednn_by_default()
     threads = {name: getattr(found, name) for name in settings.THREADS if getattr(found, name)}
     return {
         **_machine(),
@@ -75,7 +74,7 @@ def _by_meaning(recorded: Mapping[str, Any]) -> dict[str, Any]:
     if "oneDNN" in recorded or settings.ONEDNN not in recorded:
         return rest
     asked = settings.onednn_asked(raw)
-    onednn = settings.onednn_by_default(process.cpu_flags()) if asked is None else asked
+    onednn = settings.onednn_by_default() if asked is None else asked
     return rest | by_name(settings.from_environment(raw, onednn=onednn, is_recorded=True))
 
 

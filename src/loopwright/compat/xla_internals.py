@@ -1,4 +1,4 @@
-"""The internals that XLA plans, process settings and seeds use, and what if they move."""
+"""The internals that XLA plans and seeds use, and what if they move."""
 
 from loopwright.compat.internal import Internal
 
@@ -10,12 +10,6 @@ def _of(owner: str, *names: str) -> tuple[str, ...]:
 
 
 INTERNALS: tuple[Internal, ...] = (
-    Internal(
-        "process.onednn_is_on",
-        "know whether TensorFlow runs oneDNN, which it decides when it is imported",
-        "the variable and the processor decide, as in TensorFlow's source",
-        ("tensorflow.python.util._pywrap_util_port.IsMklEnabled",),
-    ),
     Internal(
         "xla_rewrites._drawing_by",
         "draw random numbers under XLA on a CPU by another algorithm, over thirty times as fast",

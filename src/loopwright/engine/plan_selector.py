@@ -11,17 +11,18 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright import __version__
-from loopwright.compat import process, xla_rewrites
+from loopwright.compat import xla_rewrites
 from loopwright.compat.environment import for_digest
 from loopwright.data.source import Feed
 from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.trace import Built
+from loopwright.errors import ConfigurationError, message
 from loopwright.events import PlanChosen
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans import memory
+from loopwright.plans import settings as settings_of
 from loopwright.plans.plan import WORDS, Plan, Terms, objection, plan_of, refuse, settled
 from loopwright.plans.plan_history import (
-    Choice,
     Pilot,
     PlanHistory,
     PlanRecorder,
@@ -31,7 +32,6 @@ from loopwright.plans.plan_history import (
 )
 from loopwright.plans.preparation import Compiler
 from loopwright.plans.settings import Settings
-from loopwright.plans.settings_candidate import StepFacts
 from loopwright.plans.tuner import Candidate, Remembered, Tuner
 from loopwright.plans.worth import Budget
 from loopwright.task import variables
@@ -78,7 +78,7 @@ def _batches(feed: Feed | None, terms: Terms) -> _Batches:
 
 def identity(task: Any, built: Built, feed: Feed | None, terms: Terms) -> str:
     """Return a digest of step, shapes, machine and versions, the same in any process."""
-    return _digest(task, built, _batches(feed, terms), process.current())
+    return _digest(task, built, _batches(feed, terms), settings_of.current())
 
 
 def _digest(task: Any, built: Built, batches: _Batches, settings: Settings) -> str:
@@ -115,8 +115,23 @@ def asked_for(plan: "Plan | PlanHistory | str | os.PathLike[str]") -> PlanHistor
     if isinstance(plan, PlanHistory):
         return plan
     if isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".json")):
-        return load(plan)
+        return _without_changes(load(plan), os.fspath(plan))
     return None if plan == "auto" else PlanHistory().changed(0, plan_of(plan))
+
+
+def _without_changes(history: PlanHistory, path: str) -> PlanHistory:
+    """Return the history of a file; raise if its process settings changed in mid-run."""
+    if len(history.settings) < 2:
+        return history
+    changes = [f"{c.settings.in_words} from step {c.step + 1:,}" for c in history.settings]
+    raise ConfigurationError(
+        message(
+            f"{path} changes its process settings in mid-run, which no process can.",
+            expected="a plan history with the same process settings for all steps",
+            received="; ".join(changes),
+            do='leave plan out: the run directory resumes by its own record, and "auto" measures',
+        )
+    )
 
 
 @final
@@ -139,7 +154,7 @@ class PlanSelector:
         self._recorded: PlanHistory | None = None
         """What the run has recorded, also of steps that are run again."""
         self._notes = list[str]()
-        self.settings = process.current()
+        self.settings = settings_of.current()
         """What this process runs by."""
         self.history = PlanHistory()
 
@@ -304,9 +319,16 @@ class PlanSelector:
     # -- process settings ----------------------------------------------------------------------
 
     @property
-    def is_settled(self) -> bool:
-        """Whether plans are measured here, and nothing is left to try."""
-        return self._tuner is not None and self._tuner.is_settled
+    def is_tuning(self) -> bool:
+        """Whether plans are measured here, and something is left to try."""
+        return self._tuner is not None and not self._tuner.is_settled
+
+    @property
+    def has_convolutions(self) -> bool:
+        """Whether the step has convolutions, as far as it is traced."""
+        if self.plan.step == "eager":
+            return False
+        return self._compiled.built("train_step", self._batches.spec).has_convolutions
 
     def identity_by(self, settings: Settings) -> str:
         """Return the identity of the step in a process with these settings."""
@@ -316,45 +338,16 @@ class PlanSelector:
             self._identities[settings] = found
         return self._identities[settings]
 
-    def facts(self, step_seconds: float) -> StepFacts:
-        """Return what decides which settings may be faster; an eager step is not traced."""
-        built = (
-            Built(None)
-            if self.plan.step == "eager"
-            else self._compiled.built("train_step", self._batches.spec)
-        )
-        return StepFacts(
-            self.plan,
-            step_seconds,
-            built.has_convolutions,
-            built.has_products,
-            process.onednn_may_help(),
-            process.one_thread_may_help(),
-        )
-
     def settings_after(self, step: int) -> Settings | None:
         """Return the settings to run the steps after `step` by: asked for or recorded, if any."""
-        followed = self._followed_settings
+        is_asked = self._asked is not None and bool(self._asked.settings)
+        followed = self._asked if is_asked else self._recorded
         return None if followed is None else followed.settings_after(step)
 
-    def steps_to_settings_change(self, step: int) -> int | None:
-        """Return in how many steps these settings change; None: not any more."""
-        followed = self._followed_settings
-        return None if followed is None else followed.steps_to_settings_change(step)
-
-    @property
-    def _followed_settings(self) -> PlanHistory | None:
-        is_asked = self._asked is not None and bool(self._asked.settings)
-        return self._asked if is_asked else self._recorded
-
-    def switch_settings(self, step: int, settings: Settings, plan: Plan | None, why: str) -> None:
-        """Record that the steps after `step` run by other settings, and by a plan if given."""
-        changed = self.history.with_settings(step, settings).noted(why)
-        if plan is not None:
-            choice = Choice(settled(plan, self._batches.terms), why)
-            changed = changed.chosen(self.identity_by(settings), choice)
-        self.history = changed
-        self._write(self.history)
+    def other_settings_after(self, step: int) -> Settings | None:
+        """Return the settings that the run has recorded for steps after `step`, if they change."""
+        later = [] if self._recorded is None else self._recorded.settings
+        return next((change.settings for change in later if change.step > step), None)
 
     def _is_trial(self, step: int, plan: Plan) -> bool:
         replayed = self._replayed

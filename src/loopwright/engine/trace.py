@@ -68,12 +68,6 @@ class Built:
         return any(kind.startswith(convolutions) for kind in self.operations)
 
     @property
-    def has_products(self) -> bool:
-        """Return whether it multiplies matrices."""
-        products = ("MatMul", "BatchMatMul", "Einsum")
-        return any(kind.startswith(products) for kind in self.operations)
-
-    @property
     def is_repeatable(self) -> bool:
         """Return whether it computes the same again from the same variables, and does no more."""
         has_own_state = any(map(tensorflow_internals.has_own_state, self.operations))

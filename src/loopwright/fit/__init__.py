@@ -4,5 +4,5 @@ Puts the rooms below together; only the trainer calls it. Never runs a step or w
 itself.
 
 Open files: attempt, declaration, event_stream, exporting, leg, leg_loop, memory_leg, moment,
-options, parts, request, restore, resume, saved_leg, settings_trial, trial_child.
+options, parts, request, restore, resume, saved_leg.
 """

@@ -11,7 +11,6 @@ from typing import final
 from loopwright.compat.tracebacks import shortened
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Event
-from loopwright.plans.settings import Settings
 
 _REFERENCES_OF_A_LOOP = 3
 """The loop's own, that of the method, and that of the call that counts them."""
@@ -19,15 +18,6 @@ _REFERENCES_OF_A_LOOP = 3
 
 class LoopLeft(BaseException):
     """Thrown into the events of a leg that the caller has left on purpose: the leg is finished."""
-
-
-@final
-class Restart(BaseException):
-    """The run is saved, and its process is to be replaced by one with other settings."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings.in_words)
-        self.settings = settings
 
 
 @final

@@ -20,8 +20,8 @@ from loopwright.engine.stepper import Stepper
 from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
 from loopwright.exactness import EXACT
-from loopwright.fit import count_notes, declaration, settings_hint
-from loopwright.fit.event_stream import LoopLeft, Restart
+from loopwright.fit import count_notes, declaration, settings_notes
+from loopwright.fit.event_stream import LoopLeft
 from loopwright.fit.leg_loop import (
     Checkpoints,
     LegSteps,
@@ -50,7 +50,7 @@ _AVERAGED = (
     "use_ema: scores and checkpoints are of the trained weights; when fit ends, the model gets the "
     'averaged weights, which restore("last") gives too'
 )
-_Reason = Literal["left", "interrupted", "restarting", "failed"]
+_Reason = Literal["left", "interrupted", "failed"]
 OVER = ("complete", "stopped", "left", "skipped")
 """The reasons of `Finished` after which the next call of `fit` begins another leg."""
 
@@ -233,17 +233,12 @@ class Leg:
             place=place,
             scores=scores,
             first_step=self.first_step,
-            pace=Pace(limit=self._most_steps),
+            pace=Pace(limit=self.bridge.steps_left),
         )
 
-    def _most_steps(self) -> int | None:
-        """Return how many steps the next call may run: to a batch hook, or to other settings."""
-        change = self.parts.selector.steps_to_settings_change(self.stepper.step)
-        return min((n for n in (self.bridge.steps_left(), change) if n is not None), default=None)
-
     def _notes(self, step: int) -> list[Noted]:
-        hint = settings_hint.measured(self.parts.selector, is_alone=self.parts.team.is_alone)
-        texts = [*self.notes, *self.parts.selector.take_notes(), *([] if hint is None else [hint])]
+        texts = [*self.notes, *self.parts.selector.take_notes()]
+        texts += settings_notes.notes(self.parts.selector, step, continues=self._continues)
         if uses_averages(self.parts.task) and (self.request.sets or self.request.run_dir):
             texts.append(_AVERAGED)
         texts += count_notes.patience_notes(self.request.callbacks, self.schedule)
@@ -356,7 +351,7 @@ class Leg:
             "data wait": lambda: verdict.slow_data(steps, spent, bottleneck()),
             "step": lambda: (
                 slow_step(plan, built[-1] if built else None, examples, seconds)
-                or settings_hint.unmeasured(self.parts.selector)
+                or settings_notes.advice(self.parts.selector)
             ),
             "validation": lambda: verdict.slow_validation(spent, validate_every, waits=waits),
             "checkpoint": lambda: verdict.slow_saving(save_every, watch.times["checkpoint"]),
@@ -397,8 +392,6 @@ def _reason(error: BaseException) -> _Reason:
             return "left"
         case KeyboardInterrupt():
             return "interrupted"
-        case Restart():
-            return "restarting"
         case _:
             return "failed"
 

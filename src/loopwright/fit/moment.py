@@ -283,7 +283,9 @@ def environment_changes(leg: Leg, snapshot: Snapshot) -> list[str]:
     recorded = leg.parts.selector.settings_after(snapshot.step)
     asked = {} if recorded is None else environment.by_name(recorded)
     then = {"replicas": 1, **snapshot.environment, **asked}
-    return environment.changes(then, _environment(leg))
+    changes = environment.changes(then, _environment(leg))
+    other = leg.parts.selector.other_settings_after(snapshot.step)
+    return [*changes, *([] if other is None else [f"process settings: {other.in_words} later"])]
 
 
 def _still_exact(snapshot: Snapshot, exact: Exact, changes: Sequence[str]) -> int | None:

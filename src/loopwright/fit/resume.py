@@ -14,7 +14,6 @@ from loopwright.events import Event, Finished
 from loopwright.exactness import Exact, Inexact, require_replayable
 from loopwright.fit import declaration, replay_hint
 from loopwright.fit.attempt import LastAttempt
-from loopwright.fit.event_stream import Restart
 from loopwright.fit.leg import Leg
 from loopwright.fit.moment import (
     at_start_of_epoch,
@@ -27,7 +26,6 @@ from loopwright.fit.moment import (
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, accepted_data
 from loopwright.fit.saved_leg import SavedLeg, as_left
-from loopwright.fit.settings_switch import restart, restart_as_recorded
 from loopwright.fit.sharing import Found, held, start_over
 from loopwright.loop import signals
 from loopwright.loop.schedule import Every, Place
@@ -186,23 +184,16 @@ def leg_events(
                 leg, named, run, number, files, resumed, exact, received, attempt, ends=ends
             )
             _warn_of_changes(number, leg.stepper.step, changed)
-            if what != "end":
-                restart_as_recorded(leg, received)
-            replaced_by = None
             files.open({} if found is None else found[1].lengths, is_new_leg=what == "begin")
             # A checkpoint under way still brings these files to disk: it ends before they close.
             with contextlib.closing(files), run.written():
                 try:
                     yield from leg.told(saved_leg.events())
-                except Restart as wanted:
-                    replaced_by = wanted.settings
                 except Exception as error:
                     replay_hint.add_to(error, leg, run)
                     raise
                 finally:
                     attempt.ends(named, is_over=leg.is_over)
-            if replaced_by is not None:
-                restart(replaced_by, received)
             team.barrier()  # no worker leaves before the chief has written everything
     received.raise_received()
 

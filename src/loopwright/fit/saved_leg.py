@@ -11,18 +11,16 @@ from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat.out_of_memory import out_of_memory_explained
 from loopwright.errors import DataError, NotFiniteError
-from loopwright.events import BatchSkipped, Metrics, Noted, Started, Trained
+from loopwright.events import BatchSkipped, Metrics, Started
 from loopwright.exactness import Exact
 from loopwright.fit.attempt import LastAttempt, differ
-from loopwright.fit.event_stream import LoopLeft, Restart
+from loopwright.fit.event_stream import LoopLeft
 from loopwright.fit.leg import Leg
 from loopwright.fit.moment import put_back, taken
-from loopwright.fit.settings_switch import SettingsSwitch, Switch
 from loopwright.fit.sharing import Found, newest, require_same_state
 from loopwright.loop.schedule import Place, moved
 from loopwright.loop.signals import Signals
 from loopwright.loop.train import Happened
-from loopwright.plans.plan import plan_of
 from loopwright.sinks.run_files import Files
 from loopwright.task import variables
 
@@ -141,17 +139,12 @@ class SavedLeg:
                 self.save(place, {})
             else:
                 self._beginning = self._moment(place, {})
-        switch = SettingsSwitch(self._leg, self._signals)
         try:
             for happened in self._leg.looped(place, scores, self):
                 event, self._place, self._scores = happened
                 yield happened
                 if self._ends and isinstance(event, Started):
                     self.save(place, scores)  # with the callbacks that Started has restored
-                change = switch.after(event) if isinstance(event, Trained) else None
-                if change is not None:
-                    yield Noted(self._leg.stepper.step, change.note), self._place, self._scores
-                    self._change_settings(change)
         except LoopLeft:
             self.save(replace(self._place, is_over=True), self._scores)
             raise
@@ -161,23 +154,6 @@ class SavedLeg:
         except DataError:
             self._save_before_failure()
             raise
-        finally:
-            switch.end()
-
-    def _change_settings(self, change: Switch) -> None:
-        """Save and record a change of process settings, then leave: a new process continues."""
-        step = self._leg.stepper.step
-        if change.is_missed and self._exact_until is None:
-            self._exact_until = step
-        if change.settings is None:
-            return
-        self.save(self._place, self._scores)
-        self._run.wait()
-        # Only now: a kill before this line resumes by the old settings, from this checkpoint.
-        plan = None if change.plan is None else plan_of(change.plan)
-        why = change.why or change.note
-        self._leg.parts.selector.switch_settings(step, change.settings, plan, why)
-        raise Restart(change.settings)
 
     def _save_before_failure(self) -> None:
         """Save what was trained before the data failed, if the position is only a number."""

@@ -7,7 +7,6 @@ scheduler that preempts a job must be able to tell it from one that the user has
 """
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from loopwright.step_warnings import warn_at_call
 _PREEMPTING = (signal.SIGTERM, signal.SIGUSR1)
 HANDLED = (signal.SIGINT, *_PREEMPTING)
 """The signals that are noted while a run can be saved."""
-_PASSED_ON = "LOOPWRIGHT_SIGNALS"
 
 
 @final
@@ -71,31 +69,6 @@ class Signals:
             self._received = number
 
 
-def passed_on() -> dict[str, str]:
-    """Keep signals from now on for the process that replaces this one; return variables for it.
-
-    This thread blocks them, so that they wait for the new process. One that reaches another
-    thread, as of TensorFlow, is written to a pipe, which the new process inherits.
-    """
-    readable, writable = os.pipe()
-    os.set_inheritable(readable, True)
-    os.set_blocking(readable, False)
-    os.set_blocking(writable, False)
-    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
-    return {_PASSED_ON: f"{os.getpid()} {readable}"}
-
-
-def _note_passed_on(signals: Signals) -> None:
-    process, _, readable = os.environ.pop(_PASSED_ON, "").partition(" ")
-    if process != str(os.getpid()):
-        return
-    with contextlib.suppress(OSError), os.fdopen(int(readable), "rb", buffering=0) as pipe:
-        for number in pipe.read() or b"":
-            if number in HANDLED:
-                signals.note(number, None)
-
-
 @contextlib.contextmanager
 def watched() -> Iterator[Signals]:
     """Notes signals while it is open, and puts back the handlers that were there before."""
@@ -108,9 +81,6 @@ def watched() -> Iterator[Signals]:
         yield signals
         return
     before = {number: signal.signal(number, signals.note) for number in HANDLED}
-    _note_passed_on(signals)
-    # A process that replaced itself has blocked them until they can be noted.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     try:
         yield signals
     except Exception as error:

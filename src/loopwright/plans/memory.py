@@ -7,18 +7,17 @@ as measured. The record of a run comes first: a resumed run never asks this memo
 
 import contextlib
 import json
-import math
 import os
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, final
 
 from loopwright import disk
-from loopwright.errors import ConfigurationError, first_line
-from loopwright.plans.plan import Plan, plan_from
+from loopwright.errors import first_line
+from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Choice, PlanHistory
 
 _FORMAT = 2
@@ -232,10 +231,7 @@ def cache_directory() -> Path | None:
     return None
 
 
-_UNREADABLE = (
-    *(OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError),
-    *(RecursionError, ConfigurationError, disk.UnsafeFileError),
-)
+_UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, disk.UnsafeFileError)
 
 
 def read(identity: str) -> Entry | None:
@@ -290,36 +286,22 @@ def forget(identity: str) -> None:
         disk.delete(place, f"{identity}.json")
 
 
-def parsed(content: Mapping[str, Any]) -> Entry:
-    """Return the entry in the values of `Entry.content`; raise if it is none."""
-    if content["format"] != _FORMAT:
-        raise ValueError(f"format {content['format']}; this version reads format {_FORMAT}")
+def parsed(content: Any) -> Entry:
+    """Return the entry in the values of `Entry.content`; raise ValueError for others."""
+    from loopwright.plans import records
+
+    found = records.read(records.EntryRecord, content)
+    tried = [
+        Tried(t.plan.value, t.state, t.reason, tuple(t.rates), t.steps, t.compile_seconds)
+        for t in found.tried
+    ]
+    if any(one.state == "measured" and not one.rates for one in tried):
+        raise ValueError("a measured plan without rates")
     return Entry(
-        choice=Choice(plan_from(content["plan"]), str(content["why"])),
-        tried=tuple(map(_tried, content["tried"])),
-        date=datetime.fromisoformat(content["date"]).timestamp(),
-        load=_number(content["load"]),
-        version=str(content["version"]),
-        title=str(content["title"]),
+        choice=Choice(found.plan.value, found.why),
+        tried=tuple(tried),
+        date=datetime.fromisoformat(found.date).timestamp(),
+        load=found.load,
+        version=found.version,
+        title=found.title,
     )
-
-
-def _tried(content: Mapping[str, Any]) -> Tried:
-    state, rates = content["state"], tuple(map(_number, content["rates"]))
-    if state not in get_args(State) or (state == "measured" and not (rates and min(rates) > 0)):
-        raise ValueError(f"{state!r} with the rates {rates}")
-    return Tried(
-        plan=plan_from(content["plan"]),
-        state=state,
-        reason=str(content["reason"]),
-        rates=rates,
-        steps=int(content["steps"]),
-        compile_seconds=_number(content["compile_seconds"]),
-    )
-
-
-def _number(value: Any) -> float:
-    number = float(value)
-    if not 0 <= number < math.inf:
-        raise ValueError(f"{value} is no rate and no duration")
-    return number

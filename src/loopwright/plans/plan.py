@@ -8,9 +8,8 @@ Every run starts with `Plan(step="graph", loop="graph")`, many steps in one call
 executor, unless another plan is given.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from loopwright.errors import ConfigurationError, message
 
@@ -123,19 +122,6 @@ def plan_of(plan: Plan | str) -> Plan:
             )
         )
     return WORDS[plan]
-
-
-def plan_from(content: Mapping[str, Any]) -> Plan:
-    """Return the plan in the JSON values of `dataclasses.asdict`; raise if it is none.
-
-    One without rewrites is older than they are, and ran without any.
-
-    >>> plan_from({"step": "xla", "loop": "fused"}).rewrites
-    ()
-    """
-    rewrites = content.get("rewrites", ())
-    found: dict[str, Any] = {**content, "rewrites": None if rewrites is None else tuple(rewrites)}
-    return Plan(**found)
 
 
 @dataclass(frozen=True)

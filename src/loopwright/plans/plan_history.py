@@ -16,7 +16,7 @@ from typing import Any, Protocol, final
 from loopwright import disk, untrusted
 from loopwright.errors import ConfigurationError, first_line, message
 from loopwright.plans import settings
-from loopwright.plans.plan import Plan, plan_from
+from loopwright.plans.plan import Plan
 from loopwright.plans.settings import Settings
 
 _FORMAT = 1
@@ -252,15 +252,12 @@ class Replayed:
             self._then.ran(plan, steps, seconds, compile_seconds)
 
 
-_UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
-
-
 def recorded(run_dir: Path) -> PlanHistory | None:
     """Return the history in the `plan.json` of a run; None if there is none that can be read."""
     found = untrusted.json_or_none(run_dir, "plan.json")
     try:
         return parsed(found)
-    except _UNREADABLE:
+    except ValueError:
         return None
 
 
@@ -278,7 +275,7 @@ def load(path: str | os.PathLike[str]) -> PlanHistory:
         reason = "the file does not exist"
     except disk.UnsafeFileError as error:
         reason = error.reason.partition(";")[0]
-    except _UNREADABLE as error:
+    except (OSError, ValueError) as error:
         reason = first_line(error)
     raise ConfigurationError(
         message(
@@ -291,27 +288,14 @@ def load(path: str | os.PathLike[str]) -> PlanHistory:
 
 
 def parsed(content: Any) -> PlanHistory:
-    """Return the history in the values of `PlanHistory.content`."""
-    if content["format"] != _FORMAT:
-        raise ValueError(f"format {content['format']}; this version reads format {_FORMAT}")
-    changes = tuple(
-        PlanChange(int(change["step"]), plan_from(change["plan"]), change.get("trial") is True)
-        for change in content["changes"]
-    )
-    steps = [change.step for change in changes]
-    if steps != sorted(set(steps)):
-        raise ValueError("the steps of the changes are not increasing")
-    choices = {
-        str(identity): Choice(plan_from(choice["plan"]), str(choice["why"]))
-        for identity, choice in content["choices"].items()
-    }
-    measured = tuple(map(str, content.get("measured", ())))
-    processes = tuple(
-        SettingsChange(int(each["step"]), settings.parsed(_without(each, "step")))
-        for each in content.get("settings", ())
-    )
-    return PlanHistory(changes, tuple(map(str, content["notes"])), choices, measured, processes)
+    """Return the history in the values of `PlanHistory.content`; raise ValueError for others."""
+    from loopwright.plans import records
 
-
-def _without(content: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in content.items() if key != name}
+    found = records.read(records.HistoryRecord, content)
+    changes = tuple(PlanChange(c.step, c.plan.value, c.trial) for c in found.changes)
+    for steps in ([c.step for c in found.changes], [c.step for c in found.settings]):
+        if steps != sorted(set(steps)):
+            raise ValueError("the steps of the changes are not increasing")
+    choices = {name: Choice(c.plan.value, c.why) for name, c in found.choices.items()}
+    processes = tuple(SettingsChange(c.step, settings.of_record(c)) for c in found.settings)
+    return PlanHistory(changes, tuple(found.notes), choices, tuple(found.measured), processes)

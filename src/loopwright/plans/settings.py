@@ -5,12 +5,19 @@ cannot: they are environment variables, read when TensorFlow is imported or firs
 the bits of a run, so `plan.json` records which settings ran which steps.
 """
 
+import functools
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
+
+from loopwright.plans.processor import cpu_flags
+
+if TYPE_CHECKING:
+    from loopwright.plans.records import SettingsRecord
 
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 """Whether TensorFlow runs convolutions and matrix products by oneDNN; read at its import."""
@@ -20,11 +27,16 @@ THREADS = {
     "intra_op_threads": "TF_NUM_INTRAOP_THREADS",
     "inter_op_threads": "TF_NUM_INTEROP_THREADS",
 }
+MOST_THREADS = 1024
+
+_SHORT_SECONDS = 0.0005  # waking a second thread takes as long as the work that it takes over
+_ONEDNN_BY_DEFAULT = frozenset(
+    {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16"}
+)
 
 # They say where files are written and what is logged, not what is computed.
 _WITHOUT_MEANING = ("dump", "persistent_cache", "log", "debug_options_file")
 
-_MOST_THREADS = 1024
 # What a record may set in a process: numbers and switches only. Other flags of XLA name files to
 # write, or directories with compiled programs to run, and a record may come from anyone.
 _SWITCHES = (
@@ -87,43 +99,35 @@ class Settings:
         known = {*own}
         return [flag for flag in self.xla_flags if flag in known or _APPLICABLE.fullmatch(flag)]
 
-    def changed_from(self, other: "Settings") -> set[str]:
-        """Return the variables that must change for a process that runs by `other`.
-
-        >>> Settings(intra_op_threads=1).changed_from(Settings())
-        {'TF_NUM_INTRAOP_THREADS'}
-        """
-        own, others = self.variables(), other.variables()
-        return {name for name in {*own, *others} if own.get(name) != others.get(name)}
-
     def content(self) -> dict[str, Any]:
         """Return the settings as JSON values."""
         threads = {name: getattr(self, name) for name in THREADS if getattr(self, name)}
         return {"onednn": self.onednn, "xla_flags": list(self.xla_flags), **threads}
 
 
-def parsed(content: Mapping[str, Any]) -> Settings:
-    """Return the settings in the values of `Settings.content`; raise ValueError for others.
+def parsed(content: Any) -> Settings:
+    """Return the settings in the values of `Settings.content`; raise ValueError for others."""
+    from loopwright.plans import records
 
-    >>> parsed({"onednn": "yes"})
-    Traceback (most recent call last):
-    ValueError: the process setting onednn is 'yes', not true or false
-    """
-    known = ("onednn", "xla_flags", *THREADS)
-    unknown = [name for name in content if name not in known]
-    if unknown:
-        raise ValueError(f"unknown process setting {unknown[0]!r}; known are {', '.join(known)}")
-    onednn, flags = content.get("onednn"), content.get("xla_flags", [])
-    if not isinstance(onednn, bool):
-        raise ValueError(f"the process setting onednn is {onednn!r}, not true or false")
-    if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
-        raise ValueError(f"the process setting xla_flags is {flags!r}, not a list of flags")
-    threads = {name: content.get(name, 0) for name in THREADS}
-    for name, count in threads.items():
-        if type(count) is not int or not 0 <= count <= _MOST_THREADS:
-            text = f"{count!r:.20}, not a number of threads up to {_MOST_THREADS}"
-            raise ValueError(f"the process setting {name} is {text}")
-    return Settings(onednn, tuple(flags), **threads)
+    return of_record(records.read(records.SettingsRecord, content))
+
+
+def of_record(found: "SettingsRecord") -> Settings:
+    """Return the settings in a record."""
+    flags, threads = tuple(found.xla_flags), (found.intra_op_threads, found.inter_op_threads)
+    return Settings(found.onednn, flags, *threads)
+
+
+def current() -> Settings:
+    """Return the settings of this process, by its variables and its processor."""
+    return from_environment(os.environ, onednn=onednn_is_on())
+
+
+@functools.cache
+def onednn_is_on() -> bool:
+    """Return whether TensorFlow runs oneDNN here; asked once: it reads the variable once."""
+    asked = onednn_asked(os.environ)
+    return onednn_by_default() if asked is None else asked
 
 
 def from_environment(
@@ -138,8 +142,13 @@ def from_environment(
     """
     texts = [environment.get(name, "") for name in XLA_FLAGS]
     flags = [flag for text in texts for flag in _flags(text, reads_file=not is_recorded)]
+    meaningful = {
+        flag
+        for flag in flags
+        if not any(word in flag.partition("=")[0] for word in _WITHOUT_MEANING)
+    }
     threads = {name: _count(environment.get(variable)) for name, variable in THREADS.items()}
-    return Settings(onednn, tuple(sorted(_meaningful(flags))), **threads)
+    return Settings(onednn, tuple(sorted(meaningful)), **threads)
 
 
 def onednn_asked(environment: Mapping[str, str]) -> bool | None:
@@ -152,26 +161,26 @@ def onednn_asked(environment: Mapping[str, str]) -> bool | None:
     return words.get(environment.get(ONEDNN, "").lower())
 
 
-def set_in(environment: Mapping[str, str]) -> set[str]:
-    """Return the variables of `Settings.variables` that have an effect in this environment.
+def onednn_by_default() -> bool:
+    """Return whether TensorFlow switches oneDNN on by itself on this processor."""
+    return bool(_ONEDNN_BY_DEFAULT & cpu_flags())
 
-    >>> set_in({"TF_NUM_INTRAOP_THREADS": "2", "TF_ENABLE_ONEDNN_OPTS": "maybe"})
-    {'TF_NUM_INTRAOP_THREADS'}
+
+def candidates(
+    now: Settings, given: Mapping[str, str], *, step_seconds: float, cores: int
+) -> list[Settings]:
+    """Return the settings to compare with those of a process; what the user has set stays.
+
+    >>> [other.in_words for other in candidates(Settings(), {}, step_seconds=6e-5, cores=2)]
+    ['oneDNN on', 'oneDNN off, 1 intra-op thread']
+    >>> candidates(Settings(), {"TF_ENABLE_ONEDNN_OPTS": "0"}, step_seconds=0.1, cores=2)
+    []
     """
-    threads = {variable for variable in THREADS.values() if _count(environment.get(variable))}
-    return threads if onednn_asked(environment) is None else {ONEDNN, *threads}
-
-
-_BY_DEFAULT = ("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16")
-
-
-def onednn_by_default(cpu_flags: Iterable[str]) -> bool:
-    """Return whether TensorFlow switches oneDNN on by itself on such a processor.
-
-    >>> onednn_by_default(["avx2", "fma"]), onednn_by_default(["avx512f", "avx512_vnni"])
-    (False, True)
-    """
-    return any(flag in _BY_DEFAULT for flag in cpu_flags)
+    others = [] if ONEDNN in given else [replace(now, onednn=not now.onednn)]
+    is_open = THREADS["intra_op_threads"] not in given and cores > 1
+    if is_open and 0 < step_seconds < _SHORT_SECONDS:
+        others.append(replace(now, intra_op_threads=1))
+    return others
 
 
 def _flags(text: str, *, reads_file: bool) -> list[str]:
@@ -186,14 +195,6 @@ def _flags(text: str, *, reads_file: bool) -> list[str]:
         return text.split()
 
 
-def _meaningful(flags: Iterable[str]) -> set[str]:
-    return {
-        flag
-        for flag in flags
-        if not any(word in flag.partition("=")[0] for word in _WITHOUT_MEANING)
-    }
-
-
 def _count(text: str | None) -> int:
     is_number = text is not None and text.isdecimal() and len(text) < 10
-    return min(int(text), _MOST_THREADS) if text is not None and is_number else 0
+    return min(int(text), MOST_THREADS) if text is not None and is_number else 0

@@ -228,7 +228,7 @@ class CallbackBridge:
                 try:
                     # As in Keras, on_train_end is not called after a failure or Ctrl-C.
                     has_end = event.saved if event.reason == "interrupted" else True
-                    is_end = has_end and event.reason not in ("failed", "restarting")
+                    is_end = has_end and event.reason != "failed"
                     if is_end and self._calls is not None:
                         # A leg that was only to be ended has trained in another process.
                         last = {name: values[-1] for name, values in event.history.items()}

@@ -38,7 +38,6 @@ _ENDINGS = {
     "left": "ended by the caller after",
     "failed": "failed after",
     "interrupted": "interrupted after",
-    "restarting": "saved, restarting after",
     "skipped": "already complete, skipped:",
 }
 

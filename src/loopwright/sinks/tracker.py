@@ -28,7 +28,6 @@ _STATUS: dict[str, Status] = {
     "skipped": "completed",
     "failed": "failed",
     "interrupted": "interrupted",
-    "restarting": "interrupted",
 }
 
 

@@ -1,0 +1,86 @@
+"""A child process that is asked and answers in lines of JSON, over a socket of its own.
+
+What the child prints is kept for the words of a failure. A child whose parent is gone reads the end
+of the socket instead of a question.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, final
+
+from loopwright.compat.quiet_start import UNQUIET, without_noise
+from loopwright.distribute.supervisor import failure
+from loopwright.errors import LoopwrightError
+from loopwright.plans import launch
+
+_MOST_OUTPUT_BYTES = 4000
+
+
+@final
+class LineChild:
+    """A process that was started to answer; `what` names it in the words of a failure."""
+
+    def __init__(
+        self,
+        what: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        most_seconds: float | None = None,
+    ) -> None:
+        self._what, self._most_seconds = what, most_seconds
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(most_seconds)
+        self._lines = self._socket.makefile("rw", encoding="utf-8")
+        parent = f"{os.getpid()} {theirs.fileno()}"
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                env={**environment, launch.PARENT: parent, UNQUIET: "1"},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                start_new_session=True,  # Ctrl-C ends the parent, which ends the child
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        with contextlib.suppress(OSError):  # a question that was never read
+            self._lines.close()
+        self._socket.close()
+        self._output.close()
+
+    def ask(self, *words: Any) -> None:
+        """Ask a question; why it cannot be asked shows when its answer is read."""
+        with contextlib.suppress(OSError):
+            self._lines.write(json.dumps(words) + "\n")
+            self._lines.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """Return the next answer; raise if there is none."""
+        line = ""
+        with contextlib.suppress(OSError):
+            line = self._lines.readline()
+        if line:
+            return json.loads(line)
+        try:
+            code = self._process.wait(timeout=1 if self._most_seconds else None)
+        except subprocess.TimeoutExpired:
+            text = f"no answer in {self._most_seconds:.0f} s"
+        else:
+            self._output.seek(0)
+            output = without_noise(self._output.read())[-_MOST_OUTPUT_BYTES:]
+            text = failure(code, output.decode(errors="replace"))
+        raise LoopwrightError(f"{self._what} failed: {text}")

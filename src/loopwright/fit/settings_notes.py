@@ -1,0 +1,57 @@
+"""What a run says about its process settings: a faster choice, one of another step, another plan.
+
+Settings never change inside a process, so a note names the command that starts it by them.
+"""
+
+import os
+import shlex
+import sys
+
+from loopwright.engine.plan_selector import PlanSelector
+from loopwright.plans import launch, settings, settings_memory
+
+
+def notes(selector: PlanSelector, step: int, *, continues: bool) -> list[str]:
+    """Return what there is to say when a leg begins; about remembered settings only once."""
+    key, now, recorded = launch.own_key(), selector.settings, selector.settings_after(step)
+    if recorded is not None and recorded.variables() != now.variables() and not continues:
+        return [
+            f"the record asks for {recorded.in_words}, this process runs with {now.in_words}: "
+            f"other bits from step {step + 1:,} on"
+        ]
+    if key == "-" or launch.is_measured() or selector.plan.step == "eager":  # it is not traced
+        return []
+    choice = settings_memory.remembered(key or settings_memory.program_key(launch.program()))
+    launch.settle()
+    if choice is None:
+        return []
+    chosen, is_same_step = choice.chosen, choice.identity == selector.identity_by(choice.default)
+    if key is not None and not is_same_step:
+        settings_memory.forget(choice.identity)
+        if chosen == choice.default:
+            return []
+        return [
+            f"the remembered process settings ({chosen.in_words}) belong to a different model or "
+            "batch shape and are forgotten; this process keeps them"
+        ]
+    is_open = any(name not in os.environ for name in chosen.variables())
+    is_other = chosen.variables() != now.variables() and recorded is None
+    if key is None and is_same_step and is_other and is_open:
+        return [
+            f"this step ran {choice.gain:.1f}x as fast with {chosen.in_words}: start it with "
+            f"`loopwright run {_program()}`"
+        ]
+    return []
+
+
+def advice(selector: PlanSelector) -> str:
+    """Return what may make a slow step with convolutions faster, for the end of a run."""
+    is_open = settings.ONEDNN not in os.environ and not settings.onednn_by_default()
+    if not is_open or launch.is_command_line() or not selector.has_convolutions:
+        return ""
+    how = f"`loopwright find settings {_program()}` measures it"
+    return f" with its convolutions without oneDNN, which may be faster: {how}"
+
+
+def _program() -> str:
+    return shlex.join(launch.program()) if sys.argv[0].endswith(".py") else "PROGRAM"

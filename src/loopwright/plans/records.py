@@ -1,0 +1,125 @@
+"""The formats of the files about plans and settings, which may come from anyone: read strictly.
+
+Imported only when a file is read: `loopwright --help` does without pydantic.
+"""
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from loopwright.plans.plan import Plan, Rewrite
+from loopwright.plans.settings import MOST_THREADS
+
+_Count = Annotated[int, Field(ge=0, le=2**53)]
+_Threads = Annotated[int, Field(ge=0, le=MOST_THREADS)]
+_Amount = Annotated[float, Field(ge=0)]
+_Rate = Annotated[float, Field(gt=0)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class PlanRecord(_Record):
+    """A plan; one without rewrites is older than they are, and ran without any."""
+
+    step: Literal["eager", "graph", "xla"] = "graph"
+    loop: Literal["python", "graph", "fused"] = "graph"
+    feed: Literal["resident", "stream", "chunk"] | None = None
+    rewrites: list[Rewrite] | None = []
+
+    @property
+    def value(self) -> Plan:
+        """The plan itself; raises for parts that do not go together."""
+        rewrites = None if self.rewrites is None else tuple(self.rewrites)
+        return Plan(self.step, self.loop, self.feed, rewrites)
+
+
+class SettingsRecord(_Record):
+    """Process settings."""
+
+    onednn: bool
+    xla_flags: list[str] = []
+    intra_op_threads: _Threads = 0
+    inter_op_threads: _Threads = 0
+
+
+class _Change(_Record):
+    step: _Count
+    plan: PlanRecord
+    trial: bool = False
+
+
+class _SettingsChange(SettingsRecord):
+    step: _Count
+
+
+class _Choice(_Record):
+    plan: PlanRecord
+    why: str
+
+
+class HistoryRecord(_Record):
+    """A `plan.json`, and the plans in a checkpoint."""
+
+    format: Literal[1]
+    changes: list[_Change]
+    notes: list[str]
+    choices: dict[str, _Choice]
+    measured: list[str] = []
+    settings: list[_SettingsChange] = []
+
+
+class _Tried(_Record):
+    plan: PlanRecord
+    state: Literal["measured", "failed", "not tried"]
+    reason: str
+    rates: list[_Rate]
+    steps: _Count
+    compile_seconds: _Amount
+
+
+class EntryRecord(_Record):
+    """A file of the memory of plans."""
+
+    format: Literal[2]
+    plan: PlanRecord
+    why: str
+    tried: list[_Tried]
+    date: str
+    load: _Amount
+    version: str
+    title: str
+
+
+class ChoiceRecord(_Record):
+    """A file of the memory of process settings."""
+
+    format: Literal[2]
+    identity: str
+    default: SettingsRecord
+    chosen: SettingsRecord
+    gain: _Rate
+    run_dir: str
+
+
+_R = TypeVar("_R", bound=_Record)
+
+
+def read(kind: type[_R], content: Any) -> _R:
+    """Return the record in JSON values; raise ValueError that names the first problem.
+
+    >>> read(SettingsRecord, {"onednn": "yes"})
+    Traceback (most recent call last):
+    ValueError: onednn: input should be a valid boolean, received 'yes'
+    """
+    try:
+        return kind.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        text = first["msg"][:1].lower() + first["msg"][1:]
+        received = repr(first["input"])
+        shown = received if len(received) <= 40 else f"{received[:37]}..."
+        raise ValueError(f"{where}: {text}, received {shown}") from None
