@@ -214,8 +214,8 @@ class Trainer:
     def events(self, options: FitOptions) -> EventStream:
         """Train like `fit`, yielding one event at a time: to stop, stop iterating.
 
-        `break` finishes this call of `fit`; an exception in the loop does not: the next call
-        continues it.
+        However the loop is left, a run directory is saved, and the next call of `fit` continues
+        there. To finish early, leave the loop inside `with trainer.events(...) as events:`.
         """
         return self._events(options)
 
