@@ -151,7 +151,9 @@ def read_until(trainer: lw.Trainer, kind: type, step: int, *data: Any, **options
             raise RuntimeError("of the caller")
 
 
-def test_an_exception_of_the_caller_puts_no_averages_in_place_and_the_next_fit_continues(tmp_path: Path):
+def test_an_exception_of_the_caller_puts_no_averages_in_place_and_the_next_fit_continues(
+    tmp_path: Path,
+):
     trainer = trainer_in(tmp_path)
     with pytest.raises(RuntimeError, match="of the caller"):
         read_until(trainer, lw.EpochEnded, 2 * STEPS_PER_EPOCH, callbacks=[quiet()])

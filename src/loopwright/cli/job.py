@@ -218,8 +218,7 @@ def complete(config: Config, experiment: Experiment) -> Config:
 
 def data_for_export(job: Job) -> dict[str, Any]:
     """Return the run's own data as arguments of `Trainer.export`."""
-    data, held_out = _data(job)
-    return {"data": data, "validation_data": held_out}
+    return {"data": _data(job)[0]}
 
 
 def _data(job: Job) -> tuple[Data | None, Any]:

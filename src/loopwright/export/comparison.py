@@ -20,8 +20,7 @@ from loopwright.export.latency import median_seconds
 from loopwright.export.signatures import Signature, flat_names
 
 QUANTIZED = {"float16": 1e-2, "dynamic": 0.2, "int8": 0.5}
-"""The difference above which a quantized file is broken and not just rounded: its score tells
-how good it is."""
+"""The difference above which a quantized file is broken and not just rounded."""
 
 Outputs = dict[tuple[str, int], dict[str, Any]]
 """Outputs by signature and batch size."""

@@ -61,8 +61,6 @@ def _row(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
         "size": _size(number(told.get("bytes"))),
         "difference": f"{difference:.2g}",
         "batches": _batches(told.get("comparisons")),
-        "scores": _scores(mapping(told.get("scores"))),
-        "not_scored": printable(str(told.get("not_scored") or "")[:300]),
         "runtime": printable(str(told.get("runtime") or "")[:80]),
     }
 
@@ -79,14 +77,6 @@ def _batches(comparisons: Any) -> list[dict[str, str]]:
             "export": _milliseconds(number(one.get("export_seconds"))),
         }
         for one in map(mapping, listed[:60])
-    ]
-
-
-def _scores(scores: Mapping[str, Any]) -> list[str]:
-    before, after = mapping(scores.get("before")), mapping(scores.get("after"))
-    return [
-        printable(f"{name[:80]} {_short(number(value))} → {_short(number(after.get(name)))}")
-        for name, value in before.items()
     ]
 
 
