@@ -54,7 +54,6 @@ def test_a_file_gives_the_outputs_of_the_model_for_every_batch_size(
     assert done.examples_from == {"serve": "data"}
     assert done.largest_difference <= 1e-5
     assert [each.examples for each in done.comparisons] == [8, 3, 1]
-    assert all(each.export_seconds > 0 < each.original_seconds for each in done.comparisons)
     for count in (1, 5):
         found = run_by_runtime(done.path, features=X[:count])
         np.testing.assert_allclose(found["output_0"], trained.predict(X[:count]), atol=1e-5)

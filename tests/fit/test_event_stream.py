@@ -1,5 +1,6 @@
 """Each way of leaving a loop over events: all but the end leave the call of `fit` open."""
 
+import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterator
@@ -100,10 +101,8 @@ LEFT_OPEN = [
 
 
 def leave(trainer: lw.Trainer, way: Callable[[Events], None]) -> None:
-    try:
+    with contextlib.suppress(ValueError, KeyboardInterrupt):
         way(lambda: trainer.events(**options()))
-    except (ValueError, KeyboardInterrupt):
-        pass
 
 
 def status(run_dir: Path) -> str:

@@ -174,15 +174,8 @@ def worded(done: Exported) -> str:
         f"{done.path} ({names}): outputs match step {done.step}; largest difference in a new "
         f"process: {done.largest_difference:.2g}"
     ]
-    if single := [one for one in done.comparisons if one.examples == (done.batch_size or 1)]:
-        original, export = (
-            sum(getattr(one, name) for one in single)
-            for name in ("original_seconds", "export_seconds")
-        )
-        lines.append(
-            f"{done.bytes:,} bytes; one example takes {1e3 * export:.3g} ms in {done.runtime}, "
-            f"{1e3 * original:.3g} ms in TensorFlow"
-        )
+    if done.bytes:
+        lines.append(f"{done.bytes:,} bytes, run by {done.runtime}")
     if done.renamed:
         names = [f"{name} is {other}" for name, other in done.renamed.items()]
         lines.append(f"renamed: {', '.join(names)}")

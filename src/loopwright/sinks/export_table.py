@@ -66,15 +66,13 @@ def _row(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batches(comparisons: Any) -> list[dict[str, str]]:
-    """Return the batch sizes that were compared, with times per example in milliseconds."""
+    """Return the batch sizes that were compared."""
     listed = comparisons if isinstance(comparisons, list) else []
     return [
         {
             "signature": printable(str(one.get("signature", ""))[:80]),
             "examples": f"{number(one.get('examples')) or 0:,.0f}",
             "difference": _short(number(one.get("largest_difference"))),
-            "original": _milliseconds(number(one.get("original_seconds"))),
-            "export": _milliseconds(number(one.get("export_seconds"))),
         }
         for one in map(mapping, listed[:60])
     ]
@@ -90,10 +88,6 @@ def _size(count: float | None) -> str:
         return ""
     unit, name = (1e6, "MB") if count >= 1e6 else (1e3, "kB")
     return f"{count / unit:,.1f} {name}"
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1e3 * seconds:.3g} ms"
 
 
 def _short(value: float | None) -> str:
