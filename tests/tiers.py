@@ -305,7 +305,6 @@ THOROUGH: dict[str, dict[str, str]] = {
         r"no_generator.*\[(rehearse|profile-Aug|find_learning_rate-aug)": "the other two",
         "what_a_refused": "data_that_can_be_read_only_once",
     },
-    "insight/test_flops.py": {"a_loop_over|convolutions|products_in": "dense layers"},
     # The command line, exports and recipes.
     "cli/test_run_command.py": {"a_probe": "fit/test_settings_trial.py"},
     "cli/test_cli.py": {

@@ -92,7 +92,6 @@ def test_every_part_of_a_run_is_tried_and_the_page_says_what_it_will_take(tmp_pa
     assert check(found, "last batch").found == "4 of 4, 2 examples"
     assert "so has the next step, run again" in check(found, "checkpoint").found
     assert (found.trainable, found.frozen, found.statistics) == (8 * 5 + 16 + 9, 0, 16)
-    assert found.flops == 2 * 16 * (2 * 4 * 8 + 3 * 8)
     assert found.total_steps == 12
     assert found.seconds is not None
     assert found.seconds > 0

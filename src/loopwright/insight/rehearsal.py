@@ -16,12 +16,12 @@ from loopwright.fit.exporting import ExportOptions, SeenData, run_export
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
-from loopwright.insight import estimates, flops
+from loopwright.insight import estimates
 from loopwright.insight.callback_rehearsal import rehearse_callbacks
 from loopwright.insight.overfit import overfit
 from loopwright.insight.planned_start import Planned
 from loopwright.insight.rehearsal_report import Rehearsal
-from loopwright.insight.rehearsed_leg import RehearsedLeg, counted, examples
+from loopwright.insight.rehearsed_leg import RehearsedLeg, examples
 from loopwright.insight.scratch import (
     attributes_of_data,
     preserved,
@@ -85,7 +85,6 @@ def _rehearsed(
             rate, data_wait = rehearsed.speed()
             compile_seconds = leg.watch.seconds["compile"]
             size = examples(leg)
-            operations = counted(leg, size)
             tries, why_none = parts.selector.prospects(leg.feed, own.compiled)
             schedule = replace(leg.schedule, save_every=request.save_every)
         with preserved(own.task):
@@ -115,10 +114,7 @@ def _rehearsed(
         frozen=held.frozen,
         statistics=held.statistics,
         examples=size,
-        flops=None if operations is None else operations.flops,
-        uncounted=() if operations is None else operations.uncounted,
         steps_per_second=rate,
-        machine_flops=flops.of_machine(),
         data_wait=data_wait,
         total_steps=schedule.total_steps,
         seconds=seconds,
