@@ -295,7 +295,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_run_of_epochs|an_endless|the_end_of_an_epoch|frozen": "every_part_of_a_run",
         "the_callbacks_of|a_callback_that|what_guards|images_that": "cli/test_rehearse_option.py",
         "checkpoints_that|a_checkpoint_that|a_state_that|the_scratch_run": "a_metric_that",
-        "an_export|a_run_with_checkpoints": "export/test_exporter.py; cli/test_rehearse_option.py",
+        "a_run_with_checkpoints": "cli/test_rehearse_option.py",
     },
     "insight/test_overfit.py": {
         "a_loss_above|a_wrong|variables_without|dead_relus|a_step_that": "docs/rehearsing.md",

@@ -228,8 +228,7 @@ class Trainer:
         images; then speed, memory, disk, warnings: `print(trainer.rehearse(x, y))`. It raises what
         would have failed, and leaves no trace: the run afterwards has the same bits as without.
         `rehearse_callbacks=True` calls `callbacks` too, which may have effects outside;
-        `export=True` tries an export; `overfit="1 batch"` trains a copy on one batch, and says
-        why if its loss does not fall. `verbose=1` prints each part when it is done.
+        `overfit="1 batch"` trains a copy on one batch, and says why if its loss does not fall. `verbose=1` prints each part when it is done.
         """
         planned = Planned(
             self._run, self._legs, self._epochs_done, self._exact, self._on_change, self._fresh

@@ -105,7 +105,6 @@ def rehearse(
             **{**fit_arguments(job), "verbose": verbose},
             rehearse_callbacks=callbacks,
             overfit=overfit,
-            export=[wanted.target for wanted in config.export],
         )
 
 
