@@ -228,7 +228,8 @@ class Trainer:
         images; then speed, memory, disk, warnings: `print(trainer.rehearse(x, y))`. It raises what
         would have failed, and leaves no trace: the run afterwards has the same bits as without.
         `rehearse_callbacks=True` calls `callbacks` too, which may have effects outside;
-        `overfit="1 batch"` trains a copy on one batch, and says why if its loss does not fall. `verbose=1` prints each part when it is done.
+        `overfit="1 batch"` trains a copy on one batch, and says why if its loss does not fall.
+        `verbose=1` prints each part when it is done.
         """
         planned = Planned(
             self._run, self._legs, self._epochs_done, self._exact, self._on_change, self._fresh
@@ -279,9 +280,8 @@ class Trainer:
 
         Takes the step, then the arguments of `fit`. It trains from the checkpoint before the step,
         by the recorded plans, and compares with the record; the run directory, the task and its
-        seeds stay as they are. `debugger=True` stops in pdb at the first line of the step,
-        `bundle="step.zip"` writes what a colleague needs to look at it. Of the callbacks only
-        those of Keras that change the learning rate or the weights are called.
+        seeds stay as they are. `debugger=True` stops in pdb at the first line of the step. Of the
+        callbacks only those of Keras that change the learning rate or the weights are called.
         """
         step, options = given
         run = require_run(self._run)

@@ -43,6 +43,7 @@ _REPLACEMENTS = {
     "return_dict": "nothing: evaluate always returns a dict",
 }
 _REMOVED = {
+    "Trainer.replay(bundle)": 'replay(...).batch.save("batch.npz"), to send with the run directory',
     "Trainer.rehearse(export)": 'trainer.export("scratch", checkpoint="current")',
     "Trainer.export(validation_data)": "export(data=...), then score the file on your data",
 }
