@@ -3,7 +3,6 @@
 import os
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Literal, final
 
 import keras
@@ -38,7 +37,6 @@ from loopwright.fit.request import fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
 from loopwright.insight import trainer_card
-from loopwright.insight.history_state import RunStates
 from loopwright.insight.learning_rates import (
     LearningRateOptions,
     LearningRates,
@@ -50,7 +48,6 @@ from loopwright.insight.rehearsal import RehearseOptions, rehearse
 from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.insight.replay import replay
 from loopwright.insight.replayed import Replayed
-from loopwright.insight.scratch import request_aside
 from loopwright.plans import launch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
@@ -286,16 +283,6 @@ class Trainer:
         step, options = given
         run = require_run(self._run)
         return replay(self._parts, options, run, step, self._attempt, on_change=self._on_change)
-
-    @shortens_tracebacks
-    @takes(FitOptions, verbose=0)
-    def states(self, options: FitOptions) -> RunStates:
-        """Return the states that the run in `run_dir` went through, for the arguments of `fit`.
-
-        `with trainer.states(x, y) as states: states.after(1200)` replays to a step, in memory.
-        """
-        request = request_aside(replace(options, callbacks=()), self._parts)
-        return RunStates(self._parts, request, require_run(self._run).directory)
 
     @shortens_tracebacks
     def restore(self, which: Which, *, metric: str | None = None) -> int:

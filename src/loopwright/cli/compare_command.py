@@ -141,7 +141,7 @@ def _searched(
 ) -> Verdict:
     from loopwright.cli.replay_child import ReplayedRun
     from loopwright.insight.explanation import explained
-    from loopwright.insight.first_difference import NotReproducedError, first_difference
+    from loopwright.insight.first_difference import NotReproducedError, bisect_states
 
     first_step = equal or 0
     with (
@@ -149,7 +149,7 @@ def _searched(
         ReplayedRun(records[1].directory, code, first_step=first_step) as other,
     ):
         try:
-            difference = first_difference(
+            difference = bisect_states(
                 one,
                 other,
                 known_equal=[] if equal is None else [equal],
@@ -247,7 +247,7 @@ def _objection_to_replay(records: "Sequence[RunRecord]", code: list[str]) -> str
         if config is None:
             return (
                 f"not replayed: {record.directory} was not started from a config; in its script, "
-                "lw.first_difference(one.states(...), other.states(...)) finds the step"
+                "lw.first_difference(one_trainer, other_trainer, x, y, ...) finds the step"
             )
         known = [*code, *project_code(record.directory)]
         if any(name not in known for name in config.code):
