@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from loopwright import runs
 from loopwright.cli.compare_command import compared_states
 from loopwright.cli.kill_test import Command, finish, start
 from loopwright.config.file import FILE
@@ -14,11 +15,10 @@ from loopwright.distribute.supervisor import python
 from loopwright.exactness import recorded_reasons
 from loopwright.insight.comparison import (
     Differs,
-    RunRecord,
     differences,
     equal_until,
-    read_run,
 )
+from loopwright.runs import RunRecord
 
 # Training that cannot be resumed exactly is trained all the same: this is what the test is about.
 _VALUES = ("sinks=[]", "export=null", "exact=best_effort")
@@ -71,7 +71,7 @@ def repeated(
         finish(start(command, first, None), first)
         say("training it again, by the same plans")
         finish(start(command, second, str(first / "plan.json")), second)
-        records = [read_run(first), read_run(second)]
+        records = [runs.open(first), runs.open(second)]
         return _compared(records, list(code), say)
 
 

@@ -25,10 +25,10 @@ from loopwright.fit.options import ReplayOptions
 from loopwright.fit.parts import Parts
 from loopwright.insight import replay_checks
 from loopwright.insight.replayed import Replayed
-from loopwright.insight.run_record import RunRecord, read_run
 from loopwright.insight.scratch import parts_aside, preserved, request_aside
 from loopwright.insight.step_walk import Walk
 from loopwright.loop.schedule import Place
+from loopwright.runs import RunRecord, Steps
 from loopwright.sinks.history import History
 from loopwright.task.optimizers import finalize_averages
 
@@ -70,7 +70,7 @@ def replay(
     """Replay a step of a run, by default the one that ended it."""
     request = request_aside(options, parts)
     replay_checks.require_replayable(parts, request)
-    record = read_run(run)
+    record = RunRecord(run.directory).steps
     step = replay_checks.require_step(run, record, step)
     start = _start(run, record, step)
     replay_checks.require_same_data(request, start.reference)
@@ -125,7 +125,7 @@ def replay(
     return walk.replayed(start.step, causes, has_checkpoint=not start.is_leg_start)
 
 
-def _start(run: Run, record: RunRecord, step: int) -> Start:
+def _start(run: Run, record: Steps, step: int) -> Start:
     """Return the last checkpoint before a step, or the beginning of its leg."""
     entries = run.entries()
     first = record.leg_start(step)

@@ -10,7 +10,7 @@ from typing import Any
 
 from loopwright import disk, untrusted
 from loopwright.errors import printable
-from loopwright.sinks.record import mapping, number
+from loopwright.runs import mapping, number
 
 _HOME = "export"
 _MOST = 12
