@@ -114,13 +114,15 @@ except lw.StepError as error:
 # %% [markdown]
 # ## Iterating over events
 #
-# `events` is `fit` one event at a time. `break` stops the training.
+# `events` is `fit` one event at a time. `break` stops the training, and the end of the `with` block
+# finishes it. Without `with`, a run directory keeps it open, and the next `fit` continues it.
 
 # %%
-for event in trainer.events(*train, validation_data=test, epochs=50):
-    if isinstance(event, lw.Validated) and event.metrics["accuracy"] > 0.88:
-        print(f"step {event.step}: accuracy {event.metrics['accuracy']:.3f} is enough")
-        break
+with trainer.events(*train, validation_data=test, epochs=50) as events:
+    for event in events:
+        if isinstance(event, lw.Validated) and event.metrics["accuracy"] > 0.88:
+            print(f"step {event.step}: accuracy {event.metrics['accuracy']:.3f} is enough")
+            break
 
 # %% [markdown]
 # ## Crash and resume

@@ -6,11 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from benchmarks import (
     chart,
     examples,
+    flops,
     growth,
     memory,
     processes,
@@ -40,7 +43,7 @@ from benchmarks.outcomes import (
     outcome_from,
     ratio,
 )
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import WORKLOADS, by_hand
 
 import gan
 import loopwright as lw
@@ -347,9 +350,9 @@ def test_the_loop_by_hand_does_the_steps_of_the_example():
     assert list(STEPS) == list(examples.KEYS)
     images = gan.load()[:64]
     once: dict[str, Any] = {"batch_size": 64, "shuffle": False, "verbose": 0}
-    by_hand = float(STEPS["gan"]()(tf.constant(images)))
+    step_by_hand = float(STEPS["gan"]()(tf.constant(images)))
     history = lw.Trainer(gan.make_task, plan="graph").fit(images, **once).history
-    assert by_hand == pytest.approx(history["d_loss"][0] + history["g_loss"][0], rel=1e-4)
+    assert step_by_hand == pytest.approx(history["d_loss"][0] + history["g_loss"][0], rel=1e-4)
 
 
 def test_a_function_is_called_in_a_process_of_its_own():
@@ -366,3 +369,20 @@ def test_a_tiny_run_measures_keras_the_hand_loop_and_loopwright():
     measured = take_turns(chosen, steps_per_epoch=256, rounds=1, round_seconds=0.01)
     assert [one.failure for one in measured] == [None, None, None]
     assert {one.column for one in measured if (one.best or 0) > 0} == wanted
+
+
+def test_dense_layers_and_convolutions_are_counted_forwards_and_backwards():
+    def dense() -> keras.Model:
+        return keras.Sequential([keras.Input((20,)), keras.layers.Dense(64), keras.layers.Dense(1)])
+
+    def convolutions() -> keras.Model:
+        first, second = (keras.layers.Conv2D(c, 3, padding="same") for c in (4, 5))
+        return keras.Sequential([keras.Input((8, 8, 3)), first, second])
+
+    batch = [np.zeros((32, 20), "float32"), np.zeros((32, 1), "float32")]
+    # Each layer: the product, the gradient of its weights, and that of its input if needed.
+    by_pen = 2 * 32 * (2 * 20 * 64 + 3 * 64 * 1)
+    assert flops.of_step(by_hand(dense, "mse")(), batch) == by_pen
+    batch = [np.zeros((2, 8, 8, 3), "float32"), np.zeros((2, 8, 8, 5), "float32")]
+    by_pen = 2 * (2 * 8 * 8) * 9 * (2 * 3 * 4 + 3 * 4 * 5)
+    assert flops.of_step(by_hand(convolutions, "mse")(), batch) == by_pen

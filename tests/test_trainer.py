@@ -146,9 +146,8 @@ def test_sinks_hear_every_event_and_once_how_it_ended(callbacks: Any, reason: st
 def test_leaving_events_is_a_way_to_end_of_which_sinks_hear_at_once():
     heard: list[lw.Event] = []
     trainer = eager(sinks=[heard.append])
-    for event in trainer.events(X, Y, epochs=9, callbacks=[EveryStep()], **DATA):
-        if event.step == 4:
-            break
+    with trainer.events(X, Y, epochs=9, callbacks=[EveryStep()], **DATA) as events:
+        next(event for event in events if event.step == 4)
     assert outline(heard)[-2:] == ["Trained 4", "Finished 4"]
     assert heard[-1].reason == "left"  # pyright: ignore[reportAttributeAccessIssue]
     assert trainer.history.epoch == [0]

@@ -60,7 +60,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         r"a_run_that_failed.*\[(mapped|pydataset|shares|unknown|stream-fused)": (
             "arrays-graph, stream-graph; data/test_pipelines.py"
         ),
-        "data_that_fails|a_script|an_exception_in": "test_same_trainer.py",
+        "data_that_fails|a_script": "test_same_trainer.py",
         "starting_over_is|a_stream_that": "test_edits.py; data/test_stream.py",
         "the_end_of_an_epoch|the_place_in": "test_more_epochs; data/test_stream.py",
         "the_other_files|a_compiled_keras": "test_the_journal; engine/test_parity.py",
@@ -69,13 +69,13 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "insight/test_replay.py": {
         r"a_replayed_run.*\[(?!arrays-graph)|a_state_that|a_step_of|a_step_that": "arrays-graph",
-        "random_numbers|the_debugger|a_bundle|the_state_before": "cli/test_replay_command.py",
+        "random_numbers|the_debugger|the_state_before": "cli/test_replay_command.py",
         "without_a|a_learning_rate|batches_that": "arrays-graph; a_replay_names",
     },
     "resume/test_same_trainer.py": {
         "the_second_leg|a_learning_rate|without_a_run|an_exception_at|an_epoch_of": "others",
         "what_is_only|an_interrupted_leg|a_leg_that|a_finished_leg|a_run_whose": "test_resume.py",
-        "an_exception_of": "events that are abandoned",
+        "an_exception_of": "fit/test_event_stream.py",
     },
     "resume/test_signals_and_kills.py": {
         "killed_at_random.*stream|killed_at_a_system": "arrays-graph; test_store_kills.py",
@@ -284,7 +284,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_run_of_epochs|an_endless|the_end_of_an_epoch|frozen": "every_part_of_a_run",
         "the_callbacks_of|a_callback_that|what_guards|images_that": "cli/test_rehearse_option.py",
         "checkpoints_that|a_checkpoint_that|a_state_that|the_scratch_run": "a_metric_that",
-        "an_export|a_run_with_checkpoints": "export/test_exporter.py; cli/test_rehearse_option.py",
+        "a_run_with_checkpoints": "cli/test_rehearse_option.py",
     },
     "insight/test_overfit.py": {
         "a_loss_above|a_wrong|variables_without|dead_relus|a_step_that": "docs/rehearsing.md",
@@ -294,7 +294,6 @@ THOROUGH: dict[str, dict[str, str]] = {
         r"no_generator.*\[(rehearse|profile-Aug|find_learning_rate-aug)": "the other two",
         "what_a_refused": "data_that_can_be_read_only_once",
     },
-    "insight/test_flops.py": {"a_loop_over|convolutions|products_in": "dense layers"},
     # The command line, exports and examples.
     "cli/test_cli.py": {
         "ctrl_c|in_a_pipe": "resume/test_signals_and_kills.py, sinks/test_terminal.py",

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from loopwright.events import Trained as Trained
     from loopwright.events import Validated as Validated
     from loopwright.experiment import Experiment as Experiment
-    from loopwright.insight.first_difference import first_difference as first_difference
+    from loopwright.insight.history_state import first_difference as first_difference
     from loopwright.insight.rehearsal_report import Rehearsal as Rehearsal
     from loopwright.loop.schedule import Every as Every
     from loopwright.loop.signals import Preempted as Preempted
@@ -104,7 +104,7 @@ _HOMES = {
         "Validated",
     ],
     "experiment": ["Experiment"],
-    "insight.first_difference": ["first_difference"],
+    "insight.history_state": ["first_difference"],
     "insight.rehearsal_report": ["Rehearsal"],
     "loop.schedule": ["Every"],
     "loop.signals": ["Preempted"],

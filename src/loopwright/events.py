@@ -167,8 +167,9 @@ class Finished:
     step: int
     seconds: float
     reason: Literal["complete", "stopped", "left", "interrupted", "skipped", "failed"]
-    """`stopped`: by a callback. `left`: the caller broke out of `events`. `interrupted`: by a
-    signal. `skipped`: this call of `fit` was already complete."""
+    """`stopped`: by a callback. `left`: the caller ended a `with` block around `events`.
+    `interrupted`: by a signal, or the caller left the loop over `events`. `skipped`: this call of
+    `fit` was already complete."""
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     """The time of this start in seconds: data wait, step, validation, checkpoint, callbacks,
     logging (sinks), caller (the loop over `events`), tuning, compile, Python."""

@@ -3,7 +3,6 @@
 import os
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Literal, final
 
 import keras
@@ -38,7 +37,6 @@ from loopwright.fit.request import fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
 from loopwright.insight import trainer_card
-from loopwright.insight.history_state import RunStates
 from loopwright.insight.learning_rates import (
     LearningRateOptions,
     LearningRates,
@@ -50,7 +48,6 @@ from loopwright.insight.rehearsal import RehearseOptions, rehearse
 from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.insight.replay import replay
 from loopwright.insight.replayed import Replayed
-from loopwright.insight.scratch import request_aside
 from loopwright.plans import launch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
@@ -215,8 +212,8 @@ class Trainer:
     def events(self, options: FitOptions) -> EventStream:
         """Train like `fit`, yielding one event at a time: to stop, stop iterating.
 
-        `break` finishes this call of `fit`; an exception in the loop does not: the next call
-        continues it.
+        However the loop is left, a run directory is saved, and the next call of `fit` continues
+        there. To finish early, leave the loop inside `with trainer.events(...) as events:`.
         """
         return self._events(options)
 
@@ -229,8 +226,8 @@ class Trainer:
         images; then speed, memory, disk, warnings: `print(trainer.rehearse(x, y))`. It raises what
         would have failed, and leaves no trace: the run afterwards has the same bits as without.
         `rehearse_callbacks=True` calls `callbacks` too, which may have effects outside;
-        `export=True` tries an export; `overfit="1 batch"` trains a copy on one batch, and says
-        why if its loss does not fall. `verbose=1` prints each part when it is done.
+        `overfit="1 batch"` trains a copy on one batch, and says why if its loss does not fall.
+        `verbose=1` prints each part when it is done.
         """
         planned = Planned(
             self._run, self._legs, self._epochs_done, self._exact, self._on_change, self._fresh
@@ -281,23 +278,12 @@ class Trainer:
 
         Takes the step, then the arguments of `fit`. It trains from the checkpoint before the step,
         by the recorded plans, and compares with the record; the run directory, the task and its
-        seeds stay as they are. `debugger=True` stops in pdb at the first line of the step,
-        `bundle="step.zip"` writes what a colleague needs to look at it. Of the callbacks only
-        those of Keras that change the learning rate or the weights are called.
+        seeds stay as they are. `debugger=True` stops in pdb at the first line of the step. Of the
+        callbacks only those of Keras that change the learning rate or the weights are called.
         """
         step, options = given
         run = require_run(self._run)
         return replay(self._parts, options, run, step, self._attempt, on_change=self._on_change)
-
-    @shortens_tracebacks
-    @takes(FitOptions, verbose=0)
-    def states(self, options: FitOptions) -> RunStates:
-        """Return the states that the run in `run_dir` went through, for the arguments of `fit`.
-
-        `with trainer.states(x, y) as states: states.after(1200)` replays to a step, in memory.
-        """
-        request = request_aside(replace(options, callbacks=()), self._parts)
-        return RunStates(self._parts, request, require_run(self._run).directory)
 
     @shortens_tracebacks
     def restore(self, which: Which, *, metric: str | None = None) -> int:

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 import loopwright as lw
+from loopwright import runs
 from loopwright.checkpoints.store import Store
 from loopwright.cli import job, main, registry, run_overview
 from loopwright.config import file, schema
-from loopwright.sinks import record
 
 MINE = """
 import keras, numpy as np
@@ -436,7 +436,7 @@ def test_a_config_accepts_training_that_cannot_be_resumed_exactly(project: Path)
     words = ["fit.verbose=0", "plan=graph", "exact=best_effort"]
     job.train(file.load("mine:unseeded", words), say=lambda text: None)
     why = "not exactly resumable: shuffle() has no seed: pass seed=1"
-    rows = run_overview.summary(record.read_record(Path("runs/unseeded")), {}, [])
+    rows = run_overview.summary(runs.open(Path("runs/unseeded")), {}, [])
     assert [row.text for row in rows if row.name == "resume"] == [why]
     done = CliRunner().invoke(main.app, ["inspect", "runs/unseeded"])
     assert done.output.splitlines()[-1] == why

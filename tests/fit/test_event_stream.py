@@ -1,205 +1,172 @@
-"""Leaving a loop over events: on purpose, or by an exception in its body."""
+"""Each way of leaving a loop over events: all but the end leave the call of `fit` open."""
 
 import contextlib
+import functools
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.resume.program import Noisy, arrays, digest
 
-from loopwright.errors import ConfigurationError
-from loopwright.events import Event, Saved
-from loopwright.fit.event_stream import EventStream, LoopLeft
+import loopwright as lw
+from loopwright.fit.event_stream import EventStream
 
-
-class Leg:
-    """Events without end, and how they were ended."""
-
-    def __init__(self) -> None:
-        self.end = "none"
-
-    def events(self) -> Iterator[Event]:
-        try:
-            while True:
-                yield Saved(step=1, seconds=0.0)
-        except LoopLeft:
-            self.end = "left"
-            raise
-        except GeneratorExit:
-            self.end = "dropped"
-            raise
-
-    def stream(self) -> EventStream:
-        return EventStream(self.events())  # pyright: ignore[reportArgumentType]
+Events = Callable[[], EventStream]
 
 
-def by_break(events: Any) -> None:
-    for _ in events():
-        break
+def trainer_in(run_dir: Path | None) -> lw.Trainer:
+    return lw.Trainer(Noisy(), run_dir=run_dir, plan="graph")
 
 
-def by_return(events: Any) -> None:
-    for _ in events():
-        return
+def options(epochs: int = 3) -> dict[str, Any]:
+    return {"x": arrays()[0], "y": arrays()[1], "batch_size": 8, "epochs": epochs, "verbose": 0}
 
 
-def by_break_after_an_exception_in_the_same_loop(events: Any) -> None:
-    kept = []
-    for _ in events():
-        try:
-            raise ValueError
-        except ValueError as error:
-            kept.append(error)
-        if len(kept) > 1:
+@functools.cache
+def undisturbed_bits() -> str:
+    trainer = trainer_in(None)
+    trainer.fit(**options())
+    return digest(trainer.task)
+
+
+def is_second_epoch(event: lw.Event) -> bool:
+    return isinstance(event, lw.EpochStarted) and event.epoch == 1
+
+
+def by_break(events: Events) -> None:
+    for event in events():
+        if is_second_epoch(event):
             break
 
 
-def by_break_while_an_exception_is_handled(events: Any) -> None:
-    try:
-        raise KeyError
-    except KeyError:
-        for _ in events():
-            break
+def by_return_of_a_generator(events: Events) -> None:
+    def pass_on() -> Iterator[lw.Event]:
+        yield from events()
+
+    for event in pass_on():
+        if is_second_epoch(event):
+            return
 
 
-def by_the_end_of_a_with_block(events: Any) -> None:
-    with events() as stream:
-        for _ in stream:
-            break
-
-
-def by_running_out_beside_a_shorter_loop(events: Any) -> None:
-    for _, _ in zip(range(2), events(), strict=False):
-        pass
-
-
-@pytest.mark.parametrize(
-    "leave",
-    [
-        by_break,
-        by_return,
-        by_break_after_an_exception_in_the_same_loop,
-        by_break_while_an_exception_is_handled,
-        by_the_end_of_a_with_block,
-        by_running_out_beside_a_shorter_loop,
-    ],
-    ids=lambda leave: leave.__name__,
-)
-def test_a_loop_left_on_purpose_finishes_the_leg(leave: Callable[[Any], None]):
-    leg = Leg()
-    leave(leg.stream)
-    assert leg.end == "left"
-
-
-def by_an_exception(events: Any) -> None:
-    for _ in events():
-        raise ValueError
-
-
-def by_an_exception_of_a_function(events: Any) -> None:
-    def fail() -> None:
-        raise ValueError
-
-    for _ in events():
-        fail()
-
-
-def by_an_exception_that_is_caught(events: Any) -> None:
-    try:
-        for _ in events():
-            raise ValueError
-    except ValueError:
-        pass
-
-
-def by_an_exception_in_a_with_block(events: Any) -> None:
-    with events() as stream:
-        for _ in stream:
+def by_an_exception(events: Events) -> None:
+    for event in events():
+        if is_second_epoch(event):
             raise ValueError
 
 
-def by_an_exception_in_closing(events: Any) -> None:
-    with contextlib.closing(events()) as stream:
-        for _ in stream:
-            raise ValueError
+def by_ctrl_c(events: Events) -> None:
+    for event in events():
+        if is_second_epoch(event):
+            raise KeyboardInterrupt
 
 
-def by_an_exception_before_finally(events: Any) -> None:
+def by_close(events: Events) -> None:
     stream = events()
-    try:
-        for _ in stream:
-            raise ValueError
-    finally:
-        stream.close()
-
-
-def by_close(events: Any) -> None:
-    stream = events()
-    next(stream)
+    next(event for event in stream if is_second_epoch(event))
     stream.close()
 
 
-def by_dropping_events_that_were_held(events: Any) -> None:
+def by_dropping_the_events(events: Events) -> None:
     stream = events()
-    for _ in stream:
-        break
-    stream = None
+    next(event for event in stream if is_second_epoch(event))
+    del stream
 
 
-def by_dropping_the_events(events: Any) -> None:
+def by_holding_the_events(events: Events) -> None:
     stream = events()
-    next(stream)
+    next(event for event in stream if is_second_epoch(event))
+    HELD.append(stream)
 
 
-def by_an_exception_through_a_generator(events: Any) -> None:
-    def passed_on() -> Iterator[Event]:
-        yield from events()
+def by_an_exception_in_a_with_block(events: Events) -> None:
+    with events() as stream:
+        for event in stream:
+            if is_second_epoch(event):
+                raise ValueError
 
-    for _ in passed_on():
-        raise ValueError
+
+HELD: list[EventStream] = []
+LEFT_OPEN = [
+    by_break,
+    by_return_of_a_generator,
+    by_an_exception,
+    by_ctrl_c,
+    by_close,
+    by_dropping_the_events,
+    by_holding_the_events,
+    by_an_exception_in_a_with_block,
+]
+
+
+def leave(trainer: lw.Trainer, way: Callable[[Events], None]) -> None:
+    with contextlib.suppress(ValueError, KeyboardInterrupt):
+        way(lambda: trainer.events(**options()))
+
+
+def status(run_dir: Path) -> str:
+    return json.loads((run_dir / "status.json").read_text())["status"]
+
+
+@pytest.mark.parametrize("way", LEFT_OPEN, ids=lambda way: way.__name__)
+def test_a_loop_that_is_left_is_saved_and_the_next_fit_continues_it(
+    way: Callable[[Events], None], tmp_path: Path
+):
+    trainer = trainer_in(tmp_path)
+    leave(trainer, way)
+    expected = "running" if way is by_holding_the_events else "interrupted"
+    assert status(tmp_path) == expected
+    assert trainer.fit(**options()).epoch == [0, 1, 2]
+    assert digest(trainer.task) == undisturbed_bits()
+
+
+def by_break_in_a_with_block(events: Events) -> None:
+    with events() as stream:
+        for event in stream:
+            if is_second_epoch(event):
+                break
+
+
+def by_reaching_the_end(events: Events) -> None:
+    for _ in events():
+        pass
 
 
 @pytest.mark.parametrize(
-    "leave",
-    [
-        by_an_exception,
-        by_an_exception_of_a_function,
-        by_an_exception_that_is_caught,
-        by_an_exception_in_a_with_block,
-        by_an_exception_in_closing,
-        by_an_exception_before_finally,
-        by_close,
-        by_dropping_events_that_were_held,
-        by_dropping_the_events,
-        by_an_exception_through_a_generator,
-    ],
-    ids=lambda leave: leave.__name__,
+    ("way", "epochs"), [(by_break_in_a_with_block, [0]), (by_reaching_the_end, [0, 1, 2])]
 )
-def test_a_loop_left_by_an_exception_does_not_finish_the_leg(leave: Callable[[Any], None]):
-    leg = Leg()
-    with contextlib.suppress(ValueError):
-        leave(leg.stream)
-    assert leg.end == "dropped"
+def test_the_end_of_the_events_or_of_a_with_block_finishes_the_call(
+    way: Callable[[Events], None], epochs: list[int], tmp_path: Path
+):
+    trainer = trainer_in(tmp_path)
+    leave(trainer, way)
+    assert status(tmp_path) == "completed"
+    assert trainer.history.epoch == epochs
+    bits = digest(trainer.task)
+    again = trainer_in(tmp_path)
+    assert [type(event).__name__ for event in again.events(**options())] == ["Finished"]
+    assert digest(again.task) == bits
+    assert trainer.fit(**options(1)).epoch == [0]  # another call of fit
 
 
-def test_a_stream_is_closed_when_its_loop_is_left_and_not_later():
-    leg = Leg()
-    for _ in leg.stream():
-        assert leg.end == "none"
-        break
-    assert leg.end == "left"
+@pytest.mark.parametrize(
+    "other",
+    [{"epochs": 1}, {"epochs": 5}, {"x": arrays(64)[0], "y": arrays(64)[1]}],
+    ids=["fewer epochs", "more epochs", "other data"],
+)
+def test_a_fit_that_asks_for_something_else_is_refused_with_the_form_that_finishes(
+    other: dict[str, Any], tmp_path: Path
+):
+    trainer = trainer_in(tmp_path)
+    leave(trainer, by_break)
+    with pytest.raises(lw.ConfigurationError, match=r"with trainer\.events\(\.\.\.\) as events:"):
+        trainer.fit(**options() | other)
+    trainer.fit(**options())
+    assert digest(trainer.task) == undisturbed_bits()
 
 
-def test_a_stream_that_is_being_read_is_not_closed():
-    def events() -> Iterator[Event]:
-        stream.close()
-        yield Saved(step=1, seconds=0.0)
-
-    stream = EventStream(events())  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigurationError, match=r"This trainer is training\."):
-        next(stream)
-
-
-def test_a_stream_that_was_never_read_is_closed_in_silence():
-    leg = Leg()
-    leg.stream().close()
-    assert leg.end == "none"
+def test_without_a_run_directory_the_next_fit_starts_from_the_current_weights():
+    trainer = trainer_in(None)
+    leave(trainer, by_break)
+    assert trainer.fit(**options(1)).epoch == [0]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loopwright.insight.first_difference import (
     NotReproducedError,
     State,
-    first_difference,
+    bisect_states,
 )
 
 
@@ -50,7 +50,7 @@ def two_runs(draw: st.DrawFn) -> tuple[Numbers, Numbers, int]:
 @hypothesis.given(two_runs())
 def test_the_first_step_is_found_by_replaying_the_runs_a_few_times_at_most(given):
     one, other, since = given
-    found = first_difference(one, other)
+    found = bisect_states(one, other)
     assert found is not None
     assert (found.step, found.variables) == (since, ["weight"])
     # Once in sections, and once for each half of the steps that only the other run has saved.
@@ -61,31 +61,31 @@ def test_the_first_step_is_found_by_replaying_the_runs_a_few_times_at_most(given
 @hypothesis.given(two_runs(), st.integers(1, 3000))
 def test_a_hint_may_be_wrong(given, hint):
     one, other, since = given
-    found = first_difference(one, other, hints=[hint])
+    found = bisect_states(one, other, hints=[hint])
     assert found is not None
     assert found.step == since
 
 
 def test_nothing_before_an_equal_checkpoint_is_replayed():
     one, other = Numbers([500, 1000]), Numbers([500, 1000], 777)
-    found = first_difference(one, other, known_equal=[500])
+    found = bisect_states(one, other, known_equal=[500])
     assert found is not None
     assert found.step == 777
     assert one.replayed < 600
 
 
 def test_equal_runs_have_no_first_difference():
-    assert first_difference(Numbers([50, 100]), Numbers([80, 100])) is None
-    assert first_difference(Numbers([100]), Numbers([100]), known_equal=[100]) is None
+    assert bisect_states(Numbers([50, 100]), Numbers([80, 100])) is None
+    assert bisect_states(Numbers([100]), Numbers([100]), known_equal=[100]) is None
 
 
 def test_the_shorter_run_decides_how_far_two_runs_are_compared():
-    assert first_difference(Numbers([100]), Numbers([300], 200)) is None
+    assert bisect_states(Numbers([100]), Numbers([300], 200)) is None
 
 
 @pytest.mark.parametrize("liar", [0, 1])
 def test_a_replay_that_does_not_reach_the_recorded_state_is_told(liar):
     one, other = Numbers([100], lies=liar == 0), Numbers([100], 50, lies=liar == 1)
     with pytest.raises(NotReproducedError, match="does not reach the state") as caught:
-        first_difference(one, other)
+        bisect_states(one, other)
     assert caught.value.which == liar

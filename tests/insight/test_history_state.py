@@ -11,6 +11,8 @@ import tensorflow as tf
 
 import loopwright as lw
 from loopwright.checkpoints.store import Store
+from loopwright.insight.first_difference import bisect_states
+from loopwright.insight.history_state import run_states
 from loopwright.task import variables
 
 pytestmark = pytest.mark.kernels
@@ -59,7 +61,7 @@ def trained(run_dir: Path, given: dict[str, Any], **options: Any) -> None:
 
 def states(run_dir: Path, given: dict[str, Any], **options: Any) -> Any:
     fit = {"epochs": 4, **given}
-    return lw.Trainer(Flipped(4, **options), run_dir=run_dir).states(**fit)
+    return run_states(lw.Trainer(Flipped(4, **options), run_dir=run_dir), **fit)
 
 
 @pytest.mark.parametrize("kind", ["arrays", "stream"])
@@ -89,7 +91,7 @@ def test_replaying_changes_neither_the_run_nor_the_task(tmp_path):
     files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     trainer = lw.Trainer(Flipped(4), run_dir=tmp_path / "run")
     before = {name: v.numpy().tobytes() for name, v in variables.named(trainer.task).items()}
-    with trainer.states(**data("arrays"), epochs=4) as found:
+    with run_states(trainer, **data("arrays"), epochs=4) as found:
         found.after(33)
         found.facts(12)
     after = {name: v.numpy().tobytes() for name, v in variables.named(trainer.task).items()}
@@ -108,17 +110,17 @@ def test_what_has_changed_since_is_told(tmp_path):
 def test_the_first_step_that_differs_is_found_between_checkpoints(tmp_path):
     trained(tmp_path / "one", data("arrays"), latest=1)
     trained(tmp_path / "other", data("arrays"), flip_at=23, save_every="9 steps")
-    with (
-        states(tmp_path / "one", data("arrays")) as one,
-        states(tmp_path / "other", data("arrays"), flip_at=23) as other,
-    ):
-        found = lw.first_difference(one, other)
-        assert found is not None
-        assert found.step == 23
-        assert found.variables[0] == "model.layers[0].kernel"
-        facts = [each.facts(23) for each in (one, other)]
-    assert facts[0] == facts[1]
-    assert facts[0]["examples"].startswith("batch 3 of epoch 3: examples")
+    one = lw.Trainer(Flipped(4), run_dir=tmp_path / "one")
+    other = lw.Trainer(Flipped(4, flip_at=23), run_dir=tmp_path / "other")
+    found = lw.first_difference(one, other, **data("arrays"), epochs=4)
+    assert found is not None
+    assert (found.step, found.variables[0]) == (23, "model.layers[0].kernel")
+    at_checkpoints = lw.first_difference(tmp_path / "one", str(tmp_path / "other"))
+    assert at_checkpoints is not None
+    assert at_checkpoints.step == 40  # the only checkpoint of both
+    assert lw.first_difference(tmp_path / "one", tmp_path / "one") is None
+    with pytest.raises(lw.ConfigurationError, match="no state to compare"):
+        lw.first_difference(one, tmp_path / "other")
 
 
 def test_another_batch_shows_in_the_facts_of_a_step(tmp_path):
@@ -129,7 +131,7 @@ def test_another_batch_shows_in_the_facts_of_a_step(tmp_path):
         states(tmp_path / "one", data("arrays")) as one,
         states(tmp_path / "other", changed) as other,
     ):
-        found = lw.first_difference(one, other)
+        found = bisect_states(one, other)
         assert found is not None
         before, at = (
             [each.facts(step)["batch"] for each in (one, other)]
@@ -162,7 +164,6 @@ def test_the_first_of_ten_thousand_steps_that_differs_is_found(number, undisturb
     fit = long_run(tmp_path / "run", step, f"{every} steps")
     one = lw.Trainer(Flipped(8, 0), run_dir=undisturbed)
     other = lw.Trainer(Flipped(8, step), run_dir=tmp_path / "run")
-    with one.states(**fit) as first, other.states(**fit) as second:
-        found = lw.first_difference(first, second)
+    found = lw.first_difference(one, other, **fit)
     assert found is not None
     assert found.step == step

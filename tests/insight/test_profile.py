@@ -35,8 +35,6 @@ def test_operations_are_named_with_the_layer_they_come_from_and_nothing_is_left(
     assert {"wide (Dense)", "wide, backward (Dense)"} <= origins
     assert sum(one.share for one in found.operations) <= 1.0 + 1e-6
     assert found.steps >= 20
-    assert found.gflops is not None
-    assert 0 < found.gflops < found.machine_gflops * 2
     assert max(map(len, str(found).splitlines())) <= 80
     for one in (plain, profiled):
         one.fit(X, Y, batch_size=64, verbose=0)

@@ -4,7 +4,6 @@ import json
 import random
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -324,25 +323,6 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path):
     with pytest.raises(lw.ConfigurationError, match="no run directory"):
         lw.Trainer(Scaled()).replay(1, X, Y)
     assert files(run) == before
-
-
-# --- bundle and debugger ---
-
-
-def test_a_bundle_holds_the_batch_and_what_describes_the_run_without_pickles(tmp_path):
-    _, error = poisoned(tmp_path / "run")
-    path = tmp_path / "step.zip"
-    seen = trainer(tmp_path / "run").replay(None, POISONED, Y, batch_size=8, verbose=0, bundle=path)
-    with zipfile.ZipFile(path) as bundle:
-        names = set(bundle.namelist())
-        assert {"report.txt", "step.json", "plan.json", "environment.json", "batch.npz"} <= names
-        assert "checkpoint-manifest.json" in names
-        assert bundle.read("report.txt").decode().strip() == str(seen)
-        assert json.loads(bundle.read("step.json"))["step"] == error.step
-        bundle.extract("batch.npz", tmp_path)
-    with np.load(tmp_path / "batch.npz", allow_pickle=False) as batch:
-        assert np.isnan(batch["x"]).sum() == 1
-        assert BAD in batch["examples"]
 
 
 def test_the_debugger_stops_at_the_step_and_at_the_first_nan(tmp_path):

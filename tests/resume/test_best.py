@@ -16,13 +16,13 @@ from tests.resume.program import digest
 from typer.testing import CliRunner
 
 import loopwright as lw
+from loopwright import runs
 from loopwright.checkpoints import retention
 from loopwright.checkpoints.run_directory import Run
 from loopwright.cli import run_overview
 from loopwright.cli.main import app
 from loopwright.cli.run_overview import summary
 from loopwright.sinks.progress_text import Outlook
-from loopwright.sinks.record import read_record
 
 STEPS_PER_EPOCH = 10
 
@@ -164,7 +164,7 @@ def test_runs_report_and_summary_name_the_step_that_is_restored(by_accuracy: Pat
     run("report", str(by_accuracy))
     page = (by_accuracy / "report.html").read_text()
     assert "<th>best checkpoint by val_accuracy</th><td>step 30: 1</td>" in page
-    assert ("best", "val_accuracy 1.000 at step 30") in summary(read_record(by_accuracy), {}, [])
+    assert ("best", "val_accuracy 1.000 at step 30") in summary(runs.open(by_accuracy), {}, [])
 
 
 def test_runs_are_sorted_best_first_in_the_direction_of_their_metric(tmp_path: Path):

@@ -172,36 +172,6 @@ def test_a_directory_that_cannot_be_written_to_is_refused_before_the_first_step(
     assert told == []
 
 
-def test_breaking_out_of_the_events_finishes_a_leg(tmp_path):
-    def run():
-        trainer = lw.Trainer(Noisy(), run_dir=tmp_path / "run", plan="graph")
-        seen = []
-        for event in trainer.events(*arrays(), batch_size=8, epochs=4):
-            seen.append(event)
-            if isinstance(event, lw.EpochEnded) and event.epoch == 1:
-                break
-        return trainer, seen
-
-    first, _ = run()
-    second, seen = run()
-    assert [event.reason for event in seen] == ["skipped"]
-    assert digest(second.task) == digest(first.task)
-
-
-def test_an_exception_in_the_body_of_the_loop_does_not_finish_a_leg(tmp_path):
-    def run(fails):
-        trainer = lw.Trainer(Noisy(), run_dir=tmp_path / "run", plan="graph")
-        for event in trainer.events(*arrays(), batch_size=8, epochs=EPOCHS):
-            if fails and isinstance(event, lw.EpochEnded):
-                raise RuntimeError("of the person's own")
-        return trainer
-
-    with pytest.raises(RuntimeError, match="of the person's own"):
-        run(fails=True)
-    bits, _ = undisturbed("arrays", "graph")
-    assert digest(run(fails=False).task) == bits
-
-
 def test_early_stopping_goes_on_with_its_patience_and_its_best_weights(tmp_path):
     def run(run_dir, fails_at=NEVER):
         stopping = keras.callbacks.EarlyStopping("loss", patience=2, restore_best_weights=True)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from loopwright.config import file
-from loopwright.search import asked as asking
 from loopwright.search import optuna_study
+from loopwright.search import study as asking
 
 optuna = pytest.importorskip("optuna")
 WRITES = ("set_trial_user_attr", "set_trial_system_attr")

@@ -9,8 +9,8 @@ import pytest
 from tests.cli.small_project import MINE
 
 import loopwright as lw
+from loopwright import runs
 from loopwright.config import file
-from loopwright.sinks.record import read_record
 
 pytest.importorskip("optuna")
 pytest.importorskip("sklearn.ensemble")  # Optuna's plots import it, and it sets variables
@@ -39,7 +39,7 @@ def test_a_search_in_code_trains_its_trials_and_names_the_best(
     assert best is not None
     scores = {}
     for trial in found.trials:
-        record = read_record(tmp_path / f"search/trials/{trial.number:04d}")
+        record = runs.open(tmp_path / f"search/trials/{trial.number:04d}")
         assert record.best is not None
         scores[trial.number] = record.best[1]
         assert trial.score == record.best[1]

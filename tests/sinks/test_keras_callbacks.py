@@ -444,11 +444,10 @@ def test_an_exception_in_a_callback_reaches_the_caller_and_there_is_no_end(hook:
     assert recorder.hooks()[-1] == hook
 
 
-def test_leaving_events_ends_the_callbacks_too():
+def test_the_end_of_a_with_block_ends_the_callbacks_too():
     recorder = Recorder()
-    for event in trainer_of().events(X, Y, epochs=9, callbacks=[recorder], **DATA):
-        if isinstance(event, lw.EpochStarted) and event.epoch == 1:
-            break
+    with trainer_of().events(X, Y, epochs=9, callbacks=[recorder], **DATA) as events:
+        next(event for event in events if isinstance(event, lw.EpochStarted) and event.epoch == 1)
     assert recorder.hooks()[-2:] == ["on_epoch_begin", "on_train_end"]
     assert recorder.hooks().count("on_train_end") == 1
 

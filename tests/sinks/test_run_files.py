@@ -84,10 +84,9 @@ def test_the_status_tells_where_a_run_is(whole: Any, tmp_path: Path):
         train(tmp_path / "run", "arrays", "graph", callbacks=[FailsAt(18)])
     assert status(tmp_path / "run")["status"] == "failed"
     trainer = lw.Trainer(Noisy(), run_dir=tmp_path / "left", plan="graph")
-    for event in trainer.events(*arrays(), batch_size=8):
-        if isinstance(event, lw.Trained):
-            assert status(tmp_path / "left")["status"] == "running"
-            break
+    with trainer.events(*arrays(), batch_size=8) as events:
+        next(event for event in events if isinstance(event, lw.Trained))
+        assert status(tmp_path / "left")["status"] == "running"
     assert status(tmp_path / "left")["status"] == "completed"
 
 

@@ -142,3 +142,17 @@ def test_an_attribute_error_inside_a_property_of_a_task_is_not_hidden():
         _ = task.width
     with pytest.raises(AttributeError, match="'Task' object has no attribute 'depth'"):
         _ = task.depth
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "instead"),
+    [
+        ("replay", "bundle", 'batch.save("batch.npz")'),
+        ("rehearse", "export", 'checkpoint="current"'),
+        ("export", "validation_data", "export(data=...)"),
+    ],
+)
+def test_an_argument_that_was_removed_names_what_does_its_work(method, name, instead):
+    with pytest.raises(TypeError) as refused:
+        getattr(lw.Trainer(supervised()), method)(**{name: True})
+    assert instead in str(refused.value).splitlines()[1]

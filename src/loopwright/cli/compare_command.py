@@ -15,8 +15,9 @@ from loopwright.errors import ConfigurationError, LoopwrightError, message, prin
 
 if TYPE_CHECKING:
     from loopwright.cli.run_overview import Row
-    from loopwright.insight.comparison import Differs, RunRecord
+    from loopwright.insight.comparison import Differs
     from loopwright.insight.first_difference import Difference
+    from loopwright.runs import RunRecord
 
 _WIDTH = 80
 _MOST_LISTED = 12
@@ -50,7 +51,8 @@ def compare(
     two runs: no difference found in their states; 1: two runs whose states differ; 2: usage error.
     """
     from loopwright.cli.run_overview import rows
-    from loopwright.insight.comparison import differences, read_run, same_kinds
+    from loopwright.insight.comparison import differences, same_kinds
+    from loopwright.runs import open as open_run
 
     if len(runs) < 2 or len({path.resolve() for path in runs}) < len(runs):
         raise ConfigurationError(
@@ -61,7 +63,7 @@ def compare(
                 do="name two run directories; `loopwright runs` lists them",
             )
         )
-    records = [read_run(path) for path in runs]
+    records = [open_run(path) for path in runs]
     shown = [rows(path)[0] for path in runs]
     found = differences(records)
     _print_runs(shown, records)
@@ -126,7 +128,7 @@ def compared_states(
 
 
 def _untrained(run: "RunRecord") -> str:
-    steps = run.record.finished.get("step") or max(run.epoch_losses, default=0)
+    steps = run.finished.get("step") or max(run.epoch_losses, default=0)
     return f"{run.directory} has {'no checkpoint' if steps else 'not trained'}"
 
 
@@ -141,7 +143,7 @@ def _searched(
 ) -> Verdict:
     from loopwright.cli.replay_child import ReplayedRun
     from loopwright.insight.explanation import explained
-    from loopwright.insight.first_difference import NotReproducedError, first_difference
+    from loopwright.insight.first_difference import NotReproducedError, bisect_states
 
     first_step = equal or 0
     with (
@@ -149,7 +151,7 @@ def _searched(
         ReplayedRun(records[1].directory, code, first_step=first_step) as other,
     ):
         try:
-            difference = first_difference(
+            difference = bisect_states(
                 one,
                 other,
                 known_equal=[] if equal is None else [equal],
@@ -247,7 +249,7 @@ def _objection_to_replay(records: "Sequence[RunRecord]", code: list[str]) -> str
         if config is None:
             return (
                 f"not replayed: {record.directory} was not started from a config; in its script, "
-                "lw.first_difference(one.states(...), other.states(...)) finds the step"
+                "lw.first_difference(one_trainer, other_trainer, x, y, ...) finds the step"
             )
         known = [*code, *project_code(record.directory)]
         if any(name not in known for name in config.code):
@@ -264,7 +266,7 @@ def _stored(records: "Sequence[RunRecord]", step: int | None) -> list[str]:
         return []
     from loopwright.checkpoints import tensors
 
-    paths = [next(c for c in r.record.checkpoints if c.step == step) for r in records]
+    paths = [next(c for c in r.checkpoints if c.step == step) for r in records]
     digests = [
         {
             name: tensors.digest({name: value})
@@ -340,7 +342,7 @@ def _write_page(
 
     labels = letters(len(records))
     names = [f"{label} {row.path.name}" for label, row in zip(labels, shown, strict=True)]
-    journals = {name: r.record.journal for name, r in zip(names, records, strict=True)}
+    journals = {name: r.journal for name, r in zip(names, records, strict=True)}
     has_origin = any(record.origin for record in records)
     columns = ["path", "status", "steps", "best", "time", *(["forked from"] if has_origin else [])]
     cells = [

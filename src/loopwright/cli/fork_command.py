@@ -117,6 +117,7 @@ def _checked(config: "Config", run: Path, found: "Checkpoint") -> "Config":
     from loopwright.config.edits import LENGTH, STEP
     from loopwright.fit.request import duration
     from loopwright.fit.resume import entry
+    from loopwright.insight.history_state import run_states
 
     snapshot = parsed(found)
     trial = config.model_copy(update={"run_dir": str(run), "callbacks": [], "plan": "auto"})
@@ -132,7 +133,7 @@ def _checked(config: "Config", run: Path, found: "Checkpoint") -> "Config":
                     do="pass fit.epochs=N or fit.until='N steps'",
                 )
             )
-        with opened.trainer.states(**job.fit_arguments(opened)) as states:
+        with run_states(opened.trainer, **job.fit_arguments(opened)) as states:
             edits, objection = states.edits(found.step), states.objection(found.step)
     names = list(dict.fromkeys(edit.name for edit in edits))
     if objection is not None or LENGTH in names:

@@ -103,7 +103,6 @@ def rehearse(
             **{**fit_arguments(job), "verbose": verbose},
             rehearse_callbacks=callbacks,
             overfit=overfit,
-            export=[wanted.target for wanted in config.export],
         )
 
 
@@ -216,8 +215,7 @@ def complete(config: Config, experiment: Experiment) -> Config:
 
 def data_for_export(job: Job) -> dict[str, Any]:
     """Return the run's own data as arguments of `Trainer.export`."""
-    data, held_out = _data(job)
-    return {"data": data, "validation_data": held_out}
+    return {"data": _data(job)[0]}
 
 
 def _data(job: Job) -> tuple[Data | None, Any]:

@@ -120,7 +120,7 @@ def inspect(
     Verifies the checksum of every file.
     """
     from loopwright.checkpoints.inspection import inspected
-    from loopwright.sinks.record import origin_of
+    from loopwright.runs import origin_of
 
     _require_directory(run)
     origin = origin_of(run, changes=True)

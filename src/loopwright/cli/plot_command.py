@@ -25,12 +25,12 @@ def plot(
 
     Needs matplotlib: pip install 'loopwright[plot]'. Reads files only, without TensorFlow.
     """
+    from loopwright.runs import open as open_run
     from loopwright.sinks import curves, figures
-    from loopwright.sinks.record import read_record
     from loopwright.sinks.report import curves as of_journal
 
     _require_drawable(runs, output)
-    records = dict(zip(_names(runs), map(read_record, runs), strict=True))
+    records = dict(zip(_names(runs), map(open_run, runs), strict=True))
     found = {name: of_journal(record.journal) for name, record in records.items()}
     bests = {name: curves.best_of(drawn) for name, drawn in found.items()}
     if metric:

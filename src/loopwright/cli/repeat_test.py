@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from loopwright import runs
 from loopwright.cli.compare_command import compared_states
 from loopwright.cli.kill_test import Command, finish, start
 from loopwright.exactness import recorded_reasons
 from loopwright.insight.comparison import (
     Differs,
-    RunRecord,
     differences,
     equal_until,
-    read_run,
 )
+from loopwright.runs import RunRecord
 
 
 @final
@@ -46,7 +46,7 @@ def repeated(
         finish(start(command, first, None), first)
         say("training it again, by the same plans")
         finish(start(command, second, str(first / "plan.json")), second)
-        records = [read_run(first), read_run(second)]
+        records = [runs.open(first), runs.open(second)]
         return _compared(records, list(code), say)
 
 

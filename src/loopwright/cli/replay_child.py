@@ -135,13 +135,14 @@ def _serve(
 
     from loopwright.cli import job
     from loopwright.cli.arguments import run_config
+    from loopwright.insight.history_state import run_states
 
     config = run_config(run, code)
     # The recorded plans are followed, whatever file or word the config names.
     config = config.model_copy(update={"plan": "auto", "callbacks": []})
     with (
         job.open_job(config) as opened,
-        opened.trainer.states(**job.fit_arguments(opened)) as states,
+        run_states(opened.trainer, **job.fit_arguments(opened)) as states,
     ):
         answer({"steps": states.steps, "reasons": states.reasons})
         for line in questions:

@@ -32,8 +32,7 @@ def replay(
     bundle: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Write a .zip for a colleague: report, batch, config, environment, plan.",
+            hidden=True, help="Removed: the run directory has all but the batch, which is saved."
         ),
     ] = None,
     batch: Annotated[
@@ -48,6 +47,15 @@ def replay(
     Trains from the checkpoint before the step, by the recorded plans, and compares with the record.
     The run directory is not changed. Exit code 1: the replay differs from the record.
     """
+    if bundle is not None:
+        raise ConfigurationError(
+            message(
+                "replay has no --bundle any more.",
+                expected="the run directory, with the saved batch beside it",
+                received=f"--bundle {bundle}",
+                do=f"omit it, and send both: zip -r {bundle} {run} {run.name}-step-*.npz",
+            )
+        )
     _require_config(run, step)
     config = run_config(run, task)
     if launch.is_command_line():
@@ -58,10 +66,10 @@ def replay(
 
     with job.open_job(config) as opened:
         arguments = {**job.fit_arguments(opened), "verbose": 1}
-        seen = opened.trainer.replay(step, **arguments, debugger=pdb, bundle=bundle)
+        seen = opened.trainer.replay(step, **arguments, debugger=pdb)
     typer.echo(printable(str(seen)))
     saved = seen.batch.save(batch or Path(f"{run.resolve().name}-step-{seen.step}.npz"))
-    typer.echo(f"\nbatch saved to {saved}" + ("" if bundle is None else f", bundle to {bundle}"))
+    typer.echo(f"\nbatch saved to {saved}")
     if seen.matches is False:
         raise typer.Exit(1)
 

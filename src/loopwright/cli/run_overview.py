@@ -20,9 +20,9 @@ from loopwright.checkpoints.store import Store
 from loopwright.config.export_formats import KINDS
 from loopwright.config.file import FILE
 from loopwright.errors import CheckpointError, printable
+from loopwright.runs import RunRecord, origin_of, rules_of
+from loopwright.runs import number as finite
 from loopwright.sinks.progress_text import length_of_time, number
-from loopwright.sinks.record import Record, origin_of, rules_of
-from loopwright.sinks.record import number as finite
 from loopwright.step_warnings import warn_at_call
 
 Status = Literal["running", "complete", "interrupted", "failed", "crashed", "empty", "damaged"]
@@ -206,7 +206,9 @@ class SummaryRow(NamedTuple):
     text: str
 
 
-def summary(record: Record, scores: Mapping[str, Any], commands: Sequence[str]) -> list[SummaryRow]:
+def summary(
+    record: RunRecord, scores: Mapping[str, Any], commands: Sequence[str]
+) -> list[SummaryRow]:
     """Summarize a finished run from its files and its scores."""
     rows = [
         SummaryRow("run", _ending(record)),
@@ -238,7 +240,7 @@ def show(rows: Sequence[SummaryRow], output: Console) -> None:
     output.print(Panel(grid, expand=False, border_style="dim"))
 
 
-def _ending(record: Record) -> str:
+def _ending(record: RunRecord) -> str:
     status = record.status
     words = [str(record.directory), str(status.get("status", "unknown"))]
     words.append(f"{finite(status.get('step')) or 0:,.0f} steps")
@@ -252,7 +254,7 @@ def _numbers(numbers: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {number(value)}" for name, value in numbers.items())
 
 
-def _files(record: Record) -> list[str]:
+def _files(record: RunRecord) -> list[str]:
     """List the files of a run that a user may want to open."""
     directory = record.directory
     exports = disk.names(directory, "export")
@@ -272,5 +274,5 @@ def _files(record: Record) -> list[str]:
     return [f"{directory / name}  ({what})" for name, what in there]
 
 
-def _steps(record: Record) -> str:
+def _steps(record: RunRecord) -> str:
     return "steps " + ", ".join(f"{entry.step:,}" for entry in record.checkpoints)

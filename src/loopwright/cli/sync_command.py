@@ -39,8 +39,8 @@ def sync(
 
     Asks the tracker what it has, and sends the rest from the journal of the run.
     """
+    from loopwright import runs
     from loopwright.checkpoints import lock
-    from loopwright.sinks.record import read_record
     from loopwright.sinks.tracked_run import addresses
 
     if to is not None and to not in TRACKERS:
@@ -52,7 +52,7 @@ def sync(
                 do="choose one of these with --to",
             )
         )
-    status = _STATUS.get(str(read_record(run).status.get("status")), "interrupted")
+    status = _STATUS.get(str(runs.open(run).status.get("status")), "interrupted")
     known = {name: addresses(run, name) for name in TRACKERS if to in (None, name)}
     if to is None and not any(known.values()):
         raise ConfigurationError(

@@ -282,15 +282,15 @@ def _train(config: "schema.Config", *, fresh: bool, settings: SettingsWord) -> N
 def _print_summary(config: "schema.Config", scores: "Mapping[str, Any]") -> None:
     from rich.console import Console
 
+    from loopwright import runs
     from loopwright.cli.run_overview import show, summary
     from loopwright.config.file import saved_in
-    from loopwright.sinks.record import read_record
     from loopwright.sinks.terminal import is_terminal
 
     run, task = config.directory, code_options(config)
     epochs = (saved_in(Path(run)) or config).fit.epochs
     more = f"fit.epochs={2 * epochs}" if epochs else "fit.until=..."
-    record = read_record(Path(run))
+    record = runs.open(Path(run))
     use = "evaluate" if record.best is not None else "export"
     checkpoint = "best" if use == "evaluate" else "last"
     commands = [

@@ -94,11 +94,11 @@ def tune(
         )
     from loopwright.config.space import parsed
     from loopwright.loop.signals import Preempted
-    from loopwright.search import asked, tune
+    from loopwright.search import study, tune
 
     space, overrides = parsed(words or ())
     config = load_config(source, overrides, None, quick)
-    wanted = asked.asked(
+    wanted = study.asked(
         config,
         space,
         objective=objective,

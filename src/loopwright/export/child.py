@@ -1,4 +1,4 @@
-"""Runs an exported model by its own runtime in a new process; saves outputs and times.
+"""Runs an exported model by its own runtime in a new process, and saves its outputs.
 
 `python -m loopwright.export.child saved_model|keras|litert|onnx PATH SCRATCH`
 
@@ -7,7 +7,6 @@ LiteRT and ONNX files are run by their own runtimes alone: nothing here imports 
 
 import functools
 import importlib.metadata
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -17,25 +16,22 @@ from typing import Any
 import numpy as np
 
 from loopwright.export import arrays
-from loopwright.export.latency import median_seconds
 
 Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Inputs by name -> outputs by name."""
+RUNTIME = "runtime.txt"
+"""The file in which a child says what ran the model."""
 
 
 def main(kind: str, path: str, scratch: Path) -> None:
-    """Read the batches in `inputs`; write their outputs, the seconds of each, and the runtime."""
+    """Read the batches in `inputs`; write their outputs, and the runtime."""
     load = {"litert": litert_runs, "onnx": onnx_runs}.get(kind)
     if load is None:
-        seconds, runtime = _run_in_tensorflow(kind, path, scratch), "tensorflow"
+        _run_in_tensorflow(kind, path, scratch)
     else:
-        seconds, runtime = _run_in(load, path, scratch), RUNTIMES[kind]
-    version = importlib.metadata.version(runtime)
-    told = {"runtime": f"{runtime} {version}", "seconds": seconds}
-    (scratch / "told.json").write_text(json.dumps(told))
-
-
-RUNTIMES = {"litert": "ai-edge-litert", "onnx": "onnxruntime"}
+        _run_in(load, path, scratch)
+    runtime = {"litert": "ai-edge-litert", "onnx": "onnxruntime"}.get(kind, "tensorflow")
+    (scratch / RUNTIME).write_text(f"{runtime} {importlib.metadata.version(runtime)}")
 
 
 def litert_runs(path: str) -> Callable[[str], Run]:
@@ -74,22 +70,20 @@ def _with_texts(array: Any) -> Any:
     return np.char.decode(array, "utf-8").astype(object)
 
 
-def _run_in(load: Callable[[str], Callable[[str], Run]], path: str, scratch: Path) -> Any:
+def _run_in(load: Callable[[str], Callable[[str], Run]], path: str, scratch: Path) -> None:
     given: dict[str, dict[str, Any]] = {}
     for key, array in arrays.read(scratch / "inputs.npz").items():
         call, _, name = key.rpartition("\n")
         given.setdefault(call, {})[name] = array
-    found, seconds, runs = dict[str, Any](), dict[str, float](), load(path)
+    found, runs = dict[str, Any](), load(path)
     for call, inputs in given.items():
         run = runs(call.partition("\n")[0])
         for name, array in run(inputs).items():
             found[f"{call}\n{name}"] = array.copy()  # the next run writes into the same memory
-        seconds[call] = median_seconds(lambda run=run, inputs=inputs: run(inputs))
     arrays.write(scratch / "outputs.npz", found)
-    return seconds
 
 
-def _run_in_tensorflow(kind: str, path: str, scratch: Path) -> dict[str, float]:
+def _run_in_tensorflow(kind: str, path: str, scratch: Path) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import keras
     import tensorflow as tf
@@ -105,7 +99,7 @@ def _run_in_tensorflow(kind: str, path: str, scratch: Path) -> dict[str, float]:
         if kind == "saved_model"
         else keras.models.load_model(path, safe_mode=True, compile=False)
     )
-    found, seconds = dict[str, Any](), dict[str, float]()
+    found = dict[str, Any]()
     for call, leaves in given.items():
         if kind == "saved_model":
             function = getattr(loaded, call.partition("\n")[0])
@@ -116,9 +110,7 @@ def _run_in_tensorflow(kind: str, path: str, scratch: Path) -> dict[str, float]:
             inputs = tf.nest.pack_sequence_as(structure, leaves)
         results = function(inputs)
         found |= {f"{call}\n{key}": leaf for key, leaf in outputs.named(results).items()}
-        seconds[call] = median_seconds(lambda function=function, inputs=inputs: function(inputs))
     tensors.write(scratch / "outputs", found)
-    return seconds
 
 
 if __name__ == "__main__":

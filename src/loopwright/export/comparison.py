@@ -1,6 +1,5 @@
 """Runs a model here and its export in a new process, on the same batches, and compares."""
 
-import json
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +15,11 @@ from loopwright.config.export_formats import Target
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import LoopwrightError, message
 from loopwright.export import arrays, outputs
-from loopwright.export.latency import median_seconds
+from loopwright.export.child import RUNTIME
 from loopwright.export.signatures import Signature, flat_names
 
 QUANTIZED = {"float16": 1e-2, "dynamic": 0.2, "int8": 0.5}
-"""The difference above which a quantized file is broken and not just rounded: its score tells
-how good it is."""
+"""The difference above which a quantized file is broken and not just rounded."""
 
 Outputs = dict[tuple[str, int], dict[str, Any]]
 """Outputs by signature and batch size."""
@@ -30,17 +28,13 @@ Outputs = dict[tuple[str, int], dict[str, Any]]
 @final
 @dataclass(frozen=True)
 class Comparison:
-    """One signature at one batch size: how much outputs differ, and how long each takes."""
+    """One signature at one batch size: how much outputs differ."""
 
     signature: str
     examples: int
     """The batch size."""
     largest_difference: float
     """Relative to the largest output."""
-    original_seconds: float
-    """Per example, of the model in TensorFlow: the median of warm calls."""
-    export_seconds: float
-    """Per example, of the export in its runtime: the median of warm calls in a new process."""
 
 
 @final
@@ -75,7 +69,7 @@ def compare(
     tolerance: float | None = None,
 ) -> Compared:
     """Run the export in a new process, and compare; raise if it differs, or cannot be loaded."""
-    told = _run_in_new_process(given, target, written, scratch)
+    runtime = _run_in_new_process(given, target, written, scratch)
     found = _read_outputs(target, scratch)
     problems, comparisons = dict[str, list[str]](), list[Comparison]()
     for one in given:
@@ -92,11 +86,9 @@ def compare(
             place = one.name if size == one.sizes()[0] else f"{one.name}, batch of {size}"
             if wrong:  # the first batch size tells: others have the same problem
                 problems.setdefault(one.name, [f"{place}: {text}" for text in wrong])
-            seconds = [_original_seconds(one, size, target), told["seconds"][f"{one.name}\n{size}"]]
-            per_example = [value / size for value in seconds]
-            comparisons.append(Comparison(one.name, size, difference, *per_example))
+            comparisons.append(Comparison(one.name, size, difference))
     _require_same([text for some in problems.values() for text in some], target, tolerance)
-    return Compared(comparisons, told["runtime"])
+    return Compared(comparisons, runtime)
 
 
 def _rounding(model: Any, target: Target) -> float:
@@ -108,17 +100,10 @@ def _rounding(model: Any, target: Target) -> float:
     return max([*rounded, QUANTIZED.get(target.quantize or "", 0.0)], default=0.0)
 
 
-def _original_seconds(one: Signature, size: int, target: Target) -> float:
-    batch = one.batch(size)
-    if target.format == "keras":  # is called as a model, and need not be traceable
-        return median_seconds(lambda: one.call(batch))
-    function = tf.function(one.call, autograph=False)
-    return median_seconds(lambda: function(batch))
-
-
 def _run_in_new_process(
     given: Sequence[Signature], target: Target, written: Path, scratch: Path
-) -> dict[str, Any]:
+) -> str:
+    """Run the export, and return what ran it."""
     calls = {f"{one.name}\n{size}": (one, one.batch(size)) for one in given for size in one.sizes()}
     if target.kind.is_converted:
         arrays.write(
@@ -140,7 +125,7 @@ def _run_in_new_process(
     done = subprocess.run([*python(), *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise _not_loadable(target, done)
-    return json.loads((scratch / "told.json").read_text())
+    return (scratch / RUNTIME).read_text()
 
 
 def _read_outputs(target: Target, scratch: Path) -> Outputs:

@@ -11,9 +11,8 @@ examples. If they differ by more than the tolerance, nothing is published.
 
 import contextlib
 import json
-import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -66,31 +65,11 @@ class Exported:
     runtime: str = ""
     """What ran the export: "ai-edge-litert 2.3.0"."""
     comparisons: list[Comparison] = field(default_factory=list)
-    scores: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Of a quantized export: the scores on the validation data "before" and "after"."""
-    not_scored: str = ""
-    """Why a quantized export has no scores."""
     command: str = ""
     """Of a SavedModel: a command line of TensorFlow that runs it on a saved input."""
 
 
-@final
-@dataclass(frozen=True)
-class Staged:
-    """An export that was compared, and that no one else sees yet."""
-
-    written: Path
-    given: list[Signature]
-
-
-@final
-@dataclass(frozen=True)
-class Scored:
-    """Scores of the model and of its file, or why there are none."""
-
-    scores: dict[str, dict[str, float]] = field(default_factory=dict)
-    """"before" and "after": scores by their names."""
-    why_not: str = ""
+_FIELDS = {each.name for each in fields(Exported)}
 
 
 def export(
@@ -103,15 +82,14 @@ def export(
     step: int | None = None,
     averaged: bool = False,
     tolerance: float | None = None,
-    score: Callable[[Staged], Scored] | None = None,
     served: Callable[[Signature], tuple[Signature, str]] | None = None,
 ) -> Exported:
     """Write models under their names, load them in a new process, and compare outputs.
 
     A path with the suffix of a format is one file; any other path is a directory of versions.
     `examples` are inputs by signature, `data` is a batch of the run; what is missing is drawn from
-    the input's shape. `score` is called with the files before they get their final name. `served`
-    replaces the call of the model by that of its task, and says what the export then holds.
+    the input's shape. `served` replaces the call of the model by that of its task, and
+    says what the export then holds.
     """
     target = target or target_for(path.name)
     chosen = _chosen(models, path, target)
@@ -119,7 +97,7 @@ def export(
     given = signatures(chosen, examples, data, target.batch_size)
     if target.format == "keras":
         writers.require_configs(given)
-    alone, holds = given, ""
+    holds = ""
     if served is not None:
         first, holds = served(given[0])
         given = [first, *given[1:]]
@@ -131,12 +109,6 @@ def export(
     with disk.staged(home, _STAGED) as directory:
         written = writers.write(given, target, directory)
         found = compare(given, expected, target, written, directory, tolerance)
-        scored = Scored()
-        if score is not None:
-            with tempfile.TemporaryDirectory(dir=directory) as apart:
-                is_model = given[0].predict is None  # whose outputs the test step needs
-                file = written if is_model else writers.write(alone, target, Path(apart))
-                scored = score(Staged(file, alone))
         done = Exported(
             path=str(path if target.kind.suffix else _next_version(path)),
             format=target.format,
@@ -153,8 +125,6 @@ def export(
             bytes=_size(directory, written.name),
             runtime=found.runtime,
             comparisons=found.comparisons,
-            scores=scored.scores,
-            not_scored=scored.why_not,
         )
         return _published(done, written, given[0])
 
@@ -193,7 +163,7 @@ def _warn_if_all_nan(expected: Mapping[tuple[str, int], Mapping[str, Any]]) -> N
 
 
 def worded(done: Exported) -> str:
-    """Describe an export in one line; a quantized one with its scores in a second.
+    """Describe an export in one line, and its size in a second.
 
     >>> done = Exported("export/1", "keras", ["serve"], 2e-7, 8, step=60, holds="the model")
     >>> print(worded(done))
@@ -204,26 +174,11 @@ def worded(done: Exported) -> str:
         f"{done.path} ({names}): outputs match step {done.step}; largest difference in a new "
         f"process: {done.largest_difference:.2g}"
     ]
-    if single := [one for one in done.comparisons if one.examples == (done.batch_size or 1)]:
-        original, export = (
-            sum(getattr(one, name) for one in single)
-            for name in ("original_seconds", "export_seconds")
-        )
-        lines.append(
-            f"{done.bytes:,} bytes; one example takes {1e3 * export:.3g} ms in {done.runtime}, "
-            f"{1e3 * original:.3g} ms in TensorFlow"
-        )
+    if done.bytes:
+        lines.append(f"{done.bytes:,} bytes, run by {done.runtime}")
     if done.renamed:
         names = [f"{name} is {other}" for name, other in done.renamed.items()]
         lines.append(f"renamed: {', '.join(names)}")
-    if done.scores:
-        before, after = done.scores.get("before", {}), done.scores.get("after", {})
-        lines.append(
-            "validation: "
-            + ", ".join(f"{name} {before[name]:.4g} -> {after[name]:.4g}" for name in before)
-        )
-    if done.not_scored:
-        lines.append(f"not scored: {done.not_scored}")
     if done.command:
         lines.append(f"to run it: {done.command}")
     return "\n".join(lines)
@@ -240,7 +195,8 @@ def newest(run_dir: Path, target: Target, *, averaged: bool = False) -> Exported
     for name in sorted(written, key=lambda name: -written[name].st_mtime_ns):
         content = untrusted.json_or_none(run_dir, name)
         with contextlib.suppress(ValueError, TypeError):
-            found = Exported(**content)
+            # Older reports have scores and times.
+            found = Exported(**{n: v for n, v in content.items() if n in _FIELDS})
             wanted = target.signatures or found.signatures
             if (found.quantize, found.batch_size, found.averaged, sorted(wanted)) == (
                 target.quantize,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from loopwright.checkpoints import tensors
+from loopwright.loop.schedule import Every
 from loopwright.task import variables
 
 
@@ -20,6 +21,8 @@ class LastAttempt:
         self._left: dict[str, Any] = {}
         self._set: dict[str, Any] = {}
         self._variables: dict[str, Any] = {}
+        self.open_until: Every | None = None
+        """What was asked of a leg whose loop over `events` was left before its end."""
 
     def continued(self, leg: int, task: object) -> list[str]:
         """Return the names of what was set since the last attempt at this leg, if there was one."""
@@ -69,6 +72,7 @@ class LastAttempt:
     def forget(self) -> None:
         """Drop everything held."""
         self._start, self._left, self._set, self._variables = {}, {}, {}, {}
+        self.open_until = None
 
     def _same(self, task: object) -> dict[str, Any]:
         """Return the variables that the task still holds."""

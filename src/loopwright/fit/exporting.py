@@ -1,4 +1,4 @@
-"""An export of a trainer: its state, examples of its data, and scores of a quantized file."""
+"""An export of a trainer: its state, and examples of its data."""
 
 import contextlib
 import os
@@ -15,14 +15,13 @@ from loopwright import disk
 from loopwright.checkpoints.run_directory import Run
 from loopwright.compat import tensorflow_internals
 from loopwright.config.export_formats import Format, Quantize, Target, target_for
-from loopwright.data.adapter import as_data, validation_sets
+from loopwright.data.adapter import as_data
 from loopwright.data.generators import Batches
 from loopwright.data.source import Data
 from loopwright.engine.scorer import undisturbed
 from loopwright.export import outputs
 from loopwright.export.exporter import Exported, export
 from loopwright.export.signatures import EXAMPLES, Signature, first_examples
-from loopwright.fit.export_scores import scores_of_file
 from loopwright.fit.parts import Parts
 from loopwright.fit.restore import Checkpoint, require_run
 from loopwright.sinks.notify import attempted
@@ -57,8 +56,6 @@ class ExportOptions:
     """Inputs by signature, for the comparison and to calibrate int8."""
     data: Any = None
     """Where examples come from: what `fit` takes as `x`; by default the data of the last `fit`."""
-    validation_data: Any = None
-    """What a quantized file is scored on; by default that of the last `fit`."""
     averaged: bool = False
     checkpoint: Checkpoint | None = None
     tolerance: float | None = None
@@ -84,9 +81,7 @@ def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: Seen
         options.signatures,
     )
     training = seen.training if options.data is None else as_data(options.data)
-    sets = seen.validation or {}
-    if options.validation_data is not None:
-        sets = validation_sets(options.validation_data, None)
+    held_out = seen.validation if options.data is None else None
     with parts.state.of(options.checkpoint, "export") as step:
         inside = require_run(run) if options.path is None else None
         path = Path(options.path or "")
@@ -100,11 +95,10 @@ def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: Seen
                 path,
                 options.examples,
                 target=target,
-                data=_examples(target, [*sets.values(), *_readable(training)]),
+                data=_examples(target, [*(held_out or {}).values(), *_readable(training)]),
                 step=step,
                 averaged=options.averaged,
                 tolerance=options.tolerance,
-                score=partial(scores_of_file, parts, sets) if target.quantize else None,
                 served=partial(served, parts.task, target.format),
             )
         if inside is not None:

@@ -390,7 +390,7 @@ def _reason(error: BaseException) -> _Reason:
     match error:
         case LoopLeft():
             return "left"
-        case KeyboardInterrupt():
+        case KeyboardInterrupt() | GeneratorExit():  # the latter: the caller's loop was left
             return "interrupted"
         case _:
             return "failed"

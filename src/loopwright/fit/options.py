@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -47,7 +46,6 @@ class ReplayOptions(FitOptions):
     """The arguments of a call of `replay` after the step: those of `fit`, and its own."""
 
     debugger: bool = False
-    bundle: str | os.PathLike[str] | None = None
 
 
 def after_step(

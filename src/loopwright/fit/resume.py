@@ -158,6 +158,8 @@ def leg_events(
             attempt.rewind(parts.task)
         leg, named = built(snapshot)
         differs = None if snapshot is None else objection(leg, named, snapshot, on_change)
+        if snapshot is not None and attempt.open_until is not None:
+            differs = _left_open(differs, attempt.open_until, request.until)
         if differs is not None:
             if on_change != "start_over":
                 raise ConfigurationError(differs)
@@ -184,6 +186,7 @@ def leg_events(
                 leg, named, run, number, files, resumed, exact, received, attempt, ends=ends
             )
             _warn_of_changes(number, leg.stepper.step, changed)
+            attempt.open_until = None
             files.open({} if found is None else found[1].lengths, is_new_leg=what == "begin")
             # A checkpoint under way still brings these files to disk: it ends before they close.
             with contextlib.closing(files), run.written():
@@ -196,6 +199,20 @@ def leg_events(
                     attempt.ends(named, is_over=leg.is_over)
             team.barrier()  # no worker leaves before the chief has written everything
     received.raise_received()
+
+
+def _left_open(differs: str | None, before: Every, until: Every) -> str | None:
+    """Return why a call of `fit` does not continue the loop over `events` that was left open."""
+    finish = "to finish a loop that you leave early, write `with trainer.events(...) as events:`"
+    if differs is None and until != before:
+        return message(
+            "The last loop over events() was left before its end, and this call asks for more or "
+            "less.",
+            expected=f"{before}, as in that loop: this call continues it",
+            received=str(until),
+            do=f"ask for {before}; {finish} around it",
+        )
+    return None if differs is None else f"{differs}; {finish} around it"
 
 
 def _restart_notes(snapshot: Snapshot, data: Inexact, request: FitRequest) -> list[str]:

@@ -148,7 +148,8 @@ class SavedLeg:
         except LoopLeft:
             self.save(replace(self._place, is_over=True), self._scores)
             raise
-        except GeneratorExit:  # an exception in the body of the caller's loop
+        except GeneratorExit:  # the caller's loop was left
+            self._attempt.open_until = self._leg.request.until
             self.save(self._place, self._scores)
             raise
         except DataError:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, final
+from typing import Any, final
 
 import numpy as np
 import tensorflow as tf
@@ -54,16 +54,12 @@ class BatchLook:
 
     def save(self, path: str | Path) -> Path:
         """Write the batch as `.npz`, with the indices of its examples as `examples`."""
-        with Path(path).open("wb") as file:
-            self.write(file)
-        return Path(path)
-
-    def write(self, file: IO[bytes]) -> None:
-        """Write the batch as `.npz` into an open file."""
         content = dict(self.values)
         if self.examples is not None:
             content.setdefault("examples", np.asarray(self.examples))
-        np.savez_compressed(file, **content)  # pyright: ignore[reportArgumentType]
+        with Path(path).open("wb") as file:
+            np.savez_compressed(file, **content)  # pyright: ignore[reportArgumentType]
+        return Path(path)
 
     def __str__(self) -> str:
         return "\n".join([self.words, *(f"  {line}" for line in self.lines())])

@@ -7,18 +7,14 @@ import json
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, final
 
-from loopwright.checkpoints.manifest import read_manifest
 from loopwright.config import file
 from loopwright.config.edits import STEP, edits
 from loopwright.config.schema import Config
 from loopwright.errors import ConfigurationError, printable
-from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
-from loopwright.sinks.record import Record, mapping, number, origin_of, read_record
+from loopwright.runs import RunRecord, mapping
 
 Kind = Literal["config", "program", "code", "data", "plan", "environment"]
 KINDS: tuple[Kind, ...] = ("config", "program", "code", "data", "plan", "environment")
@@ -63,85 +59,6 @@ def grouped(values: Sequence[str]) -> str:
     return ", ".join(f"{value} ({', '.join(labels)})" for value, labels in found.items())
 
 
-@final
-@dataclass(frozen=True)
-class RunRecord:
-    """A run as its files describe it."""
-
-    record: Record
-
-    @property
-    def directory(self) -> Path:
-        """The run directory."""
-        return self.record.directory
-
-    @cached_property
-    def config(self) -> dict[str, str]:
-        """The values of its config, by dotted keys; empty for a run of a script."""
-        try:
-            found = file.saved_in(self.directory)
-        except ConfigurationError:
-            return {}
-        return {} if found is None else config_values(found)
-
-    @cached_property
-    def content(self) -> Mapping[str, Any]:
-        """The content of its newest checkpoint."""
-        found = self.record.checkpoints
-        return found[-1].content if found else {}
-
-    @cached_property
-    def checksums(self) -> dict[int, dict[str, Any]]:
-        """The checksums of the state in each checkpoint, by step."""
-        files = {c.step: read_manifest(c.path)["files"] for c in self.record.checkpoints}
-        return {
-            step: {n: f for n, f in found.items() if n.startswith("state.")}
-            for step, found in files.items()
-        }
-
-    @cached_property
-    def plans(self) -> PlanHistory:
-        """The plans that it ran by."""
-        return plan_history.recorded(self.directory) or PlanHistory()
-
-    @cached_property
-    def environment(self) -> dict[str, str]:
-        """Versions, threads, settings and machine."""
-        found = self.record.json("environment.json")
-        return {n: _text(v) for n, v in found.items() if n not in _NOT_THE_MACHINE}
-
-    @cached_property
-    def revision(self) -> str:
-        """The revision of the code that it was started with."""
-        git = mapping(self.record.json("environment.json").get("git"))
-        if not git.get("revision"):
-            return "not in a repository"
-        changed = " with uncommitted changes" if git.get("is_changed") else ""
-        return f"{str(git['revision'])[:10]}{changed}"
-
-    @cached_property
-    def origin(self) -> str:
-        """Where it was forked from; empty if it was not."""
-        return origin_of(self.directory, changes=True)
-
-    @cached_property
-    def epoch_losses(self) -> dict[int, Any]:
-        """The training metrics at the end of each epoch, by step."""
-        sample = self.record.journal.get("epoch_ended")
-        events = [] if sample is None else sample.events
-        steps = [(number(event.get("step")), event.get("metrics")) for event in events]
-        return {int(step): metrics for step, metrics in steps if step is not None}
-
-    @property
-    def seconds_per_step(self) -> float:
-        """How long a step took, everything included; 0 if unknown."""
-        seconds, steps = (
-            number(self.record.finished.get("seconds")),
-            self.record.finished.get("step"),
-        )
-        return seconds / steps if seconds and isinstance(steps, int) and steps > 0 else 0.0
-
-
 def config_values(config: Config) -> dict[str, str]:
     """Return the values of a config by dotted keys, without those that only say where it runs."""
     content = file.to_dict(config)
@@ -155,27 +72,22 @@ def config_changes(before: Config, now: Config) -> dict[str, tuple[str, str]]:
     return {key: (old.get(key, "default"), new.get(key, "default")) for key in keys}
 
 
-def read_run(directory: Path) -> RunRecord:
-    """Return a run; raise if there is none."""
-    return RunRecord(read_record(directory))
-
-
 def differences(runs: Sequence[RunRecord]) -> list[Differs]:
     """Return every value that differs between some of the runs, the most telling kinds first.
 
     A run that has not trained has recorded neither program, data nor plan: these do not differ.
     """
     found: list[Differs] = []
-    if all(run.config for run in runs):
-        found += _differing("config", [run.config for run in runs])
+    if all(configs := [_config(run) for run in runs]):
+        found += _differing("config", configs)
     if all(run.content for run in runs):
         found += _programs(runs, {each.name for each in found})
         found += _differing("data", [dict(_flat(run.content.get("data", {}))) for run in runs])
     if all(run.plans.changes for run in runs):
         found += _differing("plan", [_plan(run.plans) for run in runs])
-    if all(run.environment for run in runs):
-        found += _differing("code", [{"revision": run.revision} for run in runs])
-        found += _differing("environment", [run.environment for run in runs])
+    if all(environments := [_environment(run) for run in runs]):
+        found += _differing("code", [{"revision": _revision(run)} for run in runs])
+        found += _differing("environment", environments)
     order = {kind: at for at, kind in enumerate(KINDS)}
     return sorted(found, key=lambda each: order[each.kind])
 
@@ -183,12 +95,12 @@ def differences(runs: Sequence[RunRecord]) -> list[Differs]:
 def same_kinds(runs: Sequence[RunRecord], found: Sequence[Differs]) -> list[str]:
     """Return what the runs have in common: the kinds that were recorded and do not differ."""
     known: dict[Kind, Callable[[RunRecord], object]] = {
-        "config": lambda run: run.config,
+        "config": _config,
         "program": lambda run: run.content.get("declared"),
-        "code": lambda run: run.record.json("environment.json").get("git"),
+        "code": lambda run: run.json("environment.json").get("git"),
         "data": lambda run: run.content.get("data"),
         "plan": lambda run: run.plans.changes,
-        "environment": lambda run: run.environment,
+        "environment": _environment,
     }
     differ = {each.kind for each in found}
     return [kind for kind in KINDS if kind not in differ and all(map(known[kind], runs))]
@@ -211,6 +123,30 @@ def first_other_epoch(one: RunRecord, other: RunRecord) -> int | None:
     """Return the step at the end of the first epoch whose training metrics differ."""
     common = sorted({*one.epoch_losses} & {*other.epoch_losses})
     return next((s for s in common if one.epoch_losses[s] != other.epoch_losses[s]), None)
+
+
+def _config(run: RunRecord) -> dict[str, str]:
+    """Return the values of its config, by dotted keys; empty for a run of a script."""
+    try:
+        found = file.saved_in(run.directory)
+    except ConfigurationError:
+        return {}
+    return {} if found is None else config_values(found)
+
+
+def _environment(run: RunRecord) -> dict[str, str]:
+    """Return versions, threads, settings and machine."""
+    found = run.json("environment.json")
+    return {n: _text(v) for n, v in found.items() if n not in _NOT_THE_MACHINE}
+
+
+def _revision(run: RunRecord) -> str:
+    """Return the revision of the code that it was started with."""
+    git = mapping(run.json("environment.json").get("git"))
+    if not git.get("revision"):
+        return "not in a repository"
+    changed = " with uncommitted changes" if git.get("is_changed") else ""
+    return f"{str(git['revision'])[:10]}{changed}"
 
 
 def _programs(runs: Sequence[RunRecord], known: set[str]) -> Iterator[Differs]:

@@ -82,7 +82,7 @@ class NotReproducedError(LoopwrightError):
         self.which = which
 
 
-def first_difference(
+def bisect_states(
     one: States,
     other: States,
     *,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 import tensorflow as tf
@@ -30,24 +30,71 @@ from loopwright.errors import ConfigurationError, NotFiniteError, message
 from loopwright.events import Trained
 from loopwright.fit.leg import Leg
 from loopwright.fit.moment import declare, objection, put_back, require_resumable, taken
+from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
+from loopwright.fit.restore import require_run
 from loopwright.fit.saved_leg import Moment
-from loopwright.insight.first_difference import State
-from loopwright.insight.scratch import scratch_leg
+from loopwright.insight.first_difference import Difference, State, bisect_states
+from loopwright.insight.scratch import request_aside, scratch_leg
 from loopwright.loop.schedule import Place
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.task.optimizers import learning_rates, optimizers
 
+if TYPE_CHECKING:
+    from loopwright.trainer import Trainer
+
 _MOST_MOMENTS = 4
 _LEG = 0
+_RunDirectory = str | os.PathLike[str]
+
+
+def first_difference(
+    one: "Trainer | _RunDirectory", other: "Trainer | _RunDirectory", *data: Any, **options: Any
+) -> Difference | None:
+    """Return the first step at which two runs differ; None: they are equal as far as both go.
+
+    Of two trainers that have not trained yet the runs in their run directories are replayed in
+    memory, with the arguments of `fit`: `lw.first_difference(one, other, x, y, epochs=5)`. Of two
+    run directories only the checkpoints are compared.
+    """
+    if isinstance(one, str | os.PathLike) or isinstance(other, str | os.PathLike):
+        return _first_other_checkpoint(one, other)
+    with run_states(one, *data, **options) as first, run_states(other, *data, **options) as second:
+        return bisect_states(first, second)
+
+
+def _first_other_checkpoint(*given: Any) -> Difference | None:
+    found = [_checkpoints(Run(run, ())) for run in given if isinstance(run, str | os.PathLike)]
+    common = sorted(set.intersection(*map(set, found))) if len(found) == len(given) else []
+    if not common:
+        raise ConfigurationError(
+            message(
+                "These runs have no state to compare.",
+                expected="two run directories with a checkpoint of the same step, or two trainers",
+                received=", ".join(f"{run!r:.80}" for run in given),
+                do="pass two trainers and the arguments of fit: then any step is replayed",
+            )
+        )
+    for count, step in enumerate(common, start=1):
+        first, second = (_recorded(checkpoints[step]) for checkpoints in found)
+        if names := first.differing(second):
+            return Difference(step, names, count)
+    return None
+
+
+def run_states(trainer: "Trainer", *data: Any, **options: Any) -> "RunStates":
+    """Return the states that the run of a new trainer went through, for the arguments of `fit`."""
+    parts, run = trainer._parts, require_run(trainer._run)  # pyright: ignore[reportPrivateUsage]
+    request = request_aside(FitOptions(*data, **{**options, "callbacks": ()}), parts)
+    return RunStates(parts, request, run.directory)
 
 
 @final
 class RunStates:
     """The states of the first call of `fit` in a run directory.
 
-    with trainer.states(x, y, batch_size=32) as states:
+    with run_states(trainer, x, y, batch_size=32) as states:
         states.after(1200).digests
     """
 
@@ -122,8 +169,7 @@ class RunStates:
 
     def recorded(self, step: int) -> State:
         """Return the state in the checkpoint of a step, verified to the last byte."""
-        values = tensors.read(self._found[step].path / "state", self._snapshot(step).variables)
-        return State(step, _digests(values))
+        return _recorded(self._found[step])
 
     def replayed(self, step: int, *, passes: bool = False) -> State:
         """Return the state after a step, replayed from the nearest state before it.
@@ -306,6 +352,11 @@ def _checkpoints(run: Run) -> dict[int, Checkpoint]:
     """Return the valid checkpoints of the first call of `fit`, by step."""
     whole = run.checkpoints()
     return {each.step: each for each in whole if each.content["leg"] == _LEG}
+
+
+def _recorded(checkpoint: Checkpoint) -> State:
+    values = tensors.read(checkpoint.path / "state", parsed(checkpoint).variables)
+    return State(checkpoint.step, _digests(values))
 
 
 def _digests(values: Mapping[str, Any]) -> dict[str, str]:

@@ -8,8 +8,6 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, final
 
-import tensorflow as tf
-
 from loopwright.compat import xplane
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Trained
@@ -17,7 +15,7 @@ from loopwright.fit.leg import Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
-from loopwright.insight import figures, flops
+from loopwright.insight import figures
 from loopwright.insight.profile_events import (
     OperationTime,
     Origins,
@@ -33,7 +31,6 @@ _WARM_UP_STEPS = 17
 """The most steps that two calls run: one, then sixteen."""
 _MOST_ROWS = 10
 _ORIGIN_WIDTH = 29
-_FAR_FROM_PEAK = 0.05
 
 
 @final
@@ -88,10 +85,6 @@ class Profile:
     """Those that took most time, the longest first."""
     stages: tuple[StageTime, ...]
     """The stages of the tf.data pipeline, the busiest first."""
-    gflops: float | None
-    """10^9 operations per second of the matrix products and convolutions."""
-    machine_gflops: float
-    """What a large matrix product reaches on this machine."""
     advice: tuple[str, ...]
     """What to change, the most useful first."""
     directory: Path | None = None
@@ -108,12 +101,6 @@ class Profile:
         yield f"{self.steps:,} steps in {self.seconds:.2f} s: {_ms(step)} per step ({rate})"
         yield f"plan: {self.plan}"
         yield from figures.wrapped("of a step: " + ", ".join(self._shares()))
-        if self.gflops is not None:
-            share = self.gflops / self.machine_gflops
-            yield (
-                f"GFLOP/s: {self.gflops:,.2f}, {share:.1%} of the {self.machine_gflops:,.0f} of a "
-                "large matrix product here"
-            )
         yield ""
         yield f"{'operation':<26} {'ms/step':>8} {'share':>6} {'calls':>6}  from"
         for one in self.operations:
@@ -148,7 +135,6 @@ def profile(parts: Parts, options: ProfileOptions) -> Profile:
     """Profile some steps after a warm-up; the task is as before."""
     steps = options.steps
     directory = None if options.directory is None else Path(options.directory)
-    machine = flops.of_machine()
     request = request_aside(options.for_fit(), parts)
     parts = with_own_traces(parts)
     with contextlib.ExitStack() as stack:
@@ -168,16 +154,13 @@ def profile(parts: Parts, options: ProfileOptions) -> Profile:
             seconds = leg.watch.clock() - began
         spent = {name: leg.watch.seconds[name] - before[name] for name in before}
         recorded = xplane.recorded(where)
-        graph = _graph(leg)
-        origins = Origins(parts.task, graph)
+        origins = Origins(parts.task, _graph(leg))
         operations = operation_times(recorded, done, origins)
         waited = spent["data wait"] if spent["data wait"] > 0.1 * seconds else 0.0
         stages = stage_times(recorded, done, waited=waited)
-        counted = _flops(graph)
-        gflops = None if counted is None else counted * done / max(spent["step"], 1e-9) / 1e9
         examples = leg.stepper.examples_per_batch()
         shares = _parts(spent, seconds, calls)
-        advice = _advice(leg, spent, seconds, done, operations, gflops, machine / 1e9)
+        advice = _advice(leg, spent, seconds, done, operations)
         return Profile(
             steps=done,
             seconds=seconds,
@@ -186,8 +169,6 @@ def profile(parts: Parts, options: ProfileOptions) -> Profile:
             parts=shares,
             operations=tuple(operations[:_MOST_ROWS]),
             stages=tuple(stages),
-            gflops=gflops,
-            machine_gflops=machine / 1e9,
             advice=advice,
             directory=directory,
         )
@@ -204,34 +185,12 @@ def _parts(spent: Mapping[str, float], seconds: float, calls: int) -> dict[str, 
     return {name: value for name, value in found.items() if value > 0 or name == "in the step"}
 
 
-def _batch_spec(leg: Leg) -> Any:
-    """Return the spec of a whole batch; None if its size is not known, or if there is no data."""
-    feed = leg.feed
-    if feed is None:
-        return None
-    size = leg.stepper.examples_per_batch()
-    if size is None and feed.resident is not None:
-        size = feed.resident.batch_size
-    leaves = tf.nest.flatten(feed.batch_spec)
-    if size is None or not all(isinstance(leaf, tf.TensorSpec) for leaf in leaves):
-        return feed.batch_spec
-    return tf.nest.map_structure(
-        lambda leaf: tf.TensorSpec([size, *leaf.shape[1:]], leaf.dtype), feed.batch_spec
-    )
-
-
 def _graph(leg: Leg) -> Any:
     """Return the graph of the step; None if it runs eagerly, where a trace may stop."""
     if leg.parts.selector.plan.step == "eager":
         return None
-    return leg.parts.compiled.graph("train_step", _batch_spec(leg))
-
-
-def _flops(graph: Any) -> float | None:
-    if graph is None:
-        return None
-    counted = flops.of_graph(graph)
-    return None if counted.uncounted or not counted.flops else counted.flops
+    spec = None if leg.feed is None else leg.feed.batch_spec
+    return leg.parts.compiled.graph("train_step", spec)
 
 
 def _advice(
@@ -240,27 +199,11 @@ def _advice(
     seconds: float,
     steps: int,
     operations: Sequence[OperationTime],
-    gflops: float | None,
-    machine: float,
 ) -> tuple[str, ...]:
     """Return what to change: what `fit` would say at its end, then what only a profile shows."""
     inside = sum(spent[name] for name in ("step", "data wait", "compile"))
     whole = {**spent, "Python": max(0.0, seconds - inside)}
     found = list(filter(None, [leg.slow_part(whole, steps)]))
-    examples = leg.stepper.examples_per_batch()
-    plan = leg.parts.selector.plan
-    waits = spent["data wait"] > spent["step"]
-    is_far = gflops is not None and gflops < _FAR_FROM_PEAK * machine
-    if is_far and plan.step == "graph" and not waits:
-        found.append(
-            'Most of the step is overhead of many small operations: plan="auto" measures XLA '
-            'while it trains; plan="fused" has the loop inside XLA.'
-        )
-    if is_far and examples is not None and not waits:
-        found.append(
-            f"Batches of {examples:,} examples keep the machine far below its peak: profile "
-            f"batches of {2 * examples:,} to see whether they train more examples per second."
-        )
     if operations and operations[0].share > 0.5:
         one = operations[0]
         found.append(f"{one.operation} from {one.origin} is {one.share:.0%} of all operations.")

@@ -1,27 +1,22 @@
 """Rehearse a call of `fit`: everything that a run does, once, without leaving a trace."""
 
 import contextlib
-import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import keras
 
 from loopwright import disk
-from loopwright.config.export_formats import KINDS, Format, Target, require_installed
 from loopwright.data.stream import Stream
 from loopwright.errors import ConfigurationError, message
-from loopwright.fit.exporting import ExportOptions, SeenData, run_export
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
-from loopwright.insight import estimates, flops
+from loopwright.insight import estimates
 from loopwright.insight.callback_rehearsal import rehearse_callbacks
 from loopwright.insight.overfit import overfit
 from loopwright.insight.planned_start import Planned
 from loopwright.insight.rehearsal_report import Rehearsal
-from loopwright.insight.rehearsed_leg import RehearsedLeg, counted, examples
+from loopwright.insight.rehearsed_leg import RehearsedLeg, examples
 from loopwright.insight.scratch import (
     attributes_of_data,
     preserved,
@@ -43,8 +38,6 @@ class RehearseOptions(FitOptions):
     """Call the hooks of `callbacks`, which may have effects outside of this process."""
     overfit: str | None = None
     """"1 batch": train a copy of the task on one batch until its loss is small."""
-    export: bool | Format | Sequence[Target] = False
-    """Write an export, load it in a new process and compare."""
 
 
 def rehearse(parts: Parts, options: RehearseOptions, planned: Planned) -> Rehearsal:
@@ -85,12 +78,10 @@ def _rehearsed(
             rate, data_wait = rehearsed.speed()
             compile_seconds = leg.watch.seconds["compile"]
             size = examples(leg)
-            operations = counted(leg, size)
             tries, why_none = parts.selector.prospects(leg.feed, own.compiled)
             schedule = replace(leg.schedule, save_every=request.save_every)
         with preserved(own.task):
             costs = _callbacks(own, request, options, stages)
-            _export(own, request, options, stages)
             learned = None
             if options.overfit is not None:
                 with stages.part("one batch") as note:
@@ -115,10 +106,7 @@ def _rehearsed(
         frozen=held.frozen,
         statistics=held.statistics,
         examples=size,
-        flops=None if operations is None else operations.flops,
-        uncounted=() if operations is None else operations.uncounted,
         steps_per_second=rate,
-        machine_flops=flops.of_machine(),
         data_wait=data_wait,
         total_steps=schedule.total_steps,
         seconds=seconds,
@@ -153,53 +141,21 @@ def _callbacks(
     return found
 
 
-def _export(own: Parts, request: FitRequest, options: RehearseOptions, stages: Stages) -> None:
-    seen = SeenData(request.data)  # without validation: scoring a file takes as long as two
-    for target in _targets(options.export):
-        with (
-            stages.part("export") as note,
-            tempfile.TemporaryDirectory(prefix="loopwright-") as directory,
-        ):
-            path = Path(directory) / (target.file_name(0) or "export")
-            asked = ExportOptions(
-                path,
-                format=target.format,
-                quantize=target.quantize,
-                batch_size=target.batch_size,
-                signatures=target.signatures,
-                checkpoint="current",
-            )
-            done = run_export(own, None, asked, seen)
-            words = f"{target.format}: run by {done.runtime} in a new process"
-            note(f"{words}, holds {done.holds}, largest difference {done.largest_difference:.2g}")
-
-
-def _targets(export: bool | Format | Sequence[Target]) -> Sequence[Target]:
-    if isinstance(export, bool):
-        return [Target()] if export else []
-    return [Target(format=export)] if isinstance(export, str) else export
-
-
 def _require_possible(parts: Parts, options: RehearseOptions) -> None:
     problem = ""
     if options.overfit not in (None, _OVERFIT):
         problem = f"overfit={options.overfit!r}"
-    elif any(target.format not in KINDS for target in _targets(options.export)):
-        problem = f"export={options.export!r}"
     elif not parts.team.is_alone:
         problem = f"{parts.team.size} workers"
     if problem:
         raise ConfigurationError(
             message(
                 "This cannot be rehearsed.",
-                expected=f'one worker; overfit="{_OVERFIT}"; export=True or one of '
-                f"{', '.join(KINDS)}",
+                expected=f'one worker; overfit="{_OVERFIT}"',
                 received=problem,
                 do="correct the argument; rehearse with one worker, then train with several",
             )
         )
-    for target in _targets(options.export):
-        require_installed(target.format)
 
 
 def _print(text: str) -> None:

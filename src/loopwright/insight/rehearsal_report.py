@@ -67,13 +67,7 @@ class Rehearsal:
     """Numbers that layers keep by themselves, like those of batch normalization."""
     examples: int | None
     """In a batch."""
-    flops: float | None
-    """Floating-point operations of a whole step: matrix products and convolutions."""
-    uncounted: tuple[str, ...]
-    """Operations of the step whose number is not known."""
     steps_per_second: float
-    machine_flops: float
-    """Floating-point operations per second of a large matrix product on this machine."""
     data_wait: float
     """The share of the time in which steps wait for data."""
     total_steps: int | None
@@ -118,7 +112,6 @@ class Rehearsal:
         if self.statistics:
             parts.append(f"{self.statistics:,} statistics")
         yield "parameters", ", ".join(parts)
-        yield "step", self._step()
         yield "speed", self._speed()
         yield "whole run", self._whole_run()
         machine = "" if self.machine_bytes is None else f" of {in_bytes(self.machine_bytes)}"
@@ -133,21 +126,10 @@ class Rehearsal:
         yield "start", self.start
         yield "warnings", f"{len(self.warnings)}:" if self.warnings else "none"
 
-    def _step(self) -> str:
-        of = "" if self.examples is None else f" for {self.examples:,} examples"
-        if self.flops is None:
-            return f"unknown number of operations{of}: the step cannot be traced for one size"
-        more = f", not counted: {', '.join(self.uncounted[:3])}" if self.uncounted else ""
-        return f"{in_flops(self.flops)}{of}: forward, backward and update{more}"
-
     def _speed(self) -> str:
         words = [f"about {in_rate(self.steps_per_second)} steps/s"]
-        if self.flops:
-            rate = self.flops * self.steps_per_second
-            share = rate / self.machine_flops
-            words.append(
-                f"{in_flops(rate)}/s, {share:.0%} of {in_flops(self.machine_flops)}/s here"
-            )
+        if self.examples is not None:
+            words.append(f"{in_rate(self.examples * self.steps_per_second)} examples/s")
         if self.data_wait > 0.2:
             words.append(f"waiting for data {self.data_wait:.0%} of the time")
         return ", ".join(words)
@@ -175,15 +157,6 @@ def in_bytes(count: float) -> str:
     ('734 KB', '16.5 GB')
     """
     return _scaled(count, ("bytes", "KB", "MB", "GB", "TB"))
-
-
-def in_flops(count: float) -> str:
-    """Return a number of floating-point operations in words.
-
-    >>> in_flops(1.83e9)
-    '1.83 GFLOP'
-    """
-    return _scaled(count, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
 
 
 def in_rate(rate: float) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
-import tensorflow as tf
-
 from loopwright.checkpoints.retention import require_measured
 from loopwright.data.arrays import Arrays
 from loopwright.data.reader import NOTHING_READ, StreamReader
@@ -19,7 +17,7 @@ from loopwright.exactness import Inexact
 from loopwright.fit.leg import Leg
 from loopwright.fit.request import FitRequest
 from loopwright.fit.resume import warn_of_no_validation
-from loopwright.insight import flops, planned_start, scratch_checkpoint
+from loopwright.insight import planned_start, scratch_checkpoint
 from loopwright.insight.last_batch import move_to_last, own_length
 from loopwright.insight.planned_start import Planned
 from loopwright.insight.rehearsal_report import in_rate
@@ -171,22 +169,6 @@ def examples(leg: Leg) -> int | None:
     if isinstance(data, Arrays):
         return min(data.batch_size, len(data))
     return None if reader is None else reader.largest_batch
-
-
-def counted(leg: Leg, size: int | None) -> flops.Counted | None:
-    """Return the operations of a step on a batch of this size; None if it cannot be traced."""
-    spec: Any = None
-    if leg.feed is not None:
-        leaves = tf.nest.flatten(leg.feed.batch_spec)
-        if size is None or not all(isinstance(leaf, tf.TensorSpec) for leaf in leaves):
-            return None
-        spec = tf.nest.map_structure(
-            lambda leaf: tf.TensorSpec([size, *leaf.shape[1:]], leaf.dtype), leg.feed.batch_spec
-        )
-    try:
-        return flops.of_graph(leg.parts.compiled.graph("train_step", spec))
-    except Exception:  # a step that runs eagerly only need not be traceable
-        return None
 
 
 def _last_examples(leg: Leg) -> int | None:

@@ -23,13 +23,12 @@ from loopwright.fit.leg import Leg
 from loopwright.fit.moment import declare, environment_changes, require_resumable, restore_parts
 from loopwright.fit.options import ReplayOptions
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest
-from loopwright.insight import bundle, replay_checks
+from loopwright.insight import replay_checks
 from loopwright.insight.replayed import Replayed
-from loopwright.insight.run_record import RunRecord, read_run
 from loopwright.insight.scratch import parts_aside, preserved, request_aside
 from loopwright.insight.step_walk import Walk
 from loopwright.loop.schedule import Place
+from loopwright.runs import RunRecord, Steps
 from loopwright.sinks.history import History
 from loopwright.task.optimizers import finalize_averages
 
@@ -68,26 +67,10 @@ def replay(
     *,
     on_change: OnChange,
 ) -> Replayed:
-    """Replay a step of a run, by default the one that ended it, and write the bundle asked for."""
+    """Replay a step of a run, by default the one that ended it."""
     request = request_aside(options, parts)
-    found = _replayed(parts, options, request, run, step, attempt, on_change=on_change)
-    if options.bundle is not None:
-        bundle.write(options.bundle, found, run)
-    return found
-
-
-def _replayed(
-    parts: Parts,
-    options: ReplayOptions,
-    request: FitRequest,
-    run: Run,
-    step: int | None,
-    attempt: LastAttempt,
-    *,
-    on_change: OnChange,
-) -> Replayed:
     replay_checks.require_replayable(parts, request)
-    record = read_run(run)
+    record = RunRecord(run.directory).steps
     step = replay_checks.require_step(run, record, step)
     start = _start(run, record, step)
     replay_checks.require_same_data(request, start.reference)
@@ -142,7 +125,7 @@ def _replayed(
     return walk.replayed(start.step, causes, has_checkpoint=not start.is_leg_start)
 
 
-def _start(run: Run, record: RunRecord, step: int) -> Start:
+def _start(run: Run, record: Steps, step: int) -> Start:
     """Return the last checkpoint before a step, or the beginning of its leg."""
     entries = run.entries()
     first = record.leg_start(step)

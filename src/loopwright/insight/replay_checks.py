@@ -19,9 +19,8 @@ from loopwright.fit.moment import objection
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.insight.replayed import Check
-from loopwright.insight.run_record import RunRecord
 from loopwright.insight.scratch import require_readable_again
-from loopwright.sinks.record import Record
+from loopwright.runs import RunRecord, Steps
 
 _CLOSE, _NEAR_ZERO = 1e-4, 1e-7
 _SECONDS_WORTH_SAYING = 5.0
@@ -52,7 +51,7 @@ def require_replayable(parts: Parts, request: FitRequest) -> None:
         )
 
 
-def require_step(run: Run, record: RunRecord, step: Any) -> int:
+def require_step(run: Run, record: Steps, step: Any) -> int:
     """Return the step to replay, by default the one that ended the run; raise if there is none."""
     if not run.has_checkpoints and run.recorded_plans() is None:
         raise ConfigurationError(never_saved(run))
@@ -102,7 +101,7 @@ def beginning_is_gone(run: Run) -> str:
     )
 
 
-def ended_early(at: int, step: int, record: RunRecord) -> str:
+def ended_early(at: int, step: int, record: Steps) -> str:
     """Return the message about a replay that was not finite before it reached its step."""
     return message(
         f"The replay is not finite at step {at:,}, before it reached step {step:,}.",
@@ -168,7 +167,7 @@ def require_same_program(
 
 
 def _revision(run: Run) -> str:
-    git = Record(run.directory, {}).json("environment.json").get("git")
+    git = RunRecord(run.directory).json("environment.json").get("git")
     revision = git.get("revision") if isinstance(git, dict) else None
     return f" (git revision {str(revision)[:12]})" if revision else ""
 
@@ -179,7 +178,7 @@ def environment_of(
     """Return what has changed in the environment since the run."""
     if reference is None:
         now = environment.environment()
-        then = Record(run.directory, {}).json("environment.json")
+        then = RunRecord(run.directory).json("environment.json")
         known = {name: value for name, value in then.items() if name in now}
         found = environment.changes(known, now) if known else []
     else:
@@ -193,10 +192,10 @@ def _inexact(reference: Snapshot) -> list[str]:
     return [] if since is None else [f"is bit-exact only until step {since:,}"]
 
 
-def announced(start: int, step: int, record: RunRecord, *, is_leg_start: bool) -> str:
+def announced(start: int, step: int, record: Steps, *, is_leg_start: bool) -> str:
     """Return what a replay is about to do, and how long that takes by the record.
 
-    >>> record = RunRecord({}, {}, {}, frozenset(), 50.0, 900, None)
+    >>> record = Steps(steps_per_second=50.0, last_step=900)
     >>> announced(0, 601, record, is_leg_start=True)
     'no checkpoint before step 601 is kept: replaying 600 steps from the start, about 12 seconds'
     """

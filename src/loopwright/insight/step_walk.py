@@ -17,13 +17,13 @@ from loopwright.insight import batch_look, replay_checks, step_look
 from loopwright.insight.batch_look import BatchLook
 from loopwright.insight.debugger import debugged
 from loopwright.insight.replayed import Check, Replayed
-from loopwright.insight.run_record import RunRecord
 from loopwright.insight.scratch import hold_variables
 from loopwright.insight.step_look import StepLook
 from loopwright.loop.clock import Pace
 from loopwright.loop.schedule import Every, Place, Schedule
 from loopwright.loop.train import train
 from loopwright.plans.plan import WORDS
+from loopwright.runs import Steps
 from loopwright.task import variables
 from loopwright.task.task import reset
 
@@ -61,7 +61,7 @@ class Walk:
         leg: Leg,
         named: dict[str, Any],
         run: Run,
-        record: RunRecord,
+        record: Steps,
         step: int,
         *,
         uses_debugger: bool,

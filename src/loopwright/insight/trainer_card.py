@@ -9,11 +9,11 @@ import keras
 from loopwright.checkpoints.run_directory import Run
 from loopwright.errors import LoopwrightError
 from loopwright.fit.parts import Parts
+from loopwright.runs import RunRecord
+from loopwright.runs import number as finite
 from loopwright.sinks import notebook_html
 from loopwright.sinks.history import History
 from loopwright.sinks.progress_text import Part, number
-from loopwright.sinks.record import Record
-from loopwright.sinks.record import number as finite
 from loopwright.task import variables
 from loopwright.task.task import class_name
 
@@ -90,7 +90,7 @@ def _run(run: Run | None) -> Iterator[tuple[str, str, str]]:
         return
     yield "run", "directory", str(run.directory)
     try:
-        status = Record(run.directory, {}).status
+        status = RunRecord(run.directory).status
         step, best = finite(status.get("step")), run.best(run.best_rule())
         metric = run.best_rule().metric
     except LoopwrightError as error:

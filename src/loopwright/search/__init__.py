@@ -3,5 +3,5 @@
 A trial is a child process that trains in a run directory of its own. This room starts, watches and
 ends these processes. It never imports TensorFlow, and Optuna only inside of functions.
 
-Open files: asked, result, tune.
+Open files: result, study, tune.
 """

@@ -7,16 +7,16 @@ the process that claims it resumes its run.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from loopwright.checkpoints.lock import Lock
 from loopwright.errors import ConfigurationError, LoopwrightError, message
+from loopwright.runs import RunRecord, mapping, number
 from loopwright.search import optuna_study
 from loopwright.search.result import Trial, best_of, found_trials
-from loopwright.search.scores import Journal, Scores, final_score
-from loopwright.search.study import StudyDirectory, unusable_storage, write_best
+from loopwright.search.study import StudyDirectory, is_better, unusable_storage, write_best
 from loopwright.search.trial_process import (
     TrialProcess,
     is_running,
@@ -32,6 +32,7 @@ _SECONDS_BETWEEN_POLLS = 0.1
 _SECONDS_TO_SAVE = 600.0
 _MOST_RESTARTS = 3
 """For a process that something else kills; then its trial has failed."""
+_VALIDATION = "val_"
 _MOST_SAME_FAILURES = 3
 """The first trials that fail for one reason end the study."""
 
@@ -45,8 +46,9 @@ class _Led:
     claim: Lock
     optuna: "optuna.Trial"
     start: Callable[[], TrialProcess]
-    journal: Journal
-    scores: Scores
+    scores: "Scores"
+    read_bytes: int = 0
+    """How much of its journal was read."""
     process: TrialProcess | None = None
     reported: int = 0
     restarts: int = 0
@@ -129,12 +131,11 @@ class Leader:
             claim.release()
             return None
         config = self._directory.config_of(number, trial.params)
-        path = self._directory.trial_path(number)
 
         def start() -> TrialProcess:
             return TrialProcess(self._directory.write_trial(number, config), self._settings)
 
-        led = _Led(number, claim, trial, start, Journal(path), Scores(self._asked.objective))
+        led = _Led(number, claim, trial, start, Scores(self._asked.objective))
         led.reported = optuna_study.reports_of(self._study, number)
         led.has_old_reports = bool(led.reported)
         return led
@@ -153,7 +154,9 @@ class Leader:
             return
         code = led.process.exit_code()  # before the journal: nothing is written after the end
         if not led.is_concluded:
-            led.scores.add(led.journal.new_events())
+            for end, event in RunRecord(path).events(after=led.read_bytes):
+                led.read_bytes = end
+                led.scores.add(event)
             self._require_objective(led)
             if self._is_pruned(led):
                 self._conclude(led, "pruned")
@@ -163,7 +166,7 @@ class Leader:
         if not led.is_concluded:
             if was_interrupted(code) and led.restarts < _MOST_RESTARTS:
                 led.restarts += 1
-                led.process, led.journal = None, Journal(path)
+                led.process, led.read_bytes = None, 0
                 return
             self._conclude_ended(led, code)
         self._led.remove(led)
@@ -287,3 +290,58 @@ def _storage_errors(directory: StudyDirectory) -> Iterator[None]:
     except optuna.exceptions.StorageInternalError as error:
         cause = error.__cause__ or error
         raise unusable_storage(directory.path / "study.db", str(cause).splitlines()[0]) from None
+
+
+@final
+class Scores:
+    """The scores of a trial by one name, in the order of its steps."""
+
+    def __init__(self, objective: str) -> None:
+        self._objective = objective
+        self.by_step: dict[int, float] = {}
+        self.known: list[str] = []
+        """The names that the run reports, once it has reported any."""
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Take the scores of an event; what is not a finite number is left out."""
+        step, named = number(event.get("step")), _named(event)
+        if step is None:
+            return
+        self.known += [name for name in named if name not in self.known]
+        score = number(named.get(self._objective))
+        if score is not None:
+            self.by_step[int(step)] = score
+
+    @property
+    def in_order(self) -> list[float]:
+        """All scores, the first first."""
+        return [self.by_step[step] for step in sorted(self.by_step)]
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the run has reported its scores, and none by this name."""
+        kind = self._objective.startswith(_VALIDATION)
+        same = [name for name in self.known if name.startswith(_VALIDATION) == kind]
+        return bool(same) and self._objective not in same
+
+
+def final_score(scores: list[float], take: str, mode: str) -> float | None:
+    """Return the score of a trial; None if there is none.
+
+    >>> final_score([0.3, 0.1, 0.2], "best", "min"), final_score([0.3, 0.1, 0.2], "last", "min")
+    (0.1, 0.2)
+    """
+    if not scores or take == "last":
+        return scores[-1] if scores else None
+    best = scores[0]
+    for score in scores[1:]:
+        best = score if is_better(score, best, mode) else best
+    return best
+
+
+def _named(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scores of an event under the names of the history."""
+    found = mapping(event.get("metrics"))
+    if event.get("event") == "validated":
+        return {f"{_VALIDATION}{name}": value for name, value in found.items()}
+    return found if event.get("event") == "epoch_ended" else {}

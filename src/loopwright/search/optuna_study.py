@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from loopwright.config.space import Choice, Range, Space
 from loopwright.errors import ConfigurationError, message
 from loopwright.extras import imported
-from loopwright.search.asked import Asked
 
 if TYPE_CHECKING:
     import optuna
+
+    from loopwright.search.study import Asked
 
 _NAME = "study"
 _SECONDS_TO_WRITE = 60.0
@@ -43,7 +44,7 @@ def quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def opened(path: Path, asked: Asked) -> "tuple[optuna.Study, optuna.storages.BaseStorage]":
+def opened(path: Path, asked: "Asked") -> "tuple[optuna.Study, optuna.storages.BaseStorage]":
     """Return the study in a storage, which is created if there is none, and the storage.
 
     Its sampler is never asked: see `new_parameters`.
@@ -96,7 +97,7 @@ def _storage(path: Path) -> Any:
     )
 
 
-def _pruner(asked: Asked) -> Any:
+def _pruner(asked: "Asked") -> Any:
     pruners = require_optuna().pruners
     return {
         "median": pruners.MedianPruner,
@@ -106,7 +107,7 @@ def _pruner(asked: Asked) -> Any:
     }[asked.pruner]()
 
 
-def _sampler(asked: Asked, number: int) -> Any:
+def _sampler(asked: "Asked", number: int) -> Any:
     """Return a sampler whose random numbers are a function of the seed and the trial.
 
     A study that is continued in a new process asks the same questions as one that was not stopped.
@@ -140,7 +141,7 @@ def distributions(space: Space) -> dict[str, Any]:
     return {key: distribution(one) for key, one in space.items()}
 
 
-def new_trial(study: "optuna.Study", asked: Asked) -> "optuna.trial.FrozenTrial":
+def new_trial(study: "optuna.Study", asked: "Asked") -> "optuna.trial.FrozenTrial":
     """Create a trial with all its parameters at once, and return it.
 
     They are asked of a copy of the study in memory: a process killed half-way leaves nothing in the
@@ -165,7 +166,7 @@ def new_trial(study: "optuna.Study", asked: Asked) -> "optuna.trial.FrozenTrial"
     return found
 
 
-def _copied(study: "optuna.Study", asked: Asked, number: int) -> "optuna.Study":
+def _copied(study: "optuna.Study", asked: "Asked", number: int) -> "optuna.Study":
     """Return a copy of a study in memory, as it is for the sampler and the pruner of a trial."""
     copy = require_optuna().create_study(
         sampler=_sampler(asked, number),
@@ -195,7 +196,7 @@ def _id_of(study: "optuna.Study", storage: "optuna.storages.BaseStorage", number
 
 
 def is_pruned(
-    study: "optuna.Study", storage: "optuna.storages.BaseStorage", asked: Asked, number: int
+    study: "optuna.Study", storage: "optuna.storages.BaseStorage", asked: "Asked", number: int
 ) -> bool:
     """Return whether a trial is not worth its time, after the last score that was reported.
 

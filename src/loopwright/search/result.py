@@ -11,8 +11,7 @@ from rich.text import Text
 
 from loopwright.errors import printable
 from loopwright.search import optuna_study
-from loopwright.search.asked import is_better
-from loopwright.search.study import is_led
+from loopwright.search.study import is_better, is_led
 from loopwright.sinks.progress_text import length_of_time
 
 if TYPE_CHECKING:

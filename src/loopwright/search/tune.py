@@ -15,15 +15,17 @@ from loopwright.config.space import first_parameters, from_mapping, with_paramet
 from loopwright.errors import ConfigurationError, message, printable
 from loopwright.loop import signals
 from loopwright.search import optuna_study
-from loopwright.search.asked import Asked, asked, recorded
 from loopwright.search.leader import Leader
 from loopwright.search.result import Tuned, best_of, found_trials
 from loopwright.search.study import (
     ASKED,
     STORAGE,
+    Asked,
     StudyDirectory,
+    asked,
     locked,
     readable,
+    recorded,
     require_storage,
     write_best,
 )

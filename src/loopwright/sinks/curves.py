@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, final
 from loopwright.checkpoints.retention import larger_is_better
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import EpochEnded, Metrics, Validated
-from loopwright.sinks.record import Sample, read_sample
+from loopwright.runs import Sample, read_sample
 from loopwright.sinks.report import Lines, curves
 
 Curves = dict[str, Lines]

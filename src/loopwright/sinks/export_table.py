@@ -10,7 +10,7 @@ from typing import Any
 
 from loopwright import disk, untrusted
 from loopwright.errors import printable
-from loopwright.sinks.record import mapping, number
+from loopwright.runs import mapping, number
 
 _HOME = "export"
 _MOST = 12
@@ -61,32 +61,20 @@ def _row(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
         "size": _size(number(told.get("bytes"))),
         "difference": f"{difference:.2g}",
         "batches": _batches(told.get("comparisons")),
-        "scores": _scores(mapping(told.get("scores"))),
-        "not_scored": printable(str(told.get("not_scored") or "")[:300]),
         "runtime": printable(str(told.get("runtime") or "")[:80]),
     }
 
 
 def _batches(comparisons: Any) -> list[dict[str, str]]:
-    """Return the batch sizes that were compared, with times per example in milliseconds."""
+    """Return the batch sizes that were compared."""
     listed = comparisons if isinstance(comparisons, list) else []
     return [
         {
             "signature": printable(str(one.get("signature", ""))[:80]),
             "examples": f"{number(one.get('examples')) or 0:,.0f}",
             "difference": _short(number(one.get("largest_difference"))),
-            "original": _milliseconds(number(one.get("original_seconds"))),
-            "export": _milliseconds(number(one.get("export_seconds"))),
         }
         for one in map(mapping, listed[:60])
-    ]
-
-
-def _scores(scores: Mapping[str, Any]) -> list[str]:
-    before, after = mapping(scores.get("before")), mapping(scores.get("after"))
-    return [
-        printable(f"{name[:80]} {_short(number(value))} → {_short(number(after.get(name)))}")
-        for name, value in before.items()
     ]
 
 
@@ -100,10 +88,6 @@ def _size(count: float | None) -> str:
         return ""
     unit, name = (1e6, "MB") if count >= 1e6 else (1e3, "kB")
     return f"{count / unit:,.1f} {name}"
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1e3 * seconds:.3g} ms"
 
 
 def _short(value: float | None) -> str:

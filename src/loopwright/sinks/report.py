@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loopwright import disk
+from loopwright import disk, runs
 from loopwright.checkpoints.retention import Best
 from loopwright.plans import settings
+from loopwright.runs import RunRecord, Sample, mapping, number
 from loopwright.sinks.export_table import export_rows
 from loopwright.sinks.page import rendered
-from loopwright.sinks.record import Record, Sample, mapping, number, origin_of, read_record
 
 Points = Sequence[tuple[float, float]]
 Lines = dict[str, list[tuple[float, float]]]
@@ -145,7 +145,7 @@ def write_report(run_dir: Path) -> Path:
 
 def render(run_dir: Path) -> str:
     """Return the page; a missing file leaves its section out."""
-    record = read_record(run_dir)
+    record = runs.open(run_dir)
     plan = record.json("plan.json")
     drawn = {
         "x": "step",
@@ -156,7 +156,7 @@ def render(run_dir: Path) -> str:
         "report.html.jinja",
         name=run_dir.resolve().name,
         heading=_heading(record),
-        origin=origin_of(run_dir, changes=True),
+        origin=record.origin,
         curves=drawn,
         sampled=_sampled(record),
         scores=_rows(record.last_epoch),
@@ -174,7 +174,7 @@ def render(run_dir: Path) -> str:
     )
 
 
-def _heading(record: Record) -> str:
+def _heading(record: RunRecord) -> str:
     status = record.status
     known = [str(status.get("status", "unknown")), f"{number(status.get('step')) or 0:,.0f} steps"]
     seconds = number(record.finished.get("seconds"))
@@ -183,7 +183,7 @@ def _heading(record: Record) -> str:
     return " · ".join(known)
 
 
-def _sampled(record: Record) -> list[str]:
+def _sampled(record: RunRecord) -> list[str]:
     """Return which part of a long journal the curves show."""
     words = {"epoch_ended": "epochs", "validated": "validations"}
     samples = [(word, record.journal.get(kind)) for kind, word in words.items()]
@@ -194,7 +194,7 @@ def _sampled(record: Record) -> list[str]:
     ]
 
 
-def _checkpoints(record: Record) -> list[tuple[str, str]]:
+def _checkpoints(record: RunRecord) -> list[tuple[str, str]]:
     rows = list[tuple[str, str]]()
     if record.best is not None:
         metric, score, step = record.best
@@ -205,7 +205,7 @@ def _checkpoints(record: Record) -> list[tuple[str, str]]:
     return [*rows, ("kept at steps", ", ".join(steps))] if steps else rows
 
 
-def _shares(record: Record) -> list[dict[str, str]]:
+def _shares(record: RunRecord) -> list[dict[str, str]]:
     rows, start = list[dict[str, str]](), 0.0
     for at, (name, share) in enumerate(record.shares):
         place = {"start": f"{100 * start:.2f}", "width": f"{100 * share:.2f}"}

@@ -21,9 +21,9 @@ from loopwright.events import (
     Started,
     Trained,
 )
+from loopwright.runs import JOURNAL, RunRecord
 from loopwright.sinks.log import opened_log
 from loopwright.sinks.notify import attempted, tolerated
-from loopwright.sinks.record import Record
 from loopwright.sinks.report import write_report
 from loopwright.sinks.tensorboard import HOME, TensorBoardFiles, event_files
 from loopwright.step_warnings import warn_at_call
@@ -49,7 +49,6 @@ def cut_all(run_dir: Path, names: list[str], lengths: Mapping[str, int]) -> None
             cut(run_dir, name, length)
 
 
-JOURNAL = "metrics.jsonl"
 _SECONDS_BETWEEN_TRAINED = 1.0
 _END = b'{"event": "finished"'
 _NOT_WRITTEN = {"facts", "inexact", "history", "run_dir"}
@@ -194,7 +193,7 @@ class RunFiles:
 
     def finish(self, lengths: Mapping[str, int], event: Finished, inexact: Sequence[str]) -> None:
         """Write the end of a run, if it was killed when its last checkpoint was on disk."""
-        status, report = Record(self._directory, {}).status, "report.html"
+        status, report = RunRecord(self._directory).status, "report.html"
         if status.get("status") == "completed" and disk.status(self._directory, report) is not None:
             return
         with contextlib.closing(self):

@@ -22,7 +22,7 @@ from loopwright.config import file
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import RunFacts
 from loopwright.plans import plan_history
-from loopwright.sinks.record import Record, mapping
+from loopwright.runs import RunRecord, mapping
 from loopwright.sinks.report import render
 from loopwright.sinks.tracked_rows import JOURNAL
 
@@ -113,7 +113,7 @@ class TrackedRun:
                 content = file.to_dict(config)
                 content.pop("sinks", None)  # addresses may hold passwords
                 parameters = flattened(content)
-            environment = environment or Record(self.directory, {}).json("environment.json")
+            environment = environment or RunRecord(self.directory).json("environment.json")
             tags |= {"loopwright.run": self.name, **_plan(self.directory)}
         tags |= _origin(environment or {})
         signatures = mapping(self._content.get("signatures"))
@@ -167,7 +167,7 @@ class TrackedRun:
     def _read(self) -> dict[str, Any]:
         if self.directory is None or disk.status(self.directory, self._file) is None:
             return {}
-        content = Record(self.directory, {}).json(self._file)
+        content = RunRecord(self.directory).json(self._file)
         tracked_id = content.get("run_id", "")
         is_valid = re.fullmatch(_KEY, str(content.get("key"))) is not None
         if not is_valid or not re.fullmatch(r"[\w-]{0,64}", str(tracked_id), re.ASCII):
@@ -194,7 +194,7 @@ def addresses(run_dir: Path, tracker: str) -> list[dict[str, str]]:
     found = list[dict[str, str]]()
     for name in disk.names(run_dir, HOME):
         if re.fullmatch(rf"{tracker}-[0-9a-f]{{8}}\.json", name):
-            address = mapping(Record(run_dir, {}).json(f"{HOME}/{name}").get("address"))
+            address = mapping(RunRecord(run_dir).json(f"{HOME}/{name}").get("address"))
             found.append({str(key): str(value) for key, value in address.items()})
     return found
 

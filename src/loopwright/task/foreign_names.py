@@ -42,6 +42,12 @@ _REPLACEMENTS = {
     "plan steps_per_execution jit_compile run_eagerly": 'Trainer(plan="auto"), "graph" or "eager"',
     "return_dict": "nothing: evaluate always returns a dict",
 }
+_REMOVED = {
+    "Trainer.replay(bundle)": 'replay(...).batch.save("batch.npz"), to send with the run directory',
+    "Trainer.rehearse(export)": 'trainer.export("scratch", checkpoint="current")',
+    "Trainer.export(validation_data)": "export(data=...), then score the file on your data",
+}
+"""What Loopwright itself once took, by method and argument."""
 _ARGUMENTS = {name: text for names, text in _REPLACEMENTS.items() for name in names.split()}
 _HOOKS = {
     "training_step": "train_step(self, batch), which calls self.minimize(...)",
@@ -86,9 +92,10 @@ def require_known(title: str, given: Mapping[str, Any], known: Collection[str]) 
         value: Any = given[name]
         shown = repr(value) if isinstance(value, bool | int | float | str) else "..."
         near = difflib.get_close_matches(name, known, n=1)
-        instead = _ARGUMENTS.get(name, *near or [", ".join(known)]).format(shown)
+        removed = _REMOVED.get(f"{title}({name})")
+        instead = removed or _ARGUMENTS.get(name, *near or [", ".join(known)]).format(shown)
         text = f"{title}() got an unexpected keyword argument {name!r}"
-        do = "replace it" if near or name in _ARGUMENTS else "leave it out"
+        do = "replace it" if removed or near or name in _ARGUMENTS else "leave it out"
         raise TypeError(message(text, expected=instead, received=f"{name}={shown}", do=do))
 
 
