@@ -299,7 +299,7 @@ def _invalid(problems: list[str]) -> ConfigurationError:
     return ConfigurationError(
         message(
             "Invalid config.",
-            expected="a config that matches `loopwright schema`",
+            expected="a config that matches docs/config.schema.json",
             received="; ".join(problems),
             do="correct the value, or omit it: every key except recipe or task has a default",
         )
