@@ -298,8 +298,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "cli/test_cli.py": {
         "ctrl_c|in_a_pipe": "resume/test_signals_and_kills.py, sinks/test_terminal.py",
         "a_checkpoint_is_exported|images_are": "a_training_ends_with; a_run_is_trained",
-        "a_run_is_verified": "test_kill_test.py",
-        "tensorboard": "sinks/test_run_files.py",
+        "a_run_is_verified": "test_verify.py",
     },
     "cli/test_job.py": {
         "a_config_(may|accepts)|components|a_loss_and": "others",
@@ -309,12 +308,14 @@ THOROUGH: dict[str, dict[str, str]] = {
     "cli/test_rehearse_option.py": {
         "a_step_that_does|nan_in|a_config_that|a_rehearsal_prints": "insight/test_rehearsal.py"
     },
-    "cli/test_kill_test.py": {"a_task_that_is_killed": "a small program, killed"},
+    "cli/test_verify.py": {
+        "a_task_that_is_killed": "a small program, killed",
+        "a_program_that|data_without|a_step_that": "insight/test_first_difference.py",
+    },
     "cli/test_compare.py": {
         "the_first_step|comparing_files": "insight/test_history_state.py; test_layout.py",
         "equal_runs|runs_of_custom|what_cannot": "what differs is listed",
     },
-    "cli/test_repeat_test.py": {"": "insight/test_first_difference.py; test_kill_test.py"},
     "cli/test_fork.py": {"custom_code|a_fork_trains": "test_compare.py; a fork without changes"},
     "insight/test_history_state.py": {
         "the_first_of_ten": "the first step that differs is found between checkpoints",

@@ -173,7 +173,6 @@ def test_no_command_in_a_run_directory_imports_a_module_or_starts_a_program_of_i
         ["resume", "."],
         ["doctor"],
         ["runs", "."],
-        ["inspect", "."],
         ["report", "."],
         ["evaluate", ".", "--checkpoint", "last"],
         ["predict", ".", "--checkpoint=last", "--input=x.npy", f"--output={tmp_path}/y.npy"],
@@ -255,11 +254,11 @@ def test_every_child_process_leaves_the_current_directory_out_of_its_import_path
     """
     users = {path.name for path in PACKAGE.rglob("*.py") if "sys.executable" in path.read_text()}
     assert users == {"supervisor.py", "run_command.py", "launch.py"}
-    from loopwright.cli import kill_test
+    from loopwright.cli import verify
     from loopwright.distribute import supervisor
 
     assert supervisor.python() == [sys.executable, "-P"]
-    assert kill_test.command("digits")(Path("other"), "graph")[:2] == supervisor.python()
+    assert verify.command("digits")(Path("other"), "graph")[:2] == supervisor.python()
 
 
 def test_a_workers_project_is_found_though_it_is_not_on_the_import_path(project: Path):
@@ -280,7 +279,7 @@ def test_a_workers_project_is_found_though_it_is_not_on_the_import_path(project:
 
 
 def looking(run: Path) -> list[list[str]]:
-    return [[command, str(run)] for command in ("runs", "inspect", "report")]
+    return [[command, str(run)] for command in ("runs", "report")]
 
 
 def using(run: Path, name: str) -> list[list[str]]:
@@ -378,15 +377,6 @@ def test_a_callback_of_a_config_follows_no_link_even_one_that_stays_inside(
     assert not list((run / "inside").iterdir())
 
 
-def test_tensorboard_is_not_started_on_files_that_a_link_leads_to(tmp_path: Path):
-    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "run" / "tensorboard").symlink_to(tmp_path / "outside")
-    code, said = invoke("board", str(tmp_path))
-    assert code == 2
-    assert INSTEAD in said
-
-
 def test_the_run_directory_itself_may_be_a_link(tmp_path: Path):
     real, link = tmp_path / "real", tmp_path / "link"
     link.symlink_to(real)
@@ -396,7 +386,7 @@ def test_the_run_directory_itself_may_be_a_link(tmp_path: Path):
     with pytest.warns(lw.LoopwrightWarning, match="real.old-"):
         fit(link, fresh=True)
     assert link.is_symlink()
-    for command in ("runs", "inspect", "report"):
+    for command in ("runs", "report"):
         assert invoke(command, str(link))[0] == 0
 
 
@@ -439,7 +429,7 @@ ALLOWED = [
     ("config/plain_yaml.py", "is_file open", "a config that a person named"),
     ("cli/use_commands.py", "", "inputs and outputs that a person named"),
     ("cli/look_commands.py", "is_dir", "the directory that a person named"),
-    ("cli/train_commands.py", "is_dir", "the directory that a person named"),
+    ("cli/train_commands.py", "exists is_dir iterdir", "the directory that a person named"),
     ("cli/arguments.py", "is_dir", "the directory that a person named"),
     ("cli/arguments.py", "read_text", "the pyproject.toml of the current directory"),
     ("cli/run_overview.py", "walk stat", "directories that hold runs; the run directory itself"),
@@ -448,9 +438,7 @@ ALLOWED = [
         "load write_text",
         "what its children answer; a page in a named file",
     ),
-    ("cli/fork_command.py", "exists is_dir iterdir", "the new directory that a person named"),
     ("cli/new_command.py", "is_dir exists iterdir", "the new directory that a person named"),
-    ("cli/plot_command.py", "is_dir", "the figure that a person named"),
     ("cli/replay_child.py", "save", "a file of the parent's own temporary directory"),
     ("cli/replay_command.py", "is_dir", "the directory that a person named"),
     ("cli/tune_command.py", "is_dir", "the config that a person named"),
@@ -474,7 +462,7 @@ ALLOWED = [
     ("export/serving_command.py", "mkdir", "the SavedModel that was just written"),
     ("export/converter.py", "", "a directory that its parent just made"),
     ("export/child.py", "", "the export that was just written"),
-    ("cli/kill_test.py", "open", "what its own child processes print"),
+    ("cli/verify.py", "is_dir open", "the directory that a person named; what children print"),
     ("compat/quiet_start.py", "exists", "/dev and /proc: is there a GPU driver"),
     ("checkpoints/initial_weights.py", "", "weights that a person named; runs are read by Store"),
     ("checkpoints/tensors.py", "load_checkpoint symlink", "files that were just verified"),
@@ -689,7 +677,7 @@ def test_names_in_a_run_do_not_steer_the_terminal(tmp_path: Path):
         "variables": [{"name": "\x1b[2J", "dtype": "float32", "shape": [1]}],
     }
     Store(tmp_path / "checkpoints").write(1, content, lambda directory: None)
-    code, said = invoke("inspect", str(tmp_path))
+    code, said = invoke("runs", str(tmp_path))
     assert code == 0, said
     assert "\x1b" not in said
     assert "owned" in said

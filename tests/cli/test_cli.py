@@ -6,11 +6,9 @@ import pty
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +19,7 @@ import tensorflow as tf
 from typer.testing import CliRunner
 
 from loopwright.checkpoints.store import Store
-from loopwright.cli import compare_command, main, train_commands
+from loopwright.cli import compare_command, look_commands, main, train_commands
 from loopwright.config import file as config_file
 from loopwright.errors import LoopwrightError
 
@@ -94,8 +92,8 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
     assert done.returncode == 0, done.stderr
     listed = re.findall(r"^  ([a-z]+) +[A-Z].*\.$", done.stdout, re.M)
     assert " ".join(listed) == (
-        "new train resume fork launch run schedule verify replay tune profile evaluate predict "
-        "export runs inspect report plot compare sync board plans schema doctor find"
+        "new train resume run launch verify evaluate predict export runs report compare replay "
+        "profile tune doctor find"
     )
     assert max(map(len, done.stdout.splitlines())) <= 80
 
@@ -103,14 +101,15 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["schema"],
+        ["train", "--help"],
         ["train", "digits", "--show"],
         ["runs", "."],
-        ["plans"],
+        ["runs", "run"],
+        ["doctor", "--forget-plans"],
         ["report", "run"],
         ["launch", "--workers", "1", "--", "runs", "."],
         ["train", "digitz"],
-        ["inspect", "nowhere"],
+        ["fork", "run", "--step", "3"],
     ],
 )
 def test_commands_that_only_look_import_no_tensorflow(arguments: list[str], tmp_path: Path):
@@ -158,6 +157,36 @@ def test_the_shell_completes_tasks(tmp_path: Path):
 # --- looking ---
 
 
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        ("schedule digits fit.epochs=3 --all", "train SOURCE --rehearse"),
+        ("fork runs/a --step 1200 seed=1 --no-train", "train --from RUN@STEP"),
+        ("inspect runs/a --json", "runs RUN"),
+        ("plans --forget all", "doctor --forget-plans"),
+        ("sync runs/a tracking_uri=http://x --to mlflow", "resume RUN"),
+        ("plot runs/a runs/b --output curves.png", "compare RUN RUN"),
+        ("board runs --port 6006", "tensorboard --logdir DIR"),
+        ("recipes", "train --help"),
+        ("schema --help", "docs/config.schema.json"),
+        ("find batch-size digits --most 64", "halve batch_size"),
+    ],
+)
+def test_a_removed_command_answers_with_what_to_use(words: str, instead: str):
+    code, output = invoke(*words.split())
+    assert code == 2
+    assert output.startswith(f"error: {words.partition(' ')[0]}")
+    assert "was removed: " in output
+    assert instead in output
+
+
+def test_the_help_of_train_lists_examples():
+    code, output = invoke("train", "--help")
+    assert code == 0
+    assert "digits" in output
+    assert "examples/*.py" in output
+
+
 def test_a_config_is_shown_as_it_would_be_trained(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LOOPWRIGHT__FIT__EPOCHS", "3")
     monkeypatch.setenv("LOOPWRIGHT__SEED", "8")
@@ -174,12 +203,6 @@ def test_a_misspelt_key_is_a_usage_error_with_a_hint():
     assert "did you mean epochs?" in output
 
 
-def test_the_schema_is_printed():
-    code, output = invoke("schema")
-    assert code == 0
-    assert json.loads(output)["title"] == "Config"
-
-
 def test_the_doctor_names_versions_and_devices():
     code, output = invoke("doctor")
     assert code == 0
@@ -189,51 +212,16 @@ def test_the_doctor_names_versions_and_devices():
     assert "MISSING" not in output
 
 
-def test_the_stops_of_a_run_are_known_before_it_starts(project: Path):
-    code, output = invoke("schedule", "mine:experiment", "fit.validate_every=3 steps")
-    assert code == 0
-    found = re.findall(r"^ +(\d+)  (.+)$", output, re.M)
-    assert found == [
-        ("3", "validate"),
-        ("4", "end of epoch"),
-        ("6", "validate"),
-        ("8", "validate, save, end of epoch, end"),
-    ]
-    code, output = invoke("schedule", "mine:experiment", "fit.until=1 hour")
-    assert code == 0
-    assert "known only while the run trains" in output
-    assert not (project / "runs").exists()
-
-
-def test_tensorboard_is_started_for_this_machine_only(tmp_path: Path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "loopwright", "board", str(tmp_path), "--port", str(port)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        page = b""
-        while not page and process.poll() is None:
-            time.sleep(0.2)
-            try:
-                page = urllib.request.urlopen(f"http://127.0.0.1:{port}/").read()
-            except OSError:
-                continue
-        assert b"TensorBoard" in page
-        hexadecimal = f"{port:04X}"
-        listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()]
-        assert f"0100007F:{hexadecimal}" in listening
-        assert f"00000000:{hexadecimal}" not in listening
-        os.killpg(process.pid, signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    assert process.returncode == 0
-    assert output.startswith(f"http://127.0.0.1:{port}/".encode())
+def test_the_doctor_forgets_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(tmp_path))
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / "ab.json").write_text("{")
+    assert f"1 in {tmp_path / 'plans'}" in look_commands._remembered()
+    code, output = invoke("doctor", "--forget-plans")
+    assert (code, output.partition(";")[0]) == (0, "forgot 1 plans")
+    assert not (tmp_path / "plans").exists()
+    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", "")
+    assert "switches the memory off" in look_commands._remembered()
 
 
 # --- a run, from its beginning to what it is used for ---
@@ -254,12 +242,18 @@ def test_a_run_is_trained_listed_inspected_scored_asked_and_trained_on(project: 
     assert invoke("runs", "runs", "--metric", "val_beauty", "--mode", "max")[0] == 0
     assert invoke("runs", "nowhere")[0] == 2
 
-    code, output = invoke("inspect", run)
+    code, output = invoke("runs", run)
     assert code == 0
     assert re.search(r"^8 +2 +[\d,]+ +loss \S+ +valid$", output, re.M)
-    assert re.search(r"^model\S+kernel +float32 +3x2 +24$", output, re.M)
-    code, output = invoke("inspect", run, "--json")
-    assert [one["step"] for one in json.loads(output)["checkpoints"]] == [4, 8]
+    assert re.search(r"^plan +graph step, .* from step 1$", output, re.M)
+    assert max(map(len, output.splitlines())) <= 80
+    code, output = invoke("runs", run, "--json")
+    shown = json.loads(output)
+    assert [one["step"] for one in shown["checkpoints"]] == [4, 8]
+    assert shown["status"] == "complete"
+    assert shown["plans"]["changes"][0]["plan"]["step"] == "graph"
+    kernel = next(row for row in shown["variables"] if row["name"].endswith("kernel"))
+    assert (kernel["shape"], kernel["bytes"]) == ([3, 2], 24)
 
     for checkpoint, step in {"last": 8, "4": 4, "best": 8}.items():
         code, output = invoke(
@@ -285,7 +279,7 @@ def test_a_run_is_trained_listed_inspected_scored_asked_and_trained_on(project: 
     code, output = invoke("resume", run, "fit.epochs=3", "--task", "mine:experiment")
     assert code == 0
     assert "config: fit.epochs: 2 -> 3 (allowed)" in output
-    assert invoke("inspect", run, "--json")[1].count('"step": 12')
+    assert invoke("runs", run, "--json")[1].count('"step": 12')
 
 
 def test_a_training_ends_with_a_summary_a_report_and_an_export(project: Path):
@@ -303,7 +297,7 @@ def test_a_training_ends_with_a_summary_a_report_and_an_export(project: Path):
         r"            runs/experiment/checkpoints  \(steps 4, 8\)",
         r"next        loopwright evaluate runs/experiment --checkpoint best --task mine:experiment",
         r"            loopwright resume runs/experiment fit.epochs=4 --task mine:experiment",
-        r"            loopwright board runs",
+        r"            tensorboard --logdir runs",
     ):
         assert any(re.fullmatch(words, line) for line in lines), words
     # Nothing new was trained: nothing is exported again.
@@ -511,7 +505,7 @@ def test_a_run_with_a_loss_of_ones_own_is_used_by_naming_it(project: Path):
     assert output.startswith("validation data, step 8: loss ")
 
 
-def test_show_and_schema_name_the_loss_and_the_metrics(project: Path):
+def test_show_names_the_loss_and_the_metrics(project: Path):
     code, output = invoke("train", "digits", "loss=bce", "metrics=[mae]", "--show")
     assert code == 0
     assert "loss:\n  name: BinaryCrossentropy\n" in output
@@ -519,8 +513,6 @@ def test_show_and_schema_name_the_loss_and_the_metrics(project: Path):
     code, output = invoke("train", "digits", "loss=hubber", "--show")
     assert code == 2
     assert "did you mean Huber?" in output
-    code, output = invoke("schema")
-    assert {"loss", "metrics"} <= json.loads(output)["properties"].keys()
 
 
 def test_a_run_without_a_config_is_refused(project: Path):
@@ -619,12 +611,12 @@ def test_in_a_pipe_there_are_plain_lines_and_sigterm_saves(project: Path):
 
 
 def test_a_verdict_that_is_not_exact_is_an_exit_code(monkeypatch: pytest.MonkeyPatch):
-    from loopwright.cli import kill_test
+    from loopwright.cli import verify
 
-    def verdict(*_: Any, **__: Any) -> kill_test.Verdict:
-        return kill_test.Verdict(kills=3, steps=40, files=2, differing=["state.index"])
+    def verdict(*_: Any, **__: Any) -> verify.Verdict:
+        return verify.Verdict(kills=3, steps=40, files=2, differing=["state.index"])
 
-    monkeypatch.setattr(kill_test, "verify", verdict)
+    monkeypatch.setattr(verify, "train_and_kill", verdict)
     done = CliRunner().invoke(main.app, ["verify", "digits"])
     assert done.exit_code == 1
     assert done.output == (
@@ -635,15 +627,15 @@ def test_a_verdict_that_is_not_exact_is_an_exit_code(monkeypatch: pytest.MonkeyP
 def test_a_run_is_verified_by_its_config_in_another_place(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from loopwright.cli import kill_test
+    from loopwright.cli import verify
 
     started: list[list[str]] = []
 
-    def verify(title: str, command: kill_test.Command, **_: Any) -> kill_test.Verdict:
+    def note(title: str, command: verify.Command, **_: Any) -> verify.Verdict:
         started.append(command(project / "other", "graph"))
-        return kill_test.Verdict(kills=1, steps=8, files=2, differing=[])
+        return verify.Verdict(kills=1, steps=8, files=2, differing=[])
 
-    monkeypatch.setattr(kill_test, "verify", verify)
+    monkeypatch.setattr(verify, "train_and_kill", note)
     assert train("seed=3")[0] == 0
     before = {path: path.stat().st_mtime_ns for path in (project / "runs").rglob("*")}
     assert invoke("verify", "runs/experiment", "--task", "mine:experiment")[0] == 0

@@ -1,6 +1,5 @@
 """`loopwright find` and `loopwright profile`, on a small program of one's own."""
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from loopwright.cli import main
-from loopwright.errors import ConfigurationError, LoopwrightError
+from loopwright.errors import LoopwrightError
 
 MINE = """
 import keras, numpy as np
@@ -54,15 +53,7 @@ def test_a_learning_rate_is_found_with_a_figure_and_no_run_is_written(project: P
         invoke("find", "learning-rate", "searched:experiment", "--optimizer", "other")
 
 
-@pytest.mark.parametrize("options", [[], ["--sizes", "8,16", "--figure", "a.png"], ["--help"]])
-def test_the_removed_search_for_a_batch_size_says_what_to_do(options: list[str]):
-    with pytest.raises(ConfigurationError) as caught:
-        invoke("find", "batch-size", "searched:experiment", "epochs=1", *options)
-    assert main.exit_code(caught.value) == 2
-    assert re.fullmatch("find batch-size was removed: .*halve batch_size.*", str(caught.value))
-
-
-def test_the_help_of_find_lists_only_the_learning_rate():
+def test_the_help_of_find_lists_no_removed_command():
     output = invoke("find", "--help")
     assert "learning-rate" in output
     assert "batch" not in output

@@ -1,4 +1,4 @@
-"""A run is forked at a step: the new one trains on, the old one is not touched."""
+"""`train --from RUN@STEP`: a copy of a run trains on from a step, the run is not touched."""
 
 import json
 import sys
@@ -24,17 +24,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("runs/old")
 
 
-def fork(*arguments: str) -> tuple[int, str]:
-    return invoke("fork", "runs/old", *arguments, *TASK, "--no-train")
+def fork(step: str, *arguments: str) -> tuple[int, str]:
+    return invoke("train", "--from", f"runs/old@{step}", *arguments, *TASK)
 
 
 def test_a_fork_without_changes_ends_with_the_bits_of_the_old_run(run):
     before = content_of(run)
-    code, output = fork("--step", "9")
+    code, output = fork("9")
     assert code == 0, output
-    assert "to train it: loopwright resume runs/old-step9 --task mine:experiment" in output
-    code, output = invoke("resume", "runs/old-step9", *TASK)
-    assert code == 0, output
+    assert output == "runs/old-step9: from runs/old, step 9\n"
     ends = [Path(name) / "checkpoints/step-00000024" for name in ("runs/old", "runs/old-step9")]
     states = [
         {n: f for n, f in read_manifest(end)["files"].items() if n.startswith("state")}
@@ -42,14 +40,13 @@ def test_a_fork_without_changes_ends_with_the_bits_of_the_old_run(run):
     ]
     assert states[0] == states[1]
     assert content_of(run) == before
+    assert fork("9") == (0, ""), "the same command resumes, as train does"
 
 
 def test_a_fork_trains_on_with_changed_values_and_shows_its_origin(run):
-    code, output = fork("--step", "9", "model.rate=0.5", "fit.epochs=5", "--run-dir", "runs/new")
+    code, output = fork("9", "model.rate=0.5", "fit.epochs=5", "--run-dir", "runs/new")
     assert code == 0, output
     assert "model.rate: default -> 0.5" in output
-    code, output = invoke("resume", "runs/new", *TASK)
-    assert code == 0, output
     lines = [json.loads(line) for line in Path("runs/new/metrics.jsonl").read_text().splitlines()]
     ended = [line for line in lines if line["event"] == "epoch_ended"]
     assert [line["step"] for line in ended] == [6, 12, 18, 24, 30]
@@ -57,21 +54,24 @@ def test_a_fork_trains_on_with_changed_values_and_shows_its_origin(run):
     assert rates == pytest.approx([0.01, 0.5, 0.5, 0.5, 0.5])
     _, table = invoke("runs")
     assert "runs/old, step 9" in table
-    _, inspected = invoke("inspect", "runs/new")
-    assert "forked from runs/old, step 9; " in inspected
-    assert "model.rate: default -> 0.5" in inspected
+    _, shown = invoke("runs", "runs/new")
+    assert "forked from runs/old, step 9; " in " ".join(shown.split())
+    assert "model.rate: default -> 0.5" in shown
     assert "Forked from runs/old, step 9" in Path("runs/new/report.html").read_text()
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--step", "10"], "one of its checkpoints: 9, 18, 24"),
-        (["--step", "9", "model.width=5"], "the checkpoint does not fit the new program"),
-        (["--step", "9", "fit.batch_size=20"], "fit.batch_size (the position in the data"),
-        (["--step", "9", "data.rows=70"], "data.rows"),
-        (["--step", "24"], "nothing left to train"),
-        (["--step", "9", "--run-dir", "runs/old"], "already exists"),
+        (["10"], "one of its checkpoints: 9, 18, 24"),
+        (["9", "model.width=5"], "The task has other variables than the checkpoint"),
+        (["9", "fit.batch_size=20"], "fit.batch_size (the position in the data"),
+        (["9", "data.rows=70"], "data.rows"),
+        (["24"], "nothing left to train"),
+        (["9", "--run-dir", "runs/old"], "already exists"),
+        (["nine"], "expected: RUN@STEP, for example runs/digits@1200"),
+        (["9", "--quick"], "--quick does not go with --from"),
+        (["9", "mine:experiment"], "mine:experiment does not go with --from"),
     ],
 )
 def test_what_cannot_be_forked_is_refused_and_makes_nothing(words, told, run):
@@ -83,6 +83,10 @@ def test_what_cannot_be_forked_is_refused_and_makes_nothing(words, told, run):
 
 
 def test_custom_code_has_to_be_named(run):
-    code, output = invoke("fork", "runs/old", "--step", "9", "--no-train")
+    code, output = invoke("train", "--from", "runs/old@9")
     assert code == 2
     assert "--task mine:experiment" in output
+    code, output = invoke("train", "mine:experiment", *TASK)
+    assert code == 2
+    assert "--from --task" in output
+    assert invoke("train")[0] == 2

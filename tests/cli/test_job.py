@@ -438,5 +438,5 @@ def test_a_config_accepts_training_that_cannot_be_resumed_exactly(project: Path)
     why = "not exactly resumable: shuffle() has no seed: pass seed=1"
     rows = run_overview.summary(runs.open(Path("runs/unseeded")), {}, [])
     assert [row.text for row in rows if row.name == "resume"] == [why]
-    done = CliRunner().invoke(main.app, ["inspect", "runs/unseeded"])
-    assert done.output.splitlines()[-1] == why
+    done = CliRunner().invoke(main.app, ["runs", "runs/unseeded"])
+    assert why in " ".join(done.output.split())

@@ -57,6 +57,10 @@ def test_a_rehearsal_prints_its_page_and_writes_nothing(project: Path):
     assert "ok  last batch  4 of 4, 2 examples" in output
     assert "whole run" in output
     assert "12 steps" in output
+    assert (
+        "until 3 epochs of 4 steps; validate every 1 epoch; save every 600 seconds, at the best "
+        "val_loss and at the end" in " ".join(output.split())
+    )
     assert names(project) == ["mine.py"]
 
 

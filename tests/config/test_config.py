@@ -199,7 +199,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(given: Any, hint: str):
 def test_a_value_that_makes_no_sense_is_refused_in_words(given: Any):
     text = refusal(given)
     assert text.startswith("Invalid config.")
-    assert "expected: a config that matches `loopwright schema`" in text
+    assert "expected: a config that matches docs/config.schema.json" in text
 
 
 @pytest.mark.parametrize("content", [[], "digits", 5, 1.5])

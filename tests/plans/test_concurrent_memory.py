@@ -68,7 +68,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing_and_leave_no_garbage
     assert [each.returncode for each in writers] == [0] * WRITERS
 
     names = [f"{me}-{number}" for me in range(WRITERS) for number in range(TIMES)]
-    known = memory.entries()
+    known = {name: memory.read(name) for name in memory.identities()}
     assert set(known) == {"shared", *(f"own-{name}" for name in names)}
     assert all(entry is not None for entry in known.values())
     for name in names:
@@ -96,7 +96,7 @@ def test_one_process_may_forget_what_another_writes(
     writer.stdin.flush()
     while writer.poll() is None:
         settings_memory.forget("shared")
-        memory.entries()
+        memory.identities()
     assert writer.wait() == 0
     writer.communicate()
     settings_memory.forget("shared")

@@ -69,7 +69,7 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there(cache: Path, content: st
     cache.mkdir()
     (cache / "abc.json").write_text(content, errors="surrogatepass")
     assert memory.read("abc") is None
-    assert memory.entries() == {"abc": None}
+    assert memory.identities() == ["abc"]
     found = memory.recall(PlanHistory(), "abc", GRAPH, [FUSED.plan], is_continued=False)
     assert found.choice is None
     assert found.note.startswith("ignoring the remembered plan, which cannot be read: ")
@@ -101,7 +101,7 @@ def test_an_empty_directory_name_switches_it_off(monkeypatch: pytest.MonkeyPatch
     assert memory.cache_directory() is None
     memory.write("abc", ENTRY)
     assert memory.read("abc") is None
-    assert memory.entries() == {}
+    assert memory.identities() == []
 
 
 def test_it_lies_where_the_system_keeps_its_caches(monkeypatch: pytest.MonkeyPatch):
@@ -113,12 +113,15 @@ def test_it_lies_where_the_system_keeps_its_caches(monkeypatch: pytest.MonkeyPat
     assert memory.cache_directory() == Path("/home/ada/.cache/loopwright/plans")
 
 
-def test_everything_is_listed_newest_first_and_forgotten_one_by_one(cache: Path):
-    for name, date in {"old": 1.0, "new": 3.0, "middle": 2.0}.items():
-        memory.write(name, replace(ENTRY, date=date))
-    assert list(memory.entries()) == ["new", "middle", "old"]
-    memory.forget("middle")
-    assert list(memory.entries()) == ["new", "old"]
+def test_everything_is_forgotten_with_the_process_settings(cache: Path):
+    assert memory.forget_all() == 0
+    memory.write("one", ENTRY)
+    memory.write("other", ENTRY)
+    (cache.parent / "settings" / "commands").mkdir(parents=True)
+    (cache.parent / "other").write_text("not ours")
+    assert sorted(memory.identities()) == ["one", "other"]
+    assert memory.forget_all() == 2
+    assert [path.name for path in cache.parent.iterdir()] == ["other"]
 
 
 def test_a_choice_has_to_be_checked_after_some_days():

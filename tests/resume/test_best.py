@@ -150,7 +150,7 @@ def test_runs_report_and_summary_name_the_step_that_is_restored(by_accuracy: Pat
         assert result.exit_code == 0, result.output
         return result.output
 
-    assert re.search(r"val_accuracy 1 at step 30 ", run("runs", str(by_accuracy)))
+    assert re.search(r"best +val_accuracy 1 at step 30\n", run("runs", str(by_accuracy)))
     assert re.search(
         r"val_loss 0 at step 10 ", run("runs", str(by_accuracy), "--metric", "val_loss")
     )

@@ -43,9 +43,9 @@ def board(run_dir: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = ["board", str(run_dir.parent), "--port", str(port)]
+    arguments = ["--logdir", str(run_dir.parent), "--port", str(port)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "loopwright", *arguments],
+        [sys.executable, "-m", "tensorboard.main", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

@@ -1,13 +1,16 @@
-"""Fork: start a new run from a checkpoint of an old run, which is not changed."""
+"""Fork: start a new run from a checkpoint of an old run, which is not changed.
+
+Nothing here imports TensorFlow: the process settings of a fork are read from its files.
+"""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loopwright import disk
+from loopwright import disk, untrusted
+from loopwright.checkpoints import lock
 from loopwright.checkpoints.manifest import Checkpoint, in_run, read_manifest
-from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.store import Store
 from loopwright.errors import CheckpointError, ConfigurationError, disk_explained, message
 from loopwright.plans import plan_history
@@ -26,7 +29,7 @@ def checkpoint_at(run: Path, step: int) -> Checkpoint:
             message(
                 f"{run} has no checkpoint of step {step:,}.",
                 expected=f"one of its checkpoints: {', '.join(map(str, steps)) or 'it has none'}",
-                received=f"--step {step}",
+                received=f"step {step}",
                 do="choose one of these steps"
                 if steps
                 else "train it first; save_every= says how often a run is saved",
@@ -35,27 +38,32 @@ def checkpoint_at(run: Path, step: int) -> Checkpoint:
     return store.at(step)
 
 
+def is_fork(target: Path, origin: Mapping[str, Any]) -> bool:
+    """Return whether a run was forked from this origin; it is resumed instead of made again."""
+    recorded = untrusted.json_or_none(target, ORIGIN)
+    return isinstance(recorded, dict) and all(recorded.get(k) == v for k, v in origin.items())
+
+
 def write_fork(
     found: Checkpoint, target: Path, config: bytes, origin: Mapping[str, Any], config_name: str
 ) -> None:
     """Write a run directory that begins with a checkpoint: state, data position, plans, journal."""
-    run = Run(target, ())
     source = found.path.parent.parent
     content = dict(found.content)
-    with run.opened():
+    with disk_explained(target):
+        disk.make_run_directory(target)
+    with lock.held(target / lock.NAME), disk_explained(target):
         length = int(content.get("lengths", {}).get(_JOURNAL, 0))
         if length:
-            with disk_explained(target):
-                disk.copy(source, _JOURNAL, target, _JOURNAL)
-                disk.cut(target, _JOURNAL, length)
-                disk.flush(target, _JOURNAL)
+            disk.copy(source, _JOURNAL, target, _JOURNAL)
+            disk.cut(target, _JOURNAL, length)
+            disk.flush(target, _JOURNAL)
         # TensorBoard files and the log begin with the fork.
         content["lengths"] = {_JOURNAL: length} if length else {}
         plans = plan_history.parsed(content["plans"])
         if plans.changes:
-            run.write_plans(plans)
-        run.write(config_name, config)
-        run.write(ORIGIN, json.dumps(dict(origin), indent=2).encode())
+            disk.write_whole(target, "plan.json", plans.text().encode(), durable=True)
+        disk.write_whole(target, config_name, config, durable=True)
         files = read_manifest(found.path)["files"]
 
         def copy(into: Path) -> None:
@@ -73,3 +81,6 @@ def write_fork(
                     do=f"delete {target} and fork again",
                 )
             )
+        # Last: a copy that was broken off is not taken for a fork.
+        written = json.dumps(dict(origin), indent=2).encode()
+        disk.write_whole(target, ORIGIN, written, durable=True)

@@ -12,7 +12,6 @@ from loopwright.checkpoints.manifest import (
     verified,
 )
 from loopwright.checkpoints.store import Store
-from loopwright.errors import ConfigurationError, message
 from loopwright.exactness import recorded_reasons
 
 _BYTES = {"bool": 1} | {
@@ -25,15 +24,6 @@ _BYTES = {"bool": 1} | {
 def inspected(run_dir: Path) -> dict[str, Any]:
     """Return a description of the checkpoints of a run; verify every byte."""
     found = Store(run_dir / "checkpoints").all()
-    if not found:
-        raise ConfigurationError(
-            message(
-                "This directory has no checkpoints.",
-                expected="a run directory with checkpoints",
-                received=str(run_dir),
-                do="check the path; `loopwright runs` lists the runs in a directory",
-            )
-        )
     usable = [checkpoint for checkpoint in found if not checkpoint.damage]
     newest = usable[-1].content if usable else {}
     return {

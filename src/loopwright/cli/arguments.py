@@ -20,15 +20,15 @@ def complete_source(incomplete: str) -> list[str]:
     return [name for name in ("digits", *sorted(found)) if name.startswith(incomplete)]
 
 
-Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="TASK|CONFIG",
-        help="digits, a file such as examples/gan.py, MODULE:FUNCTION in the current directory, "
-        "or a YAML file.",
-        autocompletion=complete_source,
-    ),
-]
+_SOURCE = typer.Argument(
+    metavar="TASK|CONFIG",
+    help="digits, a file such as examples/gan.py, MODULE:FUNCTION in the current directory, "
+    "or a YAML file.",
+    autocompletion=complete_source,
+    show_default=False,
+)
+Source = Annotated[str, _SOURCE]
+OptionalSource = Annotated[str | None, _SOURCE]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(

@@ -44,7 +44,7 @@ def compare(
     ] = Path("compare.html"),
     task: TrustedCode = None,
 ) -> None:
-    """Compare runs: curves in one page, what differs, and since which step.
+    """Compare runs: curves, what differs, and since which step.
 
     Two runs that should be equal are compared step by step: from the checkpoints that both have,
     then by replaying each run in memory. Nothing is written into a run. Exit code 0: done, with

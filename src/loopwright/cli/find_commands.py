@@ -1,4 +1,4 @@
-"""Commands that search: find learning-rate, find settings."""
+"""Commands that measure: find learning-rate, find settings, profile."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,6 @@ import typer
 
 from loopwright.cli import settings_command
 from loopwright.cli.arguments import Overrides, Quick, Source, load_config
-from loopwright.errors import ConfigurationError
 
 app = typer.Typer(
     help="Find a learning rate, or the fastest process settings, by trying them.",
@@ -64,20 +63,33 @@ def learning_rate(
         typer.echo(f"figure: {figure}")
 
 
-@app.command(
-    "batch-size",
-    hidden=True,
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
-def batch_size() -> None:
-    """Say what replaces this command, whatever its arguments."""
-    raise ConfigurationError(
-        "find batch-size was removed: if a step runs out of memory, fit names the tensor that "
-        "did not fit: halve batch_size; loopwright profile shows examples per second"
-    )
-
-
 app.command(
     "settings", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )(settings_command.find_settings)
+
+
+def profile(
+    source: Source,
+    overrides: Overrides = None,
+    quick: Quick = False,
+    steps: Annotated[int, typer.Option(metavar="N", help="Number of steps to profile.")] = 50,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Keep the profile here, for TensorBoard.", show_default="not kept"
+        ),
+    ] = None,
+) -> None:
+    """Show which operations and data stages take the time of a step.
+
+    Profiles some steps in memory; no run directory is written.
+    """
+    config = load_config(source, overrides, None, quick)
+    from loopwright.cli import job
+
+    with job.open_job(config) as opened:
+        given = job.fit_arguments(opened)
+        names = ("x", "y", "sample_weight", "batch_size", "class_weight", "shuffle")
+        data = {name: given[name] for name in names if name in given}
+        found = opened.trainer.profile(**data, steps=steps, directory=directory)
+    typer.echo(str(found))

@@ -21,7 +21,6 @@ from loopwright.config.export_formats import require_installed
 from loopwright.config.names import DIGITS, OWN, is_program
 from loopwright.config.schema import Config, Fit
 from loopwright.data.adapter import training_data
-from loopwright.data.source import Data, Epochs
 from loopwright.distribute.strategy import strategy_for
 from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, LoopwrightError, message
@@ -30,7 +29,7 @@ from loopwright.experiment import Experiment, concluded
 from loopwright.export.exporter import newest, worded
 from loopwright.extras import install_command
 from loopwright.insight.rehearsal_report import Rehearsal
-from loopwright.loop.schedule import Every, Schedule, every
+from loopwright.loop.schedule import Every
 from loopwright.plans import launch
 from loopwright.sinks.notify import attempted
 from loopwright.sinks.report import write_report
@@ -215,13 +214,8 @@ def complete(config: Config, experiment: Experiment) -> Config:
 
 def data_for_export(job: Job) -> dict[str, Any]:
     """Return the run's own data as arguments of `Trainer.export`."""
-    return {"data": _data(job)[0]}
-
-
-def _data(job: Job) -> tuple[Data | None, Any]:
-    """Return the training data of a job, and its validation data."""
     arguments = {"x": None, "y": None, "sample_weight": None, **fit_arguments(job)}
-    return training_data(
+    data, held_out = training_data(
         arguments["x"],
         arguments["y"],
         arguments["sample_weight"],
@@ -230,24 +224,7 @@ def _data(job: Job) -> tuple[Data | None, Any]:
         arguments.get("validation_split", 0.0),
         arguments.get("validation_data"),
     )
-
-
-def schedule_of(job: Job) -> Schedule:
-    """Return the schedule of a job before it starts."""
-    data, held_out = _data(job)
-    fit = job.config.fit
-    length = fit.steps_per_epoch
-    until = every(fit.until) if fit.until else Every(epochs=fit.epochs or 1)
-    if data is not None:
-        # Neither seed nor order changes the number of steps.
-        epochs = Epochs(steps_per_epoch=length, may_be_endless=until.epochs is None)
-        length = data.training(epochs).steps_per_epoch
-    return Schedule(
-        steps_per_epoch=length,
-        until=until,
-        validate_every=every(fit.validate_every or "1 epoch") if held_out is not None else None,
-        save_every=every(fit.save_every or "10 minutes"),
-    )
+    return {"data": data, "validation_data": held_out}
 
 
 def write_config(config: Config, say: Callable[[str], None], *, fresh: bool = False) -> None:

@@ -1,9 +1,9 @@
-"""Commands that only read: runs, inspect, report, schema, board, doctor."""
+"""Commands that only read: runs, report, doctor."""
 
 import json
 import os
 import platform
-import subprocess
+import textwrap
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,7 +59,10 @@ def runs(
     ] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """List runs: status, step, best score, duration, last change."""
+    """List runs; of one run: checkpoints, plans, variables.
+
+    Of one run, the checksum of every file is verified; --json lists files and variables as well.
+    """
     from loopwright.cli import run_overview
 
     _require_directory(directory)
@@ -82,6 +85,9 @@ def runs(
             )
         )
     rows = run_overview.rows(directory, metric, mode, sort=sort)
+    if run_overview.is_run(directory):
+        _show_run(rows[0], as_json=as_json)
+        return
     if as_json:
         plain = [{**vars(row), "path": str(row.path)} for row in rows]
         typer.echo(json.dumps(plain, indent=2))
@@ -111,60 +117,61 @@ def _best(row: "Row") -> str:
     return f"{row.metric} {row.best:.4g} at step {row.best_step:,}"
 
 
-def inspect(
-    run: RunDirectory,
-    as_json: AsJson = False,
-) -> None:
-    """List the checkpoints, files and variables of a run.
-
-    Verifies the checksum of every file.
-    """
+def _show_run(row: "Row", *, as_json: bool) -> None:
     from loopwright.checkpoints.inspection import inspected
-    from loopwright.runs import origin_of
+    from loopwright.insight.comparison import plans_in_words
+    from loopwright.runs import RunRecord
 
-    _require_directory(run)
-    origin = origin_of(run, changes=True)
-    found = inspected(run)
-    if origin:
-        found["forked_from"] = origin
+    run = row.path
+    record = RunRecord(run)
+    origin, plans = record.origin, record.plans
+    found = {**{**vars(row), "path": str(run), "origin": origin}, **inspected(run)}
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps({**found, "plans": plans.content()}, indent=2))
         return
+    _print_row("run", f"{run}, {row.status}")
+    if row.best is not None:
+        _print_row("best", _best(row))
     if origin:
-        typer.echo(f"forked from {origin}\n")
-    _print_table(
-        ("step", "epoch", "bytes", "scores", "state"),
-        [
-            (
-                f"{one['step']:,}",
-                str(one["epoch"]),
-                f"{one['bytes']:,}",
-                " ".join(f"{name} {_short(value)}" for name, value in one["scores"].items()),
-                one["damage"] or "valid",
-            )
-            for one in found["checkpoints"]
-        ],
-    )
-    files = [
-        (f"{one['step']:,}", name, f"{file['bytes']:,}", file["sha256"][:16])
-        for one in found["checkpoints"]
-        for name, file in one["files"].items()
-    ]
-    _print_table(("step", "file", "bytes", "sha256 prefix"), files)
-    variables = [
-        (
-            row["name"],
-            row["dtype"],
-            "?" if row["shape"] is None else "x".join(map(str, row["shape"])) or "scalar",
-            "?" if row["bytes"] is None else f"{row['bytes']:,}",
-        )
-        for row in found["variables"]
-    ]
-    _print_table(("variable", "dtype", "shape", "bytes"), variables)
-    known = sum(row["bytes"] or 0 for row in found["variables"])
-    typer.echo(f"{len(variables)} variables, {known:,} bytes")
+        _print_row("forked from", origin)
+    for name, text in plans_in_words(plans).items():
+        if text not in ("none", "no step"):
+            _print_row(name, text)
+    for note in plans.notes:
+        _print_row("", note)
+    variables = found["variables"]
+    known = sum(variable["bytes"] or 0 for variable in variables)
+    _print_row("variables", f"{len(variables)}, {known:,} bytes; --json lists them")
     if found["not_exactly_resumable"]:
-        typer.echo(printable(str(Inexact(tuple(found["not_exactly_resumable"])))))
+        _print_row("resume", str(Inexact(tuple(found["not_exactly_resumable"]))))
+    typer.echo()
+    rows = [
+        (
+            f"{checkpoint['step']:,}",
+            str(checkpoint["epoch"]),
+            f"{checkpoint['bytes']:,}",
+            " ".join(f"{name} {_short(value)}" for name, value in checkpoint["scores"].items()),
+            checkpoint["damage"] or "valid",
+        )
+        for checkpoint in found["checkpoints"]
+    ]
+    if rows:
+        _print_table(("step", "epoch", "bytes", "scores", "state"), rows)
+    else:
+        typer.echo("no checkpoints yet")
+
+
+def _print_row(name: str, text: str) -> None:
+    """Print a name and a text, wrapped to 80 columns."""
+    typer.echo(
+        textwrap.fill(
+            printable(text).replace("\n", " "),
+            80,
+            initial_indent=f"{name:13}",
+            subsequent_indent=" " * 13,
+            break_on_hyphens=False,
+        )
+    )
 
 
 def report(run: RunDirectory) -> None:
@@ -175,42 +182,20 @@ def report(run: RunDirectory) -> None:
     typer.echo(write_report(run))
 
 
-def schema() -> None:
-    """Print the JSON schema of configs, for editors."""
-    from loopwright.config.schema import Config
-
-    typer.echo(json.dumps(Config.model_json_schema(), indent=2))
-
-
-def board(
-    directory: RunsDirectory = Path("runs"),
-    port: Annotated[
-        int, typer.Option(metavar="PORT", help="Port on 127.0.0.1.", min=1, max=65535)
-    ] = 6006,
+def doctor(
+    forget_plans: Annotated[
+        bool,
+        typer.Option(
+            "--forget-plans",
+            help="Forget the plans and process settings that earlier runs have measured on this "
+            "machine, and exit.",
+        ),
+    ] = False,
 ) -> None:
-    """Start TensorBoard for the runs in a directory.
-
-    It listens on 127.0.0.1 only.
-    """
-    from loopwright.cli import run_overview
-    from loopwright.distribute.supervisor import python
-
-    _require_directory(directory)
-    run_overview.refuse_linked_boards(directory)
-    command = [*python(), "-m", "tensorboard.main", "--logdir", str(directory)]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    typer.echo(f"http://127.0.0.1:{port}/ - press Ctrl-C to stop")
-    with subprocess.Popen(command) as process:
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            process.terminate()
-            code = 0
-    raise typer.Exit(min(abs(code), 1))
-
-
-def doctor() -> None:
     """Check the installation: versions, devices, missing extras."""
+    if forget_plans:
+        _forget_plans()
+        return
     typer.echo(
         f"python         {platform.python_version()} on {platform.system()} {platform.machine()}"
     )
@@ -243,9 +228,36 @@ def doctor() -> None:
             "TensorFlow leaves oneDNN off on this processor; convolutions may be faster with it.\n"
             "To measure it: loopwright find settings PROGRAM"
         )
+    typer.echo(f"{'remembered plans':18} {_remembered()}")
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         typer.echo("error: Loopwright needs KERAS_BACKEND=tensorflow")
         raise typer.Exit(1)
+
+
+def _remembered() -> str:
+    from loopwright.plans import memory
+
+    place = memory.cache_directory()
+    if place is None:
+        return 'none: LOOPWRIGHT_CACHE_DIR="" switches the memory off'
+    return f"{len(memory.identities())} in {place}; --forget-plans forgets them"
+
+
+def _forget_plans() -> None:
+    from loopwright.plans import memory
+
+    try:
+        count = memory.forget_all()
+    except OSError as error:
+        raise ConfigurationError(
+            message(
+                "The remembered plans cannot be deleted.",
+                expected=f"files that can be deleted in {memory.cache_directory()}",
+                received=f"{type(error).__name__}: {error.strerror}",
+                do="delete them yourself, or set LOOPWRIGHT_CACHE_DIR to a directory of your own",
+            )
+        ) from None
+    typer.echo(f"forgot {count} plans; the next run of each program measures again")
 
 
 def _version(part: str) -> str | None:

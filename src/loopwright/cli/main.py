@@ -7,21 +7,17 @@ Ctrl-C and 143 SIGTERM, both after the run was saved; 193 lost another worker, r
 import os
 import sys
 import warnings
+from collections.abc import Callable
 
 import typer
 
 from loopwright.cli import (
     compare_command,
     find_commands,
-    fork_command,
     look_commands,
-    memory_commands,
     new_command,
-    plot_command,
-    profile_command,
     replay_command,
     run_command,
-    sync_command,
     train_commands,
     tune_command,
     use_commands,
@@ -50,32 +46,59 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("new")(new_command.new)
-app.command("train")(train_commands.train)
+app.command("train", epilog=train_commands.EXAMPLES)(train_commands.train)
 app.command("resume")(train_commands.resume)
-app.command("fork")(fork_command.fork)
-app.command("launch")(train_commands.launch)
 app.command(
     "run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )(run_command.run)
-app.command("schedule")(train_commands.schedule)
+app.command("launch")(train_commands.launch)
 app.command("verify")(train_commands.verify)
-app.command("replay")(replay_command.replay)
-app.add_typer(find_commands.app, name="find")
-app.command("tune")(tune_command.tune)
-app.command("profile")(profile_command.profile)
 app.command("evaluate")(use_commands.evaluate)
 app.command("predict")(use_commands.predict)
 app.command("export")(use_commands.export)
 app.command("runs")(look_commands.runs)
-app.command("inspect")(look_commands.inspect)
 app.command("report")(look_commands.report)
-app.command("plot")(plot_command.plot)
 app.command("compare")(compare_command.compare)
-app.command("sync")(sync_command.sync)
-app.command("board")(look_commands.board)
-app.command("plans")(memory_commands.plans)
-app.command("schema")(look_commands.schema)
+app.command("replay")(replay_command.replay)
+app.add_typer(find_commands.app, name="find")
+app.command("profile")(find_commands.profile)
+app.command("tune")(tune_command.tune)
 app.command("doctor")(look_commands.doctor)
+
+_REMOVED = {
+    "schedule": "loopwright train SOURCE --rehearse prints the schedule, and tries every part",
+    "fork": "loopwright train --from RUN@STEP [KEY=VALUE] trains a copy of the run from that step",
+    "inspect": "loopwright runs RUN shows the checkpoints, plans and variables of a run",
+    "plans": "loopwright runs RUN shows the plans of a run and why; loopwright doctor "
+    "--forget-plans forgets what this machine remembers",
+    "sync": "start the run's command again, or loopwright resume RUN: what a tracker misses is "
+    "sent at a start",
+    "plot": "loopwright report RUN and loopwright compare RUN RUN write pages with the curves; in "
+    "Python, history.plot(path=FILE) draws them",
+    "board": "tensorboard --logdir DIR",
+    "recipes": "loopwright train --help lists them",
+    "schema": "the schema is the file docs/config.schema.json",
+    "find batch-size": "if a step runs out of memory, fit names the tensor that did not fit: halve "
+    "batch_size; loopwright profile shows examples per second",
+}
+"""What to use instead of a removed command: each answers with it, whatever its arguments."""
+
+
+def _answer(name: str, instead: str) -> Callable[[], None]:
+    def answer() -> None:
+        raise ConfigurationError(f"{name} was removed: {instead}")
+
+    return answer
+
+
+for _name, _instead in _REMOVED.items():
+    _group = find_commands.app if _name.startswith("find ") else app
+    _group.command(
+        _name.rpartition(" ")[2],
+        hidden=True,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )(_answer(_name, _instead))
 
 
 def main() -> None:

@@ -101,12 +101,6 @@ def is_run(path: Path) -> bool:
     )
 
 
-def refuse_linked_boards(directory: Path) -> None:
-    """Raise if the TensorBoard files of a run are symlinks: TensorBoard would follow them."""
-    for run in _runs(directory):
-        disk.files_below(run, "tensorboard")
-
-
 def _runs(directory: Path) -> list[Path]:
     if is_run(directory):
         return [directory]

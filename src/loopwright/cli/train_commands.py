@@ -1,21 +1,23 @@
-"""Commands that train: train, resume, launch, schedule, verify."""
+"""Commands that train: train, resume, launch, verify."""
 
 import os
 import shlex
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loopwright import disk
 from loopwright.cli import process_settings
 from loopwright.cli.arguments import (
+    OptionalSource,
     Overrides,
     Quick,
     RunDirectory,
-    Source,
     TrustedCode,
     code_options,
     load_config,
@@ -28,17 +30,29 @@ from loopwright.errors import ConfigurationError, message, printable
 if TYPE_CHECKING:
     from loopwright.config import schema
 
-_MOST_STOPS = 40
+EXAMPLES = "Examples: digits, and examples/*.py of the repository."
 _EXIT_INTERRUPTED = 130
+_OF_THE_DATA = ("data", "fit.batch_size", "fit.steps_per_epoch", "fit.validation_split", "quick")
+_OF_THE_PROGRAM = ("task", "precision", "strategy", "callbacks")
 
 
 def train(
-    source: Source,
+    source: OptionalSource = None,
     overrides: Overrides = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Run directory.", show_default="runs/NAME"),
     ] = None,
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN@STEP",
+            help="Train a copy of a run from one of its checkpoints, with its config and the "
+            "changes KEY=VALUE, in RUN-stepN or --run-dir. The run itself is not changed.",
+        ),
+    ] = None,
+    task: TrustedCode = None,
     quick: Quick = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; a previous run is moved, not deleted.")
@@ -66,18 +80,43 @@ def train(
             help="With --rehearse: train a copy on one batch; exit code 1 if its loss stays.",
         ),
     ] = False,
+    build: Annotated[
+        bool, typer.Option("--build", hidden=True, help="Build all parts of the run, and exit.")
+    ] = False,
     settings: SettingsOption = "auto",
 ) -> None:
     """Train a task or a config: digits, a file such as examples/gan.py, or your own function.
 
     Run the same command again to resume from the last checkpoint.
     """
-    _require_rehearsal(rehearse, callbacks=callbacks, overfit=overfit)
+    _require_option("--rehearse", rehearse, callbacks=callbacks, overfit=overfit)
+    _require_option("--from", origin is not None, task=bool(task))
+    if origin is not None:
+        unusable = {"--quick": quick, "--fresh": fresh, "--show": show, "--rehearse": rehearse}
+        _refuse_options([name for name, value in unusable.items() if value])
+        words = [*([] if source is None else [source]), *(overrides or ())]
+        _train_copy(origin, words, run_dir, task, settings)
+        return
+    if source is None:
+        raise ConfigurationError(
+            message(
+                "Nothing to train.",
+                expected="digits, a program, MODULE:FUNCTION or a YAML file",
+                received="no argument",
+                do="loopwright train digits; loopwright train --help lists examples",
+            )
+        )
     config = load_config(source, overrides, run_dir, quick)
     if show:
         from loopwright.config.file import to_yaml
 
         typer.echo(to_yaml(config), nl=False)
+        return
+    if build:
+        from loopwright.cli import job
+
+        with job.open_job(config) as opened:
+            job.fit_arguments(opened)
         return
     if rehearse:
         _rehearse(config, fresh=fresh, settings=settings, callbacks=callbacks, overfit=overfit)
@@ -131,52 +170,6 @@ def launch(
     raise typer.Exit(code)
 
 
-def schedule(
-    source: Source,
-    overrides: Overrides = None,
-    quick: Quick = False,
-    every_stop: Annotated[
-        bool, typer.Option("--all", help=f"List every stop, not only the first {_MOST_STOPS - 1}.")
-    ] = False,
-) -> None:
-    """Show when a run will validate, save and end."""
-    from loopwright.cli import job
-
-    config = load_config(source, overrides, None, quick)
-    with job.open_job(config) as opened:
-        planned = job.schedule_of(opened)
-    intervals = {"validate": planned.validate_every, "save": planned.save_every}
-    length = planned.steps_per_epoch or "an unknown number of"
-    typer.echo(f"until {planned.until}, {length} steps per epoch")
-    for what, interval in intervals.items():
-        typer.echo(
-            f"{what}: {'never' if interval is None else f'every {interval}, and at the end'}"
-        )
-    best = [keep.best for keep in config.keep if keep.best]
-    if best and planned.validate_every is not None:
-        typer.echo(f"save also: after each validation with the best {', '.join(best)} so far")
-    if planned.total_steps is None:
-        typer.echo("the number of steps is known only while the run trains")
-        return
-    stops = list(planned.stops())
-    shown = (
-        stops
-        if every_stop or len(stops) <= _MOST_STOPS
-        else [*stops[:-1][: _MOST_STOPS - 1], stops[-1]]
-    )
-    typer.echo(f"{len(stops)} stops in {stops[-1].step} steps:")
-    for stop in shown:
-        if stop is stops[-1] and len(shown) < len(stops):
-            typer.echo(f"  ... {len(stops) - len(shown)} more; --all lists them")
-        words = {
-            "validate": stop.validate,
-            "save": stop.save,
-            "end of epoch": stop.ends_epoch,
-            "end": stop.ends_run,
-        }
-        typer.echo(f"  {stop.step:>9}  " + ", ".join(word for word, due in words.items() if due))
-
-
 def verify(
     what: Annotated[
         str,
@@ -202,7 +195,7 @@ def verify(
     With --repeat, trains twice from the beginning; the second training follows the plans of the
     first. Exit code 0: the program repeats itself, 1: it does not, and the cause is printed.
     """
-    from loopwright.cli import kill_test, repeat_test
+    from loopwright.cli import verify as trainings
     from loopwright.config.file import FILE
 
     if Path(what).is_dir():
@@ -213,17 +206,131 @@ def verify(
         words = [what, "quick=true"]
     if repeat:
         # Training that cannot be resumed exactly is trained all the same: that is the question.
-        command = kill_test.command(*words, "exact=best_effort")
-        found = repeat_test.repeated(what, command, config.code, say=typer.echo)
-        typer.echo(str(found))
-        if not found.is_same:
-            raise typer.Exit(1)
-        return
-    command = kill_test.command(*words, "fit.save_every=5 steps")
-    verdict = kill_test.verify(what, command, kills=kills, seed=seed, say=typer.echo)
+        command = trainings.command(*words, "exact=best_effort")
+        verdict = trainings.train_twice(what, command, config.code, say=typer.echo)
+    else:
+        command = trainings.command(*words, "fit.save_every=5 steps")
+        verdict = trainings.train_and_kill(what, command, kills=kills, seed=seed, say=typer.echo)
     typer.echo(str(verdict))
     if verdict.exit_code:
         raise typer.Exit(verdict.exit_code)
+
+
+def _train_copy(
+    origin: str,
+    words: list[str],
+    run_dir: Path | None,
+    task: list[str] | None,
+    settings: SettingsWord,
+) -> None:
+    """Copy a checkpoint of a run into a new run directory, and train there."""
+    from loopwright.checkpoints.fork import checkpoint_at, is_fork, write_fork
+    from loopwright.config import edits, file
+    from loopwright.insight.comparison import config_changes
+
+    run, step = _parse_origin(origin)
+    if words and "=" not in words[0]:
+        _refuse_options([words[0]])
+    target = run.with_name(f"{run.name}-step{step}") if run_dir is None else run_dir
+    before = run_config(run, task)
+    config = run_config(run, task, words, trains=True)
+    checkpoint = checkpoint_at(run, step)
+    changed = config_changes(before, config.model_copy(update={"sinks": []}))
+    _refuse_changes(changed)
+    if checkpoint.content["place"].get("is_over") and not changed.keys() & {
+        *("fit.epochs", "fit.until")
+    }:
+        raise ConfigurationError(
+            message(
+                "The copy would have nothing left to train.",
+                expected=f"a length beyond step {step:,}",
+                received=f"the last step of {run}",
+                do="pass fit.epochs=N or fit.until='N steps'",
+            )
+        )
+    # The state of the optimizer and of layers is kept, whatever their settings are now.
+    accepted = [name for name in edits.NAMES if name != edits.STEP] if changed else config.on_change
+    config = config.model_copy(update={"run_dir": str(target), "on_change": accepted})
+    changes = [f"{key}: {old} -> {now}" for key, (old, now) in changed.items()]
+    source = {"run": str(run), "step": step, "changes": changes}
+    workers = cluster.found(os.environ)
+    is_chief = workers is None or workers.is_chief
+    if is_chief and not is_fork(target, source):
+        _require_new(target)
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        content = file.to_yaml(config).encode()
+        write_fork(checkpoint, target, content, {**source, "time": time}, file.FILE)
+        typer.echo(printable(f"{target}: from {run}, step {step:,}"))
+        for change in changes:
+            typer.echo(printable(f"  {change}"))
+    try:
+        _train(config, fresh=False, settings=settings)
+    except ConfigurationError:
+        # The state does not fit the changed program: the copy has trained nothing.
+        if is_chief and process_settings.last_step(target) == step:
+            disk.delete(target.parent, target.name)
+        raise
+
+
+def _parse_origin(text: str) -> tuple[Path, int]:
+    name, _, step = text.rpartition("@")
+    if not name or not step.isdecimal() or len(step) > 18:
+        raise ConfigurationError(
+            message(
+                "--from needs a run and one of its steps.",
+                expected="RUN@STEP, for example runs/digits@1200",
+                received=text,
+                do="loopwright runs RUN lists the steps that have a checkpoint",
+            )
+        )
+    return Path(name), int(step)
+
+
+def _refuse_options(given: list[str]) -> None:
+    if given:
+        raise ConfigurationError(
+            message(
+                f"{given[0]} does not go with --from.",
+                expected="loopwright train --from RUN@STEP [KEY=VALUE]",
+                received=" ".join(given),
+                do=f"omit {given[0]}: the config is the one of the run",
+            )
+        )
+
+
+def _refuse_changes(keys: Collection[str]) -> None:
+    """Raise for changes that no checkpoint can be continued with."""
+    of_data = [key for key in keys if _begins(key, _OF_THE_DATA)]
+    of_program = [key for key in keys if _begins(key, _OF_THE_PROGRAM)]
+    if of_data or of_program:
+        why = "the position in the data would mean another batch" if of_data else "another program"
+        raise ConfigurationError(
+            message(
+                "A checkpoint cannot be continued with this change.",
+                expected="changes of the learning rate, optimizer settings, loss, seed, length, "
+                "intervals, plan, keep or export",
+                received=f"{', '.join([*of_data, *of_program])} ({why})",
+                do="leave it out, or start a new run: in a script, Trainer(init_from=RUN) begins "
+                "with the weights of a run",
+            )
+        )
+
+
+def _begins(key: str, names: tuple[str, ...]) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in names)
+
+
+def _require_new(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigurationError(
+            message(
+                "The new run directory already exists.",
+                expected="a path that does not exist yet",
+                received=str(target),
+                do="choose a different directory with --run-dir; to continue this run: "
+                f"loopwright resume {target}",
+            )
+        )
 
 
 def _rehearse(
@@ -247,15 +354,15 @@ def _rehearse(
         raise typer.Exit(1)
 
 
-def _require_rehearsal(is_asked: bool, **options: bool) -> None:
-    given = [f"--{name}" for name, value in options.items() if value]
-    if given and not is_asked:
+def _require_option(option: str, is_given: bool, **belonging: bool) -> None:
+    names = [f"--{name}" for name, value in belonging.items() if value]
+    if names and not is_given:
         raise ConfigurationError(
             message(
-                f"{given[0]} belongs to a rehearsal.",
-                expected=f"--rehearse {given[0]}",
-                received=" ".join(given),
-                do=f"add --rehearse, or omit {given[0]}",
+                f"{names[0]} belongs to {option}.",
+                expected=f"{option} {names[0]}",
+                received=" ".join(names),
+                do=f"add {option}, or omit {names[0]}",
             )
         )
 
@@ -296,7 +403,7 @@ def _print_summary(config: "schema.Config", scores: "Mapping[str, Any]") -> None
     commands = [
         f"loopwright {use} {run} --checkpoint {checkpoint}{task}",
         _resume_command(config, more),
-        f"loopwright board {Path(run).parent}",
+        f"tensorboard --logdir {Path(run).parent}",
     ]
     output = Console(force_terminal=None if is_terminal(sys.stdout) else False)
     show(summary(record, scores, commands), output)

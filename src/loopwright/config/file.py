@@ -323,7 +323,7 @@ def _invalid(problems: list[str]) -> ConfigurationError:
     return ConfigurationError(
         message(
             "Invalid config.",
-            expected="a config that matches `loopwright schema`",
+            expected="a config that matches docs/config.schema.json",
             received="; ".join(problems),
             do="correct the value, or omit it: every key except task has a default",
         )

@@ -84,7 +84,7 @@ def differences(runs: Sequence[RunRecord]) -> list[Differs]:
         found += _programs(runs, {each.name for each in found})
         found += _differing("data", [dict(_flat(run.content.get("data", {}))) for run in runs])
     if all(run.plans.changes for run in runs):
-        found += _differing("plan", [_plan(run.plans) for run in runs])
+        found += _differing("plan", [plans_in_words(run.plans) for run in runs])
     if all(environments := [_environment(run) for run in runs]):
         found += _differing("code", [{"revision": _revision(run)} for run in runs])
         found += _differing("environment", environments)
@@ -181,7 +181,8 @@ def _differing(kind: Kind, values: Sequence[Mapping[str, str]]) -> Iterator[Diff
             yield Differs(kind, printable(name), row)
 
 
-def _plan(plans: PlanHistory) -> dict[str, str]:
+def plans_in_words(plans: PlanHistory) -> dict[str, str]:
+    """Return the plans and the process settings of a run, and at which steps they changed."""
     lasting, before = list[str](), None
     for change in plans.changes:
         if not change.is_trial and change.plan != before:

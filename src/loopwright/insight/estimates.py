@@ -90,6 +90,23 @@ def times(interval: Every | None, schedule: Schedule, seconds: float | None) -> 
     return None if epochs is None else math.ceil(epochs / (interval.epochs or 1))
 
 
+def schedule_in_words(schedule: Schedule, rules: Sequence[Rule]) -> str:
+    """Return when a run ends, validates and saves; without rules nothing is saved.
+
+    >>> schedule = Schedule(20, Every(epochs=3), validate_every=Every(epochs=1))
+    >>> schedule_in_words(schedule, [])
+    'until 3 epochs of 20 steps; validate every 1 epoch; nothing is saved'
+    """
+    length = schedule.steps_per_epoch
+    words = [f"until {schedule.until}{f' of {length:,} steps' if length else ''}"]
+    is_validated = schedule.validate_every is not None
+    words.append(f"validate every {schedule.validate_every}" if is_validated else "no validation")
+    saved = [f"every {schedule.save_every}"] if schedule.save_every is not None else []
+    saved += [f"at the best {rule.metric}" for rule in best_rules(rules) if is_validated]
+    words.append(f"save {', '.join(saved)} and at the end" if rules else "nothing is saved")
+    return "; ".join(words)
+
+
 def run_length(schedule: Schedule, pace: Pace) -> tuple[float | None, str]:
     """Return the seconds of a whole run, or None, and what they consist of.
 

@@ -116,6 +116,7 @@ def _rehearsed(
         checkpoint_bytes=written.bytes,
         kept=kept,
         free_bytes=free,
+        schedule=estimates.schedule_in_words(schedule, planned.run.rules if planned.run else ()),
         plans=f"rehearsed by: {plan}; {to_try}",
         start=start,
         callbacks=costs,

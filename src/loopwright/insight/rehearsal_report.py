@@ -84,6 +84,8 @@ class Rehearsal:
     """How many checkpoints are on disk in the end, at most."""
     free_bytes: int | None
     """Free space where the run is written."""
+    schedule: str
+    """When the run ends, validates and saves."""
     plans: str
     start: str
     """Where the real run begins, resumes, or that it is complete."""
@@ -113,6 +115,7 @@ class Rehearsal:
             parts.append(f"{self.statistics:,} statistics")
         yield "parameters", ", ".join(parts)
         yield "speed", self._speed()
+        yield "schedule", self.schedule
         yield "whole run", self._whole_run()
         machine = "" if self.machine_bytes is None else f" of {in_bytes(self.machine_bytes)}"
         yield "memory", f"{in_bytes(self.peak_bytes)}{machine} at the peak, TensorFlow included"

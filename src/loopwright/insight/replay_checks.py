@@ -86,7 +86,7 @@ def no_start(run: Run, step: int) -> str:
         f"The state that this call of fit began with, after step {step:,}, was deleted.",
         expected=f"a checkpoint of step {step:,} in {run.directory}",
         received="later checkpoints only",
-        do="choose a step after the first of them: loopwright inspect lists them",
+        do="choose a step after the first of them: loopwright runs RUN lists them",
     )
 
 

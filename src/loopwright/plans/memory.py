@@ -268,22 +268,21 @@ def write(identity: str, entry: Entry) -> None:
             disk.write_whole(place, f"{identity}.json", content.encode(), shared=True)
 
 
-def entries() -> dict[str, Entry | None]:
-    """Return everything that is remembered by its identity, newest first; None: unreadable."""
+def identities() -> list[str]:
+    """Return the kinds of step that something is remembered of."""
     place = cache_directory()
     names = [] if place is None else disk.names(place)
-    found = {name.removesuffix(".json"): None for name in names if name.endswith(".json")}
-    known = {identity: read(identity) for identity in found}
-    return dict(
-        sorted(known.items(), key=lambda item: item[1].date if item[1] else 0.0, reverse=True)
-    )
+    return [name.removesuffix(".json") for name in names if name.endswith(".json")]
 
 
-def forget(identity: str) -> None:
-    """Delete what is remembered of a kind of step."""
-    place = cache_directory()
+def forget_all() -> int:
+    """Delete the remembered plans and process settings; return how many plans there were."""
+    place, count = cache_directory(), len(identities())
     if place is not None:
-        disk.delete(place, f"{identity}.json")
+        for name in ("plans", "settings"):
+            with contextlib.suppress(FileNotFoundError):
+                disk.delete(place.parent, name)
+    return count
 
 
 def parsed(content: Any) -> Entry:

@@ -127,7 +127,7 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 def refusal_of(config: Path) -> tuple[int, str]:
     """Build everything that a config names, without a run; return the exit code and the output."""
     done = subprocess.run(
-        [*PROGRAM, "schedule", str(config)],
+        [*PROGRAM, "train", str(config), "--build"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -90,7 +90,7 @@ class History(keras.callbacks.History):
         found = curves.by_epoch(self)
         best, x_label = curves.best_of(found), "epoch" if self.epoch else "step"
         drawn = curves.chosen(found, metrics)
-        return figures.saved(figures.plotted({"": drawn}, x_label, {"": best}), path)
+        return figures.saved(figures.plotted(drawn, x_label, best), path)
 
     def _repr_html_(self) -> str:
         return notebook_html.history(self)

@@ -1,6 +1,6 @@
-"""Kill a training at random moments, resume it, and compare it with an undisturbed one.
+"""Train a program twice, and compare: the second time with random kills, or without.
 
-Both run in child processes, in a temporary directory.
+Every training runs in a child process, in a temporary directory.
 """
 
 import json
@@ -10,17 +10,21 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
+from loopwright import runs
 from loopwright.checkpoints.manifest import read_manifest
 from loopwright.checkpoints.store import Store
+from loopwright.cli.compare_command import compared_states
 from loopwright.cli.process_settings import last_step
 from loopwright.compat.quiet_start import UNQUIET, without_noise
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import LoopwrightError, message
 from loopwright.exactness import EXACT, Inexact, recorded_reasons
+from loopwright.insight.comparison import Differs, differences, equal_until
 
 _MOST_OUTPUT_BYTES = 2000
 _MOST_READ_BYTES = 20_000
@@ -74,7 +78,7 @@ def command(source: str, *values: str) -> Command:
     return words
 
 
-def verify(
+def train_and_kill(
     title: str, command: Command, *, kills: int, seed: int, say: Callable[[str], None]
 ) -> Verdict:
     """Train twice, once undisturbed and once killed `kills` times, and compare."""
@@ -82,7 +86,7 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="loopwright-verify-") as directory:
         whole, killed = Path(directory) / "whole", Path(directory) / "killed"
         say(f"training {title} undisturbed")
-        finish(start(command, whole, None), whole)
+        _finish(_start(command, whole, None), whole)
         found = Store(whole / "checkpoints").newest()
         inexact = Inexact(tuple([] if found is None else recorded_reasons(found.content)))
         if inexact:
@@ -91,7 +95,7 @@ def verify(
         plan = str(whole / "plan.json")
         steps = sorted(moments.uniform(0, last_step(whole)) for _ in range(kills))
         for number, step in enumerate(steps):
-            process = start(command, killed, plan)
+            process = _start(command, killed, plan)
             while process.poll() is None and last_step(killed) < step:
                 time.sleep(0.002)
             time.sleep(moments.uniform(0.0, 0.05))
@@ -101,11 +105,11 @@ def verify(
             at = "before the first checkpoint" if found is None else f"saved at step {found.step}"
             say(f"kill {number + 1} of {kills}: {at}")
         say("resuming until the end")
-        finish(start(command, killed, plan), killed)
-        return _compare(whole, killed, kills)
+        _finish(_start(command, killed, plan), killed)
+        return _compare_ends(whole, killed, kills)
 
 
-def start(command: Command, run_dir: Path, plan: str | None) -> "subprocess.Popen[bytes]":
+def _start(command: Command, run_dir: Path, plan: str | None) -> "subprocess.Popen[bytes]":
     """Start a training in a child process; what it prints goes to files next to its run."""
     # Files, not pipes: a full pipe would block the training, because nothing reads from it.
     with _output(run_dir, "stdout").open("wb") as out, _output(run_dir, "stderr").open("wb") as err:
@@ -114,7 +118,7 @@ def start(command: Command, run_dir: Path, plan: str | None) -> "subprocess.Pope
         return subprocess.Popen(command(run_dir, plan), stdout=out, stderr=err, env=environment)
 
 
-def finish(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
+def _finish(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
     """Wait for the end of a training; raise with the end of its output if it failed."""
     code = process.wait()
     if code:
@@ -138,7 +142,7 @@ def _tail(run_dir: Path, stream: str) -> str:
         return without_noise(file.read())[-_MOST_OUTPUT_BYTES:].decode(errors="replace")
 
 
-def _compare(whole: Path, killed: Path, kills: int) -> Verdict:
+def _compare_ends(whole: Path, killed: Path, kills: int) -> Verdict:
     one, other = (Store(place / "checkpoints").newest() for place in (whole, killed))
     if one is None or other is None or one.step != other.step:
         at = [None if found is None else found.step for found in (one, other)]
@@ -150,3 +154,80 @@ def _compare(whole: Path, killed: Path, kills: int) -> Verdict:
     if histories[0] != histories[1]:
         differing.append("the history")
     return Verdict(kills, one.step, len(names), differing)
+
+
+@final
+@dataclass(frozen=True)
+class Repeated:
+    """Two trainings of one program, compared."""
+
+    steps: int
+    is_same: bool
+    causes: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of `loopwright verify --repeat`."""
+        return int(not self.is_same)
+
+    def __str__(self) -> str:
+        if self.is_same:
+            lines = [f"repeats itself: {self.steps:,} steps, trained twice: identical bits"]
+            return "\n".join([*lines, *self.notes])
+        head = f"DOES NOT REPEAT ITSELF: {self.steps:,} steps, trained twice: different bits"
+        return "\n".join([head, *self.notes, *(f"cause: {cause}" for cause in self.causes)])
+
+
+def train_twice(
+    title: str, command: Command, code: Sequence[str], *, say: Callable[[str], None]
+) -> Repeated:
+    """Train twice from the beginning, the second time by the plans of the first, and compare."""
+    with tempfile.TemporaryDirectory(prefix="loopwright-repeat-") as directory:
+        first, second = Path(directory) / "first", Path(directory) / "second"
+        say(f"training {title}")
+        _finish(_start(command, first, None), first)
+        say("training it again, by the same plans")
+        _finish(_start(command, second, str(first / "plan.json")), second)
+        records = [runs.open(first), runs.open(second)]
+        return _compare_runs(records, list(code), say)
+
+
+def _compare_runs(
+    records: Sequence[runs.RunRecord], code: list[str], say: Callable[[str], None]
+) -> Repeated:
+    one, other = records
+    last = min(max(one.checksums, default=0), max(other.checksums, default=0))
+    equal, differing = equal_until(one, other)
+    reasons = recorded_reasons(one.content)
+    if equal == last and differing is None:
+        notes = [f"it could not be resumed exactly: {reason}" for reason in reasons]
+        return Repeated(last, is_same=True, notes=notes)
+    notes = [] if equal is None else [f"equal until step {equal:,} at least"]
+    causes = [*_causes_in_record(records), *reasons]
+    if causes:
+        return Repeated(last, is_same=False, causes=causes, notes=notes)
+    say("looking for the first step that differs")
+    verdict = compared_states(records, [], code, find=True)
+    return Repeated(last, is_same=not verdict.differs, notes=verdict.lines)
+
+
+def _causes_in_record(records: Sequence[runs.RunRecord]) -> list[str]:
+    """Return what the two trainings have recorded differently, in words."""
+    found = differences(records)
+    words = {
+        "data": "the data differs each time it is made, so something in it draws without a seed",
+        "program": "the program builds something else each time",
+        "code": "the code differs each time",
+    }
+    texts = list[str]()
+    for kind, text in words.items():
+        own = [each for each in found if each.kind == kind]
+        if own:
+            texts.append(f"{text}: {_listed(own)}")
+    return texts
+
+
+def _listed(found: Sequence[Differs]) -> str:
+    more = f", and {len(found) - 2} more" if len(found) > 2 else ""
+    return "; ".join(map(str, found[:2])) + more

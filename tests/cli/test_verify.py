@@ -1,21 +1,22 @@
-"""A task that is killed for real ends with the same bits."""
+"""Trainings that are killed end with the same bits; what does not repeat itself is named."""
 
 import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.small_project import MINE, invoke
 from typer.testing import CliRunner
 
 from loopwright import LoopwrightError
 from loopwright.checkpoints.store import Store
-from loopwright.cli import kill_test
+from loopwright.cli import verify
 from loopwright.cli.main import app
 
 
 def test_a_task_that_is_killed_and_started_again_is_exact():
     told: list[str] = []
-    command = kill_test.command("digits", "quick=true", "fit.save_every=5 steps")
-    verdict = kill_test.verify("digits", command, kills=1, seed=1, say=told.append)
+    command = verify.command("digits", "quick=true", "fit.save_every=5 steps")
+    verdict = verify.train_and_kill("digits", command, kills=1, seed=1, say=told.append)
     assert verdict.is_exact
     assert str(verdict) == (
         f"exact: {verdict.steps} steps, killed and resumed 1 times: identical bits"
@@ -43,7 +44,7 @@ def test_the_killed_training_follows_the_plans_of_the_undisturbed_one(tmp_path: 
     def command(run_dir: Path, plan: str | None) -> list[str]:
         return [sys.executable, "-c", TRAINS_AT_ONCE, str(run_dir), str(given), str(plan)]
 
-    verdict = kill_test.verify("it", command, kills=1, seed=1, say=lambda text: None)
+    verdict = verify.train_and_kill("it", command, kills=1, seed=1, say=lambda text: None)
     assert verdict.is_exact
     first, *others = given.read_text().splitlines()
     assert first == "None"
@@ -52,7 +53,7 @@ def test_the_killed_training_follows_the_plans_of_the_undisturbed_one(tmp_path: 
 
 
 def test_a_run_is_verified_by_its_own_plan():
-    command = kill_test.command("runs/mine/config.yaml")
+    command = verify.command("runs/mine/config.yaml")
     assert not [word for word in command(Path("other"), None) if word.startswith("plan=")]
     assert 'plan="whole/plan.json"' in command(Path("other"), "whole/plan.json")
 
@@ -66,18 +67,18 @@ def test_other_bits_are_named(tmp_path: Path):
             (into / "state.index").write_bytes(content)
 
         store.write(5, history, write)
-    verdict = kill_test._compare(tmp_path / "whole", tmp_path / "killed", 1)
+    verdict = verify._compare_ends(tmp_path / "whole", tmp_path / "killed", 1)
     assert verdict.differing == ["state.index"]
     assert "NOT EXACT" in str(verdict)
 
 
 def test_another_last_step_is_named(tmp_path: Path):
     Store(tmp_path / "whole" / "checkpoints").write(5, {}, lambda into: None)
-    verdict = kill_test._compare(tmp_path / "whole", tmp_path / "killed", 1)
+    verdict = verify._compare_ends(tmp_path / "whole", tmp_path / "killed", 1)
     assert verdict.differing == ["the last step (5 and None)"]
 
 
-def command_of(program: str) -> kill_test.Command:
+def command_of(program: str) -> verify.Command:
     return lambda run_dir, plan: [sys.executable, "-c", program, str(run_dir)]
 
 
@@ -96,7 +97,7 @@ store.write(5, {"history": {"epoch_steps": [5]}}, write)
 
 def test_a_training_that_prints_much_is_verified():
     command = command_of(SAYS_MUCH_AND_TRAINS)
-    verdict = kill_test.verify("it", command, kills=1, seed=1, say=lambda text: None)
+    verdict = verify.train_and_kill("it", command, kills=1, seed=1, say=lambda text: None)
     assert verdict.is_exact
 
 
@@ -117,7 +118,7 @@ def test_a_training_that_prints_much_is_verified():
 )
 def test_a_training_that_fails_by_itself_is_told_with_its_end(program: str, received: str):
     with pytest.raises(LoopwrightError) as caught:
-        kill_test.verify("it", command_of(program), kills=1, seed=1, say=lambda text: None)
+        verify.train_and_kill("it", command_of(program), kills=1, seed=1, say=lambda text: None)
     text = str(caught.value)
     assert f"received: {received}" in text
     assert len(text) < 3000
@@ -132,7 +133,7 @@ def test_what_tensorflow_says_before_it_aborts_is_told():
         "    os.abort()"
     )
     with pytest.raises(LoopwrightError) as caught:
-        kill_test.verify("it", command_of(program), kills=1, seed=1, say=lambda text: None)
+        verify.train_and_kill("it", command_of(program), kills=1, seed=1, say=lambda text: None)
     assert "received: killed by SIGABRT:\nno AVX instructions" in str(caught.value)
 
 
@@ -150,12 +151,76 @@ def test_training_that_cannot_be_exact_is_told_with_its_reasons(monkeypatch: pyt
     why = "not exactly resumable: shuffle() has no seed; it reads the clock"
     told: list[str] = []
     command = command_of(CANNOT_BE_EXACT)
-    verdict = kill_test.verify("it", command, kills=1, seed=1, say=told.append)
+    verdict = verify.train_and_kill("it", command, kills=1, seed=1, say=told.append)
     assert not verdict.is_exact
     assert str(verdict) == why
     assert told == ["training it undisturbed"]  # there is nothing to compare
 
-    monkeypatch.setattr(kill_test, "command", lambda *words: command)
+    monkeypatch.setattr(verify, "command", lambda *words: command)
     done = CliRunner().invoke(app, ["verify", "digits"])
     assert done.exit_code == 4
     assert done.output.splitlines()[-1] == why
+
+
+# --- trained twice, without kills ---
+
+UNSEEDED = MINE.replace("default_rng(0)", "default_rng()")
+STATEFUL = MINE.replace(
+    'return lw.Supervised(model, "mse", keras.optimizers.Adam(rate))',
+    "return Noisy(model)",
+).replace(
+    "def experiment",
+    """
+class Noisy(lw.Task):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.optimizer = model, keras.optimizers.Adam(0.01)
+
+    def train_step(self, batch):
+        import os, tensorflow as tf
+        x, y = batch
+        noise = tf.random.normal(tf.shape(y), seed=int.from_bytes(os.urandom(3), "big"))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.model(x, training=True) - y - noise))
+        self.minimize(loss, self.model, self.optimizer, tape)
+        return {"loss": loss}
+
+    def test_step(self, batch):
+        x, y = batch
+        import tensorflow as tf
+        return {"loss": tf.reduce_mean(tf.square(self.model(x) - y))}
+
+
+def experiment""",
+)
+
+
+def repeat(program: str, where: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    (where / "mine.py").write_text(program)
+    monkeypatch.chdir(where)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    code, output = invoke(
+        *("train", "mine:experiment", "plan=graph", "fit.verbose=0", "exact=best_effort"),
+        *("--run-dir", "runs/it"),
+    )
+    assert code == 0, output
+    return invoke("verify", "runs/it", "--repeat", "--task", "mine:experiment")
+
+
+def test_a_program_that_repeats_itself_is_told_so(tmp_path, monkeypatch):
+    code, output = repeat(MINE, tmp_path, monkeypatch)
+    assert code == 0, output
+    assert "repeats itself: 24 steps, trained twice: identical bits" in output
+
+
+def test_data_without_a_seed_is_named(tmp_path, monkeypatch):
+    code, output = repeat(UNSEEDED, tmp_path, monkeypatch)
+    assert code == 1
+    assert "DOES NOT REPEAT ITSELF: 24 steps" in output
+    assert "cause: the data differs each time it is made" in output
+
+
+def test_a_step_that_draws_from_a_stateful_operation_is_named(tmp_path, monkeypatch):
+    code, output = repeat(STATEFUL, tmp_path, monkeypatch)
+    assert code == 1
+    assert "draws from tf.random.normal" in output
