@@ -73,7 +73,7 @@ def snapshot(directory: Path) -> dict[str, bytes]:
 
 
 def test_what_was_written_is_read_again(store: Store):
-    content = {"epoch": 3, "history": {"loss": [0.5, 0.25]}, "name": "größer", "none": None}
+    content = {"epoch": 3, "scores": {"loss": [0.5, 0.25]}, "name": "größer", "none": None}
     path = store.write(1200, content, writing(files(1200 % 251)))
     assert path == store.directory / "step-00001200"
     found = newest(store)
