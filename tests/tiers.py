@@ -187,7 +187,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "search/test_tune_in_code.py": {"": "test_studies.py"},
     "search/test_tune_command.py": {"a_search_that|a_key_that": "test_studies.py"},
     "checkpoints/test_tensors.py": {
-        "a_run_goes|iterators_go|replicas_that|held|a_table": "a run that is put back",
+        "replicas_that|a_table": "a run that is put back",
     },
     "checkpoints/test_store.py": {"a_full_disk_under_tensorflow": "its other tests of a full disk"},
     "checkpoints/test_initial_weights.py": {
@@ -371,7 +371,7 @@ A pattern is compared with a test's name, after `test_`, and with its case in br
 
 CASES: dict[str, dict[str, int]] = {
     "checkpoints/test_(initial_weights|run_directory_security).py": {"what_|weights_|no_": 1},
-    "checkpoints/test_tensors.py": {"an_iterator": 8, "a_run": 1},
+    "checkpoints/test_tensors.py": {"a_run": 1},
     "cli/test_(job|run_table|fork).py": {"": 1},
     "insight/test_history_state.py": {"": 1},
     "compat/test_(tracing|replacement).py": {"": 2},
