@@ -148,7 +148,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "engine/test_scorer.py": {
         "named_validation": "data/test_as_data.py",
-        "evaluate_and|a_run_that_is": "test_validation_in_mid_epoch",
+        "a_run_that_is": "test_validation_in_mid_epoch",
         "a_metric_that_is|a_scalar|a_compiled|early_stopping": "test_a_metric_is_reported",
     },
     "engine/test_memory.py": {"": "task/test_variables.py::test_what_is_kept_of_a_trace"},
@@ -160,10 +160,8 @@ THOROUGH: dict[str, dict[str, str]] = {
         "with_several|a_limit": "distribute/test_strategies.py"
     },
     "compat/test_recurrent.py": {
-        "any_number_of": "every_option; under_xla",
-        r"every_option|gradients_of_g|sizes_may|both_d|a_stateful|float64|what_is_not|.*\[GRU\]": (
-            "test_under_xla with an LSTM"
-        ),
+        r"a_layer_gives.*\[(?!LSTM-xla)": "an LSTM with XLA",
+        "every_option|both_d|a_stateful|float64|what_is_not": "test_a_layer_gives",
     },
     "resume/test_recurrent_layers.py": {"": "test_rewrites.py::test_a_run_that_draws"},
     "compat/test_environment.py": {"processors_of": "a record without the instructions"},
