@@ -146,7 +146,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "engine/test_scorer.py": {
         "named_validation": "data/test_as_data.py",
-        "evaluate_and|a_run_that_is": "test_validation_in_mid_epoch",
+        "a_run_that_is": "test_validation_in_mid_epoch",
         "a_metric_that_is|a_scalar|a_compiled|early_stopping": "test_a_metric_is_reported",
     },
     "engine/test_memory.py": {"": "task/test_variables.py::test_what_is_kept_of_a_trace"},
@@ -158,10 +158,8 @@ THOROUGH: dict[str, dict[str, str]] = {
         "with_several|a_limit": "distribute/test_strategies.py"
     },
     "compat/test_recurrent.py": {
-        "any_number_of": "every_option; under_xla",
-        r"every_option|gradients_of_g|sizes_may|both_d|a_stateful|float64|what_is_not|.*\[GRU\]": (
-            "test_under_xla with an LSTM"
-        ),
+        r"a_layer_gives.*\[(?!LSTM-xla)": "an LSTM with XLA",
+        "every_option|both_d|a_stateful|float64|what_is_not": "test_a_layer_gives",
     },
     "resume/test_recurrent_layers.py": {"": "test_rewrites.py::test_a_run_that_draws"},
     "compat/test_environment.py": {"processors_of": "a record without the instructions"},
@@ -185,7 +183,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "search/test_tune_in_code.py": {"": "test_studies.py"},
     "search/test_tune_command.py": {"a_search_that|a_key_that": "test_studies.py"},
     "checkpoints/test_tensors.py": {
-        "a_run_goes|iterators_go|replicas_that|held|a_table": "a run that is put back",
+        "replicas_that|a_table": "a run that is put back",
     },
     "checkpoints/test_store.py": {"a_full_disk_under_tensorflow": "its other tests of a full disk"},
     "checkpoints/test_initial_weights.py": {
@@ -367,7 +365,7 @@ A pattern is compared with a test's name, after `test_`, and with its case in br
 
 CASES: dict[str, dict[str, int]] = {
     "checkpoints/test_(initial_weights|run_directory_security).py": {"what_|weights_|no_": 1},
-    "checkpoints/test_tensors.py": {"an_iterator": 8, "a_run": 1},
+    "checkpoints/test_tensors.py": {"a_run": 1},
     "cli/test_(job|run_table|fork).py": {"": 1},
     "insight/test_history_state.py": {"": 1},
     "compat/test_(tracing|replacement).py": {"": 2},

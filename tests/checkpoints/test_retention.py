@@ -87,23 +87,11 @@ def test_nothing_that_counts_is_better_than_the_best(entries: list[Entry], mode:
     assert [scores[step] for step in ranked] == sorted(finite, reverse=mode == "max")
 
 
-def test_the_latest_are_those_with_the_largest_steps():
-    entries = [entry(step) for step in (30, 10, 40, 20)]
-    assert kept(entries, [KeepLatest(2)]) == {30, 40}
-    assert kept(entries, [KeepLatest(9)]) == {10, 20, 30, 40}
-    assert kept(entries, []) == {40}
-
-
 def test_the_best_stays_beside_the_newest():
     entries = [entry(1, val_loss=0.9), entry(2, val_loss=0.1), entry(3, val_loss=0.5)]
     assert kept(entries, [KeepBest("val_loss")]) == {2, 3}
     assert kept(entries, [KeepBest("val_loss", mode="max")]) == {1, 3}
     assert kept(entries, [KeepBest("val_loss", count=2)]) == {2, 3}
-
-
-def test_the_end_of_each_leg_stays():
-    entries = [entry(1), entry(2, ends_leg=True), entry(3), entry(4, ends_leg=True), entry(5)]
-    assert kept(entries, [KeepLatest(1)]) == {2, 4, 5}
 
 
 @pytest.mark.parametrize("worthless", [math.nan, math.inf, -math.inf, None, "0.1", [0.1]])
@@ -117,11 +105,6 @@ def test_a_score_that_is_no_finite_number_is_never_the_best(worthless: Any, mode
 def test_numbers_of_numpy_are_numbers():
     entries = [entry(1, val_loss=np.float32(0.5)), entry(2, val_loss=np.float64(0.25))]
     assert best(entries, KeepBest("val_loss")) == [2, 1]
-
-
-def test_of_equally_good_ones_the_earlier_is_the_best():
-    assert best([entry(2, val_loss=0.5), entry(1, val_loss=0.5)], KeepBest()) == [1, 2]
-    assert best([entry(2, acc=0.5), entry(1, acc=0.5)], KeepBest("acc")) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -37,27 +37,6 @@ def test_an_error_surfaces_at_the_next_write_once():
     assert written == [2]
 
 
-def test_an_error_surfaces_when_waited_for():
-    writer = Writer()
-    writer.start(lambda: {}["nothing"])
-    with pytest.raises(KeyError):
-        writer.wait()
-    writer.wait()
-
-
-def test_writes_never_overlap():
-    writer, order = Writer(), list[str]()
-
-    def write(name: str) -> None:
-        order.append(f"{name} begins")
-        order.append(f"{name} ends")
-
-    for name in "abc":
-        writer.start(lambda name=name: write(name))
-    writer.wait()
-    assert order == [f"{name} {what}" for name in "abc" for what in ("begins", "ends")]
-
-
 def held_up(writer: Writer, order: list[int]) -> Callable[[], None]:
     """Starts a write that ends when what is returned is called."""
     may_end, begun = threading.Event(), threading.Event()

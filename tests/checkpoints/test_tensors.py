@@ -20,7 +20,6 @@ from tests.resume.children import Child
 
 import loopwright as lw
 from loopwright.checkpoints import tensors
-from loopwright.compat import tensorflow_internals
 from loopwright.errors import CheckpointError, NotFiniteError
 from loopwright.task import variables
 
@@ -95,23 +94,6 @@ def in_bytes(values: dict[str, Any]) -> dict[str, bytes]:
 
 
 @each_run
-def test_held_values_stay_as_they_are_while_training_goes_on(make: Any, x: Any, how: Any):
-    trainer = trainer_for(make, how)
-    named = train(trainer, x)
-    held = tensors.snapshot(named)
-    before = in_bytes(held)
-
-    train(trainer, x)
-
-    assert in_bytes(held) == before
-    now = in_bytes(tensors.snapshot(named))
-    changed = {name for name in before if now[name] != before[name]}
-    assert "step" in changed
-    assert any(name.startswith("optimizer.velocities") for name in changed)
-    assert any(name.endswith((".kernel", ".embeddings")) for name in changed)
-
-
-@each_run
 def test_a_run_that_is_put_back_ends_with_the_same_bits(make: Any, x: Any, how: Any):
     trainer = trainer_for(make, how)
     named = train(trainer, x)
@@ -124,6 +106,11 @@ def test_a_run_that_is_put_back_ends_with_the_same_bits(make: Any, x: Any, how: 
         return tensors.digest(tensors.snapshot(train(trainer, x)))
 
     end = trained_on()
+    now = in_bytes(tensors.snapshot(named))
+    changed = {name for name in before if now[name] != before[name]}
+    assert "step" in changed
+    assert any(name.startswith("optimizer.velocities") for name in changed)
+    assert any(name.endswith((".kernel", ".embeddings")) for name in changed)
     tensors.assign(named, held)
     assert tensors.digest(tensors.snapshot(named)) == tensors.digest(held)
     assert trained_on() == end
@@ -252,24 +239,6 @@ def test_a_snapshot_is_written_in_a_thread_while_training_goes_on(tmp_path: Path
     assert {tensors.digest(tensors.read(tmp_path / f"state{i}")) for i in range(20)} == {before}
 
 
-def resume(directory: Path, plan: str) -> None:
-    trainer = lw.Trainer(dense_task(), plan=plan)
-    trainer.fit(X[:16], Y[:16], batch_size=16, verbose=0)  # builds, and makes another state
-    named = variables.named(trainer.task)
-    tensors.assign(named, tensors.read(directory / "state", variables.table(named)))
-    trainer._epochs_done = 2
-    print(os.getpid(), tensors.digest(tensors.snapshot(train(trainer, X))))
-
-
-def test_a_run_goes_on_in_another_process_with_the_same_bits(tmp_path: Path):
-    trainer = lw.Trainer(dense_task(), plan="fused")
-    tensors.write(tmp_path / "state", tensors.snapshot(train(trainer, X)))
-    whole = tensors.digest(tensors.snapshot(train(trainer, X)))
-    process, resumed = in_another_process(tmp_path / "log", resume, tmp_path, "fused")[-1].split()
-    assert int(process) != os.getpid()
-    assert resumed == whole
-
-
 # --- damaged --------------------------------------------------------------------------------------
 
 
@@ -324,12 +293,6 @@ def test_a_file_of_another_checkpoint_is_refused(tmp_path: Path):
         tensors.write(tmp_path / name, {"weight": tf.fill((100,), value)})
     (tmp_path / "b.data-00000-of-00001").replace(tmp_path / "a.data-00000-of-00001")
     assert "Checksum does not match" in refusal(tmp_path / "a")
-
-
-def test_garbage_is_refused(tmp_path: Path):
-    (tmp_path / "state.index").write_bytes(os.urandom(300))
-    (tmp_path / "state.data-00000-of-00001").write_bytes(os.urandom(300))
-    refusal(tmp_path / "state")
 
 
 ROW = {"name": "weight", "dtype": "float32", "shape": [2, 3]}
@@ -454,15 +417,9 @@ def test_a_digest_depends_on_names_dtypes_shapes_and_bytes_and_not_on_the_order(
 def test_numbers_that_are_not_finite_are_found(dtype: str, bad: float):
     values = np.ones((5, 7))
     fine = tf.cast(values, dtype)
-    values[3, 2] = bad
+    values[3, 2], values[0, 0] = bad, -bad  # both infinities do not hide each other
     given = {"fine": fine, "bad": tf.cast(values, dtype), "step": tf.constant(1)}
     assert tensors.non_finite(given) == ["bad"]
-
-
-def test_both_infinities_do_not_hide_each_other():
-    inf = float("inf")
-    assert tensors.non_finite({"a": tf.constant([inf, -inf])}) == ["a"]
-    assert tensors.non_finite({"b": tf.complex(1.0, inf)}) == ["b"]
 
 
 def test_large_numbers_whose_sum_overflows_are_finite():
@@ -483,123 +440,6 @@ def test_a_state_that_is_not_finite_is_refused_by_name():
     assert received.endswith("weight9, ... and 2 more")
     assert "lower the learning rate" in do
     assert "earlier checkpoints are unchanged" in do
-
-
-# --- iterators ------------------------------------------------------------------------------------
-
-
-def numbers() -> tf.data.Dataset:
-    return tf.data.Dataset.range(100)
-
-
-PIPELINES: dict[str, Callable[[], tf.data.Dataset]] = {
-    "plain": lambda: numbers().repeat().batch(7),
-    "shuffled": lambda: numbers().shuffle(40, seed=1).repeat().batch(7),
-    "shuffled, one order": lambda: (
-        numbers().shuffle(40, seed=1, reshuffle_each_iteration=False).repeat().batch(7)
-    ),
-    "shuffled after repeat": lambda: numbers().repeat().shuffle(40, seed=1).batch(7).prefetch(3),
-    "mapped, interleaved": lambda: (
-        numbers()
-        .interleave(
-            lambda n: tf.data.Dataset.range(n, n + 3), 4, num_parallel_calls=2, deterministic=True
-        )
-        .shuffle(40, seed=1)
-        .map(lambda n: n * 2, num_parallel_calls=2)
-        .repeat()
-        .batch(7)
-        .prefetch(2)
-    ),
-    "filtered": lambda: numbers().filter(lambda n: n % 3 > 0).shuffle(9, 1).repeat().batch(7),
-    "drawn by index": lambda: (
-        numbers()
-        .map(lambda n: n + tf.random.stateless_uniform((), [1, n], 0, 1000, tf.int64))
-        .shuffle(40, seed=1)
-        .repeat()
-        .batch(7)
-    ),
-}
-
-
-def rest(iterator: Any, count: int) -> list[list[int]]:
-    return [next(iterator).numpy().tolist() for _ in range(count)]
-
-
-@pytest.mark.parametrize("read", [0, 1, 9, 14, 15, 29, 43])  # 100 / 7: ends of epochs inside
-@pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=PIPELINES.keys())
-def test_an_iterator_goes_on_where_it_was(tmp_path: Path, pipeline: Any, read: int):
-    iterator = iter(pipeline())
-    rest(iterator, read)
-    tensors.write(tmp_path / "state", {"iterator": tensorflow_internals.iterator_state(iterator)})
-    expected = rest(iterator, 40)
-
-    again = iter(pipeline())
-    found = tensors.read(tmp_path / "state")
-    tensorflow_internals.restore_iterator(again, found["iterator"])
-
-    assert rest(again, 40) == expected
-
-
-def test_an_iterator_is_put_back_while_it_is_in_use():
-    iterator = iter(PIPELINES["shuffled"]())
-    rest(iterator, 5)
-    place = tensorflow_internals.iterator_state(iterator)
-    expected = rest(iterator, 20)
-    tensorflow_internals.restore_iterator(iterator, place)
-    assert rest(iterator, 20) == expected
-
-
-def go_on(directory: Path) -> None:
-    tf.random.set_seed(1)  # other tests may have set one, which every shuffle looks at
-    for index, pipeline in enumerate(PIPELINES.values()):
-        iterator = iter(pipeline())
-        found = tensors.read(directory / f"state{index}")
-        tensorflow_internals.restore_iterator(iterator, found["iterator"])
-        print(json.dumps(rest(iterator, 40)))
-
-
-def test_iterators_go_on_in_another_process(tmp_path: Path):
-    tf.random.set_seed(1)
-    expected: list[Any] = []
-    for index, pipeline in enumerate(PIPELINES.values()):
-        iterator = iter(pipeline())
-        rest(iterator, 17)
-        place = {"iterator": tensorflow_internals.iterator_state(iterator), "weight": tf.ones((3,))}
-        tensors.write(tmp_path / f"state{index}", place)
-        expected.append(rest(iterator, 40))
-    printed = in_another_process(tmp_path / "log", go_on, tmp_path)
-    assert [json.loads(line) for line in printed if line.startswith("[")] == expected
-
-
-def test_the_place_of_an_iterator_is_held_digested_and_finite():
-    iterator = iter(PIPELINES["shuffled"]())
-    first = {"iterator": tensorflow_internals.iterator_state(iterator)}
-    before = tensors.digest(first)
-    rest(iterator, 1)
-    second = {"iterator": tensorflow_internals.iterator_state(iterator)}
-    assert tensors.digest(first) == before != tensors.digest(second)
-    assert tensors.non_finite(first) == []
-
-
-def generated() -> Any:
-    yield from range(3)
-
-
-UNSAVED: dict[str, Callable[[], tf.data.Dataset]] = {
-    "generator": lambda: tf.data.Dataset.from_generator(
-        generated, output_signature=tf.TensorSpec((), tf.int64)
-    ),
-    "random map": lambda: numbers().map(lambda n: tf.random.uniform(())),
-    "Python function": lambda: numbers().map(
-        lambda n: tf.py_function(lambda v: v + 1, [n], tf.int64)
-    ),
-}
-
-
-@pytest.mark.parametrize("pipeline", UNSAVED.values(), ids=UNSAVED.keys())
-def test_a_pipeline_with_a_state_that_cannot_be_saved_is_not_saved(pipeline: Any):
-    with pytest.raises((tf.errors.FailedPreconditionError, tf.errors.UnimplementedError)):
-        tensorflow_internals.iterator_state(iter(pipeline()))
 
 
 def test_tensors_that_do_not_fit_into_memory_are_told_as_such(tmp_path: Path):

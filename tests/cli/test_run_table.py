@@ -177,4 +177,4 @@ def test_fields_of_the_wrong_kind_are_named(tmp_path: Path):
     Store(tmp_path / "checkpoints").write(10, content, write_files)
     assert run_overview.rows(tmp_path)[0].status == "damaged"
     (found,) = inspection.inspected(tmp_path)["checkpoints"]
-    assert "manifest.json: values of the wrong type: leg, place.seconds" in found["damage"]
+    assert "manifest.json: leg: expected a valid integer, received 'first'" in found["damage"]

@@ -127,14 +127,34 @@ def require_close(own: list[Any], expected: list[Any]) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=ROUNDING * np.abs(other).max())
 
 
+OPEN = [tf.TensorSpec([None, None, FEATURES])]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"xla": True},
+        {"twice": True},
+        {"signature": OPEN},
+        {"signature": OPEN, "xla": True},
+        {"xla": True, "length": 1},
+        {"xla": True, "length": 5},
+    ],
+    ids=["xla", "gradients of gradients", "open", "open, xla", "1 timestep", "5 timesteps"],
+)
 @pytest.mark.parametrize("kind", [LSTM, GRU])
-def test_under_xla_a_layer_gives_the_outputs_and_gradients_of_keras(kind: Any):
-    given: Any = {"states": first_states(kind), "mask": tf.constant(some_masked()), "xla": True}
-    options: Any = {"return_sequences": True, "return_state": True}
-    require_close(
-        computed(at_once, made(kind, **options), **given),
-        computed(as_keras, made(kind, **options), **given),
+def test_a_layer_gives_the_outputs_and_gradients_of_keras(kind: Any, given: dict[str, Any]):
+    own, expected = (
+        computed(
+            scope,
+            made(kind, return_sequences=True, return_state=True),
+            first_states(kind),
+            mask=tf.constant(some_masked()[:, : given.get("length", TIME)]),
+            **given,
+        )
+        for scope in (at_once, as_keras)
     )
+    require_close(own, expected)
 
 
 @pytest.mark.parametrize(
@@ -160,38 +180,6 @@ def test_every_option_gives_the_numbers_of_keras(kind: Any, options: Any, masked
     )
     assert asked.layers
     require_close(own, computed(as_keras, made(kind, **options), **given))
-
-
-@pytest.mark.parametrize("kind", [LSTM, GRU])
-def test_gradients_of_gradients_are_those_of_keras(kind: Any):
-    given: Any = {"twice": True, "states": first_states(kind)}
-    given["mask"] = tf.constant(some_masked())
-    require_close(
-        computed(at_once, made(kind, return_sequences=True), **given),
-        computed(as_keras, made(kind, return_sequences=True), **given),
-    )
-
-
-@pytest.mark.parametrize("xla", [False, True])
-@pytest.mark.parametrize("kind", [LSTM, GRU])
-def test_sizes_may_be_unknown_while_the_step_is_traced(kind: Any, xla: bool):
-    signature = [tf.TensorSpec([None, None, FEATURES])]
-    given: Any = {"mask": tf.constant(some_masked()), "signature": signature, "xla": xla}
-    require_close(
-        computed(at_once, made(kind, return_sequences=True), **given),
-        computed(as_keras, made(kind, return_sequences=True), **given),
-    )
-
-
-@pytest.mark.parametrize("length", [1, 5])
-@pytest.mark.parametrize("kind", [LSTM, GRU])
-def test_any_number_of_timesteps_gives_the_numbers_of_keras(kind: Any, length: int):
-    given: Any = {"states": first_states(kind), "xla": True, "length": length}
-    options: Any = {"return_sequences": True, "return_state": True}
-    require_close(
-        computed(at_once, made(kind, **options), **given),
-        computed(as_keras, made(kind, **options), **given),
-    )
 
 
 def test_both_directions_of_a_bidirectional_layer_are_replaced():

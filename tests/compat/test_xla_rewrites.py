@@ -76,19 +76,6 @@ def test_threefry_draws_only_what_runs_inside_xla_for_sure(
     assert algorithms(draw) == expected
 
 
-def test_a_function_that_was_traced_in_a_step_can_be_called_without_xla():
-    @tf.function(autograph=False)
-    def noise(seed: Any) -> Any:
-        return uniform(seed, minval=0, maxval=1000, dtype=tf.int32)
-
-    def step(seed: Any) -> Any:
-        with xla_rewrites.applied(("threefry",)):
-            return noise(seed)
-
-    inside: Any = tf.function(step, autograph=False, jit_compile=True)(tf.constant([3, 5]))
-    np.testing.assert_array_equal(inside, noise(tf.constant([3, 5])))
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_every_draw_that_xla_can_make_can_be_made_with_the_rewrite(dtype: str):
     seed, shape = keras.random.SeedGenerator(3), (7, 3)

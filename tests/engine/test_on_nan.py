@@ -101,13 +101,6 @@ def test_the_step_and_the_examples_are_named(plan: Any):
     assert 'on_nan="rollback"' in text
 
 
-@pytest.mark.parametrize("plan", ["graph", lw.Plan("xla", "fused", "chunk")], ids=str)
-def test_of_a_stream_the_batch_is_named(plan: Any):
-    with pytest.raises(lw.NotFiniteError, match="at step 6") as error:
-        fit(lw.Trainer(Normalised(), plan=plan), stream(arrays()), epochs=2)
-    assert "received: batch 6" in str(error.value)
-
-
 def test_in_another_order_and_epoch_the_example_is_still_found():
     class Late(Normalised):
         def train_step(self, batch):

@@ -297,17 +297,6 @@ def test_the_eager_plan_runs_python_for_each_step_with_real_values():
     assert trainer.task.test_traces == [True] * 4
 
 
-def test_the_eager_plan_trains_as_the_graph_plan_does():
-    histories = []
-    for plan in ("graph", "eager"):
-        task = Counted()
-        task.model.layers[0].rate = 0.0
-        trainer = lw.Trainer(task, plan=plan)
-        histories.append(trainer.fit(*data(), validation_data=data(37), epochs=2, verbose=0))
-    for name, values in histories[0].history.items():
-        np.testing.assert_allclose(histories[1].history[name], values, rtol=1e-5)
-
-
 class Mean(lw.Task):
     def train_step(self, batch):
         return {"loss": tf.reduce_mean(batch[0])}
@@ -327,22 +316,6 @@ def test_a_runner_says_how_many_steps_it_ran_before_the_data_ended(plan):
     ran = runner.run(reader, 100, watch)
     assert (ran.steps, ran.outputs["loss"][1]) == (3, 23)
     assert int(task.step) == 11
-
-
-def test_the_last_smaller_batch_is_trained():
-    class Sizes(lw.Task):
-        def __init__(self):
-            super().__init__()
-            self.examples = tf.Variable(0)
-
-        def train_step(self, batch):
-            self.examples.assign_add(tf.shape(batch)[0])
-            return {"size": tf.shape(batch)[0]}
-
-    trainer = lw.Trainer(Sizes())
-    history = trainer.fit(np.zeros((70, 2)), batch_size=32, epochs=1, verbose=0).history
-    assert int(trainer.task.examples) == 70
-    assert history["size"] == [pytest.approx((32 * 32 + 32 * 32 + 6 * 6) / 70)]
 
 
 def test_plans_that_do_not_exist_are_refused_in_words():

@@ -82,17 +82,6 @@ def test_validation_in_mid_epoch_leaves_no_trace_in_training(plan):
         np.testing.assert_allclose(scored.history[name], plain.history[name], rtol=1e-12)
 
 
-def test_evaluate_and_predict_between_two_fits_leave_no_trace():
-    without, with_it = lw.Trainer(Noisy()), lw.Trainer(Noisy())
-    for trainer in (without, with_it):
-        trainer.fit(*data(), epochs=1, verbose=0)
-        if trainer is with_it:
-            trainer.evaluate(*data(20))
-            trainer.predict(data(20)[0])
-        trainer.fit(*data(), epochs=1, verbose=0)
-    assert bits(without.task) == bits(with_it.task)
-
-
 class SharesSeeds(Noisy):
     """Also draws from the generators that all of Keras and TensorFlow share."""
 

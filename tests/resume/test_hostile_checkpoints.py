@@ -223,7 +223,53 @@ def test_a_checksum_of_something_else_is_rejected(step: Path, digest: str):
 
 def test_a_step_of_many_digits_is_rejected_in_few_words(step: Path):
     (step / "manifest.json").write_bytes(sign(manifest(step=10**4000)))
-    rejected(step, "the manifest belongs to step 1000000000")
+    rejected(step, "step: expected less than 9223372036854775808, received 1000000000")
+
+
+MANY = {f"{number}": "x" for number in range(50_000)}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"leg": True}, "leg: expected a valid integer, received True"),
+        ({"leg": -1}, "leg: expected greater than or equal to 0, received -1"),
+        ({"leg": None}, "leg: expected a valid integer, received None"),
+        ({"place": {"step": "three"}}, "place.step: expected a valid integer, received 'three'"),
+        ({"place": {"steps": 3}}, "place: unknown field 'steps'"),
+        ({"place": {"seconds": float("nan")}}, "place.seconds: expected a finite number"),
+        ({"place": {"seconds": 1e300}}, "place.seconds: expected less than"),
+        ({"place": {"is_over": 1}}, "place.is_over: expected a valid boolean, received 1"),
+        ({"tally": {"totals": {"loss": [1.0]}, "last": {}}}, "tally.totals.loss: "),
+        ({"tally": {"totals": {}}}, "tally.last: missing"),
+        ({"tally": None}, "tally: expected "),
+        ({"until": "for ever"}, "until: ConfigurationError: "),
+        ({"plans": {"format": 1}}, "plans: KeyError: 'changes'"),
+        ({"variables": [{"name": "w", "dtype": "int8", "shape": [-1]}]}, "variables.0.shape.0: "),
+        ({"callbacks": [{"class": "Own"}]}, "callbacks.0.state: missing"),
+        ({"declared": {"layers": []}}, "declared.layers: expected a valid dictionary"),
+        ({"place": MANY}, "place: unknown field '0'"),
+        ({"lengths": MANY}, "lengths: more than 10,000 names"),
+        ({"passed_over": [*MANY]}, "passed_over.0: expected a valid integer, received '0'"),
+    ],
+    ids=lambda given: "" if isinstance(given, dict) else given,
+)
+def test_the_first_field_that_no_version_wrote_is_named(
+    step: Path, content: dict[str, Any], reason: str
+):
+    (step / "manifest.json").write_bytes(sign(manifest(content=content)))
+    rejected(step, reason)
+
+
+def test_numbers_that_training_may_reach_are_read(step: Path):
+    content = {
+        "tally": {"totals": {"loss": [float("nan"), 1]}, "last": {"loss": float("inf")}},
+        "scores": {"loss": float("nan")},
+        "place": {"seconds": 3, "validated_step": None},
+        "callbacks": [{"class": "Own", "state": {"seen": MANY}}],
+    }
+    (step / "manifest.json").write_bytes(sign(manifest(content=content)))
+    assert repr(Store(step.parent).at(1).content) == repr(content)
 
 
 @pytest.mark.parametrize("key", ["format", "step", "files", "content"])

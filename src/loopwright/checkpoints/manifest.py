@@ -1,23 +1,39 @@
-"""One checkpoint: a directory whose manifest lists every file with its size and checksum."""
+"""One checkpoint: a directory whose manifest lists every file with its size and checksum.
+
+A manifest may come from a stranger, and its checksum only proves that it is complete: values that
+no version of Loopwright wrote are refused before anything else is read.
+"""
 
 import contextlib
 import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from loopwright import disk, untrusted
-from loopwright.checkpoints.manifest_fields import require_right_kinds
 from loopwright.compat.out_of_memory import out_of_memory_explained
-from loopwright.errors import CheckpointError, message
+from loopwright.errors import CheckpointError, first_line, message
+from loopwright.loop.schedule import every
+from loopwright.plans import plan_history
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 MOST_MANIFEST_BYTES = disk.MOST_BYTES
+_MOST_NAMES = 10_000
 
 # Errors that mean damage. Any other, like too many open files, says nothing about the checkpoint,
 # and must not make a run fall back to an older one.
@@ -55,7 +71,6 @@ def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
                 manifest = _parsed(handle)
             _refuse_newer(path, manifest["format"])
             step, files = _checked(manifest)
-            require_right_kinds(manifest["content"])
             if path.name.split(".")[0] != f"step-{step:08d}":
                 raise ValueError(f"the manifest belongs to step {step}")
             at = path
@@ -131,35 +146,185 @@ def _refuse_newer(path: Path, found: Any) -> None:
         )
 
 
+def _require_few(value: Any) -> Any:
+    """Bound the names in a mapping: pydantic collects an error for each before it raises."""
+    if isinstance(value, dict) and len(value) > _MOST_NAMES:
+        raise ValueError(f"more than {_MOST_NAMES:,} names")
+    return value
+
+
+def _parse_by(parse: Callable[[Any], object]) -> AfterValidator:
+    """Require that a value can be parsed; it stays as it is."""
+
+    def check(value: Any) -> Any:
+        try:
+            parse(value)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise ValueError(first_line(error)) from None
+        return value
+
+    return AfterValidator(check)
+
+
+class _Record(BaseModel, strict=True, extra="forbid", allow_inf_nan=False):
+    """Fields with a default may be missing: not every version has written them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _require_known(cls, value: Any) -> Any:
+        if isinstance(value, dict) and cls.model_config.get("extra") == "forbid":
+            names = {field.alias or name for name, field in cls.model_fields.items()}
+            unknown = next((name for name in value if name not in names), None)
+            if unknown is not None:
+                raise ValueError(f"unknown field {unknown[:100]!a}")
+        return value
+
+
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Seconds = Annotated[float, Field(ge=0, lt=1e12)]  # datetime can show a sum of many
+_Number = Annotated[float, AllowInfNan()]
+_Counts = Annotated[list[_Count], Field(fail_fast=True)]
+_Texts = Annotated[list[str], Field(fail_fast=True)]
+_Values = dict[str, Any]
+_Columns = Annotated[dict[str, list[Any]], BeforeValidator(_require_few)]
+
+
+class _File(_Record):
+    bytes: _Count
+    sha256: str
+
+
+class _Place(_Record):
+    step: _Count = 0
+    epoch: _Count = 0
+    step_in_epoch: _Count = 0
+    seconds: _Seconds = 0
+    epoch_began_seconds: _Seconds = 0
+    validated_step: _Count | None = None
+    validated_seconds: _Seconds = 0
+    saved_seconds: _Seconds = 0
+    is_due: bool = False
+    epoch_ended: bool = False
+    is_over: bool = False
+
+
+class _Read(_Record):
+    batches: _Count = 0
+    ends: _Count = 0
+    last_digest: str | None = None
+
+
+_Pair = Annotated[list[_Number], Field(min_length=2, max_length=2)]
+
+
+class _Tally(_Record):
+    totals: Annotated[dict[str, _Pair], BeforeValidator(_require_few)]
+    last: _Values
+    updated: _Counts | None = None
+
+
+class _History(_Record):
+    epoch: _Counts
+    epoch_steps: _Counts
+    validation_steps: _Counts
+    training: _Columns
+    validation: _Columns
+
+
+class _Callback(_Record):
+    kind: str = Field(alias="class")
+    state: Any
+    """Anything: a custom callback returns it from get_state."""
+
+
+class _Variable(_Record):
+    name: str
+    dtype: str
+    shape: _Counts | None
+
+
+class _Inexact(_Record):
+    reasons: _Texts = []
+    loses_position: bool = False
+    restarts_epoch: bool = False
+
+
+class _End(_Record):
+    is_due: bool = False
+    changed: _Texts = []
+    callbacks: Annotated[list[_Callback], Field(fail_fast=True)] = []
+
+
+class _Declared(_Record, extra="allow"):
+    """Beside these, the arguments of trainer and `fit`."""
+
+    learning_rate: _Values = {}
+    optimizer: _Values = {}
+    loss: _Values = {}
+    schedules: _Values = {}
+    layers: _Values = {}
+    step: _Values = {}
+    versions: _Values = {}
+
+
+class _Content(_Record, extra="allow"):
+    """What `Store.write` was given; a `Snapshot` refuses other names."""
+
+    leg: _Count = 0
+    until: Annotated[str, _parse_by(every)] = ""
+    place: _Place = _Place()
+    scores: _Values = {}
+    first_step: _Count = 0
+    first_epoch: _Count = 0
+    read: _Read = _Read()
+    data: _Values = {}
+    has_data: bool = False
+    lengths: Annotated[dict[str, _Count], BeforeValidator(_require_few)] = {}
+    passed_over: _Counts = []
+    tally: _Tally = Field(default_factory=_Tally.model_construct)
+    history: _History = Field(default_factory=_History.model_construct)
+    callbacks: Annotated[list[_Callback], Field(fail_fast=True)] = []
+    plans: Annotated[_Values, _parse_by(plan_history.parsed)] = {}
+    variables: Annotated[list[_Variable], Field(fail_fast=True)] = []
+    environment: _Values = {}
+    exact_until_step: _Count | None = None
+    measured: _Values | None = None
+    inexact: _Inexact = _Inexact()
+    end: _End = _End()
+    declared: _Declared = _Declared()
+
+
+class _Manifest(_Record):
+    format: Annotated[int, Field(ge=FORMAT, le=FORMAT)]
+    step: _Count
+    files: Annotated[dict[str, _File], BeforeValidator(_require_few)]
+    content: _Content
+    sha256: str
+
+
 def _checked(manifest: Mapping[str, Any]) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Return step and files of a manifest; raise if it does not have the form of this format."""
-    step, files = manifest.get("step"), manifest.get("files")
-    right = (
-        manifest.keys() == {"format", "step", "files", "content", "sha256"}
-        and type(manifest["format"]) is int
-        and manifest["format"] == FORMAT
-        and type(step) is int
-        and step >= 0
-        and isinstance(manifest["content"], dict)
-        and isinstance(files, dict)
-        and all(_is_file_entry(entry) for entry in files.values())
-    )
-    if not right or not isinstance(step, int) or not isinstance(files, dict):
-        raise ValueError("not a manifest of this format")
-    for name in files:
+    """Return step and files of a manifest; raise for the first value that is not of this format."""
+    try:
+        _Manifest.model_validate(manifest)
+    except ValidationError as error:
+        raise ValueError(_in_words(error)) from None
+    for name in manifest["files"]:
         if name in ("", ".", "..", MANIFEST) or "/" in name or "\0" in name:
             raise ValueError(f"{name[:100]!a} is not the name of a file in this directory")
-    return step, files
+    return manifest["step"], manifest["files"]
 
 
-def _is_file_entry(entry: Any) -> bool:
-    return (
-        isinstance(entry, dict)
-        and entry.keys() == {"bytes", "sha256"}
-        and type(entry["bytes"]) is int
-        and entry["bytes"] >= 0
-        and isinstance(entry["sha256"], str)
-    )
+def _in_words(error: ValidationError) -> str:
+    """Return the first thing that is wrong: the field, what is expected, what was received."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(f"{name}"[:100] for name in first["loc"]).removeprefix("content.")
+    text, value = first["msg"], first["input"]
+    if first["type"] == "missing":
+        return f"{field}: missing"
+    if first["type"] == "value_error":
+        return f"{field or 'manifest'}: {text.removeprefix('Value error, ')}"
+    received = type(value).__name__ if isinstance(value, dict | list) else f"{value!a}"[:60]
+    return f"{field}: expected {text.removeprefix('Input should be ')}, received {received}"
 
 
 def _compare_names(listed: set[str], present: set[str]) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 from loopwright.checkpoints import retention
 from loopwright.checkpoints.manifest import Checkpoint
-from loopwright.checkpoints.manifest_fields import require_resumable
 from loopwright.data.reader import Read
 from loopwright.errors import CheckpointError, message
 from loopwright.loop.schedule import Every, Place, every
@@ -85,7 +84,6 @@ def parsed(checkpoint: Checkpoint) -> Snapshot:
     """Return the snapshot in a checkpoint."""
     content = checkpoint.content
     try:
-        require_resumable(content)
         place, read = Place(**content["place"]), Read(**content["read"])
         measured = retention.measured(content)
         return Snapshot(**{**content, "place": place, "read": read, "measured": measured})
