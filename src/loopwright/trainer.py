@@ -36,7 +36,6 @@ from loopwright.fit.parts import Parts
 from loopwright.fit.request import fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
-from loopwright.insight import trainer_card
 from loopwright.insight.learning_rates import (
     LearningRateOptions,
     LearningRates,
@@ -51,6 +50,7 @@ from loopwright.insight.replayed import Replayed
 from loopwright.plans import launch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
+from loopwright.sinks import notebook
 from loopwright.sinks.curves import Past
 from loopwright.sinks.history import History
 from loopwright.sinks.notify import tolerated
@@ -163,10 +163,12 @@ class Trainer:
         self.history = History()
 
     def __repr__(self) -> str:
-        return trainer_card.words(self._parts, self._run, self.history)
+        return notebook.trainer_line(self._task, self._run, self.history)
 
     def _repr_html_(self) -> str:
-        return trainer_card.html(self._parts, self._run, self.history)
+        return notebook.trainer_card(
+            self._task, str(self._parts.selector.plan), self._run, self.history
+        )
 
     @property
     def task(self) -> Any:

@@ -13,7 +13,7 @@ import pytest
 from tests.sinks.kernel import Kernel, html_of, kernel, text_of
 
 from loopwright.events import EpochEnded, Validated
-from loopwright.sinks import curves, notebook, notebook_html, svg_charts
+from loopwright.sinks import curves, notebook, svg_charts
 from loopwright.sinks.history import History
 
 EVENTS = """
@@ -150,14 +150,14 @@ def test_names_are_text_and_never_markup():
     page = hostile_history()._repr_html_()
     assert html.escape('<img src=x onerror="alert(1)">') in page
     assert "\x1b" not in page
-    panel = notebook_html.metrics({HOSTILE: {"train": [(1.0, 2.0)]}}, {HOSTILE: 1.0})
+    panel = notebook.metrics_table({HOSTILE: {"train": [(1.0, 2.0)]}}, "step", {HOSTILE: 1.0})
     for made in (page, panel, svg_charts.chart(HOSTILE, {HOSTILE: [(1.0, 2.0)]}, HOSTILE)):
         tags = Tags(made)
         assert not {"img", "script"} & set(tags.found)
         assert not [name for name in tags.attributes if name.startswith("on")]
 
 
-def test_a_history_is_a_table_of_its_last_epochs_and_curves():
+def test_a_history_is_a_table_of_its_metrics_and_curves():
     history = History()
     for number in range(12):
         step = 10 * (number + 1)
@@ -166,7 +166,12 @@ def test_a_history_is_a_table_of_its_last_epochs_and_curves():
     page = history._repr_html_()
     assert "12 epochs" in page
     assert "best val_loss 1.000 at epoch 8" in page
-    assert re.findall(r"<tr><td[^>]*>(\d+)</td>", page) == [str(n) for n in range(5, 13)]
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", page)[:4] == [
+        "loss",
+        "1.000",
+        "5.000",
+        "1.000 at epoch 8",
+    ]
     assert [points(chart) for chart in charts_in(page)] == [[12, 12]]
     assert "0 epochs" in History()._repr_html_()
 

@@ -337,8 +337,7 @@ def _write_page(
     verdict: Sequence[str],
 ) -> None:
     from loopwright.insight.comparison import letters
-    from loopwright.sinks.page import rendered
-    from loopwright.sinks.report import compared_charts
+    from loopwright.sinks.report import charts, rendered
 
     labels = letters(len(records))
     names = [f"{label} {row.path.name}" for label, row in zip(labels, shown, strict=True)]
@@ -367,7 +366,7 @@ def _write_page(
         columns=columns,
         runs=cells,
         verdict=verdict,
-        curves={"x": "step", "best": None, "charts": compared_charts(journals)},
+        curves={"x": "step", "best": None, "charts": charts(journals)},
         differences=[
             (kind, [{"name": one.name, "cells": one.values} for one in group])
             for kind, group in groups

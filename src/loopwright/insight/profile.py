@@ -15,7 +15,6 @@ from loopwright.fit.leg import Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
-from loopwright.insight import figures
 from loopwright.insight.profile_events import (
     OperationTime,
     Origins,
@@ -25,6 +24,7 @@ from loopwright.insight.profile_events import (
 )
 from loopwright.insight.scratch import request_aside, scratch_leg, with_own_traces
 from loopwright.loop.schedule import Every, Place
+from loopwright.sinks.progress_text import wrapped_text
 
 _WARM_UP_CALLS = 2
 _WARM_UP_STEPS = 17
@@ -100,7 +100,7 @@ class Profile:
             rate += f", {self.examples_per_second:,.0f} examples/s"
         yield f"{self.steps:,} steps in {self.seconds:.2f} s: {_ms(step)} per step ({rate})"
         yield f"plan: {self.plan}"
-        yield from figures.wrapped("of a step: " + ", ".join(self._shares()))
+        yield from wrapped_text("of a step: " + ", ".join(self._shares()))
         yield ""
         yield f"{'operation':<26} {'ms/step':>8} {'share':>6} {'calls':>6}  from"
         for one in self.operations:
@@ -118,9 +118,9 @@ class Profile:
                 yield f"{stage.name[:26]:<26} {1000 * stage.seconds_per_step:>8.3f}{mark}"
         yield ""
         for text in self.advice:
-            yield from figures.wrapped(f"- {text}", indent="  ")
+            yield from wrapped_text(f"- {text}", indent="  ")
         if self.directory is not None:
-            yield from figures.wrapped(
+            yield from wrapped_text(
                 f"TensorBoard shows it: pip install xprof, tensorboard --logdir {self.directory}"
             )
 

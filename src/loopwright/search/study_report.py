@@ -11,8 +11,8 @@ from loopwright import disk
 from loopwright.errors import first_line, printable
 from loopwright.extras import install_command
 from loopwright.search.result import Tuned, ranked
-from loopwright.sinks.page import rendered_figures
 from loopwright.sinks.progress_text import length_of_time
+from loopwright.sinks.report import rendered
 
 REPORT = "report.html"
 _PLOTS = {
@@ -30,9 +30,9 @@ def write_report(found: Tuned) -> Path:
     """Write `report.html` into the directory of a study."""
     plots, missing = _plots(found)
     best = found.best
-    page = rendered_figures(
+    page = rendered(
         "study.html.jinja",
-        plots,
+        figures=plots,
         library=_plotly(),
         name=f"Study {found.directory.name}",
         objective=found.objective,

@@ -66,38 +66,20 @@ def plain(value: Any) -> Any:
 def by_epoch(numbers: Numbers) -> Curves:
     """Return the curves of one call of `fit` over its epochs; over steps if none has ended."""
     found = of_histories([numbers])
-    ends = list(zip(numbers.epoch_steps, numbers.epoch, strict=False))
-    if not ends:
+    if not numbers.epoch_steps:
         return found
-    (first, epoch), *later = ends
-    length = later[0][0] - first if later else first
-    places = [(first - length, float(epoch)), *((step, n + 1.0) for step, n in ends)]
+    import numpy as np  # a history has it already; the progress in a notebook does without
+
+    first, *later = numbers.epoch_steps
+    ends = [first - (later[0] - first if later else first), first, *later]
+    epochs = [numbers.epoch[0], *(number + 1 for number in numbers.epoch)]
     return {
         metric: {
-            name: [(_between(step, places), value) for step, value in points]
+            name: [(round(float(np.interp(x, ends, epochs)), 6), y) for x, y in points]
             for name, points in lines.items()
         }
         for metric, lines in found.items()
     }
-
-
-def _between(step: float, places: Sequence[tuple[float, float]]) -> float:
-    """Return the epoch of a step, as a number between the ends of two epochs.
-
-    >>> _between(150, [(0, 0.0), (100, 1.0), (200, 2.0)])
-    1.5
-    """
-    before, after = places[0], places[-1]
-    for place in places:
-        if place[0] <= step:
-            before = place
-        else:
-            after = place
-            break
-    if after[0] <= before[0]:
-        return before[1]
-    share = (step - before[0]) / (after[0] - before[0])
-    return round(before[1] + share * (after[1] - before[1]), 6)
 
 
 def best_of(drawn: Curves) -> Best | None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, final
 import keras
 
 from loopwright.events import EpochEnded, Event, Validated
-from loopwright.sinks import curves, figures, notebook_html
+from loopwright.sinks import curves, figures, notebook
 
 
 class EpochLogs(Protocol):
@@ -93,7 +93,7 @@ class History(keras.callbacks.History):
         return figures.saved(figures.plotted(drawn, x_label, best), path)
 
     def _repr_html_(self) -> str:
-        return notebook_html.history(self)
+        return notebook.history_card(self)
 
     def __repr__(self) -> str:
         last = {name: values[-1] for name, values in self.history.items()}

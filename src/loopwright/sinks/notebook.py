@@ -1,12 +1,17 @@
-"""Progress in a notebook: one output, drawn again in place, with the curves so far."""
+"""What a notebook shows: the progress, drawn again in place, a history, a trainer.
+
+It is HTML without script and style sheet: a saved notebook shows it again, on a light and a dark
+page. A viewer that does not trust the notebook leaves the charts out and keeps the tables.
+"""
 
 import contextlib
 import sys
 from collections import deque
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
 
 from loopwright.checkpoints.retention import KeepBest
+from loopwright.errors import LoopwrightError
 from loopwright.events import (
     BatchSkipped,
     EpochEnded,
@@ -19,9 +24,15 @@ from loopwright.events import (
     Trained,
     Validated,
 )
-from loopwright.sinks import curves, notebook_html, progress_text, svg_charts
-from loopwright.sinks.curves import Curves
-from loopwright.sinks.progress_text import Outlook, Part
+from loopwright.sinks import curves, progress_text, svg_charts
+from loopwright.sinks.curves import Curves, Numbers
+from loopwright.sinks.progress_text import GAP, Outlook, Part, number, sparkline
+from loopwright.sinks.record import Record
+from loopwright.sinks.record import number as finite
+from loopwright.sinks.svg_charts import escaped
+
+if TYPE_CHECKING:
+    from loopwright.checkpoints.run_directory import Run
 
 _SECONDS_BETWEEN_DRAWINGS = 0.25
 _MOST_SHARE = 0.02
@@ -29,7 +40,10 @@ _MOST_SHARE = 0.02
 _MOST_LIVE = 400
 _MOST_LINES = 200
 _MOST_NOTES = 6
+_MOST_ROWS = 12
 _LIVE = "this epoch"
+_SOFT = "opacity:.65"
+_STYLES = {"bold": "font-weight:600", "dim": _SOFT, "yellow": "color:#b7791f"}
 
 
 def in_notebook() -> bool:
@@ -174,13 +188,11 @@ class Panel:
         now = {} if event is None else curves.running(event.metrics)
         done, total = (0, None) if event is None else progress_text.progress(self._run, event)
         of_run = None if event is None else self._outlook.progress(event)
-        lines = [notebook_html.line(self._heading)]
+        lines = [_line(self._heading)]
         if not is_last and event is not None:
-            left = [Part("run", "bold"), *self._outlook.left(event)] if of_run else []
-            lines += [
-                notebook_html.bar(*(of_run or (done, total))),
-                notebook_html.line(left) if left else "",
-            ]
+            lines.append(_bar(*(of_run or (done, total))))
+            if of_run:
+                lines.append(_line([Part("run", "bold"), *self._outlook.left(event)]))
         drawn = {
             name: {
                 **self._curves.get(name, {}),
@@ -189,13 +201,163 @@ class Panel:
             for name in dict.fromkeys([*self._curves, *self._live])
         }
         best = curves.best_of(self._curves)
-        return notebook_html.box(
+        return _box(
             *lines,
-            notebook_html.metrics(self._curves, now),
+            metrics_table(self._curves, "step", now),
             svg_charts.charts(drawn, "step", None if best is None else best.x, _LIVE),
-            *(notebook_html.line([note]) for note in self._notes),
+            *(_line([note]) for note in self._notes),
         )
 
 
-def _joined(parts: "list[Part] | tuple[Part, ...]") -> str:
-    return progress_text.GAP.join(part.text for part in parts)
+def history_card(numbers: Numbers) -> str:
+    """Return a history: the last and the best numbers of each metric, and the curves."""
+    count = len(numbers.epoch)
+    drawn, x_label = curves.by_epoch(numbers), "epoch" if count else "step"
+    best = curves.best_of(drawn)
+    title = [Part("History", "bold"), Part(f"{count} {'epoch' if count == 1 else 'epochs'}")]
+    if best is not None:
+        title.append(Part(f"best {best.metric} {number(best.score)} at {x_label} {best.x:,.6g}"))
+    chart = svg_charts.charts(drawn, x_label, None if best is None else best.x)
+    return _box(_line(title), metrics_table(drawn, x_label), chart)
+
+
+def trainer_line(task: Any, run: "Run | None", numbers: Numbers) -> str:
+    """Return a trainer in one line: the task, its steps, the run directory, the last numbers."""
+    place = [] if run is None else [f"run_dir={str(run.directory)!r}"]
+    last = [f"{name} {value}" for _, name, value in _last(numbers)]
+    return f"Trainer({', '.join([*_title(task), *place, *last])})"
+
+
+def trainer_card(task: Any, plan: str, run: "Run | None", numbers: Numbers) -> str:
+    """Return a table of what a trainer holds; nothing is built or read that may fail."""
+    title = [Part("Trainer", "bold"), *map(Part, _title(task))]
+    rows = [*_held(task), ("plan", "", plan), *_run(run), *_last(numbers)]
+    kinds = [kind for kind, _, _ in rows]
+    # A kind is named in the first row of that kind only.
+    shown = [
+        ("" if at and kinds[at - 1] == row[0] else row[0], *row[1:]) for at, row in enumerate(rows)
+    ]
+    return _box(_line(title), _table((), shown))
+
+
+def metrics_table(drawn: Curves, x_label: str, now: Mapping[str, float] | None = None) -> str:
+    """Return the last numbers of each metric: training (`now`, in a running epoch), validation."""
+    now = now or {}
+    rows = list[Sequence[str]]()
+    for name in dict.fromkeys([*now, *drawn]):
+        lines = drawn.get(name, {})
+        train, held_out = lines.get("train", []), lines.get("validation", [])
+        last = now.get(name, train[-1][1] if train else None)
+        best = curves.best_of({name: {"validation": held_out}})
+        trend = [y for _, y in (held_out or train)[-24:]]
+        rows.append(
+            (
+                name,
+                "" if last is None else number(last),
+                number(held_out[-1][1]) if held_out else "",
+                "" if best is None else f"{number(best.score)} at {x_label} {best.x:,.6g}",
+                sparkline(trend) if len(trend) > 1 else "",
+            )
+        )
+    more = [(f"and {len(rows) - _MOST_ROWS} more",)] if len(rows) > _MOST_ROWS else []
+    head = ("metric", "train", "validation", "best validation", "trend")
+    return _table(head, [*rows[:_MOST_ROWS], *more])
+
+
+def _held(task: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield the models and the optimizers of a task."""
+    import keras
+
+    from loopwright.task import variables
+
+    parts = variables.parts(task)
+    models = [part for part in parts if isinstance(part.value, keras.Model)]
+    # A task around a Keras model holds it by a private name as well.
+    public = [part for part in models if not part.path.startswith("_")]
+    for part in (public or models)[:_MOST_ROWS]:
+        text = f"{type(part.value).__name__}, built by the first batch"
+        if part.value.built:
+            total = part.value.count_params()
+            trained = sum(int(v.value.shape.num_elements()) for v in part.value.trainable_variables)
+            frozen = "" if trained == total else f", {trained:,} trained"
+            text = f"{type(part.value).__name__}, {total:,} parameters{frozen}"
+        yield "model", part.path, text
+    optimizers = [part for part in parts if isinstance(part.value, keras.optimizers.Optimizer)]
+    for part in optimizers[:_MOST_ROWS]:
+        text = type(part.value).__name__
+        with contextlib.suppress(Exception):  # a schedule of the user's own
+            text += f", learning rate {number(float(part.value.learning_rate))}"
+        yield "optimizer", part.path, text
+
+
+def _run(run: "Run | None") -> Iterator[tuple[str, str, str]]:
+    if run is None:
+        yield "run", "", "in memory: no run_dir, nothing is written to disk"
+        return
+    yield "run", "directory", str(run.directory)
+    try:
+        status = Record(run.directory, {}).status
+        step, rule = finite(status.get("step")), run.best_rule()
+        best = run.best(rule)
+    except LoopwrightError as error:
+        yield "run", "state", str(error).partition("\n")[0]
+        return
+    place = "" if step is None else f" at step {step:,.0f}"
+    yield "run", "state", f"{status.get('status', 'not started')}{place}"
+    if best is not None:
+        yield "run", "best", f"{rule.metric} {number(best[0])} at step {best[1]:,}"
+
+
+def _title(task: Any) -> tuple[str, str]:
+    from loopwright.task.task import class_name
+
+    count = int(task.step_counter.read_value())
+    return class_name(task), f"{count:,} {'step' if count == 1 else 'steps'}"
+
+
+def _last(numbers: Numbers) -> list[tuple[str, str, str]]:
+    known = [(name, values) for name, values in numbers.history.items() if values]
+    return [("last", name, number(values[-1])) for name, values in known[:_MOST_ROWS]]
+
+
+# Every name and text is escaped.
+
+
+def _box(*parts: str) -> str:
+    style = "font:13px/1.5 system-ui,sans-serif;max-width:1040px"
+    return f'<div style="{style}">{"".join(parts)}</div>'
+
+
+def _line(parts: Iterable[Part]) -> str:
+    shown = (
+        f'<span style="{_STYLES.get(part.style, "")}">{escaped(part.text)}</span>' for part in parts
+    )
+    return f"<div>{GAP.join(shown)}</div>"
+
+
+def _bar(done: int, total: int | None) -> str:
+    """Return a bar; nothing if it is not known how much there is to do."""
+    if not total:
+        return ""
+    share = 100 * min(1.0, max(0.0, done / total))
+    return (
+        '<div style="background:rgba(127,127,127,.25);border-radius:3px;height:6px;'
+        f'max-width:480px;margin:4px 0"><div style="width:{share:.1f}%;height:6px;'
+        f'border-radius:3px;background:{svg_charts.COLORS[0]}"></div></div>'
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cell = "text-align:left;padding:1px 14px 1px 0;border:0;background:none"
+    style = "border-collapse:collapse;margin:4px 0;width:auto;border:0;color:inherit;font:inherit"
+    titles = "".join(f'<th style="{cell};{_SOFT};font-weight:400">{escaped(h)}</th>' for h in head)
+    number_cell = f'<td style="{cell};font-variant-numeric:tabular-nums">'
+    body = "".join(
+        f"<tr>{''.join(f'{number_cell}{escaped(text)}</td>' for text in row)}</tr>" for row in rows
+    )
+    first = f"<tr>{titles}</tr>" if head else ""
+    return f'<table style="{style}">{first}{body}</table>' if body else ""
+
+
+def _joined(parts: Iterable[Part]) -> str:
+    return GAP.join(part.text for part in parts)

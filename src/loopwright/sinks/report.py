@@ -4,18 +4,22 @@ The template escapes every value: the files may come from an untrusted source.
 """
 
 import base64
+import functools
+import hashlib
 import json
 import math
+import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import jinja2
 
 from loopwright import disk, runs
 from loopwright.checkpoints.retention import Best
 from loopwright.plans import settings
 from loopwright.runs import RunRecord, Sample, mapping, number
 from loopwright.sinks.export_table import export_rows
-from loopwright.sinks.page import rendered
 
 Points = Sequence[tuple[float, float]]
 Lines = dict[str, list[tuple[float, float]]]
@@ -25,28 +29,23 @@ _MOST = 1e300  # above this, the length of an axis overflows
 _MOST_STEPS = 1e15  # above this, consecutive steps may be the same float, and an axis has no ticks
 
 
-def charts(journal: Mapping[str, Sample]) -> list[dict[str, Any]]:
-    """Return the charts of a run as JSON values: a title, and lines of `x` and `y`.
+def charts(journals: Mapping[str, Mapping[str, Sample]]) -> list[dict[str, Any]]:
+    """Return the charts of runs by name, as JSON values: a title, and lines of `x` and `y`.
 
-    Values that are not finite are left out, and so are lines without a value.
+    Of several runs, each has a color, and dashes for validation. Values that are not finite are
+    left out, and so are lines without a value.
     """
-    drawn = [
-        {"title": title, "lines": [_line(name, points) for name, points in lines.items()]}
-        for title, lines in curves(journal).items()
-    ]
-    return [chart for chart in drawn if chart["lines"]]
-
-
-def compared_charts(journals: Mapping[str, Mapping[str, Sample]]) -> list[dict[str, Any]]:
-    """Return the charts of several runs by name: a color for each run, dashes for validation."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    drawn: dict[str, list[dict[str, Any]]] = {}
     for color, (run, journal) in enumerate(journals.items()):
         for title, lines in curves(journal).items():
             for name, points in lines.items():
-                label = run if len(lines) == 1 or name == "train" else f"{run} {name}"
-                style = {"color": color, "dash": 0 if name == "train" or len(lines) == 1 else 1}
-                found.setdefault(title, []).append({**_line(label, points), **style})
-    return [{"title": title, "lines": lines} for title, lines in found.items()]
+                line = _line(name, points)
+                if len(journals) > 1:
+                    is_main = len(lines) == 1 or name == "train"
+                    line |= {"name": run if is_main else f"{run} {name}"}
+                    line |= {"color": color, "dash": int(not is_main)}
+                drawn.setdefault(title, []).append(line)
+    return [{"title": title, "lines": lines} for title, lines in drawn.items()]
 
 
 def curves(journal: Mapping[str, Sample]) -> dict[str, Lines]:
@@ -150,7 +149,7 @@ def render(run_dir: Path) -> str:
     drawn = {
         "x": "step",
         "best": best_mark(record.best, record.journal),
-        "charts": charts(record.journal),
+        "charts": charts({"": record.journal}),
     }
     return rendered(
         "report.html.jinja",
@@ -279,3 +278,49 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return value if isinstance(value, str) else json.dumps(value)
+
+
+_UPLOT = "vendored/uplot/"
+
+
+def rendered(template: str, *, library: str = "", **fields: Any) -> str:
+    """Return a page of this package, with its scripts and its style by hash; fields are escaped.
+
+    `library` is the code of plotly, for a page with its figures instead of curves. It sets styles
+    as attributes and compiles shaders: the policy allows both then, and still no other script.
+    """
+    style = _packaged("report.css")
+    if library:
+        code = [library, _packaged("study.js")]
+        more, styles, images = " 'unsafe-eval'", "'unsafe-inline'", "data: blob:"
+    else:
+        style = _packaged(f"{_UPLOT}uPlot.min.css") + style
+        # uPlot's licence must be in every copy, and each page contains a copy.
+        licence, plot = _packaged(f"{_UPLOT}LICENSE"), _packaged(f"{_UPLOT}uPlot.iife.min.js")
+        code = [f"/*\n{licence}\n*/\n{plot}", _packaged("report.js")]
+        more, styles, images = "", _hash(style), "data:"
+    policy = (
+        f"default-src 'none'; script-src {' '.join(map(_hash, code))}{more}; style-src {styles}; "
+        f"img-src {images}; base-uri 'none'; form-action 'none'"
+    )
+    page = _templates().get_template(template)
+    return page.render(policy=policy, code=code, style=style, **fields)
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    loader = jinja2.PackageLoader("loopwright.sinks", ".")
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+
+
+@functools.cache
+def _packaged(name: str) -> str:
+    content = pkgutil.get_data("loopwright.sinks", name)
+    if content is None:
+        raise FileNotFoundError(name)
+    return content.decode()
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"

@@ -43,7 +43,7 @@ def test_a_trainer_says_what_it_holds(tmp_path: Path):
     assert "completed at step 4" in card
     assert "4 steps" in card
     assert "step=&#x27;graph&#x27;" in card
-    assert "loss 0." in repr(trainer)
+    assert "run', loss " in repr(trainer)
     assert "<img" not in card
     assert "<b>" not in card
 
