@@ -42,9 +42,8 @@ from loopwright.insight.learning_rates import (
     LearningRates,
     find_learning_rate,
 )
-from loopwright.insight.planned_start import Planned
 from loopwright.insight.profile import Profile, ProfileOptions, profile
-from loopwright.insight.rehearsal import RehearseOptions, rehearse
+from loopwright.insight.rehearsal import Planned, RehearseOptions, rehearse
 from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.insight.replay import replay
 from loopwright.insight.replayed import Replayed

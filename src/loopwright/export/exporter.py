@@ -29,7 +29,6 @@ from loopwright.config.export_formats import (
 from loopwright.errors import ConfigurationError, message
 from loopwright.export import outputs, writers
 from loopwright.export.comparison import Comparison, compare, expected_outputs
-from loopwright.export.serving_command import save_example, saved_model_command
 from loopwright.export.signatures import Signature, renamed, signatures
 from loopwright.step_warnings import warn_at_call
 
@@ -133,8 +132,8 @@ def _published(done: Exported, written: Path, first: Signature) -> Exported:
     """Give a staged export its final name, with its comparison, and return it."""
     final = Path(done.path)
     if done.format == "saved_model":
-        if save_example(first, written, done.path):
-            done = replace(done, command=saved_model_command(done.path, first))
+        if writers.save_example(first, written, done.path):
+            done = replace(done, command=writers.saved_model_command(done.path, first))
         disk.write_whole(written, "loopwright.json", _json(done))
     disk.flush(written.parent, written.name)
     disk.move(written.parent, written.name, final.parent, final.name)

@@ -23,11 +23,11 @@ from loopwright.events import Trained
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
-from loopwright.insight import figures
 from loopwright.insight.scratch import request_aside, scratch_leg
 from loopwright.loop.schedule import Every, Place
 from loopwright.plans.plan import WORDS
 from loopwright.plans.plan_history import PlanHistory
+from loopwright.sinks import figures
 from loopwright.task.optimizers import optimizers
 from loopwright.task.scheduled_value import Scheduled
 from loopwright.task.task import Task, class_name
