@@ -346,7 +346,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "outputs_and_inputs": "names are unique",
     },
     "export/test_exports_of_runs.py": {
-        "the_line|a_config_exports|an_export_that|a_browser": "docs/exporting.md; untrusted run",
+        "a_config_exports|an_export_that|a_browser": "docs/exporting.md; untrusted run",
     },
     "docs/test_export_table.py": {"": "docs/exporting.md"},
     "recipes/test_recipes.py": {"every_recipe_exports": "export/test_exporter.py"},

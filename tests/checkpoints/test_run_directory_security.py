@@ -475,7 +475,7 @@ ALLOWED = [
         "exists glob mkdir",
         "where the user exports to; export/ of a run is checked before",
     ),
-    ("export/writers.py", "mkdir write_out write_text", "a directory that was just made"),
+    ("export/writers.py", "write_out write_text", "a directory that was just made"),
     ("export/comparison.py", "read_text", "files of that directory"),
     ("export/child.py", "", "the export that was just written, in a directory of its parent"),
     ("cli/kill_test.py", "open", "what its own child processes print"),

@@ -2,14 +2,11 @@
 
 import json
 import os
-import re
-import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from loopwright.compat.converter_messages import FIXED_BATCH_SIZE, litert_reason, onnx_reason
@@ -17,7 +14,7 @@ from loopwright.config.export_formats import Target
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import ConfigurationError, LoopwrightError, message
 from loopwright.export.child import write_arrays
-from loopwright.export.signatures import Signature, drawn_like, require_dense
+from loopwright.export.signatures import Signature, require_dense
 from loopwright.guards import calls
 
 
@@ -126,36 +123,3 @@ def require_configs(given: Sequence[Signature]) -> None:
         raise LoopwrightError(
             f"{text}; or export a saved_model, which needs no get_config"
         ) from error
-
-
-_FOLDER = "assets.extra"
-"""Where a SavedModel may have files that are no part of the model."""
-_FILE = "example.npz"
-
-
-def save_example(one: Signature, saved_model: Path, published: str) -> bool:
-    """Write an input of a signature into a SavedModel; return whether a command can use it.
-
-    It is drawn from the shapes: examples of a run must not travel with its model. The inputs of
-    `saved_model_cli` are separated by `;`; it finds a file before `[` and after `=`.
-    """
-    leaves = one.named(drawn_like(one.specs, count=1))
-    is_plain = all(isinstance(x, tf.Tensor) and _is_of_numpy(x.dtype) for x in leaves.values())
-    if not is_plain or re.search(r"[;=\[\]]", published):
-        return False
-    folder = saved_model / _FOLDER
-    folder.mkdir()
-    write_arrays(folder / _FILE, leaves)
-    return True
-
-
-def _is_of_numpy(dtype: tf.DType) -> bool:
-    return dtype == tf.string or np.dtype(dtype.as_numpy_dtype).kind in "biufc"
-
-
-def saved_model_command(path: str, one: Signature) -> str:
-    """Return a line for a shell; its input is the one that was saved."""
-    file = os.path.join(path, _FOLDER, _FILE)
-    inputs = ";".join(f"{name}={file}[{name}]" for name in one.input_names)
-    words = ["saved_model_cli", "run", "--dir", path, "--tag_set", "serve"]
-    return shlex.join([*words, "--signature_def", one.name, "--inputs", inputs])
