@@ -1,4 +1,4 @@
-"""What an export does in a new process: convert a SavedModel, or run a file by its own runtime.
+"""What an export does in a new process: convert a SavedModel, or run a file.
 
 `python -m loopwright.export.child convert SCRATCH` reads `SCRATCH/order.json` and `SCRATCH/source`,
 and writes `SCRATCH/model.tflite` or `SCRATCH/model.onnx`: a crash of a converter ends its process.

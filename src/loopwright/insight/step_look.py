@@ -233,12 +233,14 @@ def are_close(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
     (True, False)
     """
     shared = [(losses(one)[name], other[name]) for name in losses(one) if name in other]
-    return all(
-        math.isclose(a, b, rel_tol=_CLOSE, abs_tol=_NEAR_ZERO)
-        if math.isfinite(a) and math.isfinite(b)
-        else math.isfinite(a) == math.isfinite(b)
-        for a, b in shared
-    )
+    return all(is_close(*pair) for pair in shared)
+
+
+def is_close(one: float, other: float) -> bool:
+    """Return whether two numbers are the same up to rounding, or neither is finite."""
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return math.isfinite(one) == math.isfinite(other)
+    return math.isclose(one, other, rel_tol=_CLOSE, abs_tol=_NEAR_ZERO)
 
 
 def step_numbers(task: Task, outputs: Any) -> dict[str, float]:

@@ -60,22 +60,8 @@ def _row(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
         "step": "" if step is None else f"{step:,.0f}",
         "size": _size(number(told.get("bytes"))),
         "difference": f"{difference:.2g}",
-        "batches": _batches(told.get("comparisons")),
         "runtime": printable(str(told.get("runtime") or "")[:80]),
     }
-
-
-def _batches(comparisons: Any) -> list[dict[str, str]]:
-    """Return the batch sizes that were compared."""
-    listed = comparisons if isinstance(comparisons, list) else []
-    return [
-        {
-            "signature": printable(str(one.get("signature", ""))[:80]),
-            "examples": f"{number(one.get('examples')) or 0:,.0f}",
-            "difference": _short(number(one.get("largest_difference"))),
-        }
-        for one in map(mapping, listed[:60])
-    ]
 
 
 def _size(count: float | None) -> str:
@@ -88,7 +74,3 @@ def _size(count: float | None) -> str:
         return ""
     unit, name = (1e6, "MB") if count >= 1e6 else (1e3, "kB")
     return f"{count / unit:,.1f} {name}"
-
-
-def _short(value: float | None) -> str:
-    return "?" if value is None else f"{value:.4g}"
