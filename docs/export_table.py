@@ -20,7 +20,7 @@ from loopwright import components
 from loopwright.config.export_formats import Format, Target
 from loopwright.data.adapter import training_data
 from loopwright.errors import LoopwrightError
-from loopwright.export import converter, writers
+from loopwright.export import child, writers
 from loopwright.export.comparison import compare, expected_outputs
 from loopwright.export.signatures import EXAMPLES, first_examples, signatures
 
@@ -224,7 +224,7 @@ def _converted(directory: Path) -> tuple[int, str]:
     with tempfile.TemporaryFile("w+b") as file:
         os.dup2(file.fileno(), 2)
         try:
-            converter.convert(directory)
+            child.convert(directory)
             code, said = 0, ""
         except (Exception, SystemExit) as error:
             code, said = 1, f"{type(error).__name__}: {error}"

@@ -319,7 +319,6 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "cli/test_fork.py": {"custom_code|a_fork_trains": "test_compare.py; a fork without changes"},
     "insight/test_history_state.py": {
-        "the_first_of_ten": "the first step that differs is found between checkpoints",
         "a_replay_follows|another_batch|a_replayed_state|replaying_changes": "test_replay.py",
     },
     "export/test_exporter.py": {
@@ -336,7 +335,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "outputs_and_inputs": "names are unique",
     },
     "export/test_exports_of_runs.py": {
-        "the_line|a_config_exports|an_export_that|a_browser": "docs/exporting.md; untrusted run",
+        "a_config_exports|an_export_that|a_browser": "docs/exporting.md; untrusted run",
     },
     "docs/test_export_table.py": {"": "docs/exporting.md"},
     "examples/test_examples.py": {"every_example_exports": "export/test_exporter.py"},
@@ -367,7 +366,6 @@ CASES: dict[str, dict[str, int]] = {
     "checkpoints/test_(initial_weights|run_directory_security).py": {"what_|weights_|no_": 1},
     "checkpoints/test_tensors.py": {"a_run": 1},
     "cli/test_(job|run_table|fork).py": {"": 1},
-    "insight/test_history_state.py": {"": 1},
     "compat/test_(tracing|replacement).py": {"": 2},
     "components/test_(layers_and_models|tiger).py": {"": 1},
     "data/test_(arrays|iterables|nests|records|stream).py": {"": 1},

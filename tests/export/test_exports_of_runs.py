@@ -1,8 +1,6 @@
 """Exports of runs: configs, the command line, the report, and the line that is printed."""
 
 import json
-import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +16,7 @@ from loopwright.cli import job
 from loopwright.config import file
 from loopwright.config.export_formats import Target
 from loopwright.export.exporter import newest
-from loopwright.sinks.export_table import export_rows
+from loopwright.sinks.report import export_rows
 
 X = np.random.default_rng(0).normal(size=(64, 5)).astype("float32")
 PROGRAM = """
@@ -46,35 +44,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def config(*values: str) -> Any:
     return file.load("mine:experiment", ["plan=graph", "fit.verbose=0", "run_dir=run", *values])
-
-
-def test_the_line_that_is_printed_runs_the_saved_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    right = keras.Input((1,), dtype="int32", name="right")
-    inputs = {"left": keras.Input((5,), name="left"), "right": right}
-    shifted = keras.layers.Dense(2)(inputs["left"]) + keras.ops.cast(right, "float32")
-
-    class Own(lw.Task):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = keras.Model(inputs, shifted)
-
-    done = lw.Trainer(Own()).export("my models/it's")
-    words = shlex.split(done.command)
-    assert words[0] == "saved_model_cli"
-    beside = Path(sys.executable).with_name(words[0])
-    ran = subprocess.run(
-        [os.fspath(beside), *words[1:]], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert "Result for output key output_0" in ran.stdout
-    printed = ran.stdout.partition("output_0:\n")[2]
-    numbers = np.array(printed.replace("[", " ").replace("]", " ").split(), "float32")
-    with np.load(Path(done.path) / "assets.extra" / "example.npz") as examples:
-        expected = np.asarray(keras.Model(inputs, shifted)(dict(examples)))
-    np.testing.assert_allclose(numbers.reshape(-1, 2), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_config_exports_a_list_of_formats_once(project: Path):
@@ -165,7 +134,6 @@ def test_a_report_of_an_untrusted_run_shows_exports_as_text(tmp_path: Path):
     rows = {row["file"]: row for row in export_rows(tmp_path)}
     assert set(rows) == {"export/good.tflite", "export/odd.tflite"}
     assert rows["export/good.tflite"]["size"] == "4.7 kB"
-    assert rows["export/odd.tflite"]["batches"] == []
 
 
 @pytest.mark.skipif(PATH is None, reason="needs Chromium")

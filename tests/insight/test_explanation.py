@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from loopwright.insight.comparison import Differs
-from loopwright.insight.explanation import explained
+from loopwright.insight.comparison import Differs, explained
 from loopwright.insight.first_difference import Difference
 
 SAME: dict[str, Any] = {"plan": "graph", "batch": "ab", "rates": {"learning_rate": 0.1}}

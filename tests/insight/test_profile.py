@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import loopwright as lw
 from loopwright.compat.xplane import Recorded
-from loopwright.insight.profile_events import stage_times
+from loopwright.insight.profile import stage_times
 from loopwright.task import variables
 
 X = np.random.default_rng(0).normal(size=(640, 64)).astype("float32")

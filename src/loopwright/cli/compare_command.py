@@ -142,7 +142,7 @@ def _searched(
     say: Callable[[str], None],
 ) -> Verdict:
     from loopwright.cli.replay_child import ReplayedRun
-    from loopwright.insight.explanation import explained
+    from loopwright.insight.comparison import explained
     from loopwright.insight.first_difference import NotReproducedError, bisect_states
 
     first_step = equal or 0

@@ -1,21 +1,105 @@
-"""Runs an exported model by its own runtime in a new process, and saves its outputs.
+"""What an export does in a new process: convert a SavedModel, or run a file.
 
-`python -m loopwright.export.child saved_model|keras|litert|onnx PATH SCRATCH`
+`python -m loopwright.export.child convert SCRATCH` reads `SCRATCH/order.json` and `SCRATCH/source`,
+and writes `SCRATCH/model.tflite` or `SCRATCH/model.onnx`: a crash of a converter ends its process.
+`python -m loopwright.export.child saved_model|keras|litert|onnx PATH SCRATCH` saves the outputs.
 
 LiteRT and ONNX files are run by their own runtimes alone: nothing here imports TensorFlow then.
 """
 
 import functools
 import importlib.metadata
+import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loopwright.export import arrays
+
+def write_arrays(path: Path, named: Mapping[str, Any]) -> None:
+    """Write arrays or tensors under any names; `np.savez` would not take the name `file`."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, value in named.items():
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, plain(value), allow_pickle=False)
+
+
+def plain(value: Any) -> np.ndarray:
+    """Return an array without objects: strings have a dtype of their own.
+
+    >>> plain(np.array([b"cat", b"eel"], dtype=object)).dtype
+    dtype('S3')
+    """
+    array = np.asarray(value)
+    if array.dtype != object:
+        return array
+    texts = [text if isinstance(text, bytes) else str(text).encode() for text in array.ravel()]
+    return np.asarray(texts or [b""], "S")[: array.size].reshape(array.shape)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+OPSET = 18
+"""The newest that tf2onnx 1.17 writes."""
+
+
+def convert(scratch: Path) -> None:
+    """Write the file that the order asks for."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    order = json.loads((scratch / "order.json").read_text())
+    write = _write_onnx if order["format"] == "onnx" else _write_litert
+    write(scratch, order)
+
+
+def _write_litert(scratch: Path, order: dict[str, Any]) -> None:
+    import tensorflow as tf
+
+    converter = tf.lite.TFLiteConverter.from_saved_model(
+        os.fspath(scratch / "source"), signature_keys=order["signatures"]
+    )
+    if order["quantize"]:
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if order["quantize"] == "float16":
+        converter.target_spec.supported_types = [tf.float16]
+    if order["quantize"] == "int8":
+        converter.representative_dataset = lambda: _calibration(scratch, order["batch_size"] or 1)
+    (scratch / "model.tflite").write_bytes(converter.convert())
+
+
+def _calibration(scratch: Path, size: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the examples in batches of `size`, with the signature that takes them."""
+    given: dict[str, dict[str, Any]] = {}
+    for key, array in read_arrays(scratch / "calibration.npz").items():
+        signature, _, name = key.partition("\n")
+        given.setdefault(signature, {})[name] = array
+    for signature, inputs in given.items():
+        count = min(len(array) for array in inputs.values())
+        for first in range(0, count - size + 1, size):
+            yield signature, {name: a[first : first + size] for name, a in inputs.items()}
+
+
+def _write_onnx(scratch: Path, order: dict[str, Any]) -> None:
+    import tf2onnx.convert
+
+    (signature,) = order["signatures"]
+    options = {
+        "--saved-model": os.fspath(scratch / "source"),
+        "--signature_def": signature,
+        "--tag": "serve",
+        "--opset": str(OPSET),
+        "--output": os.fspath(scratch / "model.onnx"),
+    }
+    sys.argv = ["tf2onnx.convert", *(word for pair in options.items() for word in pair)]
+    tf2onnx.convert.main()
+
 
 Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Inputs by name -> outputs by name."""
@@ -72,7 +156,7 @@ def _with_texts(array: Any) -> Any:
 
 def _run_in(load: Callable[[str], Callable[[str], Run]], path: str, scratch: Path) -> None:
     given: dict[str, dict[str, Any]] = {}
-    for key, array in arrays.read(scratch / "inputs.npz").items():
+    for key, array in read_arrays(scratch / "inputs.npz").items():
         call, _, name = key.rpartition("\n")
         given.setdefault(call, {})[name] = array
     found, runs = dict[str, Any](), load(path)
@@ -80,7 +164,7 @@ def _run_in(load: Callable[[str], Callable[[str], Run]], path: str, scratch: Pat
         run = runs(call.partition("\n")[0])
         for name, array in run(inputs).items():
             found[f"{call}\n{name}"] = array.copy()  # the next run writes into the same memory
-    arrays.write(scratch / "outputs.npz", found)
+    write_arrays(scratch / "outputs.npz", found)
 
 
 def _run_in_tensorflow(kind: str, path: str, scratch: Path) -> None:
@@ -114,4 +198,7 @@ def _run_in_tensorflow(kind: str, path: str, scratch: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    if sys.argv[1] == "convert":
+        convert(Path(sys.argv[2]))
+    else:
+        main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -14,8 +14,8 @@ from loopwright.compat.keras_internals import layers_in
 from loopwright.config.export_formats import Target
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import LoopwrightError, message
-from loopwright.export import arrays, outputs
-from loopwright.export.child import RUNTIME
+from loopwright.export import outputs
+from loopwright.export.child import RUNTIME, read_arrays, write_arrays
 from loopwright.export.signatures import Signature, flat_names
 
 QUANTIZED = {"float16": 1e-2, "dynamic": 0.2, "int8": 0.5}
@@ -106,7 +106,7 @@ def _run_in_new_process(
     """Run the export, and return what ran it."""
     calls = {f"{one.name}\n{size}": (one, one.batch(size)) for one in given for size in one.sizes()}
     if target.kind.is_converted:
-        arrays.write(
+        write_arrays(
             scratch / "inputs.npz",
             {
                 f"{call}\n{name}": leaf
@@ -130,7 +130,7 @@ def _run_in_new_process(
 
 def _read_outputs(target: Target, scratch: Path) -> Outputs:
     if target.kind.is_converted:
-        found_arrays = arrays.read(scratch / "outputs.npz").items()
+        found_arrays = read_arrays(scratch / "outputs.npz").items()
         read: dict[str, Any] = {key: tf.constant(array) for key, array in found_arrays}
     else:
         read = tensors.read(scratch / "outputs")

@@ -12,7 +12,7 @@ examples. If they differ by more than the tolerance, nothing is published.
 import contextlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, final
 
@@ -29,7 +29,6 @@ from loopwright.config.export_formats import (
 from loopwright.errors import ConfigurationError, message
 from loopwright.export import outputs, writers
 from loopwright.export.comparison import Comparison, compare, expected_outputs
-from loopwright.export.serving_command import save_example, saved_model_command
 from loopwright.export.signatures import Signature, renamed, signatures
 from loopwright.step_warnings import warn_at_call
 
@@ -65,8 +64,6 @@ class Exported:
     runtime: str = ""
     """What ran the export: "ai-edge-litert 2.3.0"."""
     comparisons: list[Comparison] = field(default_factory=list)
-    command: str = ""
-    """Of a SavedModel: a command line of TensorFlow that runs it on a saved input."""
 
 
 _FIELDS = {each.name for each in fields(Exported)}
@@ -126,15 +123,13 @@ def export(
             runtime=found.runtime,
             comparisons=found.comparisons,
         )
-        return _published(done, written, given[0])
+        return _published(done, written)
 
 
-def _published(done: Exported, written: Path, first: Signature) -> Exported:
+def _published(done: Exported, written: Path) -> Exported:
     """Give a staged export its final name, with its comparison, and return it."""
     final = Path(done.path)
     if done.format == "saved_model":
-        if save_example(first, written, done.path):
-            done = replace(done, command=saved_model_command(done.path, first))
         disk.write_whole(written, "loopwright.json", _json(done))
     disk.flush(written.parent, written.name)
     disk.move(written.parent, written.name, final.parent, final.name)
@@ -179,8 +174,6 @@ def worded(done: Exported) -> str:
     if done.renamed:
         names = [f"{name} is {other}" for name, other in done.renamed.items()]
         lines.append(f"renamed: {', '.join(names)}")
-    if done.command:
-        lines.append(f"to run it: {done.command}")
     return "\n".join(lines)
 
 

@@ -13,7 +13,7 @@ from loopwright.compat.converter_messages import FIXED_BATCH_SIZE, litert_reason
 from loopwright.config.export_formats import Target
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import ConfigurationError, LoopwrightError, message
-from loopwright.export import arrays
+from loopwright.export.child import write_arrays
 from loopwright.export.signatures import Signature, require_dense
 from loopwright.guards import calls
 
@@ -46,7 +46,7 @@ def _write_saved_model(given: Sequence[Signature], path: Path, *, flat: bool) ->
 
 def _convert(given: Sequence[Signature], target: Target, directory: Path) -> Path:
     write_order(given, target, directory)
-    command = [*python(), "-m", "loopwright.export.converter", os.fspath(directory)]
+    command = [*python(), "-m", "loopwright.export.child", "convert", os.fspath(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if reason := refusal(target, done.returncode, done.stderr):
         raise refused(target, reason, is_step=given[0].predict is not None)
@@ -113,7 +113,7 @@ def _write_calibration(given: Sequence[Signature], target: Target, directory: Pa
         for one in given
         for name, leaf in one.named(one.examples).items()
     }
-    arrays.write(directory / "calibration.npz", named)
+    write_arrays(directory / "calibration.npz", named)
 
 
 def require_configs(given: Sequence[Signature]) -> None:

@@ -19,8 +19,8 @@ from loopwright.fit.leg import Leg
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.insight.rehearsal_report import Overfit
+from loopwright.insight.rehearsed_leg import differing
 from loopwright.insight.scratch import preserved, scratch_leg
-from loopwright.insight.scratch_checkpoint import differing
 from loopwright.loop.schedule import Every
 from loopwright.task import variables
 from loopwright.task.optimizers import optimizers

@@ -1,21 +1,33 @@
 """Rehearse a call of `fit`: everything that a run does, once, without leaving a trace."""
 
 import contextlib
+import copy
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import keras
 
 from loopwright import disk
+from loopwright.checkpoints.run_directory import Run
+from loopwright.config.edits import OnChange
 from loopwright.data.stream import Stream
 from loopwright.errors import ConfigurationError, message
+from loopwright.events import Finished
+from loopwright.exactness import Exact
+from loopwright.fit.leg import Leg
+from loopwright.fit.leg_loop import NoCheckpoints
+from loopwright.fit.moment import declare, objection
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
+from loopwright.fit.resume import entry
 from loopwright.insight import estimates
-from loopwright.insight.callback_rehearsal import rehearse_callbacks
+from loopwright.insight.estimates import nearest_directory
 from loopwright.insight.overfit import overfit
-from loopwright.insight.planned_start import Planned
-from loopwright.insight.rehearsal_report import Rehearsal
+from loopwright.insight.rehearsal_report import Rehearsal, Stages, collected
 from loopwright.insight.rehearsed_leg import RehearsedLeg, examples
 from loopwright.insight.scratch import (
     attributes_of_data,
@@ -25,7 +37,68 @@ from loopwright.insight.scratch import (
     scratch_leg,
     with_own_traces,
 )
-from loopwright.insight.stages import Stages, collected
+from loopwright.loop.schedule import Every, Place
+from loopwright.task import variables
+from loopwright.task.task import Task
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The call of `fit` that is rehearsed: which leg of which run."""
+
+    run: Run | None
+    leg: int
+    first_epoch: int
+    exact: Exact
+    on_change: OnChange
+    fresh: bool
+
+    @property
+    def directory(self) -> Path:
+        """Where the run is written; the current directory if it is not."""
+        return Path.cwd() if self.run is None else self.run.directory
+
+
+def described(leg: Leg, planned: Planned, request: FitRequest) -> str:
+    """Return in words where the run begins; raise if `fit` would refuse it."""
+    run = planned.run
+    if run is None:
+        return "at step 0, in memory: there is no run directory"
+    _require_writable(run.directory)
+    if not run.has_checkpoints:
+        return f"at step 0, in {run.directory}"
+    if planned.fresh:
+        return f"at step 0; the previous run in {run.directory} is moved aside"
+    found = run.newest()
+    snapshot = None if found is None else found[1]
+    what = entry(planned.leg, request.until, None if snapshot is None else snapshot.reached)
+    if snapshot is None or what == "begin":
+        return f"leg {planned.leg + 1} begins after step {leg.first_step:,} of {run.directory}"
+    # Callbacks are compared when they are rehearsed with the run itself.
+    then = replace(snapshot, callbacks=leg.bridge.state())
+    declare(leg, planned.leg, then)
+    differs = objection(leg, variables.named(leg.parts.task), then, planned.on_change)
+    if differs is not None and planned.on_change == "start_over":
+        return f"at step 0: {differs.splitlines()[0]} The previous run is moved aside"
+    if differs is not None:
+        raise ConfigurationError(differs)
+    if what == "skip":
+        return f"nothing is left to train: {run.directory} is complete at step {snapshot.step:,}"
+    return f"resumes from step {snapshot.step:,} of {run.directory}"
+
+
+def _require_writable(directory: Path) -> None:
+    nearest = nearest_directory(directory)
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigurationError(
+            message(
+                "The run directory cannot be written to.",
+                expected="a directory that can be written to",
+                received=f"run_dir={os.fspath(directory)!r}: no permission in {nearest}",
+                do="choose another run_dir, or change the permissions",
+            )
+        )
+
 
 _OVERFIT = "1 batch"
 
@@ -69,7 +142,8 @@ def _rehearsed(
                 if isinstance(request.data, Stream) and request.data.calls_python:
                     note("the data calls Python code, whose own state is not restored")
             rehearsed = RehearsedLeg(leg, planned, stages)
-            start = rehearsed.start(request)
+            with stages.part("run", is_shown=False):
+                start = described(leg, planned, request)
             rehearsed.first_batches()
             written = rehearsed.checkpoint()
             rehearsed.last_batch()
@@ -165,3 +239,54 @@ def _print(text: str) -> None:
 
 def _say_nothing(text: str) -> None:
     """Print nothing."""
+
+
+_CALLBACK_STEPS = 2
+
+
+def rehearse_callbacks(parts: Parts, request: FitRequest) -> dict[str, float]:
+    """Train a few steps with copies of a request's callbacks; return the seconds of each hook.
+
+    A hook that is called for every batch counts once.
+    """
+    own = list(keras.tree.flatten(request.callbacks))
+    callbacks = copies(own, parts.task)
+    with preserved_attributes(map(vars, own)), _leg(parts, request, callbacks) as leg:
+        finished = Finished(leg.stepper.step, 0.0, "failed")
+        try:
+            for event, _, _ in leg.looped(Place(), {}, NoCheckpoints()):
+                if isinstance(event, Finished):
+                    finished = event
+                else:
+                    leg.bridge(event)
+        finally:
+            leg.bridge(finished)  # gives the model back what callbacks were lent
+        found = leg.watch.details("callbacks")
+    names = tuple({f"{type(callback).__name__}." for callback in callbacks})
+    return {
+        hook: seconds / (_CALLBACK_STEPS if "_batch_" in hook else 1)
+        for hook, seconds in found.items()
+        if hook.startswith(names)
+    }
+
+
+def copies(callbacks: Sequence[Any], task: Task) -> list[Any]:
+    """Return copies that share variables, models and metrics, and what cannot be copied."""
+    # Keras would copy a metric without its values; the variables of all these are restored.
+    held = [part.value for part in variables.parts((task, *callbacks))]
+    models = [getattr(one, "model", None) for one in callbacks]
+    memo = {id(value): value for value in (task, *held, *models)}
+    found = [memo.setdefault(id(one), copy.copy(one)) for one in callbacks]
+    for one in found:
+        for name, value in vars(one).items():
+            with contextlib.suppress(Exception):
+                vars(one)[name] = copy.deepcopy(value, memo)
+    return found
+
+
+@contextlib.contextmanager
+def _leg(parts: Parts, request: FitRequest, callbacks: Sequence[Any]) -> Iterator[Leg]:
+    """Yield a leg of a few steps that ends an epoch, and validates two batches if it can."""
+    short = replace(request, validation_steps=min(2, request.validation_steps or 2))
+    with scratch_leg(parts, short, until=Every(steps=_CALLBACK_STEPS), callbacks=callbacks) as leg:
+        yield leg

@@ -1,6 +1,5 @@
 """What a replay refuses, and how it is compared with the record of the run."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,11 +17,13 @@ from loopwright.fit.leg import Leg
 from loopwright.fit.moment import objection
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
+from loopwright.insight.rehearsal_report import in_time
+from loopwright.insight.rehearsed_leg import differing
 from loopwright.insight.replayed import Check
 from loopwright.insight.scratch import require_readable_again
+from loopwright.insight.step_look import is_close
 from loopwright.runs import RunRecord, Steps
 
-_CLOSE, _NEAR_ZERO = 1e-4, 1e-7
 _SECONDS_WORTH_SAYING = 5.0
 
 
@@ -197,11 +198,12 @@ def announced(start: int, step: int, record: Steps, *, is_leg_start: bool) -> st
 
     >>> record = Steps(steps_per_second=50.0, last_step=900)
     >>> announced(0, 601, record, is_leg_start=True)
-    'no checkpoint before step 601 is kept: replaying 600 steps from the start, about 12 seconds'
+    'no checkpoint before step 601 is kept: replaying 600 steps from the start, about 12 s'
     """
     steps, rate = step - 1 - start, record.steps_per_second
     count = f"{steps:,} step{'' if steps == 1 else 's'}"
-    took = "" if rate is None or steps / rate < _SECONDS_WORTH_SAYING else _duration(steps / rate)
+    seconds = 0.0 if rate is None else steps / rate
+    took = f", about {in_time(seconds)}" if seconds >= _SECONDS_WORTH_SAYING else ""
     if is_leg_start and steps:
         from_where = "the start" if not start else f"step {start:,}, where this call of fit began"
         return (
@@ -210,31 +212,17 @@ def announced(start: int, step: int, record: Steps, *, is_leg_start: bool) -> st
     return f"replaying {count} from step {start:,}{took}"
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f", about {seconds:.0f} seconds"
-    return (
-        f", about {seconds / 60:.0f} minutes"
-        if seconds < 7200
-        else f", about {seconds / 3600:.1f} hours"
-    )
-
-
 def compared_state(step: int, then: Mapping[str, Any], named: Mapping[str, Any]) -> Check:
     """Compare the state after a step with that of the run's checkpoint, bit by bit."""
     now = tensors.snapshot(named)
     held = {name: then[name] for name in now if name in then}
     if tensors.digest(held) == tensors.digest(now):
         return Check(step, "state", matches=True, detail=f"sha256 {tensors.digest(now)[:16]}")
-    differing = [n for n in now if n not in held or not _same_bits(now[n], held[n])]
-    first = differing[0]
+    names = differing(now, held)
+    first = names[0]
     size = _distance(now[first], held.get(first))
-    more = f" and {len(differing) - 1} more variables" if len(differing) > 1 else ""
+    more = f" and {len(names) - 1} more variables" if len(names) > 1 else ""
     return Check(step, "state", matches=False, detail=f"{first}{size}{more}")
-
-
-def _same_bits(one: Any, other: Any) -> bool:
-    return tensors.digest({"": one}) == tensors.digest({"": other})
 
 
 def _distance(now: Any, then: Any) -> str:
@@ -252,14 +240,8 @@ def compared_numbers(step: int, then: Mapping[str, float], now: Mapping[str, Any
     """
     pairs = {name: (value, now[name]) for name, value in then.items() if name in now}
     for name, (old, new) in pairs.items():
-        if np.ndim(new) == 0 and not _close(old, float(new)):
+        if np.ndim(new) == 0 and not is_close(old, float(new)):
             return Check(
                 step, "loss", matches=False, detail=f"{name} {old:.6g} then, {new:.6g} now"
             )
     return Check(step, "loss", matches=True)
-
-
-def _close(one: float, other: float) -> bool:
-    if not (math.isfinite(one) and math.isfinite(other)):
-        return math.isfinite(one) == math.isfinite(other)
-    return math.isclose(one, other, rel_tol=_CLOSE, abs_tol=_NEAR_ZERO)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import final
 
 from loopwright.insight import step_look
-from loopwright.insight.batch_look import BatchLook
-from loopwright.insight.step_look import StepLook
+from loopwright.insight.step_look import BatchLook, StepLook
 
 _WIDTH, _LABEL = 80, 10
 _MOST_LISTED = 5

@@ -1,11 +1,18 @@
 """The way to one step: earlier steps run again and compared, then the step itself."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import bdb
+import contextlib
+import pdb
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
+import tensorflow as tf
+
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.run_directory import Run
+from loopwright.compat.error_messages import is_own
 from loopwright.compat.quiet_start import quiet_start
 from loopwright.engine.nan import first_operation
 from loopwright.engine.stepper import NextStep
@@ -13,19 +20,64 @@ from loopwright.errors import ConfigurationError, NotFiniteError, first_line
 from loopwright.events import Event, Metrics
 from loopwright.fit.leg import Leg
 from loopwright.fit.request import FitRequest
-from loopwright.insight import batch_look, replay_checks, step_look
-from loopwright.insight.batch_look import BatchLook
-from loopwright.insight.debugger import debugged
+from loopwright.insight import replay_checks, step_look
 from loopwright.insight.replayed import Check, Replayed
 from loopwright.insight.scratch import hold_variables
-from loopwright.insight.step_look import StepLook
+from loopwright.insight.step_look import BatchLook, StepLook
 from loopwright.loop.clock import Pace
 from loopwright.loop.schedule import Every, Place, Schedule
 from loopwright.loop.train import train
 from loopwright.plans.plan import WORDS
 from loopwright.runs import Steps
 from loopwright.task import variables
-from loopwright.task.task import reset
+from loopwright.task.task import Task, owner, reset
+
+_HELP = """\
+The step runs eagerly, on the state before it: `n` runs a line, `p batch` prints, `c` runs on.
+`c` stops again at the first operation that gives NaN or infinity. `q` leaves."""
+
+
+def debugged(task: Task, step: Callable[[], Any]) -> None:
+    """Run an eager step in pdb, from the first line of `train_step`."""
+    held: Any = owner(task)
+    original = held.train_step
+    debugger = pdb.Pdb()
+
+    def train_step(*batch: Any) -> Any:
+        return debugger.runcall(original, *batch)
+
+    print(_HELP)
+    vars(held)["train_step"] = train_step
+    tf.debugging.enable_check_numerics()
+    try:
+        step()
+    except bdb.BdbQuit:
+        return
+    except Exception as error:
+        print(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        with contextlib.suppress(bdb.BdbQuit):
+            pdb.post_mortem(_own_part(error.__traceback__))
+    finally:
+        tf.debugging.disable_check_numerics()
+        del vars(held)["train_step"]
+
+
+def _own_part(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """Return a traceback that ends at the innermost line of the user's code, if there is one."""
+    entries = list[types.TracebackType]()
+    while traceback is not None:
+        entries.append(traceback)
+        traceback = traceback.tb_next
+    own = [
+        n
+        for n, each in enumerate(entries)
+        if is_own(each.tb_frame.f_code.co_filename, each.tb_lineno)
+    ]
+    kept = entries[: own[-1] + 1] if own else entries
+    found: types.TracebackType | None = None
+    for each in reversed(kept):
+        found = types.TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return found
 
 
 @final
@@ -220,7 +272,7 @@ class Walk:
     def _looked(self, held: NextStep) -> _Look:
         leg, stepper, task = self._leg, self._stepper, self._leg.parts.task
         number = stepper.read.batches
-        batch = batch_look.look(
+        batch = step_look.look_at_batch(
             held.batch, stepper.batch_in_words(number), stepper.examples(number)
         )
         look = _Look(held.plan.in_words, batch, self._place.epoch, stepper.steps_in_epoch + 1)

@@ -190,7 +190,7 @@ class Leader:
         return False
 
     def _asks_to_prune(self, led: _Led) -> bool:
-        return optuna_study.is_pruned(self._study, self._storage, self._asked, led.number)
+        return optuna_study.is_pruned(self._study, led.number)
 
     def _conclude_ended(self, led: _Led, code: int) -> None:
         scores = led.scores.in_order

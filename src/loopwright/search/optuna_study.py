@@ -20,8 +20,6 @@ _NAME = "study"
 _SECONDS_TO_WRITE = 60.0
 REASON = "reason"
 """The attribute of a failed trial that says why."""
-_ANSWER = "pruner"
-"""The attribute with the last answer of a pruner that notes something."""
 State = Literal["complete", "pruned", "failed", "running"]
 
 
@@ -195,32 +193,10 @@ def _id_of(study: "optuna.Study", storage: "optuna.storages.BaseStorage", number
     return storage.get_trial_id_from_study_id_trial_number(own, number)
 
 
-def is_pruned(
-    study: "optuna.Study", storage: "optuna.storages.BaseStorage", asked: "Asked", number: int
-) -> bool:
-    """Return whether a trial is not worth its time, after the last score that was reported.
-
-    Pruners note in the storage how far a trial has come, and decide by these notes. So one is asked
-    in a copy in memory, and its answer is stored before its notes: a process killed in between
-    leaves a question that is asked again, or an answer that counts.
-    """
+def is_pruned(study: "optuna.Study", number: int) -> bool:
+    """Return whether a trial is not worth its time, after the last score that was reported."""
     with quiet():
-        trial_id, reports = _id_of(study, storage, number), reports_of(study, number)
-        answer = study.get_trials(deepcopy=False)[number].user_attrs.get(_ANSWER, {})
-        if answer.get("after") != reports:
-            copy = _copied(study, asked, number)
-            trial = copy.get_trials(deepcopy=False)[number]
-            before = set(trial.system_attrs)
-            pruned = copy.pruner.prune(copy, trial)
-            after = copy.get_trials(deepcopy=False)[number].system_attrs
-            notes = {key: value for key, value in after.items() if key not in before}
-            if not notes:  # asked again, the answer is the same
-                return pruned
-            answer = {"after": reports, "pruned": pruned, "notes": notes}
-            storage.set_trial_user_attr(trial_id, _ANSWER, answer)
-        for key, value in answer["notes"].items():
-            storage.set_trial_system_attr(trial_id, key, value)
-        return answer["pruned"]
+        return study.pruner.prune(study, study.get_trials(deepcopy=False)[number])
 
 
 def reports_of(study: "optuna.Study", number: int) -> int:
