@@ -172,7 +172,6 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "resume/test_recurrent_layers.py": {"": "test_rewrites.py::test_a_run_that_draws"},
     "compat/test_environment.py": {"processors_of": "a record without the instructions"},
-    "compat/test_quiet_start.py": {"a_script": "known noise is held back"},
     "compat/test_xla_rewrites.py": {
         "every_draw|normal|uniform|steps_and|no_step": "test_threefry_draws_only",
     },
