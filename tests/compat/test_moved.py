@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.mirrored import mirrored
 
 import loopwright as lw
-from loopwright.compat import keras_internals, keras_optimizers, registry, tensorflow_internals
+from loopwright.compat import internals, keras_internals, keras_optimizers, tensorflow_internals
 from loopwright.errors import ConfigurationError, LoopwrightWarning
 
 X, Y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
@@ -17,7 +17,7 @@ X, Y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
 
 @pytest.fixture(autouse=True)
 def warns_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(registry, "_warned", set[str]())
+    monkeypatch.setattr(internals, "_warned", set[str]())
 
 
 def supervised(**options: Any) -> lw.Supervised:
@@ -76,9 +76,6 @@ def test_without_the_scaling_of_losses_one_replica_trains_and_several_are_refuse
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(keras_optimizers, "keras_loss", None)
-    monkeypatch.setattr(
-        registry, "missing", lambda internal: [n for n in internal.names if "scale_loss" in n]
-    )
     weights(lw.Trainer(supervised(), plan="graph"))
     with pytest.raises(ConfigurationError, match="losses would be too small"):
         lw.Trainer(supervised, plan="graph", strategy=mirrored()).fit(X, Y, verbose=0)
@@ -172,7 +169,6 @@ def test_a_second_mirrored_strategy_is_made_with_a_warning(monkeypatch: pytest.M
             made.append(devices)
 
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", Mirrored)
-    monkeypatch.setattr(registry, "missing", lambda internal: list(internal.names))
     with pytest.warns(LoopwrightWarning, match="has moved _collective_key_base"):
         tensorflow_internals.mirrored_strategy(["CPU:0"])
     assert made == [["CPU:0"]]
@@ -186,7 +182,7 @@ def test_without_device_lists_the_memory_of_the_host_counts(monkeypatch: pytest.
 
 
 def test_a_private_module_that_has_moved_is_none():
-    assert registry.module("tensorflow.python.ops.no_such_module") is None
+    assert internals.module("tensorflow.python.ops.no_such_module") is None
 
 
 def pipeline() -> tf.data.Dataset:
@@ -200,7 +196,7 @@ def test_without_states_of_iterators_a_stream_says_that_it_cannot_be_resumed(
     monkeypatch.delattr(tf.raw_ops, "SerializeIterator")
     reason = tensorflow_internals.unsaved_positions()
     assert reason is not None
-    assert "has moved the state of iterators: positions of tf.data pipelines are not" in reason
+    assert "has moved SerializeIterator: positions of tf.data pipelines are not" in reason
     assert reason in str(lw.Stream(pipeline()).objection_to_resume())
     assert lw.Stream(pipeline(), replay=True).objection_to_resume() is None
     with pytest.raises(ConfigurationError, match="position of an iterator is refused"):
@@ -212,9 +208,9 @@ def test_without_states_of_iterators_a_stream_says_that_it_cannot_be_resumed(
 def test_without_the_parts_of_pipelines_a_stream_says_that_it_may_not_be_repeatable(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    is_present = registry.is_present
+    is_present = internals.is_present
     monkeypatch.setattr(
-        registry, "is_present", lambda name: not name.endswith("._inputs") and is_present(name)
+        internals, "is_present", lambda name: not name.endswith("._inputs") and is_present(name)
     )
     assert tensorflow_internals.pipeline_parts(pipeline()) == []
     objection = lw.Stream(pipeline()).objection_to_resume()

@@ -2,21 +2,6 @@
 
 import re
 
-from loopwright.compat.internal import Internal
-
-INTERNALS: tuple[Internal, ...] = (
-    Internal(
-        "converter_messages.litert_reason",
-        "say in words why a model cannot become a LiteRT file",
-        "the message quotes the converter's last error",
-    ),
-    Internal(
-        "converter_messages.onnx_reason",
-        "refuse an ONNX file with operations that tf2onnx could not convert",
-        "ONNX Runtime refuses the file in the new process",
-    ),
-)
-
 _STATIC_SHAPE = re.compile(r"element_shape to be static|Lowering tensor list ops is failed")
 _LITERT_OPERATION = re.compile(r"'(?:tf|tfl)\.(\w+)' op is neither a custom op nor a flex op")
 _LITERT_LISTED = re.compile(r"(?:TF Select ops|Custom ops|Flex ops|Select TF ops): ([\w, ]+)")
