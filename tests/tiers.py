@@ -165,15 +165,14 @@ THOROUGH: dict[str, dict[str, str]] = {
         "with_several|a_limit": "distribute/test_strategies.py"
     },
     "compat/test_recurrent.py": {
-        "any_number_of": "every_option; under_xla",
-        r"every_option|gradients_of_g|sizes_may|both_d|a_stateful|float64|what_is_not|.*\[GRU\]": (
-            "test_under_xla with an LSTM"
+        r"every_option|both_d|a_stateful|float64|what_is_not|.*\[GRU|.*\[LSTM-(?!masked)": (
+            "a layer gives the outputs of Keras: masked, with an LSTM"
         ),
     },
     "resume/test_recurrent_layers.py": {"": "test_rewrites.py::test_a_run_that_draws"},
     "compat/test_environment.py": {"processors_of": "a record without the instructions"},
     "compat/test_xla_rewrites.py": {
-        "every_draw|normal|uniform|steps_and|no_step": "test_threefry_draws_only",
+        "every_draw|no_step": "test_threefry_draws_only",
     },
     "compat/test_tracebacks.py": {"a_script": "only the user's frames, in this process"},
     # Configs, checkpoints and run directories.
@@ -339,7 +338,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "export/test_litert_and_onnx.py": {
         "a_file_gives|a_quantized|a_task_with|names_of|outputs_that": "docs/exporting.md",
-        "a_recurrent|an_operation|onnx_takes": "compat/converter_messages.py; wrong arguments",
+        "a_recurrent|an_operation|onnx_takes": "compat/messages.py; wrong arguments",
     },
     "export/test_predict_step.py": {
         "a_converted|an_onnx|a_table|the_model_is": "a saved model; what cannot be served",

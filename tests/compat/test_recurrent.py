@@ -127,10 +127,35 @@ def require_close(own: list[Any], expected: list[Any]) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=ROUNDING * np.abs(other).max())
 
 
+UNKNOWN = [tf.TensorSpec([None, None, FEATURES])]
+
+
+@pytest.mark.parametrize(
+    ("given", "masked", "with_states"),
+    [
+        ({"xla": True}, True, True),
+        ({"xla": True, "length": 1}, False, True),
+        ({"xla": True, "length": 5}, False, True),
+        ({"twice": True}, True, True),
+        ({"signature": UNKNOWN}, True, False),
+        ({"signature": UNKNOWN, "xla": True}, True, False),
+    ],
+    ids=[
+        "masked",
+        "one step",
+        "five steps",
+        "gradients of gradients",
+        "unknown sizes",
+        "under xla",
+    ],
+)
 @pytest.mark.parametrize("kind", [LSTM, GRU])
-def test_under_xla_a_layer_gives_the_outputs_and_gradients_of_keras(kind: Any):
-    given: Any = {"states": first_states(kind), "mask": tf.constant(some_masked()), "xla": True}
-    options: Any = {"return_sequences": True, "return_state": True}
+def test_a_layer_gives_the_outputs_and_gradients_of_keras(
+    kind: Any, given: Any, masked: bool, with_states: bool
+):
+    options: Any = {"return_sequences": True, "return_state": "twice" not in given}
+    given = {**given, "states": first_states(kind) if with_states else None}
+    given |= {"mask": tf.constant(some_masked())} if masked else {}
     require_close(
         computed(at_once, made(kind, **options), **given),
         computed(as_keras, made(kind, **options), **given),
@@ -160,38 +185,6 @@ def test_every_option_gives_the_numbers_of_keras(kind: Any, options: Any, masked
     )
     assert asked.layers
     require_close(own, computed(as_keras, made(kind, **options), **given))
-
-
-@pytest.mark.parametrize("kind", [LSTM, GRU])
-def test_gradients_of_gradients_are_those_of_keras(kind: Any):
-    given: Any = {"twice": True, "states": first_states(kind)}
-    given["mask"] = tf.constant(some_masked())
-    require_close(
-        computed(at_once, made(kind, return_sequences=True), **given),
-        computed(as_keras, made(kind, return_sequences=True), **given),
-    )
-
-
-@pytest.mark.parametrize("xla", [False, True])
-@pytest.mark.parametrize("kind", [LSTM, GRU])
-def test_sizes_may_be_unknown_while_the_step_is_traced(kind: Any, xla: bool):
-    signature = [tf.TensorSpec([None, None, FEATURES])]
-    given: Any = {"mask": tf.constant(some_masked()), "signature": signature, "xla": xla}
-    require_close(
-        computed(at_once, made(kind, return_sequences=True), **given),
-        computed(as_keras, made(kind, return_sequences=True), **given),
-    )
-
-
-@pytest.mark.parametrize("length", [1, 5])
-@pytest.mark.parametrize("kind", [LSTM, GRU])
-def test_any_number_of_timesteps_gives_the_numbers_of_keras(kind: Any, length: int):
-    given: Any = {"states": first_states(kind), "xla": True, "length": length}
-    options: Any = {"return_sequences": True, "return_state": True}
-    require_close(
-        computed(at_once, made(kind, **options), **given),
-        computed(as_keras, made(kind, **options), **given),
-    )
 
 
 def test_both_directions_of_a_bidirectional_layer_are_replaced():

@@ -66,12 +66,6 @@ def _key(function: Any) -> str:
     return f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
 
-def reason(function: Callable[..., Any]) -> str | None:
-    """Return what of this function has moved, and what follows; None if nothing has."""
-    internal = internal_of(function)
-    return f"{internal.moved()}: {internal.if_moved}" if internal.missing() else None
-
-
 def warn_moved(function: Callable[..., Any]) -> None:
     """Warn, once in a process, that an internal of this function has moved and what follows."""
     internal = internal_of(function)

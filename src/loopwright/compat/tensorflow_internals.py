@@ -23,27 +23,17 @@ eager_context = internals.module("tensorflow.python.eager.context")
 stateful_random_ops = internals.module("tensorflow.python.ops.stateful_random_ops")
 
 
-def _autograph_api() -> Any:
-    return getattr(tf.__internal__, "autograph", None)
-
-
 # Inside our own graphs AutoGraph is off, and would refuse to convert what they call.
-_OUTSIDE_ANY_GRAPH = getattr(_autograph_api(), "control_status_ctx", lambda: None)()
+_OUTSIDE_ANY_GRAPH = tf.__internal__.autograph.control_status_ctx()
 
 
-@uses(
-    "tensorflow.__internal__.autograph.tf_convert",
-    if_moved="if and while on tensors fail; write tf.cond and tf.while_loop",
-)
+@uses("tensorflow.__internal__.autograph.tf_convert")
 def autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Turn `if` and `while` on tensors in a user's step into graph operations.
 
     A nested `tf.function` would do it too, but `merge_call` is refused inside one.
     """
-    convert = getattr(_autograph_api(), "tf_convert", None)
-    if convert is None or _OUTSIDE_ANY_GRAPH is None:
-        internals.warn_moved(autograph)
-        return function
+    convert = tf.__internal__.autograph.tf_convert
     converted = convert(function, _OUTSIDE_ANY_GRAPH, user_requested=True)
 
     def call(*args: Any) -> Any:
@@ -164,21 +154,7 @@ def captures_of(graph: Any, handles: Collection[int]) -> list[Any]:
     return [inner for inner, outer in pairs if id(outer) in handles]
 
 
-def unsaved_positions() -> str | None:
-    """Return why positions of `tf.data` iterators cannot be saved; None if they can.
-
-    >>> unsaved_positions()
-    """
-    return internals.reason(iterator_state)
-
-
-@uses(
-    "tensorflow.python.data.ops.iterator_ops.OwnedIterator._iterator_resource",
-    "tensorflow.raw_ops.SerializeIterator",
-    "tensorflow.raw_ops.DeserializeIterator",
-    if_moved="positions of tf.data pipelines are not saved: a resumed run reads the dataset "
-    "from the beginning, unless it is lw.Stream(dataset, replay=True)",
-)
+@uses("tensorflow.python.data.ops.iterator_ops.OwnedIterator._iterator_resource")
 def iterator_state(iterator: Any) -> Any:
     """Return the position of a `tf.data` iterator, shuffle buffers included, as a tensor.
 
@@ -189,15 +165,9 @@ def iterator_state(iterator: Any) -> Any:
     return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=fails)
 
 
-@uses(
-    "tensorflow.python.data.ops.iterator_ops.OwnedIterator._iterator_resource",
-    if_moved="a checkpoint with the position of an iterator is refused",
-    refuses=True,
-)
+@uses("tensorflow.python.data.ops.iterator_ops.OwnedIterator._iterator_resource")
 def restore_iterator(iterator: Any, state: Any) -> None:
     """Move an iterator over the same pipeline to the position of `iterator_state`."""
-    if unsaved_positions() is not None:
-        raise internals.refusal(restore_iterator)
     with tf.device("CPU:0"):
         tf.raw_ops.DeserializeIterator(
             resource_handle=iterator._iterator_resource, serialized=state
@@ -231,23 +201,9 @@ class PipelinePart:
     """The Python functions it was given."""
 
 
-def uninspected_pipelines() -> str | None:
-    """Return why the parts of a pipeline are unknown; None if they can be inspected.
-
-    >>> uninspected_pipelines()
-    """
-    return internals.reason(pipeline_parts)
-
-
-@uses(
-    "tensorflow.data.Dataset._inputs",
-    "tensorflow.data.Dataset._functions",
-    if_moved="pipelines cannot be inspected, so every one is reported as possibly not repeatable",
-)
+@uses("tensorflow.data.Dataset._inputs", "tensorflow.data.Dataset._functions")
 def pipeline_parts(dataset: tf.data.Dataset) -> list[PipelinePart]:
     """Return the datasets that a pipeline is made of, each before what it reads from."""
-    if uninspected_pipelines() is not None:
-        return []
     seen, todo = list[Any](), [dataset]
     while todo:
         part = todo.pop()
@@ -257,7 +213,7 @@ def pipeline_parts(dataset: tf.data.Dataset) -> list[PipelinePart]:
     return [_pipeline_part(part) for part in seen]
 
 
-@uses("tensorflow.data.Dataset._functions", if_moved="errors of pipelines have no line")
+@uses("tensorflow.data.Dataset._functions")
 def pipeline_graphs(dataset: tf.data.Dataset) -> list[Any]:
     """Return the graphs of a pipeline's functions."""
     parts = pipeline_parts(dataset)
