@@ -165,16 +165,14 @@ THOROUGH: dict[str, dict[str, str]] = {
         "with_several|a_limit": "distribute/test_strategies.py"
     },
     "compat/test_recurrent.py": {
-        r"every_option|both_d|a_stateful|float64|what_is_not|.*\[GRU|.*\[LSTM-(?!masked)": (
-            "a layer gives the outputs of Keras: masked, with an LSTM"
-        ),
+        r"a_layer_gives.*\[(?!LSTM-xla)": "an LSTM with XLA",
+        "every_option|both_d|a_stateful|float64|what_is_not": "test_a_layer_gives",
     },
     "resume/test_recurrent_layers.py": {"": "test_rewrites.py::test_a_run_that_draws"},
     "compat/test_environment.py": {"processors_of": "a record without the instructions"},
     "compat/test_xla_rewrites.py": {
         "every_draw|no_step": "test_threefry_draws_only",
     },
-    "compat/test_tracebacks.py": {"a_script": "only the user's frames, in this process"},
     # Configs, checkpoints and run directories.
     "config/test_config_fuzz.py": {"": "test_config.py"},
     # Searches: their trials are processes.

@@ -35,16 +35,8 @@ def numpy_mean(model, x, y):
     return np.mean(tf.square(y - model(x)))  # line: numpy mean
 
 
-def numpy_where(model, x, y):
-    return tf.reduce_mean(np.where(y > 0, y, model(x)))  # line: numpy where
-
-
 def numpy_noise(model, x, y):
     return tf.reduce_mean(np.random.normal(y) - model(x))  # line: numpy noise
-
-
-def numpy_norm(model, x, y):
-    return np.linalg.norm(y - model(x))  # line: numpy norm
 
 
 def numpy_cast(model, x, y):
@@ -59,13 +51,11 @@ def tensor_to_numpy(model, x, y):
     ("loss", "called", "use"),
     [
         (numpy_mean, "np.mean", "use tf.reduce_mean"),
-        (numpy_where, "np.where", "use tf.where"),
         (
             numpy_noise,
             "np.random.normal",
             "use keras.random.normal with a keras.random.SeedGenerator",
         ),
-        (numpy_norm, "np.linalg.norm", "use tf.linalg.norm"),
         (numpy_cast, "np.float32", "use tf.cast(..., tf.float32)"),
         (
             tensor_to_numpy,
@@ -365,29 +355,3 @@ def test_a_batch_that_does_not_fit_is_described_by_every_method(use: Any):
     text = message_of(caught)
     assert text.startswith("The batch does not fit the model.\n")
     assert ": float32 (None, 4)" in text
-
-
-# --- retraces ---------------------------------------------------------------------------------
-
-
-def test_a_retrace_is_explained_once_with_what_changed_and_what_to_do():
-    def batches():
-        for length in (4, 4, 6, 8, 6):
-            yield np.ones((2, length), "float32"), np.ones((2, 1), "float32")
-
-    class Pooling(Regression):
-        def train_step(self, batch):
-            x, y = batch
-            return super().train_step((tf.reduce_mean(x, 1, keepdims=True), y))
-
-    task = Pooling(model=mlp(1, inputs=1))
-
-    with pytest.warns(lw.RetraceWarning) as caught:
-        fit(task, batches())
-
-    assert int(task.step) == 5
-    assert [str(warning.message) for warning in caught] == [
-        "The step is traced again: batch[0]: float32 (None, 4) became (2, 6).\n"
-        "  do: give all batches the same shape (pad or bucket them); each new shape costs a "
-        "trace, after which that axis is left open"
-    ]

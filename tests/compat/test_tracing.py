@@ -62,24 +62,16 @@ def test_an_error_of_ours_leaves_a_converted_function_as_it_is():
 # --- graphs ---------------------------------------------------------------------------------------
 
 
-def test_a_scratch_graph_takes_all_operations_and_runs_none():
-    counter = tf.Variable(0)
+def test_a_scratch_graph_takes_all_operations_runs_none_and_makes_real_variables():
+    counter, dense = tf.Variable(0), keras.layers.Dense(1, kernel_initializer="ones")
 
     with tensorflow_internals.scratch_graph() as graph:
         counter.assign_add(1)
-        assert not tf.executing_eagerly()
+        dense(tf.ones((2, 3)))
 
     assert tf.executing_eagerly()
     assert "AssignAddVariableOp" in {op.type for op in graph.get_operations()}
     assert int(counter.numpy()) == 0
-
-
-def test_variables_made_in_a_scratch_graph_are_real():
-    dense = keras.layers.Dense(1, kernel_initializer="ones")
-
-    with tensorflow_internals.scratch_graph():
-        dense(tf.ones((2, 3)))
-
     np.testing.assert_array_equal(dense.get_weights()[0], np.ones((3, 1)))
 
 

@@ -1,16 +1,18 @@
 """What TensorFlow read when this process imported it: oneDNN, and what else is fixed then."""
 
+import ctypes
+import functools
 import os
+from pathlib import Path
 
 import tensorflow as tf
 
-from loopwright.compat import internals
-from loopwright.compat.internals import uses
 from loopwright.plans import launch, settings
 from loopwright.plans.processor import cpu_flags
 from loopwright.plans.settings import Settings
 
-_port = internals.module("tensorflow.python.util._pywrap_util_port")
+_IS_ONEDNN_ON = "_ZN10tensorflow12IsMKLEnabledEv"
+_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_framework.2.dylib")
 
 
 def current() -> Settings:
@@ -18,15 +20,20 @@ def current() -> Settings:
     return settings.from_environment(os.environ, onednn=onednn_is_on())
 
 
-@uses("tensorflow.python.util._pywrap_util_port.IsMklEnabled", if_moved="the processor decides")
+@functools.cache
 def onednn_is_on() -> bool:
     """Return whether TensorFlow runs oneDNN kernels in this process.
 
     TensorFlow decides once, and has no public function that says how. Without its own answer, the
     variable and the processor decide, as in TensorFlow's source.
     """
-    answer = getattr(_port, "IsMklEnabled", None)
-    if answer is not None:
+    for name in _LIBRARIES:
+        try:
+            library = ctypes.CDLL(str(Path(tf.sysconfig.get_lib()) / name))
+            answer = getattr(library, _IS_ONEDNN_ON)
+        except (OSError, AttributeError):
+            continue
+        answer.restype = ctypes.c_bool
         return bool(answer())
     asked = settings.onednn_asked(os.environ)
     return settings.onednn_by_default(cpu_flags()) if asked is None else asked
