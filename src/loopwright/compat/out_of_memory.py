@@ -3,7 +3,9 @@
 import contextlib
 import math
 import re
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 from loopwright.compat.messages import kernel_message
 from loopwright.errors import CheckpointError, message
@@ -41,6 +43,7 @@ def out_of_memory_explained(what: str) -> Iterator[None]:
 def allocation_in(reason: str) -> str | None:
     """Return in words what could not be allocated; None if the line is about something else.
 
+    >>> import tensorflow
     >>> allocation_in("OOM when allocating tensor with shape[512,1024] and type float on CPU:0")
     'a tensor of (512, 1024) float32, 2.0 MB'
     >>> allocation_in("Out of memory allocating 4294967296 bytes.")
@@ -48,9 +51,9 @@ def allocation_in(reason: str) -> str | None:
     """
     named = re.search(r"OOM when allocating tensor with shape ?\[([\d,]*)\] and type (\w+)", reason)
     if named:
-        import tensorflow as tf  # it has raised the error
-
-        shape, dtype = tuple(map(int, filter(None, named[1].split(",")))), tf.as_dtype(named[2])
+        shape = tuple(map(int, filter(None, named[1].split(","))))
+        # The library that raised the error; readers of run directories do without it.
+        dtype: Any = sys.modules["tensorflow"].as_dtype(named[2])
         size = _bytes_in_words(math.prod(shape) * dtype.size)
         return f"a tensor of {shape} {dtype.name}, {size}"
     counted = re.search(r"[Oo]ut of memory .*?allocat\w+ ([\d,]+)(?: bytes)?", reason)
