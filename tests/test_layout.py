@@ -165,6 +165,24 @@ def test_importing_a_pure_module_imports_no_tensorflow_keras_or_numpy(module: st
     assert not HEAVY & set(loaded)
 
 
+def test_import_loopwright_changes_nothing_in_a_fresh_process():
+    look = """
+import json, logging, os, signal, sys, threading, warnings
+def look():
+    return [
+        list(map(repr, sys.meta_path)), sys.path_hooks.__repr__(), list(sys.path),
+        dict(os.environ), [repr(signal.getsignal(n)) for n in signal.valid_signals()],
+        [thread.name for thread in threading.enumerate()], list(map(repr, warnings.filters)),
+        [repr(sys.excepthook), repr(threading.excepthook), repr(logging.root.handlers)],
+    ]
+before = look()
+import loopwright
+print(json.dumps([before, look()]))
+"""
+    before, after = run_python(look)
+    assert before == after
+
+
 @pytest.mark.parametrize("name", PURE)
 def test_a_pure_module_names_no_tensorflow_keras_or_numpy_even_in_a_function(name: str):
     assert not HEAVY & {

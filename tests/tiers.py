@@ -163,11 +163,9 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "resume/test_recurrent_layers.py": {"": "test_rewrites.py::test_a_run_that_draws"},
     "compat/test_environment.py": {"processors_of": "a record without the instructions"},
-    "compat/test_quiet_start.py": {"a_script": "known noise is held back"},
     "compat/test_xla_rewrites.py": {
-        "every_draw|normal|uniform|steps_and|no_step": "test_threefry_draws_only",
+        "every_draw|no_step": "test_threefry_draws_only",
     },
-    "compat/test_tracebacks.py": {"a_script": "only the user's frames, in this process"},
     # Configs, checkpoints and run directories.
     "config/test_config_fuzz.py": {"": "test_config.py"},
     # Searches: their trials are processes.
@@ -328,7 +326,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "export/test_litert_and_onnx.py": {
         "a_file_gives|a_quantized|a_task_with|names_of|outputs_that": "docs/exporting.md",
-        "a_recurrent|an_operation|onnx_takes": "compat/converter_messages.py; wrong arguments",
+        "a_recurrent|an_operation|onnx_takes": "compat/messages.py; wrong arguments",
     },
     "export/test_predict_step.py": {
         "a_converted|an_onnx|a_table|the_model_is": "a saved model; what cannot be served",

@@ -11,8 +11,6 @@ Names are loaded when they are first used: `import loopwright` does not import T
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from loopwright.compat import quiet_start
-
 if TYPE_CHECKING:
     from loopwright import components as components
     from loopwright import sinks as sinks
@@ -135,6 +133,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-quiet_start.install()

@@ -78,7 +78,6 @@ SCOPES: dict[str, tuple[Scope, set[str]]] = {
         },
     ),
 }
-each_scope = pytest.mark.parametrize(("scope", "names"), list(SCOPES.values()), ids=list(SCOPES))
 
 
 def test_importing_every_module_changes_nothing_in_keras_and_tensorflow():
@@ -89,33 +88,14 @@ def test_importing_every_module_changes_nothing_in_keras_and_tensorflow():
     assert ours() == set()
 
 
-@each_scope
-def test_a_scope_changes_exactly_what_it_says(scope: Scope, names: set[str]):
+@pytest.mark.parametrize(("scope", "names"), list(SCOPES.values()), ids=list(SCOPES))
+def test_a_scope_changes_exactly_what_it_says_and_is_undone(scope: Scope, names: set[str]):
     with scope():
         assert ours() == {*names, CARRIED}
-
-
-@each_scope
-def test_a_scope_is_undone_when_it_ends(scope: Scope, names: set[str]):
-    with scope():
-        pass
-
-    assert ours() == set()
-
-
-@each_scope
-def test_a_scope_is_undone_after_an_error(scope: Scope, names: set[str]):
-    with pytest.raises(ZeroDivisionError), scope():
-        _ = 1 / 0
-
-    assert ours() == set()
-
-
-@each_scope
-def test_a_scope_inside_itself_is_undone_in_order(scope: Scope, names: set[str]):
-    with scope():
         with scope():
             pass
         assert ours() == {*names, CARRIED}
-
+    assert ours() == set()
+    with pytest.raises(ZeroDivisionError), scope():
+        _ = 1 / 0
     assert ours() == set()

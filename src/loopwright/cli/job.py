@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import keras
-import tensorflow as tf
+from loopwright.compat.quiet_start import quiet_start
+
+# Every command that needs TensorFlow imports it here: the process is ours, so its start is quiet.
+with quiet_start():
+    import keras
+    import tensorflow as tf
 
 from loopwright.checkpoints.retention import DEFAULT_KEEP, KeepBest, KeepLatest, Rule
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.store import Store
 from loopwright.cli import registry
-from loopwright.compat.quiet_start import quiet_start
 from loopwright.config import changes, file
 from loopwright.config.export_formats import require_installed
 from loopwright.config.names import DIGITS, OWN, is_program

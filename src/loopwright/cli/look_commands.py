@@ -213,9 +213,14 @@ def doctor(
     if missing:
         typer.echo(f"missing: {', '.join(missing)}; run: pip install loopwright")
         raise typer.Exit(1)
-    from loopwright.compat.environment import environment
+    from loopwright.compat.quiet_start import quiet_start
 
-    for name, value in environment().items():
+    with quiet_start():
+        from loopwright.compat.environment import environment
+
+        known = environment()
+
+    for name, value in known.items():
         if name not in _PARTS and value is not None:
             typer.echo(f"{name:18} {', '.join(value) if isinstance(value, list) else value}")
     for name in ("KERAS_BACKEND", "CUDA_VISIBLE_DEVICES", "LOOPWRIGHT_CACHE_DIR"):

@@ -3,56 +3,43 @@
 python -m loopwright.compat
 """
 
+import importlib
+import pkgutil
 import sys
-import textwrap
 
-from loopwright.compat import quiet_start, registry
-from loopwright.compat.internal import Internal
-from loopwright.compat.internals import INTERNALS
-
-_WIDTH, _INDENT = 100, " " * 12
+from loopwright import compat
+from loopwright.compat.internals import INTERNALS, Internal
+from loopwright.compat.quiet_start import quiet_start
 
 
 def main() -> int:
     """Print the list; return 1 if something is gone for which there is no fallback."""
-    with quiet_start.quiet_start():
+    with quiet_start():
+        for found in pkgutil.iter_modules(compat.__path__):
+            if found.name != "__main__":
+                importlib.import_module(f"{compat.__name__}.{found.name}")
         import keras
         import tensorflow as tf
     print(f"Internals of TensorFlow {tf.__version__} and Keras {keras.__version__}")
-    gone = {internal.used_by: registry.missing(internal) for internal in INTERNALS}
-    for internal in INTERNALS:
-        print("\n" + _described(internal, gone[internal.used_by]))
-    moved = [internal for internal in INTERNALS if gone[internal.used_by]]
-    failing = [internal.used_by for internal in moved if internal.outcome == "fails"]
-    print(f"\n{len(INTERNALS)} uses, {len(moved)} of them moved, {len(failing)} without a fallback")
+    moved = [_print(internal) for _, internal in sorted(INTERNALS.items())]
+    failing = moved.count("fails")
+    names = {name for internal in INTERNALS.values() for name in internal.names}
+    print(
+        f"\n{len(INTERNALS)} functions use {len(names)} internals; {len(moved) - moved.count('')} "
+        f"have moved, {failing} without a fallback"
+    )
     return 1 if failing else 0
 
 
-def _described(internal: Internal, gone: list[str]) -> str:
-    used = [f"{'moved  ' if n in gone else 'present'} {_breakable(n)}" for n in internal.names]
-    rows = {
-        "uses": used or ["texts of messages: checked by tests"],
-        "why": [internal.why],
-        "if moved": [f"{internal.outcome}: {internal.if_moved}"],
-    }
-    lines = [internal.used_by]
-    for title, texts in rows.items():
-        for index, text in enumerate(texts):
-            start = f"  {'' if index else title:<10}"
-            lines += textwrap.wrap(
-                text,
-                _WIDTH,
-                initial_indent=start,
-                subsequent_indent=_INDENT,
-                break_on_hyphens=False,
-                break_long_words=False,
-            )
-    return "\n".join(lines)
-
-
-def _breakable(name: str) -> str:
-    path, dot, attribute = name.rpartition(".")
-    return name if len(name) < _WIDTH - 2 * len(_INDENT) else f"{path} {dot}{attribute}"
+def _print(internal: Internal) -> str:
+    """Print an entry; return what happens since it has moved, empty if it has not."""
+    missing = internal.missing()
+    print(f"\n{internal.used_by}")
+    for name in internal.names:
+        print(f"  {'moved  ' if name in missing else 'present'} {name}")
+    outcome = "fails" if not internal.if_moved else "refuses" if internal.refuses else "degrades"
+    print(f"  if moved, it {outcome}{internal.if_moved and f': {internal.if_moved}'}")
+    return outcome if missing else ""
 
 
 if __name__ == "__main__":

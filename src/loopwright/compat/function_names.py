@@ -16,12 +16,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright.compat import registry
+from loopwright.compat import internals
+from loopwright.compat.internals import uses
 from loopwright.compat.patches import Function, replaced
 
-_counting = registry.module("tensorflow.python.pywrap_tfe")
-_scopes = registry.module("keras.src.backend.tensorflow.core")
-_ops = registry.module("tensorflow.python.framework.ops")
+_counting = internals.module("tensorflow.python.pywrap_tfe")
+_scopes = internals.module("keras.src.backend.tensorflow.core")
+_ops = internals.module("tensorflow.python.framework.ops")
 _lock = threading.Lock()
 _digests: dict[str, list[str | None]] = {}
 """By program, the digest of what was traced under each number; None: not to be shared."""
@@ -54,6 +55,11 @@ def trace_by_name(program: str, trace: Callable[[], Any], *, is_shared: bool) ->
     return concrete
 
 
+@uses(
+    "tensorflow.python.pywrap_tfe.TFE_Py_UID",
+    "keras.src.backend.tensorflow.core.name_scope",
+    if_moved="XLA may compile again in every process and for every model",
+)
 @contextlib.contextmanager
 def named(program: str, number: int) -> Iterator[None]:
     """Give the functions traced in this scope names that follow from a program and a number.
@@ -95,6 +101,7 @@ def _without_number(original: Function) -> Function:
     return init
 
 
+@uses("tensorflow.python.framework.ops.gradient_registry._registry", if_moved="slower")
 def _forget_gradients(numbers: range) -> None:
     """Make the names of custom gradients free again: no one differentiates a traced loop."""
     gradients = getattr(getattr(_ops, "gradient_registry", None), "_registry", {})

@@ -1,6 +1,6 @@
 """Internals of Keras: calls of layers, losses and metrics; models; counters of callbacks.
 
-`internals.py` says of each function what it touches and what happens if that moves.
+`uses` says of each function what it touches and what happens if that moves.
 """
 
 import contextlib
@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from loopwright.compat import registry
+from loopwright.compat import internals
+from loopwright.compat.internals import uses
 from loopwright.compat.patches import replaced, shared
 
-global_state = registry.module("keras.src.backend.common.global_state")
+global_state = internals.module("keras.src.backend.common.global_state")
 
 Function = Callable[..., Any]
 T = TypeVar("T", bound=Function)
@@ -40,6 +41,7 @@ class Comparison:
     """An operation that the call made, for its line; empty if the call failed."""
 
 
+@uses("keras.losses.Loss.__call__", "keras.metrics.MeanMetricWrapper._fn")
 @contextlib.contextmanager
 def watching_comparisons(losses: list[Comparison], metrics: list[Comparison]) -> Iterator[None]:
     """Record each call of a Keras loss, and each update of a metric that wraps a function."""
@@ -134,6 +136,7 @@ def _takes_labels(function: Callable[..., Any]) -> bool:
     return list(inspect.signature(function).parameters)[:2] == ["y_true", "y_pred"]
 
 
+@uses("keras.Layer.losses")
 @contextlib.contextmanager
 def watching_losses() -> Iterator[Callable[[keras.Layer], bool]]:
     """Record which layers are asked for their `losses`; yield a question about one of them."""
@@ -165,6 +168,7 @@ class Called:
     metrics: list[Comparison] = field(default_factory=list)
 
 
+@uses("keras.Layer.__call__")
 @contextlib.contextmanager
 def watching_calls() -> Iterator[Called]:
     """Record the layers, Keras losses and metrics that a step calls."""
@@ -196,6 +200,7 @@ def watching_calls() -> Iterator[Called]:
         yield called
 
 
+@uses("keras.Layer.__call__")
 @contextlib.contextmanager
 def watching_outputs(seen: Callable[[keras.Layer, Any], None]) -> Iterator[None]:
     """Call `seen` with every layer that returns, inner layers first, and with its outputs."""
@@ -212,6 +217,7 @@ def watching_outputs(seen: Callable[[keras.Layer, Any], None]) -> Iterator[None]
         yield
 
 
+@uses("keras.Model.fit", if_moved="model.fit in a step ends in an error of Keras")
 @contextlib.contextmanager
 def _refusing_whole_trainings() -> Iterator[None]:
     """Raise where a step calls `model.fit`, `predict` or the like, which cannot be traced."""
@@ -236,50 +242,64 @@ def _refused(name: str, original: Function) -> Function:
     return method
 
 
+@uses(
+    "keras.Layer._flatten_layers",
+    if_moved="guards do not see layers inside layers that are not models",
+)
 def layers_in(layer: keras.Layer) -> list[keras.Layer]:
     """Return the layer and all layers inside it, at any depth."""
     flatten = getattr(layer, "_flatten_layers", None)
     if flatten is not None:
         return list(flatten())
-    registry.warn_moved("keras_internals.layers_in")
+    internals.warn_moved(layers_in)
     return [layer, *(inner for part in getattr(layer, "layers", ()) for inner in layers_in(part))]
 
 
+@uses(
+    "keras.Model._symbolic_build",
+    if_moved="with several replicas, build a compiled model and its optimizer before training",
+)
 def build_compiled_model(task: Any, batch_spec: Any) -> None:
     """Create what a compiled model creates lazily, as Keras' own `fit` does before it trains."""
     build = getattr(task.model, "_symbolic_build", None)
     if build is None:
-        registry.warn_moved("keras_internals.build_compiled_model")
+        internals.warn_moved(build_compiled_model)
         return
     batch = tf.nest.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), batch_spec)
     build(data_batch=batch)
 
 
+@uses("keras.metrics.Accuracy._direction", if_moved="KeepBest needs an explicit mode")
 def better(metric: keras.metrics.Metric) -> str | None:
     """Return `"max"` or `"min"`, whichever is better for a metric; None if the metric is silent."""
     return {"up": "max", "down": "min"}.get(getattr(metric, "_direction", None) or "")
 
 
+@uses("keras.losses.MeanSquaredError._fn_kwargs", if_moved="an edit of them is not noticed")
 def loss_arguments(loss: Any) -> dict[str, Any]:
     """Return what a loss or metric passes to its function; Huber's config lacks its delta."""
     return dict(getattr(loss, "_fn_kwargs", None) or {})
 
 
+@uses("keras.src.trainers.compile_utils.CompileMetrics", if_moved="Keras' own error")
 def without_values(metric: keras.metrics.Metric) -> bool:
     """Return whether these are metrics of `compile(metrics=...)` that no step has updated yet."""
     return type(metric).__name__ == "CompileMetrics" and not getattr(metric, "built", True)
 
 
+@uses("keras.Model._loss_tracker", if_moved="a correct step is warned of an idle metric")
 def is_loss_tracker(metric: keras.metrics.Metric, model: keras.Model) -> bool:
     """Return whether a metric is Keras' own mean of the loss; custom steps need not update it."""
     return metric is getattr(model, "_loss_tracker", None)
 
 
+@uses("keras.src.backend.tensorflow.nn.softmax._keras_logits", if_moved="no warning")
 def has_logits(tensor: Any) -> bool:
     """Return whether Keras has noted the logits that a tensor of probabilities was made from."""
     return hasattr(tensor, "_keras_logits")
 
 
+@uses("keras.metrics.Metric.update_state")
 @contextlib.contextmanager
 def watching_updates(metrics: Sequence[keras.metrics.Metric]) -> Iterator[set[Any]]:
     """Record the metrics whose `update_state` is called, also by calling the metric."""
@@ -301,6 +321,7 @@ def watching_updates(metrics: Sequence[keras.metrics.Metric]) -> Iterator[set[An
         yield updated
 
 
+@uses("keras.Model._initial_epoch", if_moved="the note that epochs count from zero is missing")
 def take_initial_epoch(model: keras.Model) -> int:
     """Return the epoch at which `BackupAndRestore` asks Keras' own `fit` to resume; 0 if none."""
     epoch = getattr(model, "_initial_epoch", None) or 0
@@ -309,6 +330,13 @@ def take_initial_epoch(model: keras.Model) -> int:
     return epoch
 
 
+@uses(
+    "keras.Model._layers",
+    "keras.Model._metrics",
+    "keras.Model._seed_generators",
+    if_moved="checkpoints from before are refused",
+    refuses=True,
+)
 def is_bookkeeping(attribute: str) -> bool:
     """Return whether Keras keeps lists in this attribute, of what other attributes hold as well."""
     return attribute in _BOOKKEEPING or is_tracking(attribute)
@@ -336,12 +364,7 @@ _BOOKKEEPING = frozenset(
 )
 
 
-def save_hook_of(callback: Any) -> str:
-    """Return the method by which a callback decides after a batch to save; empty if it has none."""
-    name = "_should_save_on_batch"
-    return name if hasattr(callback, name) else ""
-
-
+@uses("keras.callbacks.ModelCheckpoint._batches_seen_since_last_saving", if_moved="slower")
 def steps_to_save(callback: Any) -> int | None:
     """Return the steps until a callback with `save_freq` saves; None if it saves by epoch."""
     if callback.save_freq == "epoch":
@@ -350,6 +373,7 @@ def steps_to_save(callback: Any) -> int | None:
     return 1 if seen is None else max(1, callback.save_freq - seen)
 
 
+@uses("keras.callbacks.TensorBoard._start_batch", if_moved="every step is a stop")
 def steps_to_profile(callback: Any) -> int | None:
     """Return the steps until `TensorBoard(profile_batch=...)` starts or stops its profile."""
     if not profiles(callback):
@@ -361,17 +385,20 @@ def steps_to_profile(callback: Any) -> int | None:
     return min((edge - seen for edge in (start - 1, stop) if edge > seen), default=None)
 
 
+@uses("keras.callbacks.TensorBoard._should_trace", if_moved="it takes no profile")
 def profiles(callback: Any) -> bool:
     """Return whether a `TensorBoard` callback profiles some batches."""
     return bool(getattr(callback, "_should_trace", False))
 
 
+@uses("keras.callbacks.TensorBoard._global_train_batch", if_moved="slower")
 def writes_batch(callback: Any) -> bool:
     """Return whether `TensorBoard` writes the values of the batch that has begun."""
     batch = getattr(callback, "_global_train_batch", 0)
     return callback.update_freq != "epoch" and batch % callback.update_freq == 0
 
 
+@uses("keras.callbacks.TensorBoard._global_train_batch", if_moved="slower")
 def count_batch(callback: Any) -> bool:
     """Begin a batch that `TensorBoard` does not write; return False if it writes the batch.
 
@@ -389,6 +416,10 @@ def registered(part: T) -> T:
     return keras.saving.register_keras_serializable(package="loopwright")(part)
 
 
+@uses(
+    "keras.src.backend.common.global_state.get_global_attribute",
+    if_moved="a rehearsal consumes numbers of keras.random without a seed",
+)
 def global_seed() -> tf.Variable | None:
     """Return the state from which `keras.random` without a seed draws; None if there is none yet.
 
@@ -398,7 +429,7 @@ def global_seed() -> tf.Variable | None:
     """
     get = getattr(global_state, "get_global_attribute", None)
     if get is None:
-        registry.warn_moved("keras_internals.global_seed")
+        internals.warn_moved(global_seed)
         return None
     generator = get("global_seed_generator")
     return None if generator is None else generator.state.value

@@ -1,6 +1,6 @@
 """Internals of Keras optimizers, and what Keras does differently with several replicas.
 
-`internals.py` says of each function what it touches and what happens if that moves.
+`uses` says of each function what it touches and what happens if that moves.
 """
 
 import contextlib
@@ -11,15 +11,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright.compat import registry
+from loopwright.compat import internals
+from loopwright.compat.internals import uses
 from loopwright.compat.patches import replaced
 from loopwright.errors import StepError, message
 from loopwright.loop.signals import blocked
 
-keras_loss = registry.module("keras.src.losses.loss")
+keras_loss = internals.module("keras.src.losses.loss")
 Function = Callable[..., Any]
 
 
+@uses("keras.Optimizer.iterations", "keras.Optimizer.gradient_accumulation_steps")
 @contextlib.contextmanager
 def without_accumulation(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     """Make one `apply` of an accumulating optimizer an ordinary update, in this thread.
@@ -55,6 +57,7 @@ class Applied:
     gradients: list[Any]
 
 
+@uses("keras.Optimizer.apply")
 @contextlib.contextmanager
 def watching_applies() -> Iterator[list[Applied]]:
     """Record each `apply` and `apply_gradients` of an optimizer, with its arguments.
@@ -91,20 +94,28 @@ def watching_applies() -> Iterator[list[Applied]]:
         yield seen
 
 
+@uses(
+    "keras.Optimizer._accumulated_gradients",
+    "keras.Optimizer._get_variable_index",
+    if_moved="gradient accumulation with several replicas is refused",
+    refuses=True,
+)
 def accumulators(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> list[Any]:
     """Return the optimizer's own gradient accumulators for `variables`, as `tf.Variable`s."""
     stored = getattr(optimizer, "_accumulated_gradients", None)
     index_of = getattr(optimizer, "_get_variable_index", None)
     if stored is None or index_of is None:
-        raise registry.refusal("keras_optimizers.accumulators")
+        raise internals.refusal(accumulators)
     return [stored[index_of(variable)].value for variable in variables]
 
 
+@uses("keras.Optimizer._trainable_variables")
 def trained_by(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     """Return the variables an optimizer was built for, in its own order."""
     return list(optimizer._trainable_variables)
 
 
+@uses("keras.Optimizer._learning_rate", if_moved="the config of the optimizer has it")
 def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
     """Return the learning rate an optimizer was given: a variable, a schedule or a function."""
     if hasattr(optimizer, "_learning_rate"):
@@ -124,6 +135,7 @@ def with_rates(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.O
     return [own for one in several or [inside] for own in with_rates(one)]
 
 
+@uses("keras.Optimizer._learning_rate", if_moved="find_learning_rate is refused", refuses=True)
 @contextlib.contextmanager
 def rate_replaced(optimizer: keras.optimizers.Optimizer, rate: Callable[[], Any]) -> Iterator[None]:
     """Make `rate()` the learning rate of an optimizer, whatever it was given, until the end.
@@ -133,7 +145,7 @@ def rate_replaced(optimizer: keras.optimizers.Optimizer, rate: Callable[[], Any]
     """
     held = vars(optimizer)
     if "_learning_rate" not in held:
-        raise registry.refusal("keras_optimizers.rate_replaced")
+        raise internals.refusal(rate_replaced)
     before = held["_learning_rate"]
     held["_learning_rate"] = rate
     try:
@@ -142,12 +154,17 @@ def rate_replaced(optimizer: keras.optimizers.Optimizer, rate: Callable[[], Any]
         held["_learning_rate"] = before
 
 
+@uses(
+    "keras.Optimizer._iterations",
+    if_moved="without accumulation iterations is the same count; with it training is refused",
+    refuses=True,
+)
 def update_counter(optimizer: keras.optimizers.Optimizer) -> Any:
     """Return the optimizer's count of calls; `iterations` divides it by the accumulation steps."""
     if hasattr(optimizer, "_iterations"):
         return optimizer._iterations
     if optimizer.gradient_accumulation_steps:
-        raise registry.refusal("keras_optimizers.update_counter")
+        raise internals.refusal(update_counter)
     return optimizer.iterations
 
 
@@ -167,6 +184,12 @@ _FAR_APART = 0x61C88647
 """Between the seeds of two replicas: users choose small numbers, one after the other."""
 
 
+@uses(
+    "keras.src.losses.loss.scale_loss_for_distribution",
+    "keras.src.losses.loss.unscale_loss_for_distribution",
+    if_moved="training with several replicas is refused, since losses would be too small",
+    refuses=True,
+)
 @contextlib.contextmanager
 def losses_as_for_one_device() -> Iterator[None]:
     """Stop Keras loss objects from dividing by the number of replicas.
@@ -176,13 +199,18 @@ def losses_as_for_one_device() -> Iterator[None]:
     """
     names = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
     if not all(hasattr(keras_loss, name) for name in names):
-        raise registry.refusal("keras_optimizers.losses_as_for_one_device")
+        raise internals.refusal(losses_as_for_one_device)
     with contextlib.ExitStack() as stack:
         for name in names:
             stack.enter_context(replaced(keras_loss, name, lambda _: lambda value: value))
         yield
 
 
+@uses(
+    "keras.random.SeedGenerator.next",
+    if_moved="training with several replicas is refused, since all would drop the same units",
+    refuses=True,
+)
 @contextlib.contextmanager
 def replicas_draw_apart(count: int, alike: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Have each of `count` replicas draw random numbers of its own from a `SeedGenerator`.
@@ -197,7 +225,7 @@ def replicas_draw_apart(count: int, alike: Callable[[], bool] = lambda: False) -
         return
     owner = keras.random.SeedGenerator
     if "next" not in vars(owner):
-        raise registry.refusal("keras_optimizers.replicas_draw_apart")
+        raise internals.refusal(replicas_draw_apart)
 
     def apart(original: Function) -> Function:
         def next_seed(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -213,6 +241,12 @@ def replicas_draw_apart(count: int, alike: Callable[[], bool] = lambda: False) -
         yield
 
 
+@uses(
+    "keras.Optimizer._all_reduce_sum_gradients",
+    if_moved="with one replica memory grows with each trainer; with several training is "
+    "refused, since updates would be too large",
+    refuses=True,
+)
 @contextlib.contextmanager
 def optimizers_reduce_nothing(replicas: int = 1) -> Iterator[None]:
     """Take the sum over replicas out of Keras optimizers while a step is traced.
@@ -224,14 +258,15 @@ def optimizers_reduce_nothing(replicas: int = 1) -> Iterator[None]:
     owner = _defining_class(name)
     if owner is None:
         if replicas > 1:
-            raise registry.refusal("keras_optimizers.optimizers_reduce_nothing")
-        registry.warn_moved("keras_optimizers.optimizers_reduce_nothing")
+            raise internals.refusal(optimizers_reduce_nothing)
+        internals.warn_moved(optimizers_reduce_nothing)
         yield
         return
     with replaced(owner, name, lambda _: lambda self, pairs: list(pairs)):
         yield
 
 
+@uses("keras.Optimizer.apply", "keras.optimizers.LossScaleOptimizer.apply")
 @contextlib.contextmanager
 def plain_apply_refused() -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
     """Refuse `optimizer.apply` in a step, which does not divide by the number of replicas.

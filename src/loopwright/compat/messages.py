@@ -1,4 +1,4 @@
-"""Texts in messages of TensorFlow that Loopwright acts on. Imports no TensorFlow."""
+"""Texts of TensorFlow and its converters that Loopwright acts on. Imports no TensorFlow."""
 
 import os
 import re
@@ -85,3 +85,60 @@ def stateful_operation(text: str) -> str:
     """Return the operation of a pipeline that TensorFlow refuses to save; empty if not named."""
     found = re.search(r"(\w+) is stateful", text)
     return found[1] if found else ""
+
+
+# -- converters of LiteRT and ONNX -----------------------------------------------------------------
+
+_STATIC_SHAPE = re.compile(r"element_shape to be static|Lowering tensor list ops is failed")
+_LITERT_OPERATION = re.compile(r"'(?:tf|tfl)\.(\w+)' op is neither a custom op nor a flex op")
+_LITERT_LISTED = re.compile(r"(?:TF Select ops|Custom ops|Flex ops|Select TF ops): ([\w, ]+)")
+_ONNX_OPERATIONS = re.compile(r"Unsupported ops: Counter\(\{([^}]*)\}\)")
+_ONNX_NOT_SUPPORTED = re.compile(r"Tensorflow op \[[^\]:]*: (\w+)\] is not supported")
+_SHORT_FLOAT = re.compile(r"x(bf16|f16)>")
+_NAMES = {"f16": "float16", "bf16": "bfloat16"}
+_ERROR = re.compile(r"(?:\w*Error|error): *([^\n]+)")
+
+FIXED_BATCH_SIZE = "a loop of a recurrent layer (LSTM, GRU, RNN) needs a fixed batch size"
+
+
+def litert_reason(printed: str) -> str:
+    """Return why a model cannot become a LiteRT file.
+
+    >>> litert_reason("'tf.TensorListReserve' op requires element_shape to be static during")
+    'a loop of a recurrent layer (LSTM, GRU, RNN) needs a fixed batch size'
+    >>> litert_reason("error: 'tf.Cholesky' op is neither a custom op nor a flex op")
+    'LiteRT has no operation for Cholesky'
+    """
+    if _STATIC_SHAPE.search(printed):
+        return FIXED_BATCH_SIZE
+    listed = [name for text in _LITERT_LISTED.findall(printed) for name in text.split(", ")]
+    names = {*_LITERT_OPERATION.findall(printed), *(n.strip() for n in listed if n.strip())}
+    if not names:
+        return last_error(printed)
+    short = _SHORT_FLOAT.search(printed)
+    dtype = f" in {_NAMES[short[1]]}" if short else ""
+    return f"LiteRT has no operation for {', '.join(sorted(names))}{dtype}"
+
+
+def onnx_reason(printed: str) -> str:
+    """Return why a model cannot become an ONNX file; empty if tf2onnx reported no problem.
+
+    >>> onnx_reason("tf2onnx: Unsupported ops: Counter({'StringLower': 1, 'Foo': 2})")
+    'ONNX has no operation for Foo, StringLower'
+    """
+    counted = ",".join(_ONNX_OPERATIONS.findall(printed))
+    names = {*re.findall(r"'(\w+)'", counted), *_ONNX_NOT_SUPPORTED.findall(printed)}
+    if names:
+        return f"ONNX has no operation for {', '.join(sorted(names))}"
+    return ""
+
+
+def last_error(printed: str) -> str:
+    """Return the last error in what a process printed.
+
+    >>> last_error("Traceback (most recent call last): RuntimeError: node 3 (WHILE) failed")
+    'node 3 (WHILE) failed'
+    """
+    found = _ERROR.findall(printed)
+    text = found[-1] if found else printed.strip().rpartition("\n")[2]
+    return text.strip()[:_MOST_SHOWN]

@@ -14,6 +14,8 @@ from typing import Any, TypeVar, final
 
 import tensorflow as tf
 
+from loopwright.compat.internals import uses
+
 Function = Callable[..., Any]
 T = TypeVar("T")
 
@@ -117,6 +119,7 @@ def _dispatched(owner: Any, name: str) -> Iterator[_Site]:
             setattr(owner, name, held)
 
 
+@uses("tensorflow.compat.v1.distribute.StrategyExtended.call_for_each_replica")
 @contextlib.contextmanager
 def _carried_to_replicas() -> Iterator[None]:
     """Have strategies run replicas, each in a new thread, with the replacements of their caller."""

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright.compat import registry
+from loopwright.compat.internals import internal_of, uses
 from loopwright.compat.patches import Function, replaced
 
 _Loop = Callable[[Any, Any, Any, Any], tuple[Any, Any, tuple[Any, ...]]]
@@ -28,6 +28,12 @@ _TANH = (keras.activations.tanh, keras.ops.tanh, tf.tanh)
 _SIGMOID = (keras.activations.sigmoid, keras.ops.sigmoid, tf.sigmoid)
 
 
+@uses(
+    "keras.layers.LSTM.inner_loop",
+    "keras.layers.GRU.inner_loop",
+    "keras.layers.LSTMCell.get_dropout_mask",
+    if_moved="slower",
+)
 @contextlib.contextmanager
 def recurrent_layers_at_once(is_free: Callable[[], bool]) -> Iterator[None]:
     """Run Keras' own LSTM and GRU layers as above, where `is_free` allows it.
@@ -47,7 +53,7 @@ def slow_recurrent_layers() -> str | None:
 
     >>> slow_recurrent_layers()
     """
-    gone = registry.missing(registry.BY_FUNCTION["recurrent.recurrent_layers_at_once"])
+    gone = internal_of(recurrent_layers_at_once).missing()
     own = (keras.layers.LSTM, keras.layers.GRU)  # each has one of its own, or it was not this loop
     gone += [f"{kind.__name__}.inner_loop" for kind in own if "inner_loop" not in vars(kind)]
     if not gone:

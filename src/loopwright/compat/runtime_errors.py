@@ -14,19 +14,13 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from loopwright.compat import out_of_memory, tensorflow_internals
-from loopwright.compat.error_messages import place_in, place_of
+from loopwright.compat.error_messages import place_in, place_of, plain_text
 from loopwright.compat.tracebacks import hides_frames
-from loopwright.errors import (
-    ConfigurationError,
-    LoopwrightError,
-    StepError,
-    message,
-)
+from loopwright.errors import ConfigurationError, LoopwrightError, StepError, message
 
 Kind = Literal[
     "label", "index", "assertion", "numerics", "shapes", "memory", "python", "xla", "other"
 ]
-
 
 _EAGER = 'with plan="eager" print and breakpoint() work in that line'
 
@@ -41,8 +35,6 @@ class Failure:
     value: int = 0
     bound: int = 0
     """How many classes or rows there are, or examples in a batch that does not fit in memory."""
-    note: str = ""
-    """What else is known: the largest tensor of a step that does not fit in memory."""
 
 
 def error_for(failure: Failure, title: str, place: str, where: str) -> LoopwrightError:
@@ -104,8 +96,6 @@ def asserted(first: str) -> str:
 
 
 _A, _B = (rf"(?P<{name}>[\[(][\d, ]*[\])])" for name in "ab")
-
-
 _PATTERNS: tuple[tuple[Kind, str], ...] = (
     ("label", r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)"),
     ("index", r"indices(?:\[[\d,]*\])? = (-?\d+) is not in \[0, (\d+)\)"),
@@ -114,18 +104,11 @@ _PATTERNS: tuple[tuple[Kind, str], ...] = (
     ("xla", r"not compilable()()"),
     ("shapes", rf"Incompatible shapes: {_A} vs\.? {_B}"),
     ("shapes", rf"Matrix size-incompatible: In\[0\]: {_A}, In\[1\]: {_B}"),
-    ("shapes", rf"In\[0\] mismatch In\[1\].*?: {_A} {_B}"),
-    ("shapes", rf"ConcatOp : .*?shape\[\d+\] = {_A} vs\. shape\[\d+\] = {_B}"),
-    ("shapes", rf"[Ss]hapes of all inputs must match: .*?{_A} != .*?{_B}"),
     ("shapes", rf"logits shape {_A} and labels shape {_B}"),
     # Said in Python where shapes are known: in an eager step.
     ("shapes", rf"labels\.shape={_B} and logits\.shape={_A}"),
 )
-
-
 _NESTED_INDEX = r"indices.*? = \[([-\d, ]+)\] does not index into param shape \[([\d,]+)\]"
-
-
 _ASSERTION = re.compile(
     r"assertion failed:|^Condition x .* did not hold|to be true\. Summarized", re.M
 )
@@ -188,15 +171,6 @@ def _index(failure: Failure) -> _Parts:
     )
 
 
-def _assertion(failure: Failure) -> _Parts:
-    return (
-        "An assertion in {title} failed",
-        "a condition that holds for every batch",
-        failure.text or "a condition that did not hold",
-        f"look at the batch; {_EAGER}",
-    )
-
-
 def _numerics(failure: Failure) -> _Parts:
     shown = failure.text.partition(" : Tensor had")[0]
     return (
@@ -204,15 +178,6 @@ def _numerics(failure: Failure) -> _Parts:
         "finite numbers",
         "NaN or infinity" if shown.startswith("Tensor had") or not shown else shown,
         f"look at the batch, lower the learning rate or clip gradients; {_EAGER}",
-    )
-
-
-def _shapes(failure: Failure) -> _Parts:
-    return (
-        "{title} combines shapes that do not match",
-        "shapes that fit the operation",
-        failure.text,
-        f"print tf.shape(...) of both with tf.print; {_EAGER}",
     )
 
 
@@ -225,53 +190,46 @@ def _memory(failure: Failure) -> _Parts:
             f"lower batch_size: {examples // 2:,} instead of {examples:,}; to keep the size of "
             "updates, accumulate: gradient_accumulation_steps=2 of the optimizer"
         )
-    return (
-        "{title} ran out of memory",
-        f"memory for everything that a step makes of {size}",
-        "; ".join(filter(None, [failure.text, failure.note])),
-        do,
-    )
+    what = "{title} ran out of memory"
+    return what, f"memory for everything that a step makes of {size}", failure.text, do
 
 
-def _python(failure: Failure) -> _Parts:
-    return (
+_PARTS: dict[Kind, Callable[[Failure], _Parts]] = {
+    "label": _label,
+    "index": _index,
+    "numerics": _numerics,
+    "memory": _memory,
+    "assertion": lambda failure: (
+        "An assertion in {title} failed",
+        "a condition that holds for every batch",
+        failure.text or "a condition that did not hold",
+        f"look at the batch; {_EAGER}",
+    ),
+    "shapes": lambda failure: (
+        "{title} combines shapes that do not match",
+        "shapes that fit the operation",
+        failure.text,
+        f"print tf.shape(...) of both with tf.print; {_EAGER}",
+    ),
+    "python": lambda failure: (
         "A Python function called by {title} raised an exception",
         "a function that returns",
         failure.text,
         "look at the batch and at the function: it runs as plain Python, where print works",
-    )
-
-
-def _xla(failure: Failure) -> _Parts:
-    return (
+    ),
+    "xla": lambda failure: (
         "XLA cannot compile {title}",
         "operations that XLA has, with sizes that do not depend on values",
         f"the operation {failure.text}" if failure.text.isidentifier() else failure.text,
         'use plan="graph"',
-    )
-
-
-def _other(failure: Failure) -> _Parts:
-    return (
+    ),
+    "other": lambda failure: (
         "{title} failed while it ran",
         "operations that work for every batch",
         failure.text,
         f"look at the batch; {_EAGER}",
-    )
-
-
-_PARTS = {
-    "label": _label,
-    "index": _index,
-    "assertion": _assertion,
-    "numerics": _numerics,
-    "shapes": _shapes,
-    "memory": _memory,
-    "python": _python,
-    "xla": _xla,
-    "other": _other,
+    ),
 }
-
 
 _MOST_SHOWN = 300
 """Characters of TensorFlow's own line: it may list every label of a batch."""
@@ -301,33 +259,19 @@ def explained(
             raise
         place = place_in(error) or place_of_node(node_in(text), graphs())
         if failure.kind == "memory":
-            failure = _with_largest(failure, graphs(), examples() or _batch_in(text, graphs()))
+            failure = replace(failure, bound=examples() or _batch_in(text, graphs()))
         raise error_for(failure, title, place, where()) from cause(error)
 
 
-def _with_largest(failure: Failure, graphs: Iterable[Any], examples: int | None) -> Failure:
-    """Return the failure with the batch size and the largest tensor of the step."""
-    seen: set[int] = set()
-    operations = [op for graph in graphs for op in _operations(graph, seen)]
-    tensor = out_of_memory.largest_tensor(operations, examples)
-    shape = None if tensor is None else out_of_memory.shape_for(tensor, examples)
-    if tensor is None or shape is None:
-        return replace(failure, bound=examples or 0)
-    largest = out_of_memory.tensor_in_words(shape, tensor.dtype.name)
-    is_the_one = largest in failure.text or examples is None
-    note = "" if is_the_one else f"the largest tensor is {largest}{place_of(tensor.op)}"
-    return replace(failure, bound=examples or 0, note=note)
-
-
-def _batch_in(text: str, graphs: Iterable[Any]) -> int | None:
-    """Return the size of a batch by a tensor that did not fit, if its trace left that size open."""
+def _batch_in(text: str, graphs: Iterable[Any]) -> int:
+    """Return the size of a batch by a tensor that did not fit; 0 if its trace has a fixed size."""
     shape = re.search(r"tensor with shape ?\[(\d+)", text)
 
     def has_open_size(op: Any) -> str:
         return "open" if any(out.shape.rank and out.shape[0] is None for out in op.outputs) else ""
 
     found = shape is not None and place_of_node(node_in(text), graphs, has_open_size)
-    return int(shape[1]) if shape is not None and found else None
+    return int(shape[1]) if shape is not None and found else 0
 
 
 _NOT_OF_STEPS = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.CancelledError)
@@ -356,24 +300,15 @@ def _of_kind(kind: Any, text: str, error: Any) -> tf.errors.OpError:
         return kind(error.node_def, error.op, text, error.error_code)
 
 
-def plain_text(error: BaseException) -> str:
-    """Return the text of an error without the colours that Keras puts into it."""
-    return re.sub(r"\x1b\[\d*m", "", str(error))
-
-
 _AROUND = re.compile(
     r"Graph execution error:|Detected at node|File \"|<stack traces unavailable>|\[\["
     r"|Stack trace for op|tf2xla conversion failed|Exception encountered when calling"
     r"|Arguments received by|• |\d+ root error"
 )
-
-
 _BEFORE = re.compile(
     r"^(?:\(\d+\) [A-Z_]+: +)?(?:\{\{function_node [^}]*\}\} *)*"
     r"(?:Error in user-defined function passed to .*?: [\w:\[\]]+: )?"
 )
-
-
 _AFTER = re.compile(r"\s*\[Op:\w+\].*$")
 
 

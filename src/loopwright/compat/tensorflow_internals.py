@@ -1,6 +1,6 @@
 """Internals of TensorFlow: graphs, pipelines, devices.
 
-`internals.py` says of each function what it touches and what happens if that moves.
+`uses` says of each function what it touches and what happens if that moves.
 """
 
 import contextlib
@@ -11,34 +11,29 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright.compat import registry
+from loopwright.compat import internals
+from loopwright.compat.internals import uses
 from loopwright.compat.patches import replaced
 from loopwright.errors import LoopwrightError
 
-op_def_registry = registry.module("tensorflow.python.framework.op_def_registry")
-auto_control_deps_utils = registry.module("tensorflow.python.framework.auto_control_deps_utils")
-device_lib = registry.module("tensorflow.python.client.device_lib")
-eager_context = registry.module("tensorflow.python.eager.context")
-stateful_random_ops = registry.module("tensorflow.python.ops.stateful_random_ops")
-
-
-def _autograph_api() -> Any:
-    return getattr(tf.__internal__, "autograph", None)
+op_def_registry = internals.module("tensorflow.python.framework.op_def_registry")
+auto_control_deps_utils = internals.module("tensorflow.python.framework.auto_control_deps_utils")
+device_lib = internals.module("tensorflow.python.client.device_lib")
+eager_context = internals.module("tensorflow.python.eager.context")
+stateful_random_ops = internals.module("tensorflow.python.ops.stateful_random_ops")
 
 
 # Inside our own graphs AutoGraph is off, and would refuse to convert what they call.
-_OUTSIDE_ANY_GRAPH = getattr(_autograph_api(), "control_status_ctx", lambda: None)()
+_OUTSIDE_ANY_GRAPH = tf.__internal__.autograph.control_status_ctx()
 
 
+@uses("tensorflow.__internal__.autograph.tf_convert")
 def autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Turn `if` and `while` on tensors in a user's step into graph operations.
 
     A nested `tf.function` would do it too, but `merge_call` is refused inside one.
     """
-    convert = getattr(_autograph_api(), "tf_convert", None)
-    if convert is None or _OUTSIDE_ANY_GRAPH is None:
-        registry.warn_moved("tensorflow_internals.autograph")
-        return function
+    convert = tf.__internal__.autograph.tf_convert
     converted = convert(function, _OUTSIDE_ANY_GRAPH, user_requested=True)
 
     def call(*args: Any) -> Any:
@@ -53,6 +48,7 @@ def autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@uses("tensorflow.__internal__.FuncGraph")
 @contextlib.contextmanager
 def scratch_graph() -> Iterator[Any]:
     """Open a graph to trace into and throw away.
@@ -64,6 +60,10 @@ def scratch_graph() -> Iterator[Any]:
         yield graph
 
 
+@uses(
+    "tensorflow.python.eager.def_function.Function._omit_frequent_tracing_warning",
+    if_moved="TensorFlow warns of retracing",
+)
 def compiled(
     function: Callable[..., Any], input_signature: Any = None, *, xla: bool = False
 ) -> Callable[..., Any]:
@@ -78,6 +78,10 @@ def compiled(
     return graph_function
 
 
+@uses(
+    "tensorflow.python.eager.function.ConcreteFunction._call_flat",
+    if_moved="XLA compiles at the first step, which takes longer",
+)
 def run_on_copies(concrete: Any, arguments: Any) -> None:
     """Call a traced function on temporary copies of the variables it holds.
 
@@ -86,7 +90,7 @@ def run_on_copies(concrete: Any, arguments: Any) -> None:
     """
     call = getattr(concrete, "_call_flat", None)
     if call is None:
-        registry.warn_moved("tensorflow_internals.run_on_copies")
+        internals.warn_moved(run_on_copies)
         return
     own = {id(variable.handle): variable for variable in concrete.graph.variables}
     copies = {
@@ -100,11 +104,15 @@ def run_on_copies(concrete: Any, arguments: Any) -> None:
     call(tf.nest.flatten(arguments, expand_composites=True), captured)
 
 
+@uses(
+    "tensorflow.__internal__.FuncGraph._watched_variables",
+    if_moved="a step that uses variables outside of the task is not refused: keep them in the task",
+)
 def captured_variables(graph: Any) -> list[Any]:
     """Return the variables that a scratch graph and its functions use; handles if only written."""
     watched = getattr(graph, "_watched_variables", None)
     if watched is None:
-        registry.warn_moved("tensorflow_internals.captured_variables")
+        internals.warn_moved(captured_variables)
         return []
     by_handle = {
         id(v.handle): v
@@ -115,6 +123,7 @@ def captured_variables(graph: Any) -> list[Any]:
     return [by_handle.get(id(handle), handle) for handle in handles if is_variable_handle(handle)]
 
 
+@uses("tensorflow.python.framework.ops.EagerTensor._handle_data", if_moved="not refused")
 def is_variable_handle(handle: Any) -> bool:
     """Return whether a resource is a variable; tables, queues and iterators are resources too.
 
@@ -123,11 +132,15 @@ def is_variable_handle(handle: Any) -> bool:
     return getattr(handle, "_handle_data", None) is not None
 
 
+@uses(
+    "tensorflow.python.framework.auto_control_deps_utils.get_read_write_resource_inputs",
+    if_moved="a metric that no step updates is reported as 0, without a warning",
+)
 def written_handles(graph: Any) -> set[int] | None:
     """Return the ids of variables' handles that a scratch graph may change, in functions too."""
     inputs_of = getattr(auto_control_deps_utils, "get_read_write_resource_inputs", None)
     if inputs_of is None:
-        registry.warn_moved("tensorflow_internals.written_handles")
+        internals.warn_moved(written_handles)
         return None
     pairs = zip(graph.internal_captures, graph.external_captures, strict=True)
     handles = {id(inner): id(outer) for inner, outer in pairs}
@@ -141,17 +154,7 @@ def captures_of(graph: Any, handles: Collection[int]) -> list[Any]:
     return [inner for inner, outer in pairs if id(outer) in handles]
 
 
-def unsaved_positions() -> str | None:
-    """Return why positions of `tf.data` iterators cannot be saved; None if they can.
-
-    >>> unsaved_positions()
-    """
-    internal = registry.BY_FUNCTION["tensorflow_internals.iterator_state"]
-    if not registry.missing(internal):
-        return None
-    return f"TensorFlow {tf.__version__} has moved the state of iterators: {internal.if_moved}"
-
-
+@uses("tensorflow.python.data.ops.iterator_ops.OwnedIterator._iterator_resource")
 def iterator_state(iterator: Any) -> Any:
     """Return the position of a `tf.data` iterator, shuffle buffers included, as a tensor.
 
@@ -162,10 +165,9 @@ def iterator_state(iterator: Any) -> Any:
     return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=fails)
 
 
+@uses("tensorflow.python.data.ops.iterator_ops.OwnedIterator._iterator_resource")
 def restore_iterator(iterator: Any, state: Any) -> None:
     """Move an iterator over the same pipeline to the position of `iterator_state`."""
-    if unsaved_positions() is not None:
-        raise registry.refusal("tensorflow_internals.restore_iterator")
     with tf.device("CPU:0"):
         tf.raw_ops.DeserializeIterator(
             resource_handle=iterator._iterator_resource, serialized=state
@@ -199,21 +201,9 @@ class PipelinePart:
     """The Python functions it was given."""
 
 
-def uninspected_pipelines() -> str | None:
-    """Return why the parts of a pipeline are unknown; None if they can be inspected.
-
-    >>> uninspected_pipelines()
-    """
-    internal = registry.BY_FUNCTION["tensorflow_internals.pipeline_parts"]
-    if not registry.missing(internal):
-        return None
-    return f"TensorFlow {tf.__version__} has moved the parts of pipelines: {internal.if_moved}"
-
-
+@uses("tensorflow.data.Dataset._inputs", "tensorflow.data.Dataset._functions")
 def pipeline_parts(dataset: tf.data.Dataset) -> list[PipelinePart]:
     """Return the datasets that a pipeline is made of, each before what it reads from."""
-    if uninspected_pipelines() is not None:
-        return []
     seen, todo = list[Any](), [dataset]
     while todo:
         part = todo.pop()
@@ -223,6 +213,7 @@ def pipeline_parts(dataset: tf.data.Dataset) -> list[PipelinePart]:
     return [_pipeline_part(part) for part in seen]
 
 
+@uses("tensorflow.data.Dataset._functions")
 def pipeline_graphs(dataset: tf.data.Dataset) -> list[Any]:
     """Return the graphs of a pipeline's functions."""
     parts = pipeline_parts(dataset)
@@ -240,6 +231,7 @@ def pipeline_variables(dataset: tf.data.Dataset) -> list[tf.Variable]:
     return [v for v in used if isinstance(v, tf.Variable)]
 
 
+@uses("tensorflow.python.ops.stateful_random_ops.global_generator", if_moved="not put back")
 def global_generator() -> tf.Variable | None:
     """Return the state of TensorFlow's global generator; None if the program has made none.
 
@@ -249,6 +241,7 @@ def global_generator() -> tf.Variable | None:
     return None if generator is None else generator.state
 
 
+@uses("tensorflow.python.eager.context.Context._rng", if_moved="rehearsals consume seeds")
 def hold_operation_seeds() -> Callable[[], None]:
     """Hold the generator of the seeds that `tf.random.set_seed` gives to eager operations.
 
@@ -266,6 +259,18 @@ def hold_operation_seeds() -> Callable[[], None]:
     return put_back
 
 
+@uses(
+    "tensorflow.python.data.ops.shuffle_op._ShuffleDataset._seed",
+    "tensorflow.python.data.ops.shuffle_op._ShuffleDataset._seed2",
+    "tensorflow.python.data.ops.shuffle_op._ShuffleDataset._reshuffle_each_iteration",
+    "tensorflow.python.data.ops.random_op._RandomDataset._rerandomize",
+    "tensorflow.python.data.ops.map_op._ParallelMapDataset._deterministic",
+    "tensorflow.python.data.ops.directed_interleave_op._DirectedInterleaveDataset._stop_on_empty_dataset",
+    "tensorflow.python.data.ops.from_tensors_op._TensorDataset._tensors",
+    "tensorflow.python.data.ops.cache_op.CacheDataset._filename",
+    "tensorflow.python.data.ops.structured_function.StructuredFunctionWrapper._func",
+    if_moved="such a pipeline is resumed without a warning, and may give other batches",
+)
 def _pipeline_part(part: Any) -> PipelinePart:
     kind = type(part).__name__.strip("_").removesuffix("Dataset")
     seeds = (part._seed, part._seed2) if hasattr(part, "_seed2") else None
@@ -299,13 +304,17 @@ def _pipeline_part(part: Any) -> PipelinePart:
     )
 
 
+@uses(
+    "tensorflow.python.client.device_lib.list_local_devices",
+    if_moved="the memory of the host decides whether data is kept on the GPU",
+)
 def gpu_memory_bytes() -> int | None:
     """Return the memory of the smallest GPU; None if there is none."""
     if not tf.config.list_physical_devices("GPU"):
         return None
     devices = getattr(device_lib, "list_local_devices", None)
     if devices is None:
-        registry.warn_moved("tensorflow_internals.gpu_memory_bytes")
+        internals.warn_moved(gpu_memory_bytes)
         return None
     return min((d.memory_limit for d in devices() if d.device_type == "GPU"), default=None)
 
@@ -331,6 +340,10 @@ def replica_numbers(variable: Any) -> tuple[range, int]:
     return range(first, first + held), strategy.num_replicas_in_sync
 
 
+@uses(
+    "tensorflow.distribute.MirroredStrategy._collective_key_base",
+    if_moved="a second MirroredStrategy in a process fails with a shape mismatch of collectives",
+)
 def mirrored_strategy(devices: list[str] | None = None) -> tf.distribute.Strategy:
     """Return a `MirroredStrategy` that works next to others in this process.
 
@@ -340,10 +353,14 @@ def mirrored_strategy(devices: list[str] | None = None) -> tf.distribute.Strateg
     if hasattr(kind, "_collective_key_base"):
         kind._collective_key_base += 100_000
     else:
-        registry.warn_moved("tensorflow_internals.mirrored_strategy")
+        internals.warn_moved(mirrored_strategy)
     return kind(devices)
 
 
+@uses(
+    "tensorflow.Graph._get_function",
+    if_moved="guards do not see what is inside of branches, loops and tf.functions",
+)
 def inner_graphs(op: Any) -> list[Any]:
     """Return the graphs an operation calls: branches, loop bodies, a `tf.function`."""
     names: list[str] = []
@@ -352,7 +369,7 @@ def inner_graphs(op: Any) -> list[Any]:
         names += [function.name for function in (value if is_list else [value])]
     function_of = getattr(op.graph, "_get_function", None)
     if function_of is None:
-        registry.warn_moved("tensorflow_internals.inner_graphs")
+        internals.warn_moved(inner_graphs)
         return []
     graphs = [getattr(function_of(name), "graph", None) for name in names if name]
     return [graph for graph in graphs if graph is not None]
@@ -363,6 +380,7 @@ def is_function(operation: str) -> bool:
     return operation.startswith("__")
 
 
+@uses("tensorflow.python.framework.op_def_registry.get", if_moved='on_nan="skip" is slower')
 def has_own_state(operation: str) -> bool:
     """Return whether operations of this type draw from a state, print, or call Python.
 
@@ -373,7 +391,7 @@ def has_own_state(operation: str) -> bool:
     """
     definition_of = getattr(op_def_registry, "get", None)
     if definition_of is None:
-        registry.warn_moved("tensorflow_internals.has_own_state")
+        internals.warn_moved(has_own_state)
         return True
     definition = definition_of(operation)
     if definition is None or not definition.is_stateful or operation == "Assert":
@@ -410,6 +428,7 @@ def _function_attributes(op: Any) -> Sequence[tuple[str, bool]]:
     return _known[op.type]
 
 
+@uses("tensorflow.GradientTape.gradient")
 @contextlib.contextmanager
 def watching_tapes() -> Iterator[list[tuple[Any, Any]]]:
     """Record the targets and sources of each `tape.gradient` without `output_gradients`."""

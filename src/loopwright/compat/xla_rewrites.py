@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from loopwright.compat import recurrent, registry
+from loopwright.compat import internals, recurrent
+from loopwright.compat.internals import uses
 from loopwright.compat.patches import replaced
 
-random_ops_util = registry.module("tensorflow.python.ops.random_ops_util")
+random_ops_util = internals.module("tensorflow.python.ops.random_ops_util")
 _FUNCTION_GRAPH = tf.__internal__.FuncGraph
 
 
@@ -64,6 +65,7 @@ def _has_gpu() -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
 
 
+@uses("tensorflow.python.ops.random_ops_util.get_key_counter_alg", if_moved="slower")
 @contextlib.contextmanager
 def _drawing_by(algorithm: Literal["philox", "threefry"]) -> Iterator[None]:
     """Draw random numbers by an algorithm where the step leaves it open.

@@ -8,10 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright.compat import registry
+from loopwright.compat import internals
+from loopwright.compat.internals import uses
 from loopwright.errors import ConfigurationError, message
 
-xplane_pb2: Any = registry.module("tensorflow.tsl.profiler.protobuf.xplane_pb2")
+xplane_pb2: Any = internals.module("tensorflow.tsl.profiler.protobuf.xplane_pb2")
 _PICOSECONDS = 1e12
 
 
@@ -55,10 +56,15 @@ def profiling(directory: Path) -> Iterator[None]:
         tf.profiler.experimental.stop()
 
 
+@uses(
+    "tensorflow.tsl.profiler.protobuf.xplane_pb2.XSpace",
+    if_moved="trainer.profile is refused; tf.profiler.experimental and TensorBoard show a profile",
+    refuses=True,
+)
 def recorded(directory: Path) -> list[Recorded]:
     """Return everything in the newest profile below a directory, in the order of its threads."""
     if xplane_pb2 is None:
-        raise registry.refusal("xplane.recorded")
+        raise internals.refusal(recorded)
     files = sorted(directory.glob("plugins/profile/*/*.xplane.pb"))
     if not files:
         return []

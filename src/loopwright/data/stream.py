@@ -58,8 +58,6 @@ def unsavable(dataset: tf.data.Dataset) -> str | None:
 
     >>> unsavable(tf.data.Dataset.range(10).shuffle(10).batch(2))
     """
-    if (unsaved := tensorflow_internals.unsaved_positions()) is not None:
-        return unsaved
     if dataset.options().experimental_warm_start:
         return "its options set experimental_warm_start, which starts reading too early"
     parts = tensorflow_internals.pipeline_parts(dataset)
@@ -96,8 +94,6 @@ def unrepeatable(dataset: tf.data.Dataset) -> str | None:
     """
     if dataset.options().deterministic is False:
         return f"its options set {_UNORDERED}"
-    if (unknown := tensorflow_internals.uninspected_pipelines()) is not None:
-        return unknown
     for part in tensorflow_internals.pipeline_parts(dataset):
         name = _NAMES.get(part.kind, part.kind)
         if part.seeds == (0, 0):

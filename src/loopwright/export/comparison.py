@@ -9,8 +9,8 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright.checkpoints import tensors
-from loopwright.compat.converter_messages import last_error
 from loopwright.compat.keras_internals import layers_in
+from loopwright.compat.messages import last_error
 from loopwright.config.export_formats import Target
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import LoopwrightError, message

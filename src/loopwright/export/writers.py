@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from loopwright.compat.converter_messages import FIXED_BATCH_SIZE, litert_reason, onnx_reason
+from loopwright.compat.messages import FIXED_BATCH_SIZE, litert_reason, onnx_reason
 from loopwright.config.export_formats import Target
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import ConfigurationError, LoopwrightError, message

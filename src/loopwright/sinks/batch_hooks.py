@@ -53,7 +53,7 @@ def demand(callback: keras.callbacks.Callback) -> Demand:
     if wish is not None:
         left = 1 if wish else None
         return Demand(steps_left=lambda: left, each_test_batch=bool(wish and test_hooks))
-    hooks = _overridden(callback, (*TRAIN_HOOKS, keras_internals.save_hook_of(callback)))
+    hooks = _overridden(callback, TRAIN_HOOKS)
     if not (hooks or test_hooks):
         known = next(filter(None, map(_known, type(callback).__mro__)), _at_stops)
         return known(callback)
