@@ -459,8 +459,8 @@ def test_infinity_that_was_there_from_the_beginning_is_meant(tmp_path: Any):
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ("ignore", "There is no such way to deal with NaN."),
-        ("rollback", "Going back needs a state to go back to."),
+        ("ignore", "Unknown on_nan policy"),
+        ("rollback", 'on_nan="rollback" requires run_dir'),
     ],
 )
 def test_a_policy_that_cannot_be_kept_is_refused(policy: Any, words: str):

@@ -229,9 +229,9 @@ def require_policy(on_nan: Any, run_dir: Any, replicas: int) -> None:
     """Raises if this cannot be done about steps that are not finite."""
     objection = ""
     if on_nan not in ("raise", "rollback", "skip"):
-        objection = "There is no such way to deal with NaN."
+        objection = "Unknown on_nan policy."
     elif on_nan == "rollback" and run_dir is None:
-        objection = "Going back needs a state to go back to."
+        objection = 'on_nan="rollback" requires run_dir.'
     elif on_nan == "skip" and replicas > 1:
         objection = "With several replicas steps cannot be skipped one by one."
     if objection:
