@@ -55,6 +55,8 @@ def test_the_killed_training_follows_the_plans_of_the_undisturbed_one(tmp_path: 
 
 def test_a_run_is_verified_by_its_own_plan():
     command = verify.command_for(".")
+    assert command(Path("other"), None)[4:6] == ["train", "config.yaml"]
+    assert verify.command_for("mine.yaml", repeat=True)(Path("other"), None)[5] == "mine.yaml"
     assert not [word for word in command(Path("other"), None) if word.startswith("plan=")]
     assert 'plan="whole/plan.json"' in command(Path("other"), "whole/plan.json")
 

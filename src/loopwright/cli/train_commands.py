@@ -180,7 +180,8 @@ def launch(
 
 def verify(
     what: Annotated[
-        str, typer.Argument(metavar="RECIPE|RUN", help="A recipe, or a run directory.")
+        str,
+        typer.Argument(metavar="RECIPE|CONFIG|RUN", help="What to train, or a run directory."),
     ],
     kills: Annotated[
         int, typer.Option(metavar="N", help="Kill the second training N times.", min=1)
@@ -205,13 +206,12 @@ def verify(
     from loopwright.cli import verify as trainings
 
     if Path(what).is_dir():
-        code = run_config(Path(what), task).code
+        config = run_config(Path(what), task)
     else:
-        recipes.require(what)
-        code = list[str]()
+        config = load_config(what, None, None, quick=False)
     command = trainings.command_for(what, repeat=repeat)
     if repeat:
-        verdict = trainings.train_twice(what, command, code, say=typer.echo)
+        verdict = trainings.train_twice(what, command, config.code, say=typer.echo)
     else:
         verdict = trainings.train_and_kill(what, command, kills=kills, seed=seed, say=typer.echo)
     typer.echo(str(verdict))

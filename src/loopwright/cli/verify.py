@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from loopwright import recipes
 from loopwright.checkpoints.manifest import read_manifest
 from loopwright.checkpoints.store import Store
 from loopwright.cli.compare_command import compared_states
@@ -75,14 +76,15 @@ Command = Callable[[Path, str | None], list[str]]
 
 
 def command_for(what: str, *, repeat: bool = False) -> Command:
-    """Return the command that trains the small version of a recipe, or a run from its config."""
-    is_run, values = Path(what).is_dir(), _REPEATED if repeat else _KILLED
-    train = [*python(), "-m", "loopwright", "train", str(Path(what) / FILE) if is_run else what]
+    """Return the command that trains a config, that of a run, or the small version of a recipe."""
+    source = str(Path(what) / FILE) if Path(what).is_dir() else what
+    quick = ["--quick"] if what in recipes.names() else []
+    train = [*python(), "-m", "loopwright", "train", source, *quick]
+    values = _REPEATED if repeat else _KILLED
 
     def command(run_dir: Path, plan: str | None) -> list[str]:
         plans = [] if plan is None else [f"plan={json.dumps(plan)}"]
-        options = [*([] if is_run else ["--quick"]), "--run-dir", str(run_dir)]
-        return [*train, *values, *plans, *options]
+        return [*train, *values, *plans, "--run-dir", str(run_dir)]
 
     return command
 
