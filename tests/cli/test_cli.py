@@ -170,7 +170,7 @@ def test_a_removed_command_answers_with_what_to_use(words: str, instead: str):
 def test_the_help_of_train_lists_examples():
     code, output = invoke("train", "--help")
     assert code == 0
-    assert re.search(r"Recipes: .*digits.*examples/\*\.py", " ".join(output.split()))
+    assert re.search(r"Examples: digits, .* examples/\*\.py", " ".join(output.split()))
 
 
 def test_a_config_is_shown_as_it_would_be_trained(monkeypatch: pytest.MonkeyPatch):
@@ -626,6 +626,9 @@ def test_a_run_is_verified_by_its_config_in_another_place(
     assert train("seed=3")[0] == 0
     before = {path: path.stat().st_mtime_ns for path in (project / "runs").rglob("*")}
     assert invoke("verify", "runs/experiment", "--task", "mine:experiment")[0] == 0
+    for source, is_quick in (("mine:experiment", False), ("digits", True)):
+        assert invoke("verify", source)[0] == 0
+        assert ("quick=true" in started[-1]) == is_quick
     assert started[0][:4] == [sys.executable, "-P", "-m", "loopwright"]
     keys = {word.partition("=")[0] for word in started[0] if "=" in word}
     assert keys == {"plan", "fit.save_every", "sinks", "export"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loopwright import disk, recipes
+from loopwright import disk
 from loopwright.cli import process_settings
 from loopwright.cli.arguments import (
     Overrides,
@@ -30,7 +30,10 @@ from loopwright.errors import ConfigurationError, message, printable
 if TYPE_CHECKING:
     from loopwright.config import schema
 
-EXAMPLES = f"Recipes: {', '.join(recipes.names())}. More examples: examples/*.py of the repository."
+EXAMPLES = (
+    "Examples: digits, which comes with the package, and examples/*.py of the repository: "
+    "loopwright train digits --quick, loopwright train examples/gan.py."
+)
 _EXIT_INTERRUPTED = 130
 _OF_THE_DATA = ("data", "fit.batch_size", "fit.steps_per_epoch", "fit.validation_split", "quick")
 _OF_THE_PROGRAM = ("recipe", "task", "precision", "strategy", "callbacks")
@@ -204,15 +207,22 @@ def verify(
     first. Exit code 0: the program repeats itself, 1: it does not, and the cause is printed.
     """
     from loopwright.cli import verify as trainings
+    from loopwright.config.file import FILE
 
     if Path(what).is_dir():
         config = run_config(Path(what), task)
+        words = [str(Path(what) / FILE)]
     else:
-        config = load_config(what, None, None, quick=False)
-    command = trainings.command_for(what, repeat=repeat)
+        # Examples have a small version; a config or a function of the user's own need not have one.
+        is_own = ":" in what or what.endswith((".yaml", ".yml"))
+        config = load_config(what, None, None, quick=not is_own)
+        words = [what, *([] if is_own else ["quick=true"])]
     if repeat:
+        # Training that cannot be resumed exactly is trained all the same: that is the question.
+        command = trainings.command_for(*words, "exact=best_effort")
         verdict = trainings.train_twice(what, command, config.code, say=typer.echo)
     else:
+        command = trainings.command_for(*words, "fit.save_every=5 steps")
         verdict = trainings.train_and_kill(what, command, kills=kills, seed=seed, say=typer.echo)
     typer.echo(str(verdict))
     if verdict.exit_code:

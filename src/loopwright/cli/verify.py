@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from loopwright import recipes
 from loopwright.checkpoints.manifest import read_manifest
 from loopwright.checkpoints.store import Store
 from loopwright.cli.compare_command import compared_states
 from loopwright.cli.process_settings import last_step
 from loopwright.compat.quiet_start import UNQUIET, without_noise
-from loopwright.config.file import FILE
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import LoopwrightError, message
 from loopwright.exactness import EXACT, Inexact, recorded_reasons
@@ -36,9 +34,8 @@ from loopwright.insight.comparison import (
 _MOST_OUTPUT_BYTES = 2000
 _MOST_READ_BYTES = 20_000
 _EXIT_INEXACT = 4
-_KILLED = ("fit.save_every=5 steps", "sinks=[]", "export=null")
-# Training that cannot be resumed exactly is trained all the same: this is what the test is about.
-_REPEATED = ("sinks=[]", "export=null", "exact=best_effort")
+# The tests need neither sinks nor exports.
+_VALUES = ("sinks=[]", "export=null")
 
 
 @dataclass(frozen=True)
@@ -75,16 +72,13 @@ Command = Callable[[Path, str | None], list[str]]
 """Returns the command to start, given a run directory and a plan; None: its own plan."""
 
 
-def command_for(what: str, *, repeat: bool = False) -> Command:
-    """Return the command that trains a config, that of a run, or the small version of a recipe."""
-    source = str(Path(what) / FILE) if Path(what).is_dir() else what
-    quick = ["--quick"] if what in recipes.names() else []
-    train = [*python(), "-m", "loopwright", "train", source, *quick]
-    values = _REPEATED if repeat else _KILLED
+def command_for(source: str, *values: str) -> Command:
+    """Return the command that trains a task or a config from scratch, in another directory."""
+    train = [*python(), "-m", "loopwright", "train", source, *_VALUES, *values]
 
     def command(run_dir: Path, plan: str | None) -> list[str]:
         plans = [] if plan is None else [f"plan={json.dumps(plan)}"]
-        return [*train, *values, *plans, "--run-dir", str(run_dir)]
+        return [*train, *plans, "--run-dir", str(run_dir)]
 
     return command
 
