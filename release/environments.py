@@ -103,7 +103,7 @@ def _uses(binaries: Path, wheel: Path, work: Path, wheels: Path) -> list[Use]:
         Use((loopwright, "train", "config.yaml"), first),
         needs("litert", "export", "runs/first", "--format", "litert"),
         needs("onnx", "export", "runs/first", "--format", "onnx"),
-        needs("plot", "plot", "runs/first", "--output", "curves.png"),
+        needs("plot", "find", "learning-rate", "config.yaml", "--figure", "rates.png"),
         needs("mlflow", "train", "config.yaml", "sinks=[mlflow]", "run_dir=runs/tracked"),
         needs("wandb", "train", "config.yaml", "sinks=[wandb]", "run_dir=runs/tracked"),
         needs("tune", "tune", "config.yaml", "model.units=int(4,8)"),
@@ -112,7 +112,7 @@ def _uses(binaries: Path, wheel: Path, work: Path, wheels: Path) -> list[Use]:
     with_extras = [
         Use((*install, *full), work),
         Use((loopwright, "train", "digits", "quick=true"), work, says=("completed",)),
-        Use((loopwright, "plot", "runs/digits", "--output", "digits.png"), work),
+        Use((loopwright, "find", "learning-rate", "digits", "--quick", "--figure=rates.png"), work),
         Use((python, "-m", "pytest", "--quiet"), first, says=("3 passed",)),
     ]
     return bare + with_extras

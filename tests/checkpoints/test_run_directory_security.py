@@ -258,7 +258,7 @@ def test_every_child_process_leaves_the_current_directory_out_of_its_import_path
     from loopwright.distribute import supervisor
 
     assert supervisor.python() == [sys.executable, "-P"]
-    assert verify.command("digits")(Path("other"), "graph")[:2] == supervisor.python()
+    assert verify.command_for("digits")(Path("other"), "graph")[:2] == supervisor.python()
 
 
 def test_a_workers_project_is_found_though_it_is_not_on_the_import_path(project: Path):

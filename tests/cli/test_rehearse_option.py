@@ -4,10 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-from loopwright.cli import main
-from loopwright.errors import LoopwrightError
+from tests.cli.small_project import invoke
 
 MINE = """
 import keras, numpy as np
@@ -35,16 +32,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     return tmp_path
-
-
-def invoke(*arguments: str) -> tuple[int, str]:
-    """Exit code and output of a command in this process, as `main` would end it."""
-    done = CliRunner().invoke(main.app, list(arguments))
-    if isinstance(done.exception, LoopwrightError):
-        return main.exit_code(done.exception), done.output + f"error: {done.exception}"
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.output
 
 
 def names(directory: Path) -> list[str]:

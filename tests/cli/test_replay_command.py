@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli.small_project import invoke
 from typer.testing import CliRunner
 
 from loopwright.cli import main
-from loopwright.errors import LoopwrightError
 
 MINE = """
 import keras, numpy as np
@@ -40,13 +40,6 @@ def failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[st
     found = re.search(r"to look into this step: loopwright (replay run --step \d+ .*)", error)
     assert found, error
     return found[1].split(), error
-
-
-def invoke(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(main.app, list(arguments))
-    if isinstance(done.exception, LoopwrightError):
-        return main.exit_code(done.exception), str(done.exception)
-    return done.exit_code, done.output
 
 
 def test_the_command_that_a_failed_run_prints_shows_the_batch_and_the_example(failed_run):

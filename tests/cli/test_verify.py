@@ -15,7 +15,7 @@ from loopwright.cli.main import app
 
 def test_a_task_that_is_killed_and_started_again_is_exact():
     told: list[str] = []
-    command = verify.command("digits", "quick=true", "fit.save_every=5 steps")
+    command = verify.command_for("digits", "quick=true", "fit.save_every=5 steps")
     verdict = verify.train_and_kill("digits", command, kills=1, seed=1, say=told.append)
     assert verdict.is_exact
     assert str(verdict) == (
@@ -53,7 +53,7 @@ def test_the_killed_training_follows_the_plans_of_the_undisturbed_one(tmp_path: 
 
 
 def test_a_run_is_verified_by_its_own_plan():
-    command = verify.command("runs/mine/config.yaml")
+    command = verify.command_for("run/config.yaml")
     assert not [word for word in command(Path("other"), None) if word.startswith("plan=")]
     assert 'plan="whole/plan.json"' in command(Path("other"), "whole/plan.json")
 
@@ -156,7 +156,7 @@ def test_training_that_cannot_be_exact_is_told_with_its_reasons(monkeypatch: pyt
     assert str(verdict) == why
     assert told == ["training it undisturbed"]  # there is nothing to compare
 
-    monkeypatch.setattr(verify, "command", lambda *words: command)
+    monkeypatch.setattr(verify, "command_for", lambda *_: command)
     done = CliRunner().invoke(app, ["verify", "digits"])
     assert done.exit_code == 4
     assert done.output.splitlines()[-1] == why

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import loopwright as lw
+from docs import config_schema
 from loopwright.config import changes, file, names, plain_yaml
 from loopwright.config.schema import Config, Fit
 
@@ -503,3 +504,8 @@ def test_reading_a_config_imports_no_tensorflow_keras_or_numpy():
 
 def test_values_are_put_in_place_for_lists_of_lists():
     assert file.with_values([[1], [2]], [(("1", "0"), 3)]) == [[1], [3]]
+
+
+def test_the_schema_for_editors_is_up_to_date():
+    assert config_schema.FILE.read_text() == config_schema.text(), "python -m docs.config_schema"
+    assert {"loss", "metrics"} <= Config.model_json_schema()["properties"].keys()

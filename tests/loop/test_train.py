@@ -9,6 +9,7 @@ from typing import final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.loop.test_schedule import stops_of
 
 from loopwright.events import (
     BatchSkipped,
@@ -652,7 +653,7 @@ def test_the_planned_validations_happen_however_the_pace_cuts_the_calls(
 ):
     world = World(step_seconds=step_seconds)
     events = list(world.train(schedule, pace=pace))
-    stops = list(schedule.stops())
+    stops = stops_of(schedule)
     assert world.validated_at == [stop.step for stop in stops if stop.validate]
     ends = [event.step for event in events if isinstance(event, EpochEnded)]
     assert ends == [stop.step for stop in stops if stop.ends_epoch]

@@ -152,9 +152,9 @@ def test_runs_report_and_summary_name_the_step_that_is_restored(by_accuracy: Pat
 
     assert re.search(r"best +val_accuracy 1 at step 30\n", run("runs", str(by_accuracy)))
     assert re.search(
-        r"val_loss 0 at step 10 ", run("runs", str(by_accuracy), "--metric", "val_loss")
+        r"val_loss 0 at step 10\n", run("runs", str(by_accuracy), "--metric", "val_loss")
     )
-    (row,) = json.loads(run("runs", str(by_accuracy), "--json"))
+    row = json.loads(run("runs", str(by_accuracy), "--json"))
     assert (row["metric"], row["mode"], row["best"], row["best_step"]) == (
         "val_accuracy",
         "max",

@@ -40,7 +40,7 @@ Quick = Annotated[
 ]
 RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="Path of a run directory.")]
 RunsDirectory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Directory that contains the runs.")
+    Path, typer.Argument(metavar="DIR|RUN", help="Directory that contains the runs, or one run.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TrustedCode = Annotated[

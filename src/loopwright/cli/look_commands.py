@@ -6,7 +6,7 @@ import platform
 import textwrap
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +19,7 @@ from loopwright.extras import install_command, is_installed
 if TYPE_CHECKING:
     from loopwright.cli.run_overview import Row
 
+SortKey = Literal["when", "name", "status", "step", "best", "duration"]
 _PARTS = (
     *("tensorflow", "keras", "numpy", "jinja2", "pydantic", "pyyaml", "rich", "tensorboard"),
     "typer",
@@ -39,10 +40,7 @@ _OPTIONAL = {
 
 def runs(
     directory: RunsDirectory = Path("runs"),
-    sort: Annotated[
-        str,
-        typer.Option(metavar="KEY", help="Sort by when, name, status, step, best or duration."),
-    ] = "when",
+    sort: Annotated[SortKey, typer.Option(help="The order of the runs.")] = "when",
     metric: Annotated[
         str | None,
         typer.Option(
@@ -52,10 +50,8 @@ def runs(
         ),
     ] = None,
     mode: Annotated[
-        str,
-        typer.Option(
-            metavar="MODE", help="min or max: which values of --metric are better; auto: by name."
-        ),
+        Literal["auto", "min", "max"],
+        typer.Option(help="Which values of --metric are better; auto: by its name."),
     ] = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -66,21 +62,12 @@ def runs(
     from loopwright.cli import run_overview
 
     _require_directory(directory)
-    if sort not in run_overview.SORT_KEYS:
+    if mode != "auto" and metric is None:
         raise ConfigurationError(
             message(
-                "Unknown sort key.",
-                expected=" or ".join(run_overview.SORT_KEYS),
-                received=repr(sort),
-                do="choose one of these, or omit --sort",
-            )
-        )
-    if mode not in ("auto", "min", "max") or (mode != "auto" and metric is None):
-        raise ConfigurationError(
-            message(
-                "Invalid --mode.",
-                expected="--metric NAME --mode min, or max",
-                received=f"--mode {mode}" + ("" if metric is None else f" --metric {metric}"),
+                "--mode belongs to --metric.",
+                expected=f"--metric NAME --mode {mode}",
+                received=f"--mode {mode}",
                 do="pass --metric as well, or omit --mode",
             )
         )
@@ -196,20 +183,16 @@ def doctor(
     if forget_plans:
         _forget_plans()
         return
-    typer.echo(
-        f"python         {platform.python_version()} on {platform.system()} {platform.machine()}"
-    )
-    missing = list[str]()
-    typer.echo(f"loopwright     {__version__}")
-    for part in _PARTS:
-        version = _version(part)
-        typer.echo(f"{part:14} {version or 'MISSING'}")
-        if version is None:
-            missing.append(part)
+    system = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    _print_fact("python", system)
+    _print_fact("loopwright", __version__)
+    versions = {part: _version(part) for part in _PARTS}
+    for part, version in versions.items():
+        _print_fact(part, version or "MISSING")
     for module, (part, extra) in _OPTIONAL.items():
         found = _version(part) if is_installed(module) else None
-        how = f"not installed: {install_command(extra)}"
-        typer.echo(f"{part:14} {found or how}")
+        _print_fact(part, found or f"not installed: {install_command(extra)}")
+    missing = [part for part, version in versions.items() if version is None]
     if missing:
         typer.echo(f"missing: {', '.join(missing)}; run: pip install loopwright")
         raise typer.Exit(1)
@@ -222,10 +205,10 @@ def doctor(
 
     for name, value in known.items():
         if name not in _PARTS and value is not None:
-            typer.echo(f"{name:18} {', '.join(value) if isinstance(value, list) else value}")
+            _print_fact(name, ", ".join(value) if isinstance(value, list) else value)
     for name in ("KERAS_BACKEND", "CUDA_VISIBLE_DEVICES", "LOOPWRIGHT_CACHE_DIR"):
         if name in os.environ:
-            typer.echo(f"{name:18} {os.environ[name]}")
+            _print_fact(name, os.environ[name])
     from loopwright.plans.settings import ONEDNN, onednn_by_default
 
     if not onednn_by_default() and ONEDNN not in os.environ:
@@ -233,10 +216,14 @@ def doctor(
             "TensorFlow leaves oneDNN off on this processor; convolutions may be faster with it.\n"
             "To measure it: loopwright find settings PROGRAM"
         )
-    typer.echo(f"{'remembered plans':18} {_remembered()}")
+    _print_fact("remembered plans", _remembered())
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         typer.echo("error: Loopwright needs KERAS_BACKEND=tensorflow")
         raise typer.Exit(1)
+
+
+def _print_fact(name: str, value: Any) -> None:
+    typer.echo(f"{name:23} {value}")
 
 
 def _remembered() -> str:
@@ -245,7 +232,8 @@ def _remembered() -> str:
     place = memory.cache_directory()
     if place is None:
         return 'none: LOOPWRIGHT_CACHE_DIR="" switches the memory off'
-    return f"{len(memory.identities())} in {place}; --forget-plans forgets them"
+    count = len(memory.identities())
+    return f"{count} in {place}{'; --forget-plans forgets them' if count else ''}"
 
 
 def _forget_plans() -> None:
@@ -262,7 +250,7 @@ def _forget_plans() -> None:
                 do="delete them yourself, or set LOOPWRIGHT_CACHE_DIR to a directory of your own",
             )
         ) from None
-    typer.echo(f"forgot {count} plans; the next run of each program measures again")
+    typer.echo(f"plans forgotten: {count}; the next run of each program measures again")
 
 
 def _version(part: str) -> str | None:

@@ -60,9 +60,6 @@ class Row:
     """The run and the step that it was forked from; empty if it was not."""
 
 
-SORT_KEYS = ("when", "name", "status", "step", "best", "duration")
-
-
 def rows(
     directory: Path, metric: str | None = None, mode: Mode = "auto", *, sort: str = "when"
 ) -> list[Row]:

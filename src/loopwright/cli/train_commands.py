@@ -30,7 +30,10 @@ from loopwright.errors import ConfigurationError, message, printable
 if TYPE_CHECKING:
     from loopwright.config import schema
 
-EXAMPLES = "Examples: digits, and examples/*.py of the repository."
+EXAMPLES = (
+    "Examples: digits, which comes with the package, and examples/*.py of the repository: "
+    "loopwright train digits --quick, loopwright train examples/gan.py."
+)
 _EXIT_INTERRUPTED = 130
 _OF_THE_DATA = ("data", "fit.batch_size", "fit.steps_per_epoch", "fit.validation_split", "quick")
 _OF_THE_PROGRAM = ("task", "precision", "strategy", "callbacks")
@@ -173,7 +176,7 @@ def launch(
 def verify(
     what: Annotated[
         str,
-        typer.Argument(metavar="TASK|RUN", help="A task, trained quickly, or a run directory."),
+        typer.Argument(metavar="TASK|CONFIG|RUN", help="What to train, or a run directory."),
     ],
     kills: Annotated[
         int, typer.Option(metavar="N", help="Kill the second training N times.", min=1)
@@ -202,14 +205,16 @@ def verify(
         config = run_config(Path(what), task)
         words = [str(Path(what) / FILE), f"task={config.task}"]
     else:
-        config = load_config(what, None, None, quick=True)
-        words = [what, "quick=true"]
+        # Examples have a small version; a config or a function of the user's own need not have one.
+        is_own = ":" in what or what.endswith((".yaml", ".yml"))
+        config = load_config(what, None, None, quick=not is_own)
+        words = [what, *([] if is_own else ["quick=true"])]
     if repeat:
         # Training that cannot be resumed exactly is trained all the same: that is the question.
-        command = trainings.command(*words, "exact=best_effort")
+        command = trainings.command_for(*words, "exact=best_effort")
         verdict = trainings.train_twice(what, command, config.code, say=typer.echo)
     else:
-        command = trainings.command(*words, "fit.save_every=5 steps")
+        command = trainings.command_for(*words, "fit.save_every=5 steps")
         verdict = trainings.train_and_kill(what, command, kills=kills, seed=seed, say=typer.echo)
     typer.echo(str(verdict))
     if verdict.exit_code:

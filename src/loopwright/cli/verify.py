@@ -67,7 +67,7 @@ Command = Callable[[Path, str | None], list[str]]
 """Returns the command to start, given a run directory and a plan; None: its own plan."""
 
 
-def command(source: str, *values: str) -> Command:
+def command_for(source: str, *values: str) -> Command:
     """Return the command that trains a task or a config from scratch, in another directory."""
     train = [*python(), "-m", "loopwright", "train", source, *_VALUES, *values]
 

@@ -1,11 +1,10 @@
 """When things happen in a run, as data: intervals, and the stops they lead to.
 
 schedule = Schedule(steps_per_epoch=100, until=Every(epochs=2), validate_every=Every(steps=40))
-[stop.step for stop in schedule.stops()]      # 40, 80, 100, 120, 160, 200
+schedule.next_stop(Place(step=80, step_in_epoch=80)).step      # 100: the epoch ends
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 
@@ -172,24 +171,6 @@ class Schedule:
             ends_epoch=ends_epoch or ends_run,
             ends_run=ends_run,
         )
-
-    def stops(self) -> Iterator[Stop]:
-        """Yield all stops of a run whose length is known, without running it."""
-        if self.total_steps is None:
-            raise ConfigurationError(
-                message(
-                    "The stops of this run cannot be listed beforehand.",
-                    expected="epochs of known length, or until='N steps'",
-                    received=f"steps_per_epoch={self.steps_per_epoch}, until={self.until}",
-                    do="give steps_per_epoch, or iterate trainer.events()",
-                )
-            )
-        place, over = Place(), False
-        while not over:
-            stop = self.next_stop(place)
-            yield stop
-            here = moved(place, steps=stop.step - place.step, seconds=0.0)
-            place, over = after(stop, here, seconds=0.0), stop.ends_run
 
 
 def _reaches(value: float, bound: float | None) -> bool:
