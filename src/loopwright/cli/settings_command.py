@@ -14,6 +14,7 @@ from typing import Annotated, Any, final
 import typer
 
 from loopwright.cli.line_child import LineChild
+from loopwright.compat.quiet_start import UNQUIET
 from loopwright.distribute.supervisor import python
 from loopwright.errors import LoopwrightError
 from loopwright.plans import launch, processor, settings, settings_memory
@@ -102,7 +103,8 @@ def measure_once(command: Sequence[str], *, is_on: bool) -> SettingsChoice | Non
     Not again: also that the run is too short to pay for it is remembered.
     """
     given = launch.unmarked(os.environ)
-    if is_on or settings.ONEDNN in given or "TF_CONFIG" in given:
+    is_one_of_several = "TF_CONFIG" in given or UNQUIET in given  # a worker; a trial of a search
+    if is_on or settings.ONEDNN in given or is_one_of_several:
         return None
     _say("TensorFlow leaves oneDNN off on this processor; measuring once what is faster")
 
