@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import loopwright as lw
+from loopwright import settings
 from loopwright.checkpoints.manifest import signed
-from loopwright.cli import process_settings
 from loopwright.errors import CheckpointError
 from loopwright.plans import settings_memory
 from loopwright.plans.plan import Plan
@@ -134,26 +134,36 @@ def test_a_command_is_measured_once_where_tensorflow_leaves_onednn_off(
     """On any processor: only the condition is given."""
     long = [sys.executable, "job.py", "1000000"]
     key = settings_memory.program_key(long[1:])
-    applied, by = process_settings.decide(None, key, long, is_on=False)
+    applied, by = settings.decide(None, key, long, is_off=True)
     choice = settings_memory.remembered(key)
     assert choice is not None
     assert by == key
     assert applied == (None if choice.chosen == choice.default else choice.chosen)
     said = capfd.readouterr().err
     assert said.count("TensorFlow leaves oneDNN off on this processor; measuring once") == 1
-    assert process_settings.decide(None, key, long, is_on=False) == (applied, key)
-    assert process_settings.decide(OTHER, key, long, is_on=False) == (OTHER, "-")
+    assert settings.decide(None, key, long, is_off=True) == (applied, key)
+    assert settings.decide(OTHER, key, long, is_off=True) == (OTHER, "-")
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("variables", [{}, {ONEDNN: "0"}, {"TF_CONFIG": "{}"}])
+@pytest.mark.parametrize("variables", [{}, {"TF_CONFIG": "{}"}])
 def test_a_command_is_not_measured_where_there_is_nothing_to_gain(
     project: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    found = process_settings.decide(None, "run-1", ["none"], is_on=not variables)
+    found = settings.decide(None, "run-1", ["none"], is_off=bool(variables))
     assert found == (None, "-")
+
+
+def test_a_program_that_cannot_be_measured_starts_as_it_is_and_is_not_tried_again(
+    project: Path, capfd: pytest.CaptureFixture[str]
+):
+    (project / "none.py").write_text("print('hello')")
+    for _ in range(2):
+        found = settings.decide(None, "run-1", [sys.executable, "none.py"], is_off=True)
+        assert found == (None, "run-1")
+    assert capfd.readouterr().err.count("the settings could not be measured (") == 1
 
 
 # --- old records ---
@@ -183,7 +193,7 @@ def test_an_old_run_with_a_change_in_mid_run_resumes_by_the_settings_of_its_chec
     history = load(tmp_path / "run" / "plan.json")
     changed = replace(history, settings=()).with_settings(0, before).with_settings(change, after)
     changed.save(tmp_path / "run" / "plan.json")
-    assert process_settings.recorded(tmp_path / "run", 8) == (after if change <= 8 else before)
+    assert settings.recorded(tmp_path / "run", 8) == (after if change <= 8 else before)
     said = [text for text in fit(tmp_path / "run", 2) if "bit-exact until step 8" in text]
     assert bool(said) is not is_exact
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from loopwright.cli import settings_command
+from loopwright.cli import run_command
 from loopwright.cli.arguments import Overrides, Quick, Source, load_config
 from loopwright.errors import ConfigurationError
 
@@ -80,4 +80,4 @@ def batch_size() -> None:
 
 app.command(
     "settings", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
-)(settings_command.find_settings)
+)(run_command.find_settings)

@@ -9,7 +9,7 @@ import shlex
 import sys
 
 from loopwright.engine.plan_selector import PlanSelector
-from loopwright.plans import launch, settings, settings_memory
+from loopwright.plans import launch, settings_memory
 
 _legs = itertools.count()  # of this process: the first was measured, and it is not traced if eager
 
@@ -29,7 +29,7 @@ def notes(selector: PlanSelector, step: int, *, continues: bool) -> list[str]:
     if choice is None:
         return []
     chosen, is_same_step = choice.chosen, choice.identity == selector.identity_by(choice.default)
-    if key is not None and not is_same_step:
+    if key is not None and not is_same_step and choice.identity:
         settings_memory.forget_command(key)
         if chosen == choice.default:
             return []
@@ -45,15 +45,6 @@ def notes(selector: PlanSelector, step: int, *, continues: bool) -> list[str]:
             f"`loopwright run {_program()}`"
         ]
     return []
-
-
-def advice(selector: PlanSelector) -> str:
-    """Return what may make a slow step with convolutions faster, for the end of a run."""
-    is_open = settings.ONEDNN not in os.environ and not settings.onednn_by_default()
-    if not is_open or launch.is_command_line() or not selector.has_convolutions:
-        return ""
-    how = f"`loopwright find settings {_program()}` measures it"
-    return f" with its convolutions without oneDNN, which may be faster: {how}"
 
 
 def _program() -> str:
