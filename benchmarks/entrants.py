@@ -103,7 +103,7 @@ def command(entrant: Entrant, key: str, settle_seconds: float) -> list[str]:
     peer = PEERS.get(entrant.framework)
     python = sys.executable if peer is None else str(peer / "bin" / "python")
     # As a user would start it: the settings of the process are measured, then the program runs.
-    launcher = ["-m", "loopwright", "run", "--probe"] if LOOPWRIGHT in entrant.columns else []
+    launcher = ["-m", "benchmarks.measured"] if LOOPWRIGHT in entrant.columns else []
     return [python, *launcher, "-m", "benchmarks.contender", *arguments]
 
 

@@ -103,6 +103,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "resume/test_rewrites.py": {
         "": "engine/test_plan_selector.py::test_a_small_network; plans/test_plan_history.py"
     },
+    "resume/test_process_settings.py": {"a_command_is_measured_once": "test_settings_are_found"},
     "resume/test_plans.py": {"": "test_resume.py::test_the_plans_of_a_run"},
     "resume/test_best.py": {
         "killed_after|a_checkpoint_between|a_best_validation": "the best is restored",

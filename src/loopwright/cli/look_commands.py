@@ -209,9 +209,9 @@ def doctor(
     for name in ("KERAS_BACKEND", "CUDA_VISIBLE_DEVICES", "LOOPWRIGHT_CACHE_DIR"):
         if name in os.environ:
             _print_fact(name, os.environ[name])
-    from loopwright.plans.settings import ONEDNN, onednn_by_default
+    from loopwright.settings import onednn_is_left_off
 
-    if not onednn_by_default() and ONEDNN not in os.environ:
+    if onednn_is_left_off(os.environ):
         typer.echo(
             "TensorFlow leaves oneDNN off on this processor; convolutions may be faster with it.\n"
             "To measure it: loopwright find settings PROGRAM"

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final
 
-from loopwright.cli.line_child import LineChild
-from loopwright.cli.process_settings import recorded
-from loopwright.distribute.supervisor import python
 from loopwright.errors import ConfigurationError, LoopwrightError
 from loopwright.insight.first_difference import State
 from loopwright.plans import launch
 from loopwright.plans.settings import THREADS, XLA_FLAGS, Settings, from_environment
+from loopwright.processes import LineChild, python
+from loopwright.settings import recorded
 
 
 @final

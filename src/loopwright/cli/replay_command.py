@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from loopwright import disk
-from loopwright.cli import process_settings
+from loopwright import disk, settings
 from loopwright.cli.arguments import RunDirectory, TrustedCode, run_config
 from loopwright.errors import ConfigurationError, message, printable
 from loopwright.plans import launch
@@ -60,8 +59,8 @@ def replay(
     config = run_config(run, task)
     if launch.is_command_line():
         # Before TensorFlow is imported: the steps were run by these.
-        at = process_settings.last_step(run) if step is None else max(0, step - 1)
-        launch.apply(process_settings.recorded(run, at))
+        at = settings.last_step(run) if step is None else max(0, step - 1)
+        launch.apply(settings.recorded(run, at))
     from loopwright.cli import job
 
     with job.open_job(config) as opened:

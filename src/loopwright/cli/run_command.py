@@ -1,7 +1,7 @@
-"""`loopwright run`: a program of the user, by the process settings recorded or remembered for it.
+"""`loopwright run` starts a program by its process settings; `find settings` measures them.
 
-The program replaces this process, once and before it starts, so that its exit code, signals,
-terminal and arguments are its own. Nothing here imports TensorFlow.
+The program replaces the process of `run`, once and before it starts, so that its exit code,
+signals, terminal and arguments are its own. Nothing here imports TensorFlow.
 """
 
 import os
@@ -12,9 +12,11 @@ from typing import Annotated
 
 import typer
 
-from loopwright.cli.process_settings import SettingsOption, decide, last_step, recorded
+from loopwright import settings
+from loopwright.cli.process_settings import SettingsOption
 from loopwright.errors import ConfigurationError, message
-from loopwright.plans import launch, settings_memory
+from loopwright.plans.launch import unmarked
+from loopwright.processes import python
 
 
 def run(
@@ -30,19 +32,36 @@ def run(
 
     Example: loopwright run train.py --width 64
     """
-    command, environment = command_of(program), launch.unmarked(os.environ)
-    if word != "default":
-        key = settings_memory.program_key(program)
-        choice = settings_memory.remembered(key)
-        run_dir = "" if choice is None else choice.run_dir
-        given = recorded(run_dir, last_step(Path(run_dir))) if run_dir else None
-        environment = launch.marked(environment, *decide(given, key, command))
+    command = _command(program)
+    is_auto = word == "auto"
+    environment = settings.variables_for(program, command) if is_auto else unmarked(os.environ)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, environment)
 
 
-def command_of(program: Sequence[str]) -> list[str]:
+def find_settings(
+    program: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PROGRAM",
+            help="A script and its arguments, -m MODULE [ARGS], or train and its arguments.",
+        ),
+    ],
+) -> None:
+    """Measure which process settings train a program fastest, and remember it.
+
+    Starts the program two or three times up to its first fit; nothing is written. Afterwards
+    `loopwright run` and `loopwright train` start it by the fastest settings.
+
+    Example: loopwright find settings train.py --width 64
+    """
+    is_train = program[0] == "train"
+    command = [*python(), "-m", "loopwright", *program] if is_train else _command(program)
+    typer.echo(settings.find(command))
+
+
+def _command(program: Sequence[str]) -> list[str]:
     """Return the command that starts a program as Python does; raise if there is none."""
     if program[0] == "--probe":
         what, received = "--probe was removed.", "--probe"

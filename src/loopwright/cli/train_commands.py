@@ -26,6 +26,7 @@ from loopwright.cli.arguments import (
 from loopwright.cli.process_settings import SettingsOption, SettingsWord
 from loopwright.distribute import cluster, supervisor
 from loopwright.errors import ConfigurationError, message, printable
+from loopwright.settings import last_step
 
 if TYPE_CHECKING:
     from loopwright.config import schema
@@ -272,7 +273,7 @@ def _train_copy(
         _train(config, fresh=False, settings=settings)
     except ConfigurationError:
         # The state does not fit the changed program: the copy has trained nothing.
-        if is_chief and process_settings.last_step(target) == step:
+        if is_chief and last_step(target) == step:
             disk.delete(target.parent, target.name)
         raise
 

@@ -19,12 +19,12 @@ from loopwright import runs
 from loopwright.checkpoints.manifest import read_manifest
 from loopwright.checkpoints.store import Store
 from loopwright.cli.compare_command import compared_states
-from loopwright.cli.process_settings import last_step
 from loopwright.compat.quiet_start import UNQUIET, without_noise
 from loopwright.distribute.supervisor import failure, python
 from loopwright.errors import LoopwrightError, message
 from loopwright.exactness import EXACT, Inexact, recorded_reasons
 from loopwright.insight.comparison import Differs, differences, equal_until
+from loopwright.settings import last_step
 
 _MOST_OUTPUT_BYTES = 2000
 _MOST_READ_BYTES = 20_000

@@ -323,13 +323,6 @@ class PlanSelector:
         """Whether plans are measured here, and something is left to try."""
         return self._tuner is not None and not self._tuner.is_settled
 
-    @property
-    def has_convolutions(self) -> bool:
-        """Whether the step has convolutions, as far as it is traced."""
-        if self.plan.step == "eager":
-            return False
-        return self._compiled.built("train_step", self._batches.spec).has_convolutions
-
     def identity_by(self, settings: Settings) -> str:
         """Return the identity of the step in a process with these settings."""
         if settings not in self._identities:

@@ -349,10 +349,7 @@ class Leg:
         validate_every, save_every = request.validate_every, request.save_every
         causes = {
             "data wait": lambda: verdict.slow_data(steps, spent, bottleneck()),
-            "step": lambda: (
-                slow_step(plan, built[-1] if built else None, examples, seconds)
-                or settings_notes.advice(self.parts.selector)
-            ),
+            "step": lambda: slow_step(plan, built[-1] if built else None, examples, seconds),
             "validation": lambda: verdict.slow_validation(spent, validate_every, waits=waits),
             "checkpoint": lambda: verdict.slow_saving(save_every, watch.times["checkpoint"]),
             "callbacks": lambda: verdict.slow_callbacks(watch.largest("callbacks")),

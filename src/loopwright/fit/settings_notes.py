@@ -3,12 +3,15 @@
 Settings never change inside a process, so a note names the command that starts it by them.
 """
 
+import itertools
 import os
 import shlex
 import sys
 
 from loopwright.engine.plan_selector import PlanSelector
-from loopwright.plans import launch, settings, settings_memory
+from loopwright.plans import launch, settings_memory
+
+_legs = itertools.count()  # of this process: the first was measured, and it is not traced if eager
 
 
 def notes(selector: PlanSelector, step: int, *, continues: bool) -> list[str]:
@@ -19,15 +22,15 @@ def notes(selector: PlanSelector, step: int, *, continues: bool) -> list[str]:
             f"the record asks for {recorded.in_words}, this process runs with {now.in_words}: "
             f"other bits from step {step + 1:,} on"
         ]
-    if key == "-" or launch.is_measured() or selector.plan.step == "eager":  # it is not traced
+    is_later = next(_legs) > 0
+    if is_later or key == "-" or launch.is_measured() or selector.plan.step == "eager":
         return []
     choice = settings_memory.remembered(key or settings_memory.program_key(launch.program()))
-    launch.settle()
     if choice is None:
         return []
     chosen, is_same_step = choice.chosen, choice.identity == selector.identity_by(choice.default)
-    if key is not None and not is_same_step:
-        settings_memory.forget(choice.identity)
+    if key is not None and not is_same_step and choice.identity:
+        settings_memory.forget_command(key)
         if chosen == choice.default:
             return []
         return [
@@ -42,15 +45,6 @@ def notes(selector: PlanSelector, step: int, *, continues: bool) -> list[str]:
             f"`loopwright run {_program()}`"
         ]
     return []
-
-
-def advice(selector: PlanSelector) -> str:
-    """Return what may make a slow step with convolutions faster, for the end of a run."""
-    is_open = settings.ONEDNN not in os.environ and not settings.onednn_by_default()
-    if not is_open or launch.is_command_line() or not selector.has_convolutions:
-        return ""
-    how = f"`loopwright find settings {_program()}` measures it"
-    return f" with its convolutions without oneDNN, which may be faster: {how}"
 
 
 def _program() -> str:

@@ -21,8 +21,7 @@ MEASURED = "LOOPWRIGHT_MEASURED"
 
 def unmarked(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables as the user has set them, without those of a Loopwright above."""
-    _, _, *ours = environment.get(MARK, "- -").split()
-    ours += [MARK, PARENT, MEASURED]
+    ours = [*environment.get(MARK, "").split()[2:], MARK, PARENT, MEASURED]
     return {name: value for name, value in environment.items() if name not in ours}
 
 
@@ -53,14 +52,8 @@ def apply(settings: Settings | None, key: str = "-") -> None:
 
 def own_key() -> str | None:
     """Return the key of the choice that this process has; "-": none; None: not started by us."""
-    process, key, *_ = os.environ.get(MARK, "- -").split()
-    return key if process == str(os.getpid()) else None
-
-
-def settle() -> None:
-    """Note that the settings of this process are checked: nothing is said about them again."""
-    _, _, *ours = os.environ.get(MARK, "- -").split()
-    os.environ[MARK] = " ".join([str(os.getpid()), "-", *ours])
+    words = os.environ.get(MARK, "").split()
+    return words[1] if len(words) > 1 and words[0] == str(os.getpid()) else None
 
 
 def parent_socket() -> int | None:

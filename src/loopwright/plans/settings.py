@@ -166,6 +166,15 @@ def onednn_by_default() -> bool:
     return bool(_ONEDNN_BY_DEFAULT & cpu_flags())
 
 
+def onednn_is_left_off(environment: Mapping[str, str]) -> bool:
+    """Return whether TensorFlow leaves oneDNN off on this processor, and the user has not set it.
+
+    >>> onednn_is_left_off({"TF_ENABLE_ONEDNN_OPTS": "1"})
+    False
+    """
+    return not onednn_by_default() and ONEDNN not in environment
+
+
 def candidates(
     now: Settings, given: Mapping[str, str], *, step_seconds: float, cores: int
 ) -> list[Settings]:

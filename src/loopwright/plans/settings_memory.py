@@ -92,11 +92,18 @@ def remember(key: str, choice: SettingsChoice) -> None:
 def forget(identity: str) -> None:
     """Forget the choices of all commands that train this kind of step first."""
     place = _directory()
-    for name in [] if place is None else disk.names(place):
-        choice = remembered(name.removesuffix(".json"))
-        if place is not None and choice is not None and choice.identity == identity:
-            with contextlib.suppress(*_UNREADABLE):
-                disk.delete(place, name)
+    for key in [] if place is None else [name.removesuffix(".json") for name in disk.names(place)]:
+        choice = remembered(key)
+        if choice is not None and choice.identity == identity:
+            forget_command(key)
+
+
+def forget_command(key: str) -> None:
+    """Forget the choice of a command: its step has changed."""
+    place = _directory()
+    with contextlib.suppress(*_UNREADABLE):
+        if place is not None:
+            disk.delete(place, f"{key}.json")
 
 
 def _directory() -> Path | None:

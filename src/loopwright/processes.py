@@ -16,6 +16,7 @@ from typing import Any, Self, final
 
 from loopwright.compat.quiet_start import UNQUIET, without_noise
 from loopwright.distribute.supervisor import failure
+from loopwright.distribute.supervisor import python as python
 from loopwright.errors import LoopwrightError
 from loopwright.plans import launch
 

@@ -1,0 +1,197 @@
+"""Which process settings a command starts by: recorded, remembered, or measured in child processes.
+
+Nothing here imports TensorFlow, which reads them when it is imported.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from loopwright import disk
+from loopwright.compat.quiet_start import UNQUIET
+from loopwright.errors import ConfigurationError, LoopwrightError
+from loopwright.plans import launch, plan_history, processor
+from loopwright.plans.memory import rate_in_words
+from loopwright.plans.settings import Settings, candidates, parsed
+from loopwright.plans.settings import onednn_is_left_off as onednn_is_left_off
+from loopwright.plans.settings_memory import (
+    SettingsChoice,
+    program_key,
+    remember,
+    remembered,
+)
+from loopwright.plans.settings_memory import command_key as command_key
+from loopwright.processes import LineChild, python
+
+_ROUNDS, _ROUND_SECONDS = 5, 1.0
+_MOST_SECONDS = 600.0
+_MUST_BE_FASTER = 1.03  # other settings change bits
+
+
+def fastest(default: Settings, rates: Mapping[Settings, Sequence[float]]) -> tuple[Settings, float]:
+    """Return the settings to choose and their gain: others only if faster in every round.
+
+    Both turns of a round follow each other: what slows the machine for seconds slows both.
+
+    >>> fastest(Settings(), {Settings(): [48.0, 47.0], Settings(onednn=True): [70.0, 66.0]})[0]
+    Settings(onednn=True, xla_flags=(), intra_op_threads=0, inter_op_threads=0)
+    """
+    gains = {
+        other: [theirs / own for theirs, own in zip(turns, rates[default], strict=True)]
+        for other, turns in rates.items()
+    }
+    best = max(gains, key=lambda other: median(gains[other]))
+    is_faster = min(gains[best]) > 1 and median(gains[best]) > _MUST_BE_FASTER
+    return (best, median(gains[best])) if is_faster else (default, 1.0)
+
+
+def measure(
+    command: Sequence[str], *, must_pay: bool = False
+) -> tuple[SettingsChoice, dict[Settings, list[float]]]:
+    """Remember the fastest settings of a command; return them with the rates of each round.
+
+    `must_pay`: nothing is compared if the run is too short to gain by it. That is remembered too.
+    """
+    given, began = launch.unmarked(os.environ), time.monotonic()
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(_child(command, given))
+        facts = _answer(first)
+        cost_seconds = time.monotonic() - began + 2 * _ROUNDS * _ROUND_SECONDS
+        now = parsed(facts["settings"])
+        others = candidates(
+            now, given, step_seconds=facts["step_seconds"], cores=processor.cores() or 1
+        )
+        if facts["has_gpu"] or (must_pay and 0.2 * facts["run_seconds"] < cost_seconds):
+            others = []
+        children = {now: first} | {
+            other: stack.enter_context(_child(command, {**given, **other.variables()}))
+            for other in others
+        }
+        for other in others:
+            _answer(children[other])
+        rates: dict[Settings, list[float]] = {each: [] for each in children}
+        for each, child in [*children.items()] * _ROUNDS if others else ():
+            child.ask(_ROUND_SECONDS)
+            rates[each].append(_answer(child)["rate"])
+    chosen, gain = fastest(now, rates) if others else (now, 1.0)
+    choice = SettingsChoice(facts["identity"], now, chosen, gain, facts["run_dir"])
+    remember(facts["key"], choice)
+    return choice, rates
+
+
+def find(command: Sequence[str]) -> str:
+    """Measure a command and remember its fastest settings; return a table of the rates."""
+    choice, rates = measure(command)
+    words = {each: f"{each.in_words}{' (default)' * (each == choice.default)}" for each in rates}
+    width = max(map(len, words.values()))
+    rows = [f"{words[each]:{width}}  {rate_in_words(tuple(r))}" for each, r in rates.items() if r]
+    rows = rows or ["nothing to compare: there is a GPU, or the shell has set the variables"]
+    last = f"remembered: {choice.chosen.in_words}"
+    return "\n".join([f"{'settings':{width}}  steps/s", *rows, last])
+
+
+def measure_once(command: Sequence[str], key: str) -> SettingsChoice:
+    """Measure a command that nothing is remembered of, and say so; it is not measured again."""
+    _say("TensorFlow leaves oneDNN off on this processor; measuring once what is faster")
+    try:
+        return measure(command, must_pay=True)[0]
+    except (LoopwrightError, OSError, ValueError, KeyError) as error:
+        _say(f"the settings could not be measured ({error})")
+        nothing = SettingsChoice("", Settings(), Settings())
+        remember(key, nothing)
+        return nothing
+
+
+def apply(key: str, run_dir: str, plan: str, *, is_auto: bool, may_measure: bool) -> None:
+    """Set this process up for a training, if it is the command line, before TensorFlow is imported.
+
+    What the user has set in the shell is left alone. Not `is_auto`: nothing is set or measured.
+    """
+    if not launch.is_command_line():
+        return  # another program has called a command: its process is not ours to set up
+    if launch.is_measured() or not is_auto:
+        launch.apply(None, key if launch.is_measured() else "-")
+        return
+    step = last_step(run_dir) if run_dir else 0
+    given = _asked_for(plan, step) or recorded(run_dir, step)
+    launch.apply(*decide(given, key, [*python(), *sys.orig_argv[1:]] if may_measure else []))
+
+
+def variables_for(program: Sequence[str], command: Sequence[str]) -> dict[str, str]:
+    """Return the variables by which this process replaces itself with a program of the user."""
+    key = program_key(program)
+    choice = remembered(key)
+    run_dir = "" if choice is None else choice.run_dir
+    given = recorded(run_dir, last_step(run_dir)) if run_dir else None
+    return launch.marked(os.environ, *decide(given, key, command))
+
+
+def decide(
+    given: Settings | None, key: str, command: Sequence[str], *, is_off: bool | None = None
+) -> tuple[Settings | None, str]:
+    """Return the settings to start by, and the key of the choice that they are from.
+
+    Recorded settings come first, then remembered ones. Without any, `command` is measured once
+    where TensorFlow leaves oneDNN off.
+    """
+    if given is not None:
+        return given, "-"
+    choice = remembered(key)
+    # Not a worker or a trial of a search: they are one of several.
+    is_alone = "TF_CONFIG" not in os.environ and UNQUIET not in os.environ
+    is_off = onednn_is_left_off(os.environ) if is_off is None else is_off
+    if choice is None and command and is_off and is_alone:
+        choice = measure_once(command, key)
+    if choice is None:
+        return None, "-"
+    return None if choice.chosen == choice.default else choice.chosen, key
+
+
+def last_step(directory: str | os.PathLike[str]) -> int:
+    """Return the step of the newest checkpoint of a run, by its name; 0 if there is none."""
+    try:
+        names = disk.names(Path(directory), "checkpoints")
+    except OSError:
+        return 0
+    return max((int(n[5:]) for n in names if re.fullmatch("step-[0-9]{8,}", n)), default=0)
+
+
+def recorded(directory: str | os.PathLike[str], step: int) -> Settings | None:
+    """Return the settings that a run has recorded for the steps after `step`, if any."""
+    try:
+        history = plan_history.recorded(Path(directory)) if step else None
+    except disk.UnsafeFileError:
+        return None  # refused when the run is opened
+    return None if history is None else history.settings_after(step)
+
+
+def _asked_for(plan: str, step: int) -> Settings | None:
+    """Return the settings in the plan history that a config names, for the steps after `step`."""
+    if not plan.endswith(".json"):
+        return None
+    try:
+        return plan_history.load(plan).settings_after(step)
+    except ConfigurationError:
+        return None  # refused when the trainer is made
+
+
+def _child(command: Sequence[str], environment: Mapping[str, str]) -> LineChild:
+    variables = {**environment, launch.MEASURED: "1"}
+    return LineChild("The measured program", command, variables, _MOST_SECONDS)
+
+
+def _answer(child: LineChild) -> dict[str, Any]:
+    found = child.answer()
+    if "failure" in found:
+        raise LoopwrightError(f"The measured program failed: {found['failure']}")
+    return found
+
+
+def _say(text: str) -> None:
+    print(f"loopwright: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,61 @@
+"""Which variables Loopwright gave a process, and which choice they are from."""
+
+import os
+import sys
+
+import pytest
+
+from loopwright.plans import launch
+from loopwright.plans.settings import ONEDNN, Settings
+
+ON = Settings(onednn=True)
+
+
+def test_a_process_knows_its_choice_and_children_are_not_marked(monkeypatch: pytest.MonkeyPatch):
+    assert launch.own_key() is None
+    marked = launch.marked({"HOME": "/h"}, ON, "run-1")
+    assert marked[ONEDNN] == "1"
+    monkeypatch.setenv(launch.MARK, marked[launch.MARK])
+    assert launch.own_key() == "run-1"
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert launch.own_key() is None
+    assert launch.unmarked(marked) == {"HOME": "/h"}
+    assert ONEDNN not in launch.marked(marked, None)
+
+
+def test_what_the_user_has_set_stays():
+    marked = launch.marked({ONEDNN: "0"}, ON)
+    assert marked[ONEDNN] == "0"
+    assert launch.unmarked(marked) == {ONEDNN: "0"}
+
+
+@pytest.mark.parametrize("text", ["", "7", "x"])
+def test_a_mark_that_cannot_be_read_marks_nothing(monkeypatch: pytest.MonkeyPatch, text: str):
+    monkeypatch.setenv(launch.MARK, text)
+    assert launch.own_key() is None
+    assert launch.unmarked({launch.MARK: text, "A": "1"}) == {"A": "1"}
+
+
+def test_only_a_child_of_its_parent_is_measured(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(launch.MEASURED, "1")
+    monkeypatch.setenv(launch.PARENT, f"{os.getppid()} 5")
+    assert launch.is_measured()
+    assert launch.parent_socket() == 5
+    monkeypatch.setenv(launch.PARENT, f"{os.getppid() + 1} 5")
+    assert not launch.is_measured()
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["train.py", "-u"], ["train.py", "-u"]),
+        (["-u", "-X", "dev", "train.py"], ["train.py"]),
+        (["-P", "-m", "train", "a"], ["-m", "train", "a"]),
+        ([], []),
+    ],
+)
+def test_a_program_is_named_as_run_names_it(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], program: list[str]
+):
+    monkeypatch.setattr(sys, "orig_argv", ["python", *words])
+    assert launch.program() == program
