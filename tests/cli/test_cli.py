@@ -96,7 +96,7 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
     listed = re.findall(r"^  ([a-z]+) +[A-Z].*\.$", done.stdout, re.M)
     assert " ".join(listed) == (
         "new train resume fork launch run schedule verify replay tune profile evaluate predict "
-        "export runs inspect report plot compare sync board plans recipes schema doctor find"
+        "export runs inspect report plot compare board plans recipes schema doctor find"
     )
     assert max(map(len, done.stdout.splitlines())) <= 80
 

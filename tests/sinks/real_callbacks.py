@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.sinks.wandb_files import rows_in
+
 EPOCHS, STEPS = 4, 6
 
 
@@ -86,23 +88,11 @@ def _wandb_run(place: Path) -> Iterator[Any]:
 
 
 def _wandb_rows(place: Path) -> list[dict[str, Any]]:
-    import importlib
-
-    from loopwright.sinks.wandb_tracker import records_of
-
-    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     (path,) = place.glob("wandb/offline-run-*/run-*.wandb")
-    rows = []
-    for data in records_of(path.read_bytes()):
-        record = messages.Record()
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "history":
-            items = {
-                "/".join(i.nested_key) or i.key: json.loads(i.value_json)
-                for i in record.history.item
-            }
-            rows.append({k: v for k, v in items.items() if not k.startswith("_") or k == "_step"})
-    return rows
+    return [
+        {name: value for name, value in row.items() if not name.startswith("_") or name == "_step"}
+        for row in rows_in(path)
+    ]
 
 
 @contextlib.contextmanager

@@ -75,8 +75,7 @@ def test_a_database_needs_more_than_mlflow_skinny_and_says_so_before_the_first_s
     uri: str, tmp_path: Path
 ):
     text = done(skinny(tmp_path / "run", uri), code=1)
-    assert "A database as tracking_uri needs the complete MLflow." in text
-    assert "expected: pip install mlflow\n" in text
+    assert "a database needs the complete MLflow, and this is mlflow-skinny: pip install" in text
     assert "start `mlflow server` elsewhere and pass its http address" in text
     assert "secret" not in text.partition("received:")[2]
     assert not list(tmp_path.iterdir())
@@ -155,22 +154,9 @@ def test_checkpoints_and_exports_arrive_once_also_after_a_kill(tmp_path: Path):
     }
     assert {"checkpoints/step-00001800/manifest.json", "export/1/saved_model.pb"} <= here.keys()
     sent = {n: b for n, b in found.items() if n.startswith(("checkpoints/step", "export/"))}
-    assert sent.pop("export/MLmodel").startswith(b"artifact_path: export")
     assert sent == {name: content for name, content in here.items() if name in sent}
     assert {name for name in here if "/step-" in name or "/1/" in name} == sent.keys()
     assert "report.html" in found
-    # What is there is not sent again.
-    times = {
-        path: path.stat().st_mtime_ns for path in (tmp_path / "mlruns").rglob("artifacts/**/*")
-    }
-    again = done(python("-m", "loopwright", "sync", "run", f"tracking_uri={uri}", cwd=tmp_path))
-    assert "has every point" in again
-    after = {
-        path: path.stat().st_mtime_ns for path in (tmp_path / "mlruns").rglob("artifacts/**/*")
-    }
-    assert after.keys() == times.keys()
-    changed = {path.name for path in times if path.is_file() and after[path] != times[path]}
-    assert changed <= {"report.html", "signature.json"}
 
 
 # --- a database that another program has locked ---
@@ -184,21 +170,18 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_locked_database_does_not_stop_the_training_and_sync_sends_the_rest(
+def test_a_locked_database_does_not_stop_the_training_and_the_next_start_sends_the_rest(
     database: Path, tmp_path: Path
 ):
     run_dir, uri = tmp_path / "run", f"sqlite:///{database}"
     options = {"tracking_uri": uri, "experiment": "e"}
     with locked(database):
-        code, told = start(run_dir, "MLflow", options, pause_seconds=0.2).ended()
+        code, told = start(run_dir, "MLflow", options, pause_seconds=0.0).ended()
         assert code == 0, told[-3000:]
-        assert told.count("cannot be reached: OperationalError: database is locked") == 1
-        assert told.count(f"loopwright sync {run_dir}") == 1
+        assert told.count("does not have everything of this run") == 1
         assert "Traceback" not in told
-        held = python("-m", "loopwright", "sync", "run", f"tracking_uri={uri}", cwd=tmp_path)
-        assert "nothing is lost or sent twice" in done(held, code=1)
-    sent = done(python("-m", "loopwright", "sync", "run", f"tracking_uri={uri}", cwd=tmp_path))
-    assert "sent 138 points" in sent
+    code, told = start(run_dir, "MLflow", options).ended()
+    assert (code, told) == (0, ""), told[-3000:]
     has_each_point_once(uri, "e", run_dir, tmp_path)
 
 

@@ -21,7 +21,6 @@ from loopwright.cli import (
     profile_command,
     replay_command,
     run_command,
-    sync_command,
     train_commands,
     tune_command,
     use_commands,
@@ -71,7 +70,6 @@ app.command("inspect")(look_commands.inspect)
 app.command("report")(look_commands.report)
 app.command("plot")(plot_command.plot)
 app.command("compare")(compare_command.compare)
-app.command("sync")(sync_command.sync)
 app.command("board")(look_commands.board)
 app.command("plans")(memory_commands.plans)
 app.command("recipes")(look_commands.list_recipes)
