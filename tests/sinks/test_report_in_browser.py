@@ -1,16 +1,9 @@
-"""What people look at and click, in a real browser: TensorBoard with a run, and its report.
+"""What people look at and click in a report, in a real browser.
 
 The screenshots stay in `build/screenshots`, to be looked at.
 """
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +18,6 @@ from tests.resume.program import train
 from loopwright.sinks.report import write_report
 
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
-BLUE, RED = (0, 119, 187), (204, 51, 17)  # what TensorBoard draws the second and third run with
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium: apt-get install chromium")
 
@@ -37,69 +29,9 @@ def run_dir(tmp_path_factory: Any) -> Path:
     return where
 
 
-@pytest.fixture(scope="module")
-def board(run_dir: Path) -> Iterator[str]:
-    """The address of TensorBoard, when it has read the run."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    arguments = ["board", str(run_dir.parent), "--port", str(port)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "loopwright", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        while "epoch_loss" not in _tags(address):
-            assert process.poll() is None
-            time.sleep(0.2)
-        yield address
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)  # a background job has no ears for SIGINT
-        process.wait()
-
-
-def _tags(address: str) -> str:
-    try:
-        with urllib.request.urlopen(f"{address}/data/plugin/scalars/tags", timeout=5) as answer:
-            tags = json.load(answer)
-    except OSError:
-        return ""
-    return " ".join(tags.get("noisy/tensorboard/validation", {}))
-
-
-def look(address: str, name: str, *options: str, size: str = "1400,1000") -> np.ndarray:
-    """The pixels of a page, as a browser shows it."""
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    path = SCREENSHOTS / f"{name}.png"
-    path.unlink(missing_ok=True)
-    subprocess.run(
-        [
-            *(str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-            *(f"--window-size={size}", f"--screenshot={path}", *options, address),
-        ],
-        check=True,
-        capture_output=True,
-        timeout=180,
-    )
-    return (imread(path)[..., :3] * 255).astype(int)
-
-
 def count(pixels: np.ndarray, colour: tuple[int, int, int]) -> int:
     return int((np.abs(pixels - np.array(colour)).sum(-1) < 30).sum())
 
-
-def test_tensorboard_shows_the_losses_of_training_and_validation(board: str):
-    page = f"{board}/#scalars&tagFilter=epoch_loss"
-    pixels = look(page, "tensorboard", "--virtual-time-budget=60000")
-    charts = pixels[:, 360:]  # beside the list of runs, which has these colours too
-    assert count(charts, BLUE) > 150
-    assert count(charts, RED) > 150
-
-
-# --- the report ---
 
 COLORS = [(31, 119, 180), (224, 122, 31), (42, 157, 92), (194, 59, 75), (138, 99, 201)]
 COLORS += [(140, 109, 79), (212, 95, 165), (122, 135, 145), (163, 161, 38), (31, 169, 181)]

@@ -45,7 +45,7 @@ class Memory:
     statuses: list[str] = field(default_factory=list)
     tries: int = 0
 
-    def rename(self, values: Mapping[str, float]) -> Mapping[str, float]:
+    def adapt_names(self, values: Mapping[str, float]) -> Mapping[str, float]:
         return values
 
     def open(self, run: TrackedRun, *, is_training: bool) -> Points:

@@ -63,24 +63,18 @@ def expected(run_dir: Path) -> Points:
     return points
 
 
-def in_mlflow(uri: str, experiment: str) -> tuple[Points, list[Any]]:
-    """Every point of every run of an experiment in MLflow, and the runs."""
+def tell_mlflow(uri: str, experiment: str, file: Path) -> None:
+    """Write what an MLflow store has: in a process of its own, which MLflow leaves threads in."""
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
     from mlflow import MlflowClient
 
-    client, found = MlflowClient(uri), Points()
+    client, points = MlflowClient(uri), Points()
     known = client.get_experiment_by_name(experiment)
     runs = list(client.search_runs([known.experiment_id])) if known else []
     for run in runs:
         for name in run.data.metrics:
             for point in client.get_metric_history(run.info.run_id, name):
-                found.setdefault((name, point.step), []).append(point.value)
-    return found, runs
-
-
-def tell_mlflow(uri: str, experiment: str, file: Path) -> None:
-    """Write what an MLflow store has: in a process of its own, which MLflow leaves threads in."""
-    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
-    points, runs = in_mlflow(uri, experiment)
+                points.setdefault((name, point.step), []).append(point.value)
     told = {
         "points": [[*key, values] for key, values in points.items()],
         "runs": [[run.info.run_name, run.info.status] for run in runs],

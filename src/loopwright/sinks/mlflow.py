@@ -80,7 +80,7 @@ class MLflowService:
                 )
             ) from None
 
-    def rename(self, values: Mapping[str, float]) -> Mapping[str, float]:
+    def adapt_names(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """Return values under names that MLflow accepts."""
         renamed = dict[str, float]()
         for name, value in values.items():

@@ -72,7 +72,7 @@ class Service(Protocol):
     joins_rows: bool
     """Whether a later row of the same step adds to the first one."""
 
-    def rename(self, values: Mapping[str, float]) -> Mapping[str, float]:
+    def adapt_names(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """Return values under the names that the tracker accepts."""
         ...
 
@@ -349,9 +349,9 @@ class _Outbox:
         """Send everything that is there; raise what the tracker or the network raises."""
         run, service = self.run, self._service
         if self._journal_bytes and run.directory is not None:
-            rows = _read_journal(run.directory, self._journal_bytes, running=self._running)
+            rows = [*_read_journal(run.directory, self._journal_bytes, running=self._running)]
             with self._changed:
-                self._rows[:0], self._journal_bytes = list(rows), 0
+                self._rows[:0], self._journal_bytes = rows, 0
         if self._known is None:
             if isinstance(self._event, Started) and self._event.facts is not None:
                 run.note_start(self._event.facts)
@@ -386,7 +386,7 @@ class _Outbox:
         for row in rows:
             values = {
                 name: value
-                for name, value in self._service.rename(row.values).items()
+                for name, value in self._service.adapt_names(row.values).items()
                 if (name, row.step) not in known
                 # Steps that are trained again stop elsewhere: their running values are known.
                 and not (name.startswith(_RUNNING) and row.step <= self._last_running)

@@ -66,7 +66,7 @@ class WandBService:
         self.address: Mapping[str, str] = {"project": self._project, **owner, "mode": self._mode}
         self._tracked: Any = None
 
-    def rename(self, values: Mapping[str, float]) -> Mapping[str, float]:
+    def adapt_names(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """Return the values: W&B accepts any name."""
         return values
 
