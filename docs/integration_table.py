@@ -60,7 +60,7 @@ ROWS = (
     Row(
         "wandb",
         "wandb",
-        "each step once in offline files; its Keras callbacks",
+        "every step in the newest offline file; its Keras callbacks",
         "trackers.md",
         "sinks/test_tracked_kills.py::test_killed_at_random_moments_a_tracker_has_each_point_once",
     ),

@@ -12,8 +12,8 @@ from loopwright.config.export_formats import require_installed
 from loopwright.errors import ConfigurationError
 from loopwright.search.optuna_study import require_optuna
 from loopwright.sinks import figures
-from loopwright.sinks.mlflow_tracker import MLflow
-from loopwright.sinks.wandb_tracker import WandB
+from loopwright.sinks.mlflow import MLflow
+from loopwright.sinks.wandb import WandB
 
 USES: dict[str, tuple[Callable[[], Any], str]] = {
     "plot": (lambda: figures.new("A plot of curves"), "A plot of curves"),

@@ -228,13 +228,12 @@ THOROUGH: dict[str, dict[str, str]] = {
     "sinks/test_batch_hooks.py": {
         r".*-compiled\]": "the same with a supervised task",
         "a_compiled_loop|needs_every|a_stream_whose|batches_that": "every plan records",
-        "a_backup|a_logger_counts|batches_are_numbered|a_model_saved": "a logger gets every step",
+        "a_backup|a_logger_counts|batches_are_numbered": "a logger gets every step",
         "several_replicas|a_task_of|a_task_that|evaluate_and|test_batch": "engine/test_scorer.py",
         "a_learning_rate|the_optimizer|terminate": "test_keras_callbacks.py",
     },
     "sinks/test_keras_callbacks.py": {
         r"a_callback_does.*-compiled\]|averaged|early_stopping_restores": "with a supervised task",
-        "the_cases_above": "it tests the tests",
     },
     "sinks/test_tracked_kills.py": {
         "killed|what_a_server|addresses": "test_tracker.py; docs/trackers.md",
@@ -243,7 +242,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "sinks/test_real_callbacks.py": {
         "a_callback_does": "stand-ins in test_batch_hooks.py; test_keras_callbacks.py",
     },
-    "sinks/test_report_in_browser.py": {"tensorboard|dragging|a_log|a_click": "the mouse"},
+    "sinks/test_report_in_browser.py": {"dragging|a_log|a_click": "the mouse"},
     "sinks/test_run_files.py": {
         "images_that|what_a_run_wrote|the_rates|a_run_that_failed": "its other files",
     },

@@ -463,7 +463,6 @@ ALLOWED = [
     ("compat/quiet_start.py", "exists", "/dev and /proc: is there a GPU driver"),
     ("checkpoints/initial_weights.py", "", "weights that a person named; runs are read by Store"),
     ("checkpoints/tensors.py", "load_checkpoint symlink", "files that were just verified"),
-    ("sinks/wandb_tracker.py", "glob iterdir", "/proc: who has a file of W&B open"),
     ("sinks/event_file.py", "TFRecordWriter", "a new file in a directory that was just checked"),
 ]
 

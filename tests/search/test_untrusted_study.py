@@ -94,12 +94,12 @@ def test_a_link_or_a_pipe_beside_the_storage_is_refused(tmp_path: Path, part: st
 
 def test_the_store_of_a_tracker_with_such_a_journal_is_refused(tmp_path: Path):
     pytest.importorskip("mlflow.store.tracking.sqlalchemy_store")
-    from loopwright.sinks import mlflow_database
+    from loopwright.sinks.mlflow import MLflow
 
     database = storage(tmp_path / "mlflow.db")
     write_hot_journal(database, names=tmp_path / "thesis.txt")
     with pytest.raises(lw.ConfigurationError, match="names another file to delete"):
-        mlflow_database.require_usable(f"sqlite:///{database}")
+        MLflow(f"sqlite:///{database}")
 
 
 DEEP = "[" * 5000 + "]" * 5000

@@ -5,7 +5,6 @@ cases themselves: the table in `docs/callbacks.md` is made of this list.
 """
 
 import contextlib
-import csv
 import io
 import json
 import os
@@ -16,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.sinks.wandb_files import rows_in
 
 EPOCHS, STEPS = 4, 6
 
@@ -36,42 +37,8 @@ class Case:
 Made = Iterator[tuple[Any, Callable[[], Any]]]
 
 
-def _keras(call: str, output: Callable[[Any, Path], Any]) -> Any:
-    @contextlib.contextmanager
-    def made(place: Path) -> Made:
-        import keras
-
-        names = {"keras": keras, "place": str(place)}
-        callback = eval(call.replace("DIR", "' + place + '"), names)
-        yield callback, lambda: output(callback, place)
-
-    return made
-
-
 def _files(_: Any, place: Path) -> list[str]:
     return sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
-
-
-def _table(_: Any, place: Path) -> list[Any]:
-    with (place / "log.csv").open() as file:
-        return [[float(cell) for cell in row] for row in list(csv.reader(file))[1:]]
-
-
-def _scalars(_: Any, place: Path) -> dict[str, Any]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    found = {}
-    for folder in ("train", "validation"):
-        board = EventAccumulator(str(place / folder), size_guidance={"tensors": 0})
-        board.Reload()
-        for tag in board.Tags()["tensors"]:
-            if tag.startswith(("epoch_", "batch_", "evaluation_")) and "steps_per" not in tag:
-                found[f"{folder} {tag}"] = [event.step for event in board.Tensors(tag)]
-    return found
-
-
-def _state(*names: str) -> Callable[[Any, Path], Any]:
-    return lambda callback, _: [getattr(callback, name) for name in names]
 
 
 @contextlib.contextmanager
@@ -86,23 +53,11 @@ def _wandb_run(place: Path) -> Iterator[Any]:
 
 
 def _wandb_rows(place: Path) -> list[dict[str, Any]]:
-    import importlib
-
-    from loopwright.sinks.wandb_tracker import records_of
-
-    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     (path,) = place.glob("wandb/offline-run-*/run-*.wandb")
-    rows = []
-    for data in records_of(path.read_bytes()):
-        record = messages.Record()
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "history":
-            items = {
-                "/".join(i.nested_key) or i.key: json.loads(i.value_json)
-                for i in record.history.item
-            }
-            rows.append({k: v for k, v in items.items() if not k.startswith("_") or k == "_step"})
-    return rows
+    return [
+        {name: value for name, value in row.items() if not name.startswith("_") or name == "_step"}
+        for row in rows_in(path)
+    ]
 
 
 @contextlib.contextmanager
@@ -194,29 +149,20 @@ def _mlflow_checkpoint(place: Path) -> Made:
         )
 
 
-@contextlib.contextmanager
-def _optuna(_: Path) -> Made:
-    import optuna
-    from optuna_integration import KerasPruningCallback
+def _optuna(upper: float) -> Any:
+    @contextlib.contextmanager
+    def made(_: Path) -> Made:
+        import optuna
+        from optuna_integration import KerasPruningCallback
 
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="minimize")
-    trial = study.ask()
-    callback = KerasPruningCallback(trial, "val_loss")
-    yield callback, lambda: study._storage.get_trial(trial._trial_id).intermediate_values
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        pruner = optuna.pruners.ThresholdPruner(upper=upper, n_warmup_steps=2)
+        study = optuna.create_study(pruner=pruner)
+        trial = study.ask()
+        callback = KerasPruningCallback(trial, "val_loss")
+        yield callback, lambda: study._storage.get_trial(trial._trial_id).intermediate_values
 
-
-@contextlib.contextmanager
-def _optuna_pruned(_: Path) -> Made:
-    import optuna
-    from optuna_integration import KerasPruningCallback
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    pruner = optuna.pruners.ThresholdPruner(upper=-1.0, n_warmup_steps=2)
-    study = optuna.create_study(pruner=pruner)
-    trial = study.ask()
-    callback = KerasPruningCallback(trial, "val_loss")
-    yield callback, lambda: study._storage.get_trial(trial._trial_id).intermediate_values
+    return made
 
 
 @contextlib.contextmanager
@@ -266,79 +212,16 @@ CASES = {
         "optuna-integration",
         'KerasPruningCallback(trial, "val_loss")',
         "the reported values",
-        _optuna,
+        _optuna(upper=1e9),
     ),
     "KerasPruningCallback that prunes": Case(
         "optuna-integration",
         'KerasPruningCallback(trial, "val_loss"), pruned',
         "the reported values, and the error that ends the trial",
-        _optuna_pruned,
+        _optuna(upper=-1.0),
     ),
     "TqdmCallback": Case("tqdm", "TqdmCallback(verbose=2)", "the counts it shows", _tqdm),
-    **{
-        name: Case(
-            "keras",
-            call.replace("keras.callbacks.", "").replace("DIR/", "").replace("DIR", "logs"),
-            compared,
-            run,
-        )
-        for name, call, compared, run in [
-            (name, call, compared, _keras(call, output))
-            for name, call, compared, output in [
-                (
-                    "BackupAndRestore",
-                    "keras.callbacks.BackupAndRestore('DIR/backup')",
-                    "the files left at the end",
-                    _files,
-                ),
-                ("CSVLogger", "keras.callbacks.CSVLogger('DIR/log.csv')", "the file", _table),
-                (
-                    "EarlyStopping",
-                    "keras.callbacks.EarlyStopping(patience=0, min_delta=10.0)",
-                    "where it stops",
-                    _state("stopped_epoch", "best_epoch"),
-                ),
-                (
-                    "LambdaCallback",
-                    "keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)",
-                    "the training",
-                    lambda *_: None,
-                ),
-                (
-                    "LearningRateScheduler",
-                    "keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)",
-                    "the training",
-                    lambda *_: None,
-                ),
-                (
-                    "ModelCheckpoint",
-                    "keras.callbacks.ModelCheckpoint('DIR/{epoch:02d}.keras')",
-                    "the files",
-                    _files,
-                ),
-                (
-                    "ReduceLROnPlateau",
-                    "keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=10.0)",
-                    "the training",
-                    _state("best"),
-                ),
-                (
-                    "TensorBoard",
-                    "keras.callbacks.TensorBoard('DIR', update_freq=2)",
-                    "the tags and their steps",
-                    _scalars,
-                ),
-                (
-                    "TerminateOnNaN",
-                    "keras.callbacks.TerminateOnNaN()",
-                    "the training",
-                    lambda *_: None,
-                ),
-            ]
-        ]
-    },
 }
-"""By name; a case with the same name as another callback is a use of it."""
 
 X: Any = None
 

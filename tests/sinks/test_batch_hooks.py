@@ -1,6 +1,6 @@
 """Batch hooks of callbacks get the steps and the values that Keras' own `fit` gives them.
 
-Stand-ins have the names and the hooks of W&B, MLflow and tqdm; `test_real_callbacks.py` has the
+Stand-ins have the names and the hooks of W&B and tqdm; `test_real_callbacks.py` has the
 packages themselves.
 """
 
@@ -197,7 +197,7 @@ def test_a_profile_covers_the_batches_that_it_was_asked_for(tmp_path: Path):
     assert calls == [("start", 10), ("stop", 14)]
 
 
-# --- W&B, MLflow, tqdm --------------------------------------------------------------------------
+# --- W&B, tqdm ----------------------------------------------------------------------------------
 
 
 class Wandb(kc.Callback):
@@ -227,26 +227,6 @@ class Wandb(kc.Callback):
 Wandb.__name__ = "WandbMetricsLogger"
 
 
-class Mlflow(kc.Callback):
-    """As `MlflowCallback` of mlflow 3."""
-
-    __module__ = "mlflow.keras.callback"
-
-    def __init__(self, log_every_n_steps: int | None) -> None:
-        self.log_every_n_steps = log_every_n_steps
-        self.points: list[dict[str, float]] = []
-
-    def on_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self.log_every_n_steps is None or logs is None:
-            return
-        iteration = int(self.model.optimizer.iterations.numpy())
-        if iteration % self.log_every_n_steps == 0:
-            self.points.append({**logs, "step": iteration})
-
-
-Mlflow.__name__ = "MlflowCallback"
-
-
 def tqdm_like(bar: list[dict[str, float]]) -> Callable[..., None]:
     def callback(_: int, logs: Any = None) -> None:
         bar.append(dict(logs))
@@ -270,7 +250,6 @@ Tqdm.__name__ = "TqdmCallback"
 LOGGERS: dict[str, Callable[[], Any]] = {
     "wandb by batch": lambda: Wandb("batch"),
     "wandb by three": lambda: Wandb(3),
-    "mlflow": lambda: Mlflow(5),
     "tqdm": Tqdm,
 }
 
@@ -294,7 +273,7 @@ def test_a_logger_gets_every_step_with_its_values_and_its_learning_rate(name: st
 
 def test_the_optimizer_is_as_it_was_after_calls_were_delivered():
     trainer = lw.Trainer(lw.Supervised(network(), **settings(decaying())), plan="graph")
-    trainer.fit(X, Y, epochs=2, callbacks=[Mlflow(1)], **DATA)
+    trainer.fit(X, Y, epochs=2, callbacks=[Wandb("batch")], **DATA)
     assert int(trainer.task.optimizer.iterations) == 2 * STEPS
 
 
@@ -385,28 +364,6 @@ def test_several_replicas_record_every_step():
 
 
 # --- saving by steps ----------------------------------------------------------------------------
-
-
-def saved(route: str, directory: Path) -> dict[str, list[Any]]:
-    """What a callback that saves every seventh step leaves, over two calls of `fit`."""
-    save = kc.ModelCheckpoint(directory / "{epoch}-{batch}-{accuracy:.2f}.keras", save_freq=7)
-    fit = fitting(route)
-    for epochs in (2, 1):
-        fit(X, Y, epochs=epochs, callbacks=[save], **DATA)
-    files = sorted(directory.glob("*.keras"))
-    return {file.name: keras.models.load_model(file).get_weights() for file in files}
-
-
-@pytest.mark.parametrize("route", ROUTES)
-def test_a_model_saved_every_seventh_step_is_that_of_keras_also_in_a_second_fit(
-    route: str, tmp_path: Path
-):
-    expected, ours = saved("keras", tmp_path / "keras"), saved(route, tmp_path / "ours")
-    assert len(expected) == 3
-    assert list(ours) == list(expected)
-    for name, weights in expected.items():
-        for got, wanted in zip(ours[name], weights, strict=True):
-            np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-5)
 
 
 def test_a_backup_by_steps_comes_at_every_such_step(tmp_path: Path):
@@ -512,17 +469,6 @@ def test_nothing_is_said_about_callbacks_that_cost_nothing(callback: Any, tmp_pa
     made = made() if callback is Tqdm else made
     fitting("supervised", sinks=[heard.append])(X, Y, callbacks=[made], **DATA)
     assert not [event for event in heard if isinstance(event, lw.Noted)]
-
-
-def test_terminate_on_nan_names_the_batch(capsys: pytest.CaptureFixture[str]):
-    said = []
-    poisoned = X.copy()
-    poisoned[52] = np.nan
-    for route in ("keras", *ROUTES):
-        fitting(route)(poisoned, Y, epochs=2, callbacks=[kc.TerminateOnNaN()], **DATA)
-        lines = capsys.readouterr().out.splitlines()
-        said.append([line for line in lines if "Invalid loss" in line])
-    assert said == [["Batch 5: Invalid loss, terminating training"]] * 3
 
 
 def test_batches_are_numbered_on_when_a_run_is_resumed_inside_an_epoch(tmp_path: Path):

@@ -4,11 +4,7 @@ from typing import Any
 
 from loopwright.events import (
     EpochEnded,
-    EpochStarted,
     Event,
-    Finished,
-    Started,
-    Trained,
     Validated,
     epoch_logs,
 )
@@ -60,17 +56,6 @@ def test_the_scores_in_an_epochs_end_are_not_counted_twice():
     assert history.history == {"loss": [0.5], "val_loss": [0.7]}
 
 
-def test_running_values_leave_no_entry():
-    history = collected(
-        Started(0, 1, 10, 10),
-        EpochStarted(0, 0),
-        Trained(5, 0, 5, 5, 0.1, {"loss": 9.0}),
-        Finished(10, 1.0, "complete"),
-    )
-    assert history.history == {}
-    assert (history.epoch, history.epoch_steps, history.validation_steps) == ([], [], [])
-
-
 def test_numbers_that_callbacks_add_are_asked_for_when_each_epoch_ends():
     class Logs:
         rates = iter([0.1, 0.01])
@@ -86,13 +71,6 @@ def test_numbers_that_callbacks_add_are_asked_for_when_each_epoch_ends():
     assert history.history["learning_rate"] == [0.1, 0.01]
 
 
-def test_two_histories_share_nothing():
-    first, second = History(), History()
-    first(epoch(0, 10, loss=0.5))
-    assert second.history == {}
-    assert second.epoch == []
-
-
 def test_a_history_prints_how_far_it_came():
     history = collected(epoch(0, 10, loss=0.5), epoch(1, 20, loss=0.25))
     assert repr(history) == "History(2 epochs, last: {'loss': 0.25})"
@@ -101,14 +79,3 @@ def test_a_history_prints_how_far_it_came():
 def test_the_logs_of_an_epoch_have_the_names_of_keras_in_the_order_of_keras():
     logs = epoch_logs(EpochEnded(0, 10, 10, 1.0, {"loss": 0.5, "mae": 1.0}, {"loss": 0.7}))
     assert list(logs.items()) == [("loss", 0.5), ("mae", 1.0), ("val_loss", 0.7)]
-
-
-def test_training_numbers_come_before_validation_numbers():
-    history = History()
-    for event in (
-        Trained(1, 0, 1, 1, 0.1, {"loss": 1.0}),
-        Validated(1, 0, 0.1, {"loss": 2.0}),
-        EpochEnded(0, 1, 1, 0.2, {"loss": 1.0}, {"loss": 2.0}),
-    ):
-        history(event)
-    assert list(history.history) == ["loss", "val_loss"]

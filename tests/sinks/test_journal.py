@@ -129,13 +129,3 @@ def test_a_journal_that_lost_its_end_is_told_of_and_goes_on(tmp_path: Path):
     ):
         journal(ended())
     assert [line["event"] for line in lines(tmp_path / "m")] == ["started", "epoch_ended"]
-
-
-def test_the_journal_belongs_to_its_owner_and_no_link_is_followed(tmp_path: Path):
-    with opened(tmp_path / "m", 0, lambda: 0.0):
-        pass
-    assert (tmp_path / "m").stat().st_mode & 0o777 == 0o600
-    (tmp_path / "link").symlink_to(tmp_path / "m")
-    refused = pytest.raises(lw.ConfigurationError, match="link the run directory instead")
-    with refused, opened(tmp_path / "link", 0, lambda: 0.0):
-        pass

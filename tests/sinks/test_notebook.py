@@ -96,24 +96,6 @@ def test_other_verbosities_and_an_interrupted_run_look_as_asked(cells: Kernel):
     assert text_of(loaded) == "set()\n"
 
 
-def test_a_drawing_costs_little(cells: Kernel):
-    """Eight metrics and 2,000 epochs, which is more than most runs have."""
-    outputs = cells.run(
-        """
-from loopwright.sinks.notebook import Panel
-from loopwright.sinks.progress_text import DEFAULT_RULE
-lines = {"train": [(float(n), 1 / n) for n in range(1, 2000)]}
-panel = Panel(time.perf_counter, DEFAULT_RULE, lambda: None,
-              lambda: {f"m{n}": {**lines, "validation": lines["train"]} for n in range(8)})
-panel.show(Started(30000, 5, 10, 50))
-began = time.process_time()
-for _ in range(20): panel._draw()
-print((time.process_time() - began) / 20)
-"""
-    )
-    assert float(text_of(outputs)) < 0.1, "seconds of a drawing, four times a second at most"
-
-
 def test_outside_a_notebook_nothing_is_imported():
     assert not notebook.in_notebook()
     assert "ipywidgets" not in sys.modules

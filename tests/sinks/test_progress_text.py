@@ -125,19 +125,6 @@ def test_where_columns_are_short_a_line_is_wrapped_and_nothing_left_out(
     assert [said(line) for line in progress_text.wrapped(parts, room)] == lines
 
 
-def test_the_indent_of_the_lines_below_the_first_is_counted():
-    parts = [Part("12345678"), Part("123"), Part("12")]
-    assert [said(line) for line in progress_text.wrapped(parts, room=10)] == [
-        "12345678",
-        "123 · 12",
-    ]
-    assert [said(line) for line in progress_text.wrapped(parts, room=9)] == [
-        "12345678",
-        "123",
-        "12",
-    ]
-
-
 def test_a_wide_character_counts_as_two_columns():
     assert progress_text.columns([Part("損失"), Part("1")]) == 8
 

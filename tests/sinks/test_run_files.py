@@ -14,7 +14,6 @@ from tests.resume.program import Noisy, arrays, train
 from tests.resume.test_resume import NEVER, FailsAt, failing
 
 import loopwright as lw
-from loopwright.disk import write_whole
 from loopwright.task import variables
 
 
@@ -131,17 +130,6 @@ def test_what_a_run_wrote_that_was_killed_before_its_first_checkpoint_is_forgott
     shutil.copytree(whole[0] / "tensorboard", tmp_path / "run" / "tensorboard")
     _, history = train(tmp_path / "run", "arrays", "graph", epochs=1)
     assert [step for step, _ in scalars(tmp_path / "run", "train")["epoch_loss"]] == history.epoch
-
-
-def test_no_symlink_is_followed_and_files_belong_to_their_owner(whole: Any, tmp_path: Path):
-    for name in ("status.json", "history.json", "environment.json", "train.log", "plan.json"):
-        assert (whole[0] / name).stat().st_mode & 0o077 == 0, name
-    canary = tmp_path / "canary"
-    canary.write_text("untouched")
-    (tmp_path / "status.json.tmp").symlink_to(canary)
-    with pytest.raises(lw.ConfigurationError, match="link the run directory instead"):
-        write_whole(tmp_path, "status.json", b"{}")
-    assert canary.read_text() == "untouched"
 
 
 def test_models_hyper_parameters_the_graph_and_the_report_are_kept(whole: Any):

@@ -22,12 +22,8 @@ from loopwright.events import (
     Trained,
     Validated,
 )
-from loopwright.sinks import tracked_run
-from loopwright.sinks.delivery import Delivery, Status
+from loopwright.sinks.outbox import Facts, Points, Row, Status, TrackedRun, Tracker
 from loopwright.sinks.run_files import Journal
-from loopwright.sinks.tracked_rows import Known, Row
-from loopwright.sinks.tracked_run import Artifact, Facts, TrackedRun
-from loopwright.sinks.tracker import Tracker
 
 FACTS = RunFacts({"seed": 0}, "a model", {"git": {"revision": "abc"}, "processor": "P", "cores": 2})
 
@@ -49,43 +45,41 @@ class Memory:
     statuses: list[str] = field(default_factory=list)
     tries: int = 0
 
-    def named(self, values: Mapping[str, float]) -> dict[str, float]:
-        return dict(values)
+    def adapt_names(self, values: Mapping[str, float]) -> Mapping[str, float]:
+        return values
 
-    def open(self, run: TrackedRun, *, is_training: bool) -> Known:
+    def open(self, run: TrackedRun, *, is_training: bool) -> Points:
         self.tries += 1
         if self.hangs is not None:
             self.hangs.wait()
-        if self.is_down:
-            raise ConnectionError("refused")
+        self.fail_if_down()
         if run.directory is not None:
-            (written,) = (run.directory / tracked_run.HOME).glob(f"{self.tracker}-*.json")
-            assert json.loads(written.read_text())["key"] == run.key, (
-                "not on disk before it is used"
-            )
+            (written,) = (run.directory / "trackers").glob(f"{self.tracker}-*.json")
+            assert json.loads(written.read_text())["key"] == run.key, "not on disk before its use"
         if run.key not in self.keys:
             self.keys.append(run.key)
-        known = Known()
-        for name, step, _ in self.points:
-            known.add(step, {name})
-        return known
+        return {(name, step) for name, step, _ in self.points}
 
     def describe(self, facts: Facts) -> None:
+        self.fail_if_down()
         self.facts.append(facts)
 
     def send(self, rows: Sequence[Row]) -> None:
-        if self.is_down:
-            raise ConnectionError("refused")
+        self.fail_if_down()
         self.points += [(name, r.step, v) for r in rows for name, v in r.values.items()]
         if self.fails_after_sending:
             self.fails_after_sending -= 1
             raise TimeoutError("no answer")
 
-    def upload(self, artifacts: Sequence[Artifact]) -> None:
-        self.files |= {each.name: each.path.read_bytes() for each in artifacts}
+    def upload(self, files: Mapping[str, Path]) -> None:
+        self.files |= {name: path.read_bytes() for name, path in files.items()}
 
     def close(self, status: Status) -> None:
         self.statuses.append(status)
+
+    def fail_if_down(self) -> None:
+        if self.is_down:
+            raise ConnectionError("refused")
 
 
 def tracker(service: Memory, **options: Any) -> Tracker:
@@ -157,10 +151,10 @@ def run(tmp_path: Path) -> Run:
 
 def kill(sink: Tracker) -> None:
     """End the thread of a tracker where it is, as the end of its process does."""
-    with sink._changed:
-        sink._deliveries.clear()
-        sink._changed.notify_all()
-    wait_for(lambda: sink._thread is None)
+    outbox = sink._outbox
+    assert outbox is not None
+    outbox._service = Memory(is_down=True)
+    outbox.end("failed", 10)
 
 
 def wait_for(condition: Any) -> None:
@@ -177,8 +171,8 @@ def test_a_run_is_sent_once_under_the_names_of_the_history(run: Run):
     assert memory.statuses == ["completed"]
     assert memory.facts[0].parameters == {"seed": "0"}
     tags = memory.facts[0].tags
-    assert tags["loopwright.git_revision"] == "abc"
-    assert tags["loopwright.machine"].startswith("P, 2 cores")
+    assert tags["loopwright.git.revision"] == "abc"
+    assert (tags["loopwright.processor"], tags["loopwright.cores"]) == ("P", "2")
 
 
 def test_points_are_sent_as_they_come(run: Run):
@@ -219,18 +213,6 @@ def test_a_tracker_that_is_down_is_named_once_and_misses_nothing_afterwards(run:
     assert sorted(memory.points) == sorted(everything(20))
 
 
-def test_what_a_tracker_misses_at_the_end_the_journal_has(run: Run):
-    memory = Memory(is_down=True)
-    with pytest.warns(match=f"loopwright sync {run.directory}"):
-        run.train(tracker(memory), 40, ends="complete")
-    memory.is_down = False
-    tracked = TrackedRun(run.directory, memory.tracker, memory.address)
-    delivery = Delivery(tracked, [], running=False, status="completed", journal_bytes=None)
-    delivery.deliver(memory)
-    assert memory.points == everything(40)
-    assert memory.facts[-1].parameters == {"seed": "0"}
-
-
 def test_an_answer_that_is_lost_does_not_send_twice(run: Run):
     memory = Memory(fails_after_sending=2)
     sink = tracker(memory)
@@ -255,12 +237,19 @@ def test_a_tracker_that_hangs_does_not_slow_the_training(run: Run):
     assert memory.points == everything(1000)
 
 
-def test_a_run_that_was_complete_before_gets_its_last_points(run: Run):
-    memory, lost = Memory(), Memory(is_down=True)
-    with pytest.warns(match="does not have everything"):
-        run.train(tracker(lost), 40, ends="complete")
+def test_what_a_tracker_misses_at_the_end_the_next_start_sends(run: Run):
+    memory = Memory(is_down=True)
+    rest = r"refused; the next start of the run sends the rest\.$"
+    with pytest.warns(match=rest):
+        run.train(tracker(memory), 40, ends="complete")
+    memory.is_down = False
     tracker(memory)(Finished(40, 0.0, "skipped", run_dir=run.directory))
     assert memory.points == everything(40)
+    assert memory.facts[-1].parameters == {"seed": "0"}
+    # A tracker that has everything of a complete run is not asked again.
+    tries = memory.tries
+    tracker(memory)(Finished(40, 0.0, "skipped", run_dir=run.directory))
+    assert memory.tries == tries
 
 
 def test_a_row_that_a_resume_may_add_to_waits_where_rows_cannot_be_joined(run: Run):
@@ -282,7 +271,7 @@ def test_a_row_that_a_resume_may_add_to_waits_where_rows_cannot_be_joined(run: R
 def test_running_values_are_on_request_and_never_sent_twice(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("loopwright.sinks.tracker._SECONDS_BETWEEN_RUNNING", 0.0)
+    monkeypatch.setattr("loopwright.sinks.outbox._SECONDS_BETWEEN_RUNNING", 0.0)
     memory = Memory()
     sink = tracker(memory, running=True)
     run.train(sink, 26, save_at=4)
@@ -309,20 +298,20 @@ def test_without_a_run_directory_each_training_from_the_start_is_a_run():
     assert len(memory.keys) == 2
 
 
-def test_files_are_sent_on_request_and_once(run: Run):
+def test_files_are_sent_on_request_also_those_of_after_the_training(run: Run):
     memory = Memory()
-    run.directory.mkdir()
-    (run.directory / "figures").mkdir()
+    (run.directory / "figures").mkdir(parents=True)
     (run.directory / "figures" / "one.svg").write_text("<svg/>")
     sink = tracker(memory, artifacts=["report", "figures"])
+    sink.waits_for_files = True
     run.train(sink, 20, ends="complete")
-    assert set(memory.files) == {"figures/one.svg", "report.html"}
-    assert b"</html>" in memory.files["report.html"]
-    memory.files.clear()
     (run.directory / "figures" / "two.svg").write_text("<svg/>")
-    sink.send_artifacts()
-    assert set(memory.files) == {"figures/two.svg", "report.html"}
+    assert not memory.statuses
+    sink.end()
+    assert set(memory.files) == {"figures/one.svg", "figures/two.svg", "report.html"}
+    assert b"</html>" in memory.files["report.html"]
     assert memory.points == everything(20)
+    assert memory.statuses == ["completed"]
 
 
 def test_a_link_in_a_run_directory_is_not_sent(run: Run, tmp_path: Path):
@@ -348,13 +337,36 @@ def test_the_parameters_are_those_of_the_config_without_addresses(run: Run):
     assert not [name for name in found if name.startswith("sinks")]
 
 
+# As it was written when a command still sent what was missing.
+OLD = {
+    "key": "cc19eb53aa6dfd9362ffaea886069862",
+    "tracker": "mlflow",
+    "address": {"tracking_uri": "memory"},
+    "hyperparameters": {"seed": "0"},
+    "signatures": {},
+    "wanted": {"artifacts": ["figures"], "running": False},
+    "run_id": "5b0c1d",
+    "files": {"figures/one.svg": [6, 1794974747271187946]},
+}
+
+
+def test_the_tracked_run_of_an_older_version_is_found_again(run: Run):
+    (run.directory / "trackers").mkdir(parents=True)
+    (run.directory / "trackers" / "mlflow-89ceb2a0.json").write_text(json.dumps(OLD))
+    memory = Memory()
+    run.train(tracker(memory), 10, ends="complete")
+    assert memory.keys == [OLD["key"]]
+    assert TrackedRun(run.directory, memory).content["run_id"] == OLD["run_id"]
+    assert memory.points == everything(10)
+
+
 def test_a_damaged_id_is_refused(run: Run):
     memory = Memory()
     run.train(tracker(memory), 10, ends="complete")
     (file,) = (run.directory / "trackers").iterdir()
     file.write_text(json.dumps({"key": "' OR 1=1", "run_id": "../../x"}))
     with pytest.raises(ConfigurationError, match=r"is damaged[\s\S]*delete the file"):
-        TrackedRun(run.directory, memory.tracker, memory.address)
+        TrackedRun(run.directory, memory)
 
 
 def test_unknown_artifacts_are_refused():

@@ -1,6 +1,5 @@
 """A small training with a tracker, in a process of its own, to be killed."""
 
-import importlib
 import json
 import os
 import time
@@ -9,9 +8,9 @@ from typing import Any
 
 import keras
 import numpy as np
+from tests.sinks import wandb_files
 
 import loopwright as lw
-from loopwright.sinks import tracked_rows
 
 EPOCHS = 40
 Points = dict[tuple[str, int], list[float]]
@@ -49,32 +48,33 @@ def train(run_dir: Path, tracker: str, options: dict[str, Any], pause_seconds: f
 
 
 def expected(run_dir: Path) -> Points:
-    """What a tracker should have: every point of the journal once."""
-    found: Points = {}
-    for entry in tracked_rows.journal_entries(run_dir, running=False):
-        for name, value in entry.values.items():
-            found.setdefault((name, entry.step), []).append(value)
-    return found
-
-
-def in_mlflow(uri: str, experiment: str) -> tuple[Points, list[Any]]:
-    """Every point of every run of an experiment in MLflow, and the runs."""
-    from mlflow import MlflowClient
-
-    client, found = MlflowClient(uri), Points()
-    known = client.get_experiment_by_name(experiment)
-    runs = list(client.search_runs([known.experiment_id])) if known else []
-    for run in runs:
-        for name in run.data.metrics:
-            for point in client.get_metric_history(run.info.run_id, name):
-                found.setdefault((name, point.step), []).append(point.value)
-    return found, runs
+    """What a tracker should have: every point of the journal."""
+    points: Points = {}
+    for line in (run_dir / "metrics.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] == "validated":
+            values = {f"val_{name}": value for name, value in event["metrics"].items()}
+        elif event["event"] == "epoch_ended":
+            values = event["metrics"] | event["learning_rates"]
+        else:
+            continue
+        for name, value in values.items():
+            points.setdefault((name, event["step"]), []).append(value)
+    return points
 
 
 def tell_mlflow(uri: str, experiment: str, file: Path) -> None:
     """Write what an MLflow store has: in a process of its own, which MLflow leaves threads in."""
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
-    points, runs = in_mlflow(uri, experiment)
+    from mlflow import MlflowClient
+
+    client, points = MlflowClient(uri), Points()
+    known = client.get_experiment_by_name(experiment)
+    runs = list(client.search_runs([known.experiment_id])) if known else []
+    for run in runs:
+        for name in run.data.metrics:
+            for point in client.get_metric_history(run.info.run_id, name):
+                points.setdefault((name, point.step), []).append(point.value)
     told = {
         "points": [[*key, values] for key, values in points.items()],
         "runs": [[run.info.run_name, run.info.status] for run in runs],
@@ -85,24 +85,10 @@ def tell_mlflow(uri: str, experiment: str, file: Path) -> None:
 
 
 def in_wandb(run_dir: Path) -> tuple[Points, set[str]]:
-    """Every point of the offline files of a run, and the ids they name."""
-    from loopwright.sinks import wandb_tracker
-
-    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
-    found, ids = Points(), set[str]()
-    for path in sorted(run_dir.glob("wandb/offline-run-*/run-*.wandb")):
-        for data in wandb_tracker.records_of(path.read_bytes()):
-            record = messages.Record()
-            record.ParseFromString(data)
-            if record.WhichOneof("record_type") == "run":
-                ids.add(record.run.run_id)
-            if record.WhichOneof("record_type") == "history":
-                items = {
-                    item.key or "/".join(item.nested_key): json.loads(item.value_json)
-                    for item in record.history.item
-                }
-                step = int(items["_step"])
-                for name, value in items.items():
-                    if not name.startswith("_"):
-                        found.setdefault((name, step), []).append(float(value))
-    return found, ids
+    """Every point of the newest offline file of a run, and the ids that all files name."""
+    points, files = Points(), sorted(run_dir.glob("wandb/offline-run-*/run-*.wandb"))
+    for row in wandb_files.rows_in(files[-1]):
+        for name, value in row.items():
+            if not name.startswith("_"):
+                points.setdefault((name, int(row["_step"])), []).append(float(value))
+    return points, {path.name for path in files}

@@ -35,8 +35,8 @@ from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.loop.schedule import Every
 from loopwright.plans import launch
 from loopwright.sinks.notify import attempted
+from loopwright.sinks.outbox import Tracker
 from loopwright.sinks.report import write_report
-from loopwright.sinks.tracker import Tracker
 from loopwright.task.keras_model import CompiledModel
 from loopwright.task.optimizers import optimizers
 from loopwright.task.task import Task
@@ -69,6 +69,9 @@ def train(
         trainer = job.trainer
         if trainer.is_chief and not launch.is_measured():
             write_config(job.config, say, fresh=fresh)
+        trackers = [sink for sink in job.sinks if isinstance(sink, Tracker)]
+        for tracker in trackers:
+            tracker.waits_for_files = True  # figures and exports are written after the training
         trainer.fit(**fit_arguments(job))
         # Every worker concludes, because scoring is collective; only the chief writes files.
         directory = config.directory if trainer.is_chief else None
@@ -79,9 +82,8 @@ def train(
         failed = _export(job, say)
     with attempted("The report"):
         write_report(Path(directory))  # again, with the conclusion
-    for sink in job.sinks:
-        if isinstance(sink, Tracker):
-            sink.send_artifacts()  # figures and exports are written after the training
+    for tracker in trackers:
+        tracker.end("completed" if failed is None else "failed")
     if failed is not None:
         raise failed
     return scores

@@ -20,9 +20,9 @@ from loopwright.config import names
 from loopwright.config.schema import Named
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Sink
-from loopwright.sinks.mlflow_tracker import MLflow
-from loopwright.sinks.tracker import Tracker
-from loopwright.sinks.wandb_tracker import WandB
+from loopwright.sinks.mlflow import MLflow
+from loopwright.sinks.outbox import Tracker
+from loopwright.sinks.wandb import WandB
 
 
 def load_function(reference: str, project: Path) -> Callable[..., Any]:

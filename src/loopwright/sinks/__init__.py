@@ -4,18 +4,17 @@ A sink never changes the training, except for Keras callbacks; a sink that fails
 warning. Everything that a sink needs is in the events. The terminal, the log, the report and the
 trackers import no TensorFlow.
 
-Open files: curves, delivery, figures, history, keras_callbacks, log, mlflow_tracker, notebook,
-notify, progress_text, report, run_files, tensorboard, terminal,
-tracked_run, tracker, wandb_tracker.
+Open files: curves, figures, history, keras_callbacks, log, mlflow, notebook, notify, outbox,
+progress_text, report, run_files, tensorboard, terminal, wandb.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loopwright.sinks.mlflow_tracker import MLflow as MLflow
-    from loopwright.sinks.wandb_tracker import WandB as WandB
+    from loopwright.sinks.mlflow import MLflow as MLflow
+    from loopwright.sinks.wandb import WandB as WandB
 
-_HOMES = {"MLflow": "mlflow_tracker", "WandB": "wandb_tracker"}
+_HOMES = {"MLflow": "mlflow", "WandB": "wandb"}
 
 
 def __getattr__(name: str) -> Any:
