@@ -45,7 +45,7 @@ def require(name: str) -> None:
                 "Unknown recipe.",
                 expected=f"one of {', '.join(names())}",
                 received=repr(name),
-                do="choose one of these, a YAML file, or MODULE:FUNCTION of your own",
+                do="choose one of these; `loopwright recipes` describes them",
             )
         )
 
