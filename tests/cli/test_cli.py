@@ -372,18 +372,31 @@ def test_images_are_predicted_in_the_size_and_channels_of_the_model(project: Pat
         ["export", "run"],
         ["predict", "run", "--input", "x.npy", "--output", "y.npy"],
         ["verify", "run"],
+        ["train", "--from", "run@3"],
+    ],
+)
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        ("task: evil:task", "--task evil:task"),
+        ("task: mine:experiment\nloss: evil:task", "--task mine:experiment --task evil:task"),
+        (
+            "task: mine:experiment\nmetrics: [mae, {name: evil:task, path: /}]",
+            "--task mine:experiment --task evil:task",
+        ),
     ],
 )
 @pytest.mark.parametrize("task", [[], ["--task", "mine:experiment"]])
 def test_a_run_directory_alone_runs_no_code_of_anybody(
-    project: Path, arguments: list[str], task: list[str]
+    project: Path, arguments: list[str], config: str, code: str, task: list[str]
 ):
     (project / "run").mkdir()
-    (project / "run" / "config.yaml").write_text("task: evil:experiment\n")
+    (project / "run" / "config.yaml").write_text(config)
     (project / "evil.py").write_text("open('executed', 'w')\n")
-    code, output = invoke(*arguments, *task)
-    assert code == 2
+    exit_code, output = invoke(*arguments, *task)
+    assert exit_code == 2
     assert "a run directory may not call" in output
+    assert f"expected: {code}, if you know and trust this code" in output
     assert not (project / "executed").exists()
 
 
@@ -467,20 +480,6 @@ def test_an_option_of_the_optimizer_changes_the_one_that_the_task_makes(project:
     code, output = invoke("train", *given, "optimizer.name=adam", "--show")
     assert code == 0
     assert "name: Adam" in output
-
-
-@pytest.mark.parametrize("part", ["loss: evil:loss", "metrics: [mae, {name: evil:loss, path: /}]"])
-@pytest.mark.parametrize("command", ["resume", "evaluate", "export", "verify"])
-def test_a_run_directory_alone_runs_no_loss_or_metric_of_anybody(
-    project: Path, command: str, part: str
-):
-    (project / "run").mkdir()
-    (project / "run" / "config.yaml").write_text(f"task: mine:experiment\n{part}\n")
-    (project / "evil.py").write_text("open('executed', 'w')\n")
-    code, output = invoke(command, "run", "--task", "mine:experiment")
-    assert code == 2
-    assert "--task mine:experiment --task evil:loss, if you know and trust this code" in output
-    assert not (project / "executed").exists()
 
 
 def test_a_run_with_a_loss_of_ones_own_is_used_by_naming_it(project: Path):

@@ -1,6 +1,7 @@
 """`train --from RUN@STEP`: a copy of a run trains on from a step, the run is not touched."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -90,3 +91,11 @@ def test_custom_code_has_to_be_named(run):
     assert code == 2
     assert "--from --task" in output
     assert invoke("train")[0] == 2
+
+
+def test_a_copy_is_made_before_tensorflow_reads_its_process_settings():
+    check = (
+        "import sys; from loopwright.checkpoints import fork; from loopwright.insight import "
+        "comparison; assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)
