@@ -23,12 +23,11 @@ from loopwright.events import Trained
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
+from loopwright.insight import figures
 from loopwright.insight.scratch import request_aside, scratch_leg
 from loopwright.loop.schedule import Every, Place
 from loopwright.plans.plan import WORDS
 from loopwright.plans.plan_history import PlanHistory
-from loopwright.sinks import figures
-from loopwright.sinks.progress_text import wrapped_text
 from loopwright.task.optimizers import optimizers
 from loopwright.task.scheduled_value import Scheduled
 from loopwright.task.task import Task, class_name
@@ -105,7 +104,7 @@ class LearningRates:
         for place in sorted(rows | ({chosen} - {-1})):
             mark = "  <- suggestion" if place == chosen else ""
             lines.append(f"{self.rates[place]:>13.3g}  {self.losses[place]:>8.4g}{mark}")
-        return "\n".join([*lines, *wrapped_text(self.sentence)])
+        return "\n".join([*lines, *figures.wrapped(self.sentence)])
 
     @property
     def sentence(self) -> str:

@@ -17,7 +17,7 @@ from loopwright.fit.leg import Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
-from loopwright.insight import flops
+from loopwright.insight import figures, flops
 from loopwright.insight.profile_events import (
     OperationTime,
     Origins,
@@ -27,7 +27,6 @@ from loopwright.insight.profile_events import (
 )
 from loopwright.insight.scratch import request_aside, scratch_leg, with_own_traces
 from loopwright.loop.schedule import Every, Place
-from loopwright.sinks.progress_text import wrapped_text
 
 _WARM_UP_CALLS = 2
 _WARM_UP_STEPS = 17
@@ -108,7 +107,7 @@ class Profile:
             rate += f", {self.examples_per_second:,.0f} examples/s"
         yield f"{self.steps:,} steps in {self.seconds:.2f} s: {_ms(step)} per step ({rate})"
         yield f"plan: {self.plan}"
-        yield from wrapped_text("of a step: " + ", ".join(self._shares()))
+        yield from figures.wrapped("of a step: " + ", ".join(self._shares()))
         if self.gflops is not None:
             share = self.gflops / self.machine_gflops
             yield (
@@ -132,9 +131,9 @@ class Profile:
                 yield f"{stage.name[:26]:<26} {1000 * stage.seconds_per_step:>8.3f}{mark}"
         yield ""
         for text in self.advice:
-            yield from wrapped_text(f"- {text}", indent="  ")
+            yield from figures.wrapped(f"- {text}", indent="  ")
         if self.directory is not None:
-            yield from wrapped_text(
+            yield from figures.wrapped(
                 f"TensorBoard shows it: pip install xprof, tensorboard --logdir {self.directory}"
             )
 
