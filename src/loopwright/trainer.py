@@ -53,16 +53,18 @@ from loopwright.insight.scratch import request_aside
 from loopwright.plans import launch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
-from loopwright.sinks import notebook
 from loopwright.sinks.curves import Past
 from loopwright.sinks.history import History
 from loopwright.sinks.notify import tolerated
+from loopwright.sinks.progress_text import number
 from loopwright.sinks.terminal import console, show_scores
 from loopwright.step_warnings import require_known
 from loopwright.task.context import GradientWatch
 from loopwright.task.foreign_names import explains_arguments
 from loopwright.task.keras_model import as_task, plan_for
-from loopwright.task.task import Task, require_step
+from loopwright.task.task import Task, class_name, require_step
+
+_MOST_SHOWN = 12
 
 
 @final
@@ -165,12 +167,12 @@ class Trainer:
         self.history = History()
 
     def __repr__(self) -> str:
-        return notebook.trainer_line(self._task, self._run, self.history)
-
-    def _repr_html_(self) -> str:
-        return notebook.trainer_card(
-            self._task, str(self._parts.selector.plan), self._run, self.history
-        )
+        steps = int(self._task.step_counter.read_value())
+        known = [class_name(self._task), f"{steps:,} {'step' if steps == 1 else 'steps'}"]
+        known += [] if self._run is None else [f"run_dir={str(self._run.directory)!r}"]
+        last = [(name, values[-1]) for name, values in self.history.history.items() if values]
+        known += [f"{name} {number(value)}" for name, value in last[:_MOST_SHOWN]]
+        return f"Trainer({', '.join(known)})"
 
     @property
     def task(self) -> Any:

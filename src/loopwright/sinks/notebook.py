@@ -1,4 +1,4 @@
-"""What a notebook shows: the progress, drawn again in place, a history, a trainer.
+"""What a notebook shows: the progress, drawn again in place, and a history.
 
 It is HTML without script and style sheet: a saved notebook shows it again, on a light and a dark
 page. A viewer that does not trust the notebook leaves the charts out and keeps the tables.
@@ -7,11 +7,10 @@ page. A viewer that does not trust the notebook leaves the charts out and keeps 
 import contextlib
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, final
 
 from loopwright.checkpoints.retention import KeepBest
-from loopwright.errors import LoopwrightError
 from loopwright.events import (
     BatchSkipped,
     EpochEnded,
@@ -27,12 +26,7 @@ from loopwright.events import (
 from loopwright.sinks import curves, progress_text, svg_charts
 from loopwright.sinks.curves import Curves, Numbers
 from loopwright.sinks.progress_text import GAP, Outlook, Part, number, sparkline
-from loopwright.sinks.record import Record
-from loopwright.sinks.record import number as finite
 from loopwright.sinks.svg_charts import escaped
-
-if TYPE_CHECKING:
-    from loopwright.checkpoints.run_directory import Run
 
 _SECONDS_BETWEEN_DRAWINGS = 0.25
 _MOST_SHARE = 0.02
@@ -221,25 +215,6 @@ def history_card(numbers: Numbers) -> str:
     return _box(_line(title), metrics_table(drawn, x_label), chart)
 
 
-def trainer_line(task: Any, run: "Run | None", numbers: Numbers) -> str:
-    """Return a trainer in one line: the task, its steps, the run directory, the last numbers."""
-    place = [] if run is None else [f"run_dir={str(run.directory)!r}"]
-    last = [f"{name} {value}" for _, name, value in _last(numbers)]
-    return f"Trainer({', '.join([*_title(task), *place, *last])})"
-
-
-def trainer_card(task: Any, plan: str, run: "Run | None", numbers: Numbers) -> str:
-    """Return a table of what a trainer holds; nothing is built or read that may fail."""
-    title = [Part("Trainer", "bold"), *map(Part, _title(task))]
-    rows = [*_held(task), ("plan", "", plan), *_run(run), *_last(numbers)]
-    kinds = [kind for kind, _, _ in rows]
-    # A kind is named in the first row of that kind only.
-    shown = [
-        ("" if at and kinds[at - 1] == row[0] else row[0], *row[1:]) for at, row in enumerate(rows)
-    ]
-    return _box(_line(title), _table((), shown))
-
-
 def metrics_table(drawn: Curves, x_label: str, now: Mapping[str, float] | None = None) -> str:
     """Return the last numbers of each metric: training (`now`, in a running epoch), validation."""
     now = now or {}
@@ -262,62 +237,6 @@ def metrics_table(drawn: Curves, x_label: str, now: Mapping[str, float] | None =
     more = [(f"and {len(rows) - _MOST_ROWS} more",)] if len(rows) > _MOST_ROWS else []
     head = ("metric", "train", "validation", "best validation", "trend")
     return _table(head, [*rows[:_MOST_ROWS], *more])
-
-
-def _held(task: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield the models and the optimizers of a task."""
-    import keras
-
-    from loopwright.task import variables
-
-    parts = variables.parts(task)
-    models = [part for part in parts if isinstance(part.value, keras.Model)]
-    # A task around a Keras model holds it by a private name as well.
-    public = [part for part in models if not part.path.startswith("_")]
-    for part in (public or models)[:_MOST_ROWS]:
-        text = f"{type(part.value).__name__}, built by the first batch"
-        if part.value.built:
-            total = part.value.count_params()
-            trained = sum(int(v.value.shape.num_elements()) for v in part.value.trainable_variables)
-            frozen = "" if trained == total else f", {trained:,} trained"
-            text = f"{type(part.value).__name__}, {total:,} parameters{frozen}"
-        yield "model", part.path, text
-    optimizers = [part for part in parts if isinstance(part.value, keras.optimizers.Optimizer)]
-    for part in optimizers[:_MOST_ROWS]:
-        text = type(part.value).__name__
-        with contextlib.suppress(Exception):  # a schedule of the user's own
-            text += f", learning rate {number(float(part.value.learning_rate))}"
-        yield "optimizer", part.path, text
-
-
-def _run(run: "Run | None") -> Iterator[tuple[str, str, str]]:
-    if run is None:
-        yield "run", "", "in memory: no run_dir, nothing is written to disk"
-        return
-    yield "run", "directory", str(run.directory)
-    try:
-        status = Record(run.directory, {}).status
-        step, rule = finite(status.get("step")), run.best_rule()
-        best = run.best(rule)
-    except LoopwrightError as error:
-        yield "run", "state", str(error).partition("\n")[0]
-        return
-    place = "" if step is None else f" at step {step:,.0f}"
-    yield "run", "state", f"{status.get('status', 'not started')}{place}"
-    if best is not None:
-        yield "run", "best", f"{rule.metric} {number(best[0])} at step {best[1]:,}"
-
-
-def _title(task: Any) -> tuple[str, str]:
-    from loopwright.task.task import class_name
-
-    count = int(task.step_counter.read_value())
-    return class_name(task), f"{count:,} {'step' if count == 1 else 'steps'}"
-
-
-def _last(numbers: Numbers) -> list[tuple[str, str, str]]:
-    known = [(name, values) for name, values in numbers.history.items() if values]
-    return [("last", name, number(values[-1])) for name, values in known[:_MOST_ROWS]]
 
 
 # Every name and text is escaped.
