@@ -336,7 +336,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_config_exports|an_export_that|a_browser": "docs/exporting.md; untrusted run",
     },
     "docs/test_export_table.py": {"": "docs/exporting.md"},
-    "examples/test_examples.py": {"every_example_exports": "export/test_exporter.py"},
+    "examples/test_examples.py": {"every_example_exports|an_example_resumes": "export, resume"},
     "examples/test_(?!examples).*": {
         "": "test_examples.py; README.md and cli/test_cli.py train digits",
     },

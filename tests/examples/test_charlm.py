@@ -5,8 +5,6 @@ import pytest
 from tests.examples.conftest import Quick
 
 import charlm
-import loopwright as lw
-from loopwright import testing
 
 
 def test_it_learns_and_beats_counting_letters(quick: Quick):
@@ -14,18 +12,6 @@ def test_it_learns_and_beats_counting_letters(quick: Quick):
     assert quick.scores["perplexity"] == pytest.approx(np.exp(quick.scores["loss"]), rel=1e-4)
     assert quick.history["perplexity"][-1] < 0.8 * quick.history["perplexity"][0]
     assert quick.figures == {"perplexity.png"}
-
-
-def test_its_training_resumes_exactly():
-    x, y = charlm.load()["train"]
-    testing.assert_resumes_exactly(
-        lambda run_dir: lw.Trainer(charlm.make_task(), run_dir=run_dir, plan="eager"),
-        x[:32, :8],
-        y[:32, :8],
-        batch_size=8,
-        epochs=1,
-        break_at=[2],
-    )
 
 
 def test_each_label_is_the_character_after_its_input():

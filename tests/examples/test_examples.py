@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import loopwright as lw
+from loopwright import testing
 from loopwright.cli import job, main
 from loopwright.config import file
 from loopwright.export.exporter import export
@@ -132,6 +133,42 @@ def test_an_example_is_trained_from_anywhere_and_resumed_by_who_names_it_again(t
     (tmp_path / "examples").symlink_to(EXAMPLES)
     said = loopwright("resume", "runs/gan", "fit.epochs=2", "--task", "examples/gan.py")
     assert "epoch 2/2" in said, said
+
+
+def first(rows: int, data: tuple[Any, Any]) -> tuple[Any, Any]:
+    return data[0][:rows], data[1][:rows]
+
+
+RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
+    # An LSTM, which is slow: eight characters of each row.
+    "charlm": (lambda e: [part[:32, :8] for part in e.load()["train"]], {"batch_size": 8}),
+    "digits": (lambda e: first(128, e.load()["train"]), {}),
+    # Two networks, two optimizers and a seed.
+    "gan": (lambda e: [e.load()[:128]], {}),
+    # A step that draws its own batches.
+    "regression": (lambda e: [], {"until": "8 steps"}),
+    # Two models, an added loss and its metric.
+    "swissroll": (lambda e: first(128, e.load()), {}),
+    # Two optimizers on one model.
+    "wide_and_deep": (
+        lambda e: [
+            {k: v[:128] for k, v in e.load()["train"][0].items()},
+            e.load()["train"][1][:128],
+        ],
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_an_example_resumes_exactly(name: str):
+    example = module(name)
+    data, options = RESUMED[name]
+    testing.assert_resumes_exactly(
+        lambda run_dir: lw.Trainer(example.make_task(), run_dir=run_dir, plan="eager"),
+        *data(example),
+        **{"until": "1 epoch", "break_at": [2], **options},
+    )
 
 
 def test_every_example_exports_models_that_a_new_process_can_load(tmp_path: Path):

@@ -5,20 +5,11 @@ from tests.examples.conftest import Quick
 
 import loopwright as lw
 import regression
-from loopwright import testing
 
 
 def test_the_error_falls_below_a_twentieth(quick: Quick):
     assert quick.scores["mae"] < 0.05 * quick.scores["mae_at_start"]
     assert quick.figures == {"data.png", "errors.png"}
-
-
-def test_a_step_that_draws_its_own_batches_resumes_exactly():
-    testing.assert_resumes_exactly(
-        lambda run_dir: lw.Trainer(regression.make_task(), run_dir=run_dir, plan="eager"),
-        until="8 steps",
-        break_at=[5],
-    )
 
 
 def test_the_scaler_has_seen_the_training_data_only():

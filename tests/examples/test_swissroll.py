@@ -6,7 +6,6 @@ from tests.examples.conftest import Quick
 
 import loopwright as lw
 import swissroll
-from loopwright import testing
 
 
 def test_both_learn(quick: Quick):
@@ -15,17 +14,6 @@ def test_both_learn(quick: Quick):
     assert quick.scores["rebuilding_mse"] < 0.3 * variance
     assert quick.history["rebuilding"][-1] < 0.5 * quick.history["rebuilding"][0]
     assert quick.figures == {"data.png", "panels.png"}
-
-
-def test_two_models_with_an_added_loss_and_its_metric_resume_exactly():
-    points, along = swissroll.load()
-    testing.assert_resumes_exactly(
-        lambda run_dir: lw.Trainer(swissroll.make_task(), run_dir=run_dir, plan="eager"),
-        points[:128],
-        along[:128],
-        epochs=1,
-        break_at=[2],
-    )
 
 
 def test_the_loss_of_the_second_is_its_error_and_a_twentieth_of_the_rebuilding_error():

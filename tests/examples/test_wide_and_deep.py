@@ -5,7 +5,6 @@ from tests.examples.conftest import Quick
 
 import loopwright as lw
 import wide_and_deep
-from loopwright import testing
 
 
 def test_both_paths_together_beat_either_alone(quick: Quick):
@@ -13,18 +12,6 @@ def test_both_paths_together_beat_either_alone(quick: Quick):
     assert errors["both"] < 0.9 * min(errors["wide"], errors["deep"])
     assert quick.history["both"][-1] < 0.5 * quick.history["both"][0]
     assert quick.figures == {"errors.png"}
-
-
-def test_two_optimizers_on_one_model_resume_exactly():
-    x, y = wide_and_deep.load()["train"]
-    x = {name: values[:128] for name, values in x.items()}
-    testing.assert_resumes_exactly(
-        lambda run_dir: lw.Trainer(wide_and_deep.make_task(), run_dir=run_dir, plan="eager"),
-        x,
-        y[:128],
-        epochs=1,
-        break_at=[2],
-    )
 
 
 def test_each_path_is_moved_by_its_own_optimizer():

@@ -1,4 +1,4 @@
-"""What a notebook shows: the progress, drawn again in place, a history, a trainer.
+"""What a notebook shows: the progress, drawn again in place, and a history.
 
 It is HTML without script and style sheet: a saved notebook shows it again, on a light and a dark
 page. A viewer that does not trust the notebook leaves the charts out and keeps the tables.
@@ -8,7 +8,7 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from loopwright.checkpoints.retention import KeepBest
 from loopwright.events import (
@@ -27,9 +27,6 @@ from loopwright.sinks import curves, progress_text, svg_charts
 from loopwright.sinks.curves import Curves, Numbers
 from loopwright.sinks.progress_text import GAP, Outlook, Part, number, sparkline
 from loopwright.sinks.svg_charts import escaped
-
-if TYPE_CHECKING:
-    pass
 
 _SECONDS_BETWEEN_DRAWINGS = 0.25
 _MOST_SHARE = 0.02
