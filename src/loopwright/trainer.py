@@ -36,6 +36,7 @@ from loopwright.fit.parts import Parts
 from loopwright.fit.request import fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import leg_events
+from loopwright.insight import trainer_card
 from loopwright.insight.learning_rates import (
     LearningRateOptions,
     LearningRates,
@@ -52,15 +53,12 @@ from loopwright.plans.plan_history import PlanHistory
 from loopwright.sinks.curves import Past
 from loopwright.sinks.history import History
 from loopwright.sinks.notify import tolerated
-from loopwright.sinks.progress_text import number
 from loopwright.sinks.terminal import console, show_scores
 from loopwright.step_warnings import require_known
 from loopwright.task.context import GradientWatch
 from loopwright.task.foreign_names import explains_arguments
 from loopwright.task.keras_model import as_task, plan_for
-from loopwright.task.task import Task, class_name, require_step
-
-_MOST_SHOWN = 12
+from loopwright.task.task import Task, require_step
 
 
 @final
@@ -163,12 +161,10 @@ class Trainer:
         self.history = History()
 
     def __repr__(self) -> str:
-        steps = int(self._task.step_counter.read_value())
-        known = [class_name(self._task), f"{steps:,} {'step' if steps == 1 else 'steps'}"]
-        known += [] if self._run is None else [f"run_dir={str(self._run.directory)!r}"]
-        last = [(name, values[-1]) for name, values in self.history.history.items() if values]
-        known += [f"{name} {number(value)}" for name, value in last[:_MOST_SHOWN]]
-        return f"Trainer({', '.join(known)})"
+        return trainer_card.words(self._parts, self._run, self.history)
+
+    def _repr_html_(self) -> str:
+        return trainer_card.html(self._parts, self._run, self.history)
 
     @property
     def task(self) -> Any:

@@ -5,7 +5,7 @@ warning. Everything that a sink needs is in the events. The terminal, the log, t
 trackers import no TensorFlow.
 
 Open files: curves, delivery, figures, history, keras_callbacks, log, mlflow_tracker, notebook,
-notify, page, progress_text, report, run_files, tensorboard, terminal,
+notebook_html, notify, page, progress_text, report, run_files, tensorboard, terminal,
 tracked_run, tracker, wandb_tracker.
 """
 
