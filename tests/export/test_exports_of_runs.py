@@ -16,7 +16,7 @@ from loopwright.cli import job
 from loopwright.config import file
 from loopwright.config.export_formats import Target
 from loopwright.export.exporter import newest
-from loopwright.sinks.report import export_rows
+from loopwright.sinks.export_table import export_rows
 
 X = np.random.default_rng(0).normal(size=(64, 5)).astype("float32")
 PROGRAM = """

@@ -14,7 +14,7 @@ from loopwright.export import child, exporter, outputs
 from loopwright.export.exporter import worded
 from loopwright.export.signatures import flat_names, signatures
 from loopwright.fit.exporting import served
-from loopwright.sinks.report import export_rows
+from loopwright.sinks.export_table import export_rows
 
 X = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
 Y = (X[:, :1] > 0).astype("float32")

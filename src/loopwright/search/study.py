@@ -1,4 +1,4 @@
-"""A study: what was asked for, and its directory with Optuna's storage and the runs of trials.
+"""A study: what was asked for, and its directory with Optuna's storage and its runs.
 
 study.yaml     what was asked; another search is refused
 study.db       Optuna's storage (SQLite): parameters, scores and states of all trials

@@ -16,7 +16,7 @@ from loopwright.errors import ConfigurationError, message, printable
 from loopwright.loop import signals
 from loopwright.search import optuna_study
 from loopwright.search.leader import Leader
-from loopwright.search.result import Tuned, best_of, found_trials, write_report
+from loopwright.search.result import Tuned, best_of, found_trials
 from loopwright.search.study import (
     ASKED,
     STORAGE,
@@ -29,6 +29,7 @@ from loopwright.search.study import (
     require_storage,
     write_best,
 )
+from loopwright.search.study_report import write_report
 from loopwright.search.trial_process import refusal_of
 
 
