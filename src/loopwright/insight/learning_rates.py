@@ -23,6 +23,7 @@ from loopwright.events import Trained
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
+from loopwright.insight.rehearsal_report import wrapped
 from loopwright.insight.scratch import request_aside, scratch_leg
 from loopwright.loop.schedule import Every, Place
 from loopwright.plans.plan import WORDS
@@ -104,7 +105,7 @@ class LearningRates:
         for place in sorted(rows | ({chosen} - {-1})):
             mark = "  <- suggestion" if place == chosen else ""
             lines.append(f"{self.rates[place]:>13.3g}  {self.losses[place]:>8.4g}{mark}")
-        return "\n".join([*lines, *figures.wrapped(self.sentence)])
+        return "\n".join([*lines, *wrapped(self.sentence)])
 
     @property
     def sentence(self) -> str:

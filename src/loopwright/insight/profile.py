@@ -22,9 +22,9 @@ from loopwright.fit.leg import Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
+from loopwright.insight.rehearsal_report import wrapped
 from loopwright.insight.scratch import request_aside, scratch_leg, with_own_traces
 from loopwright.loop.schedule import Every, Place
-from loopwright.sinks import figures
 from loopwright.task import variables
 from loopwright.task.optimizers import optimizers
 from loopwright.task.task import Task
@@ -276,7 +276,7 @@ class Profile:
             rate += f", {self.examples_per_second:,.0f} examples/s"
         yield f"{self.steps:,} steps in {self.seconds:.2f} s: {_ms(step)} per step ({rate})"
         yield f"plan: {self.plan}"
-        yield from figures.wrapped("of a step: " + ", ".join(self._shares()))
+        yield from wrapped("of a step: " + ", ".join(self._shares()))
         yield ""
         yield f"{'operation':<26} {'ms/step':>8} {'share':>6} {'calls':>6}  from"
         for one in self.operations:
@@ -294,9 +294,9 @@ class Profile:
                 yield f"{stage.name[:26]:<26} {1000 * stage.seconds_per_step:>8.3f}{mark}"
         yield ""
         for text in self.advice:
-            yield from figures.wrapped(f"- {text}", indent="  ")
+            yield from wrapped(f"- {text}", indent="  ")
         if self.directory is not None:
-            yield from figures.wrapped(
+            yield from wrapped(
                 f"TensorBoard shows it: pip install xprof, tensorboard --logdir {self.directory}"
             )
 

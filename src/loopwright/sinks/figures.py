@@ -2,7 +2,6 @@
 
 import io
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -168,14 +167,3 @@ def _text(text: str) -> str:
     # Labels that begin with an underscore are left out of legends.
     hidden = "\u200b" if shown.startswith("_") else ""
     return hidden + "".join(c if c.isprintable() else "?" for c in shown).replace("$", r"\$")
-
-
-def wrapped(text: str, indent: str = "") -> list[str]:
-    """Return the lines of a text that fits a terminal.
-
-    >>> [len(line) for line in wrapped("a word " * 20)]
-    [78, 60]
-    """
-    return textwrap.wrap(
-        text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
