@@ -6,7 +6,6 @@ Runs are eager where it makes no difference: nothing has to be traced for them.
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -152,13 +151,6 @@ def test_leaving_events_is_a_way_to_end_of_which_sinks_hear_at_once():
     assert outline(heard)[-2:] == ["Trained 4", "Finished 4"]
     assert heard[-1].reason == "left"  # pyright: ignore[reportAttributeAccessIssue]
     assert trainer.history.epoch == [0]
-
-
-def test_a_trainer_says_what_it_holds(tmp_path: Path):
-    trainer = eager(run_dir=tmp_path)
-    assert repr(trainer) == f"Trainer(Line, 0 steps, run_dir={str(tmp_path)!r})"
-    trainer.fit(X, Y, **DATA)
-    assert repr(trainer).startswith(f"Trainer(Line, 3 steps, run_dir={str(tmp_path)!r}, loss ")
 
 
 def test_a_sink_that_fails_warns_once_and_training_goes_on():

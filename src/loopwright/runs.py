@@ -1,6 +1,6 @@
 """What the files of a run directory say, read in one place and without TensorFlow.
 
-    record = runs.open(Path("runs/first"))
+    record = runs.open("runs/first")
     record.status, record.best, record.steps.failed_step
 
 Nothing is changed. The files may come from an untrusted source: any field may have any type.
@@ -8,6 +8,7 @@ Nothing is changed. The files may come from an untrusted source: any field may h
 
 import contextlib
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -232,9 +233,9 @@ class RunRecord:
         return sample.events[-1] if sample else {}
 
 
-def open(directory: Path) -> RunRecord:
+def open(directory: "str | os.PathLike[str]") -> RunRecord:
     """Return the record of a run; raise if there is none."""
-    record = RunRecord(directory)
+    record = RunRecord(Path(directory))
     if not record.journal:
         raise ConfigurationError(
             message(

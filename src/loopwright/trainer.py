@@ -238,6 +238,9 @@ class Trainer:
         return rehearse(self._parts, options, planned)
 
     def _events(self, options: FitOptions, *, watches: bool = False) -> EventStream:
+        abandoned = None if self._open is None else self._open()
+        if abandoned is not None:
+            abandoned.close()  # it would keep the run's lock
         history = History()
         sinks = [self._console(options.verbose), *map(tolerated, self._sinks)]
         request = fit_request(
@@ -268,10 +271,9 @@ class Trainer:
                 exact=self._exact,
                 on_change=self._on_change,
             )
-        own: list[weakref.ref[EventStream]] = []
-        stream = EventStream(self._counted(events, history, own))
+        stream = EventStream(self._counted(events, history))
         # Held weakly: a loop that is left must be able to close its events.
-        own.append(weakref.ref(stream))
+        self._open = weakref.ref(stream)
         return stream
 
     @shortens_tracebacks
@@ -389,14 +391,8 @@ class Trainer:
         if isinstance(event, Finished):
             self._end = event
 
-    def _counted(
-        self, events: Iterator[Event], history: History, own: list["weakref.ref[EventStream]"]
-    ) -> Generator[Event]:
+    def _counted(self, events: Iterator[Event], history: History) -> Generator[Event]:
         """Yield the events of a leg, which counts once it is over."""
-        abandoned = None if self._open is None else self._open()
-        if abandoned is not None:
-            abandoned.close()  # it would keep the run's lock
-        (self._open,) = own
         self.history, self._end = history, None
         self._past.add(history)
         self._parts.state.trains()

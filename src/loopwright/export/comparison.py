@@ -37,20 +37,6 @@ class Comparison:
     """Relative to the largest output."""
 
 
-@final
-@dataclass(frozen=True)
-class Compared:
-    """All comparisons of an export, and what ran it."""
-
-    comparisons: list[Comparison]
-    runtime: str
-
-    @property
-    def largest_difference(self) -> float:
-        """The largest difference of all."""
-        return max((each.largest_difference for each in self.comparisons), default=0.0)
-
-
 def expected_outputs(given: Sequence[Signature]) -> Outputs:
     """Return what is computed here, by signature and batch size; outputs by their paths."""
     return {
@@ -67,8 +53,11 @@ def compare(
     written: Path,
     scratch: Path,
     tolerance: float | None = None,
-) -> Compared:
-    """Run the export in a new process, and compare; raise if it differs, or cannot be loaded."""
+) -> tuple[list[Comparison], str]:
+    """Run the export in a new process, and compare; return the comparisons, and what ran it.
+
+    Raises if an output differs, or if the export cannot be loaded.
+    """
     runtime = _run_in_new_process(given, target, written, scratch)
     found = _read_outputs(target, scratch)
     problems, comparisons = dict[str, list[str]](), list[Comparison]()
@@ -88,7 +77,7 @@ def compare(
                 problems.setdefault(one.name, [f"{place}: {text}" for text in wrong])
             comparisons.append(Comparison(one.name, size, difference))
     _require_same([text for some in problems.values() for text in some], target, tolerance)
-    return Compared(comparisons, runtime)
+    return comparisons, runtime
 
 
 def _rounding(model: Any, target: Target) -> float:

@@ -105,12 +105,12 @@ def export(
     disk.delete_abandoned(home, _STAGED)
     with disk.staged(home, _STAGED) as directory:
         written = writers.write(given, target, directory)
-        found = compare(given, expected, target, written, directory, tolerance)
+        comparisons, runtime = compare(given, expected, target, written, directory, tolerance)
         done = Exported(
             path=str(path if target.kind.suffix else _next_version(path)),
             format=target.format,
             signatures=sorted(chosen),
-            largest_difference=found.largest_difference,
+            largest_difference=max(each.largest_difference for each in comparisons),
             examples=max(one.count for one in given),
             step=step,
             quantize=target.quantize,
@@ -120,8 +120,8 @@ def export(
             holds=holds,
             renamed=renamed(given, expected) if target.kind.is_converted else {},
             bytes=_size(directory, written.name),
-            runtime=found.runtime,
-            comparisons=found.comparisons,
+            runtime=runtime,
+            comparisons=comparisons,
         )
         return _published(done, written)
 

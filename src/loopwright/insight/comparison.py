@@ -226,20 +226,6 @@ _WITHOUT_EFFECT = ("fit.save_every", "fit.validate_every", "fit.verbose", "keep"
 """Values of a config that change no bit of a state; the plan of the step is compared itself."""
 
 
-@final
-@dataclass(frozen=True)
-class Explanation:
-    """The likely cause of a difference."""
-
-    cause: str
-    same: Sequence[str] = ()
-    """What was the same in both, and so is not the cause."""
-
-    def __str__(self) -> str:
-        both = f" The same in both: {', '.join(self.same)}." if self.same else ""
-        return f"{self.cause}{both}"
-
-
 def explained(
     difference: Difference,
     facts: tuple[Mapping[str, Any], Mapping[str, Any]],
@@ -247,8 +233,8 @@ def explained(
     *,
     relative: float | None,
     reasons: Sequence[str] = (),
-) -> Explanation:
-    """Return the likely cause of a difference at a step.
+) -> str:
+    """Return the likely cause of a difference at a step, and what was the same in both runs.
 
     `facts` made the step in each run, `found` differs between their files, `relative` is by how
     much the first variable differs, as a share of its largest value; `reasons` are why the runs
@@ -256,19 +242,19 @@ def explained(
     """
     found = [each for each in found if each.name not in _WITHOUT_EFFECT]
     if difference.step == 0:
-        return Explanation(_beginning(found))
+        return _beginning(found)
     one, other = facts
     if one.get("batch") != other.get("batch"):
-        return Explanation(_batch(found, reasons))
+        return _batch(found, reasons)
     same = ["the batch"] if one.get("batch") else []
     if one.get("rates") != other.get("rates"):
         texts = [_rates(each.get("rates", {})) for each in facts]
         because = _named(found, ("learning_rate", "optimizer", "schedules"))
-        return Explanation(f"The learning rate: {texts[0]} in a, {texts[1]} in b.{because}", same)
+        return _with_same(f"The learning rate: {texts[0]} in a, {texts[1]} in b.{because}", same)
     same += ["the learning rate"] if one.get("rates") else []
     settings = [each for each in found if _is_numeric(each)]
     if one.get("plan") != other.get("plan"):
-        return Explanation(
+        return _with_same(
             f"The plan: a ran this step by {one.get('plan')}, b by {other.get('plan')}. Plans "
             "round differently. To repeat a in b, pass a's plan.json as plan.",
             same,
@@ -279,22 +265,24 @@ def explained(
     is_rounding = relative is not None and relative <= _ROUNDING
     if settings and (is_rounding or not any(each for _, each in wheres)):
         names = "; ".join(map(str, settings[:3]))
-        return Explanation(
-            f"The environment, which changes how numbers are rounded: {names}.", same
-        )
+        return _with_same(f"The environment, which changes how numbers are rounded: {names}.", same)
     for kind, each in wheres:
         own = [one for one in each if one.name != "revision"] or each
         if own:
             names = "; ".join(map(str, own[:3]))
-            return Explanation(f"The {kind}: {names}.", same)
+            return _with_same(f"The {kind}: {names}.", same)
     if reasons:
-        return Explanation(f"The step cannot be repeated: {'; '.join(reasons[:2])}.", same)
-    return Explanation(
+        return _with_same(f"The step cannot be repeated: {'; '.join(reasons[:2])}.", same)
+    return _with_same(
         "Nothing that is recorded differs: a value that the program reads from elsewhere (time, "
         "environment, files), or an operation whose sums depend on threads or on the atomics of a "
         "GPU. loopwright verify --repeat trains twice and looks closer.",
         same,
     )
+
+
+def _with_same(cause: str, same: Sequence[str]) -> str:
+    return f"{cause} The same in both: {', '.join(same)}." if same else cause
 
 
 def _beginning(found: Sequence[Differs]) -> str:

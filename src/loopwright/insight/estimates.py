@@ -5,7 +5,6 @@ import os
 import resource
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import keras
@@ -19,22 +18,13 @@ from loopwright.task import variables
 from loopwright.task.task import Task
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """The numbers that layers and variables of a task hold, by what training does to them."""
-
-    trainable: int
-    frozen: int
-    statistics: int
-
-
-def parameters(task: Task) -> Parameters:
-    """Return the parameters of a task whose layers are built.
+def parameters(task: Task) -> tuple[int, int, int]:
+    """Return how many numbers of a built task are trained, are frozen, and are statistics.
 
     >>> task = Task()
     >>> task.weight = tf.Variable([1.0, 2.0])
     >>> parameters(task)
-    Parameters(trainable=2, frozen=0, statistics=0)
+    (2, 0, 0)
     """
     layers = [p.value for p in variables.all_parts(task) if isinstance(p.value, keras.Layer)]
     weights = {id(w): w for layer in layers for w in layer.weights}
@@ -52,22 +42,8 @@ def parameters(task: Task) -> Parameters:
     def size(ids: set[int]) -> int:
         return sum(math.prod(weights[each].shape) for each in ids)
 
-    return Parameters(
-        trainable=size(trained) + sum(math.prod(v.shape) for v in alone),
-        frozen=size(frozen),
-        statistics=size(set(weights) - own),
-    )
-
-
-@dataclass(frozen=True)
-class Pace:
-    """What was measured of a run."""
-
-    steps_per_second: float
-    validation_seconds: float | None
-    """Of one validation; None: its length is not known."""
-    start_seconds: float
-    """Until the first step: tracing and compiling."""
+    own_size = sum(math.prod(v.shape) for v in alone)
+    return size(trained) + own_size, size(frozen), size(set(weights) - own)
 
 
 def times(interval: Every | None, schedule: Schedule, seconds: float | None) -> int | None:
@@ -107,29 +83,33 @@ def schedule_in_words(schedule: Schedule, rules: Sequence[Rule]) -> str:
     return "; ".join(words)
 
 
-def run_length(schedule: Schedule, pace: Pace) -> tuple[float | None, str]:
+def run_length(
+    schedule: Schedule, rate: float, validation_seconds: float | None, start_seconds: float
+) -> tuple[float | None, str]:
     """Return the seconds of a whole run, or None, and what they consist of.
 
+    `rate` is in steps per second; a validation of None seconds has an unknown length.
+
     >>> schedule = Schedule(steps_per_epoch=20, until=Every(epochs=15))
-    >>> run_length(schedule, Pace(100.0, None, 2.0))
+    >>> run_length(schedule, 100.0, None, 2.0)
     (5.0, '300 steps at 100/s, 2 s to compile')
     """
     if schedule.until.seconds is not None:
-        steps = schedule.until.seconds * pace.steps_per_second
+        steps = schedule.until.seconds * rate
         return schedule.until.seconds, f"as asked, about {in_rate(steps)} steps"
     total = schedule.total_steps
     if total is None:
         return None, f"unknown: {schedule.until} of unknown length"
-    seconds = total / pace.steps_per_second + pace.start_seconds
-    words = [f"{total:,} steps at {in_rate(pace.steps_per_second)}/s"]
+    seconds = total / rate + start_seconds
+    words = [f"{total:,} steps at {in_rate(rate)}/s"]
     count = times(schedule.validate_every, schedule, seconds)
     if count:
-        if pace.validation_seconds is None:
+        if validation_seconds is None:
             words.append(f"without {count:,} validations of unknown length")
         else:
-            seconds += count * pace.validation_seconds
-            words.append(f"{count:,} validations of {in_time(pace.validation_seconds)}")
-    return seconds, ", ".join([*words, f"{in_time(pace.start_seconds)} to compile"])
+            seconds += count * validation_seconds
+            words.append(f"{count:,} validations of {in_time(validation_seconds)}")
+    return seconds, ", ".join([*words, f"{in_time(start_seconds)} to compile"])
 
 
 def checkpoints_kept(rules: Sequence[Rule], schedule: Schedule, seconds: float | None) -> int:

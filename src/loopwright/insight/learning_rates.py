@@ -7,7 +7,7 @@ schedules are as before when the sweep ends, and so is every variable of the tas
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import keras
@@ -21,14 +21,13 @@ from loopwright.engine.stepper import StepNumbers
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import Trained
 from loopwright.fit.leg_loop import NoCheckpoints
-from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
-from loopwright.insight.scratch import request_aside, scratch_leg
+from loopwright.insight.rehearsal_report import wrapped
+from loopwright.insight.scratch import DataOptions, request_aside, scratch_leg
 from loopwright.loop.schedule import Every, Place
 from loopwright.plans.plan import WORDS
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.sinks import figures
-from loopwright.sinks.progress_text import wrapped_text
 from loopwright.task.optimizers import optimizers
 from loopwright.task.scheduled_value import Scheduled
 from loopwright.task.task import Task, class_name
@@ -44,33 +43,15 @@ _ROWS = 12
 
 
 @final
-@dataclass(frozen=True)
-class LearningRateOptions:
+@dataclass(frozen=True, kw_only=True)
+class LearningRateOptions(DataOptions):
     """The arguments of `find_learning_rate`, as they were passed."""
 
-    x: Any = None
-    y: Any = None
-    sample_weight: Any = None
-    _: KW_ONLY
-    batch_size: int | None = None
-    class_weight: Mapping[int, float] | None = None
     start: float = 1e-7
     stop: float = 10.0
     steps: int = 200
     optimizer: str | None = None
     monitor: str = "loss"
-
-    def for_fit(self) -> FitOptions:
-        """Return the options of the `fit` that is swept; raise if there is nothing to sweep."""
-        _require_range(self.start, self.stop, self.steps)
-        return FitOptions(
-            self.x,
-            self.y,
-            self.sample_weight,
-            batch_size=self.batch_size,
-            class_weight=self.class_weight,
-            until=Every(steps=self.steps),
-        )
 
 
 @final
@@ -105,7 +86,7 @@ class LearningRates:
         for place in sorted(rows | ({chosen} - {-1})):
             mark = "  <- suggestion" if place == chosen else ""
             lines.append(f"{self.rates[place]:>13.3g}  {self.losses[place]:>8.4g}{mark}")
-        return "\n".join([*lines, *wrapped_text(self.sentence)])
+        return "\n".join([*lines, *wrapped(self.sentence)])
 
     @property
     def sentence(self) -> str:
@@ -141,6 +122,7 @@ class LearningRates:
 def find_learning_rate(parts: Parts, options: LearningRateOptions) -> LearningRates:
     """Train a copy of the state while the rate rises from `start` to `stop`; return the losses."""
     start, stop, steps = options.start, options.stop, options.steps
+    _require_range(start, stop, steps)
     optimizer, monitor = options.optimizer, options.monitor
     task = parts.task
     held, swept = _swept(task, optimizer)
@@ -159,7 +141,7 @@ def find_learning_rate(parts: Parts, options: LearningRateOptions) -> LearningRa
         leg = stack.enter_context(
             scratch_leg(
                 _own_steps(parts),
-                replace(request_aside(options.for_fit(), parts), sets={}),
+                replace(request_aside(options.for_steps(steps), parts), sets={}),
                 until=Every(steps=steps),
                 recorded=watched,
             )

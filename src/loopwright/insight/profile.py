@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -20,11 +20,10 @@ from loopwright.errors import ConfigurationError, message
 from loopwright.events import Trained
 from loopwright.fit.leg import Leg
 from loopwright.fit.leg_loop import NoCheckpoints
-from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
-from loopwright.insight.scratch import request_aside, scratch_leg, with_own_traces
-from loopwright.loop.schedule import Every, Place
-from loopwright.sinks.progress_text import wrapped_text
+from loopwright.insight.rehearsal_report import wrapped
+from loopwright.insight.scratch import DataOptions, request_aside, scratch_leg, with_own_traces
+from loopwright.loop.schedule import Place
 from loopwright.task import variables
 from loopwright.task.optimizers import optimizers
 from loopwright.task.task import Task
@@ -210,40 +209,13 @@ _ORIGIN_WIDTH = 29
 
 
 @final
-@dataclass(frozen=True)
-class ProfileOptions:
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(DataOptions):
     """The arguments of `profile`, as they were passed."""
 
-    x: Any = None
-    y: Any = None
-    sample_weight: Any = None
-    _: KW_ONLY
-    batch_size: int | None = None
-    class_weight: Mapping[int, float] | None = None
     shuffle: bool = True
     steps: int = 50
     directory: str | os.PathLike[str] | None = None
-
-    def for_fit(self) -> FitOptions:
-        """Return the options of the `fit` that is profiled; raise if there are no steps."""
-        if self.steps < 1:
-            raise ConfigurationError(
-                message(
-                    "A profile needs steps.",
-                    expected="a positive number",
-                    received=f"steps={self.steps}",
-                    do="leave it out for 50 steps",
-                )
-            )
-        return FitOptions(
-            self.x,
-            self.y,
-            self.sample_weight,
-            batch_size=self.batch_size,
-            class_weight=self.class_weight,
-            shuffle=self.shuffle,
-            until=Every(steps=self.steps + _WARM_UP_STEPS),
-        )
 
 
 @final
@@ -276,7 +248,7 @@ class Profile:
             rate += f", {self.examples_per_second:,.0f} examples/s"
         yield f"{self.steps:,} steps in {self.seconds:.2f} s: {_ms(step)} per step ({rate})"
         yield f"plan: {self.plan}"
-        yield from wrapped_text("of a step: " + ", ".join(self._shares()))
+        yield from wrapped("of a step: " + ", ".join(self._shares()))
         yield ""
         yield f"{'operation':<26} {'ms/step':>8} {'share':>6} {'calls':>6}  from"
         for one in self.operations:
@@ -294,9 +266,9 @@ class Profile:
                 yield f"{stage.name[:26]:<26} {1000 * stage.seconds_per_step:>8.3f}{mark}"
         yield ""
         for text in self.advice:
-            yield from wrapped_text(f"- {text}", indent="  ")
+            yield from wrapped(f"- {text}", indent="  ")
         if self.directory is not None:
-            yield from wrapped_text(
+            yield from wrapped(
                 f"TensorBoard shows it: pip install xprof, tensorboard --logdir {self.directory}"
             )
 
@@ -310,8 +282,18 @@ class Profile:
 def profile(parts: Parts, options: ProfileOptions) -> Profile:
     """Profile some steps after a warm-up; the task is as before."""
     steps = options.steps
+    if steps < 1:
+        raise ConfigurationError(
+            message(
+                "A profile needs steps.",
+                expected="a positive number",
+                received=f"steps={steps}",
+                do="leave it out for 50 steps",
+            )
+        )
     directory = None if options.directory is None else Path(options.directory)
-    request = request_aside(options.for_fit(), parts)
+    asked = options.for_steps(steps + _WARM_UP_STEPS, shuffle=options.shuffle)
+    request = request_aside(asked, parts)
     parts = with_own_traces(parts)
     with contextlib.ExitStack() as stack:
         where = directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -161,8 +161,8 @@ def _rehearsed(
                 with stages.part("one batch") as note:
                     learned = overfit(own, request)
                     note(str(learned).partition(";")[0])
-    pace = estimates.Pace(rate, validation_seconds, compile_seconds)
-    seconds, length = estimates.run_length(schedule, pace)
+    timings = rate, validation_seconds, compile_seconds
+    seconds, length = estimates.run_length(schedule, *timings)
     kept = 0
     where = estimates.nearest_directory(planned.directory)
     free = disk.free_bytes(where)
@@ -170,15 +170,15 @@ def _rehearsed(
         kept = estimates.checkpoints_kept(planned.run.rules, schedule, seconds)
         with stages.part("disk", is_shown=False):
             estimates.require_room(written.bytes, kept, free, where)
-    held = estimates.parameters(own.task)
+    trainable, frozen, statistics = estimates.parameters(own.task)
     plan = own.selector.plan.in_words
     words = "; then: ".join(each.in_words for each in tries)
     to_try = f"the tuner would try: {words}" if tries else f"no other is tried: {why_none}"
     return Rehearsal(
         checks=(),
-        trainable=held.trainable,
-        frozen=held.frozen,
-        statistics=held.statistics,
+        trainable=trainable,
+        frozen=frozen,
+        statistics=statistics,
         examples=size,
         steps_per_second=rate,
         data_wait=data_wait,

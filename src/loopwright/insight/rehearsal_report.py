@@ -159,6 +159,17 @@ def _row(name: str, text: str) -> str:
     return "\n".join([f"{name:{_NAME}}{first}", *(f"{'':{_NAME}}{line}" for line in more)])
 
 
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Return the lines of a text that fits a terminal.
+
+    >>> [len(line) for line in wrapped("a word " * 20)]
+    [78, 60]
+    """
+    return textwrap.wrap(
+        text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def in_bytes(count: float) -> str:
     """Return a number of bytes in words.
 

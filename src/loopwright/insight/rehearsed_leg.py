@@ -86,14 +86,14 @@ class RehearsedLeg:
     def last_batch(self) -> None:
         """Run a step on the last batch of an epoch, which may be smaller."""
         with self._stages.part("last batch", is_shown=False):
-            reached = move_to_last(self._leg)
-        if not reached.is_next:
-            self._stages.leave_out("last batch", reached.words)
+            is_next, words = move_to_last(self._leg)
+        if not is_next:
+            self._stages.leave_out("last batch", words)
             return
         with self._stages.part("last batch") as note:
             self._leg.stepper.run_steps(1)
             size = _last_examples(self._leg)
-            note(f"{reached.words}" + ("" if size is None else f", {size:,} examples"))
+            note(words + ("" if size is None else f", {size:,} examples"))
 
     def validation(self, request: FitRequest) -> float | None:
         """Score two batches of each set; return the seconds of a whole validation, if known."""
@@ -188,33 +188,24 @@ MOST_SECONDS = 2.0
 """For reading a stream to its end."""
 
 
-@dataclass(frozen=True)
-class Reached:
-    """Whether the last batch is the next one that a leg reads."""
+def move_to_last(leg: Leg, clock: Callable[[], float] = time.perf_counter) -> tuple[bool, str]:
+    """Let a leg read the last batch of an epoch next; return whether it does, and which it is.
 
-    is_next: bool
-    words: str
-    """Which batch it is, or why it was not reached."""
-
-
-def move_to_last(leg: Leg, clock: Callable[[], float] = time.perf_counter) -> Reached:
-    """Let a leg read the last batch of an epoch next; a stream is read at most some seconds.
-
-    The leg has trained already: its data is open.
+    The leg has trained already: its data is open. A stream is read for at most some seconds.
     """
     data, reader = leg.request.data, leg.stepper.reader
     if data is None or reader is None:
-        return Reached(False, "the step takes no data")
+        return False, "the step takes no data"
     length = own_length(data) or _counted(data, clock)
     if length is None:
         why = f"the data is endless, or takes more than {MOST_SECONDS:g} s to read"
-        return Reached(False, f"not reached: {why}")
+        return False, f"not reached: {why}"
     has_number = isinstance(reader, ResidentReader | CountedReader)
     leg.read_again(Read(batches=length - 1 if has_number else 0))
     leg.stepper.start_epoch()
     if not has_number and not _skipped(leg, length - 1, clock):
-        return Reached(False, f"not reached: reading {length:,} batches takes too long")
-    return Reached(True, f"{length:,} of {length:,}")
+        return False, f"not reached: reading {length:,} batches takes too long"
+    return True, f"{length:,} of {length:,}"
 
 
 def own_length(data: Data) -> int | None:

@@ -3,8 +3,8 @@
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import keras
@@ -27,6 +27,31 @@ from loopwright.plans.plan_history import PlanHistory
 from loopwright.sinks.history import History
 from loopwright.task import variables
 from loopwright.task.task import Task
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """The data of a call that trains some steps aside."""
+
+    x: Any = None
+    y: Any = None
+    sample_weight: Any = None
+    _: KW_ONLY
+    batch_size: int | None = None
+    class_weight: Mapping[int, float] | None = None
+
+    def for_steps(self, steps: int, *, shuffle: bool = True) -> FitOptions:
+        """Return the options of a `fit` of that many steps."""
+        return FitOptions(
+            self.x,
+            self.y,
+            self.sample_weight,
+            batch_size=self.batch_size,
+            class_weight=self.class_weight,
+            shuffle=shuffle,
+            until=Every(steps=steps),
+        )
+
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _LONG = 1000

@@ -313,10 +313,11 @@ class _Seen:
     def look(self, numbers: Mapping[str, float], rows: Sequence[Any]) -> StepLook:
         """Return the look, with the fetched values of `tensors`."""
         named = [*self._layers, *self._gradients]
-        looks = [
-            _look_at(name, shape, bad_rows, *map(float, summary))
-            for (name, shape), (summary, bad_rows) in zip(named, rows, strict=True)
-        ]
+        looks = list[TensorLook]()
+        for (name, shape), (summary, bad_rows) in zip(named, rows, strict=True):
+            low, mean, high, bad, zeros, norm = map(float, summary)
+            places = tuple(np.flatnonzero(bad_rows).tolist())
+            looks.append(TensorLook(name, shape, low, mean, high, int(bad), zeros, norm, places))
         at = len(self._layers)
         return StepLook(numbers, tuple(looks[:at]), tuple(looks[at:]))
 
@@ -365,21 +366,6 @@ def _summary(tensor: Any) -> tuple[Any, Any]:
         ]
     )
     return summary, tf.logical_not(tf.reduce_all(flat, axis=1))
-
-
-def _look_at(
-    name: str,
-    shape: tuple[int, ...],
-    bad_rows: Any,
-    low: float,
-    mean: float,
-    high: float,
-    not_finite: float,
-    zeros: float,
-    norm: float,
-) -> TensorLook:
-    rows = tuple(np.flatnonzero(bad_rows).tolist())
-    return TensorLook(name, shape, low, mean, high, int(not_finite), zeros, norm, rows)
 
 
 def table(looks: Sequence[TensorLook], title: str) -> list[str]:

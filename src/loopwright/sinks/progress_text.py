@@ -1,7 +1,6 @@
 """The text of progress lines: parts that are joined, and wrapped between parts."""
 
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, final
@@ -341,14 +340,3 @@ def _finite(value: Any) -> float | None:
     except (TypeError, ValueError):
         return None
     return number if math.isfinite(number) else None
-
-
-def wrapped_text(text: str, indent: str = "") -> list[str]:
-    """Return the lines of a text that fits a terminal.
-
-    >>> [len(line) for line in wrapped_text("a word " * 20)]
-    [78, 60]
-    """
-    return textwrap.wrap(
-        text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
