@@ -1,4 +1,4 @@
-"""The internals of Keras and TensorFlow: named where they are used, with what happens if they move.
+"""Internals of Keras and TensorFlow, named where they are used; what if they move.
 
     @uses("keras.Layer._flatten_layers", if_moved="guards do not see layers inside of layers")
     def layers_in(layer): ...
