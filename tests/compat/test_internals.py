@@ -133,12 +133,12 @@ def test_the_installed_versions_have_every_internal(capsys: pytest.CaptureFixtur
         """
 keras_optimizers.trained_by
   present keras.Optimizer._trainable_variables
-  if moved, it fails
+  if moved: fails
 """
         in text
     )
     assert text.endswith("0 have moved, 0 without a fallback\n")
-    assert len(INTERNALS) == text.count("if moved, it ")
+    assert len(INTERNALS) == text.count("if moved: ")
 
 
 @pytest.mark.parametrize(

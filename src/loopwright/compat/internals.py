@@ -1,4 +1,4 @@
-"""The internals of Keras and TensorFlow: named where they are used, with what happens if they move.
+"""Internals of Keras and TensorFlow, named where they are used; what if they move.
 
     @uses("keras.Layer._flatten_layers", if_moved="guards do not see layers inside of layers")
     def layers_in(layer): ...
@@ -27,8 +27,6 @@ class Internal:
     names: tuple[str, ...]
     if_moved: str
     """Empty: there is no fallback."""
-    refuses: bool
-    """Whether a clear error is raised, since numbers would be wrong."""
 
     def missing(self) -> list[str]:
         """Return the names that the installed versions do not have."""
@@ -46,12 +44,12 @@ INTERNALS: dict[str, Internal] = {}
 _warned = set[str]()
 
 
-def uses(*names: str, if_moved: str = "", refuses: bool = False) -> Callable[[Function], Function]:
+def uses(*names: str, if_moved: str = "") -> Callable[[Function], Function]:
     """Note which internals a function uses, and what follows if one of them has moved."""
 
     def note(function: Function) -> Function:
         key = _key(function)
-        INTERNALS[key] = Internal(key, names, if_moved, refuses)
+        INTERNALS[key] = Internal(key, names, if_moved)
         return function
 
     return note

@@ -49,8 +49,7 @@ def watching_comparisons(losses: list[Comparison], metrics: list[Comparison]) ->
     def of_loss(original: Function) -> Function:
         def call(self: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
             noted = _comparison(self, getattr(self, "fn", None), y_true, y_pred)
-            losses.append(noted)
-            with without_keras_warnings(), _placed(noted):
+            with without_keras_warnings(), _recorded(noted, losses):
                 return original(self, y_true, y_pred, *args, **kwargs)
 
         return call
@@ -58,8 +57,7 @@ def watching_comparisons(losses: list[Comparison], metrics: list[Comparison]) ->
     def of_metric(original: Function) -> Function:
         def update_state(self: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
             noted = _comparison(self, getattr(self, "_fn", None), y_true, y_pred)
-            metrics.append(noted)
-            with _placed(noted):
+            with _recorded(noted, metrics):
                 return original(self, y_true, y_pred, *args, **kwargs)
 
         return update_state
@@ -68,8 +66,7 @@ def watching_comparisons(losses: list[Comparison], metrics: list[Comparison]) ->
         def noted(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
             settings = dict(signature.bind(y_true, y_pred, *args, **kwargs).arguments)
             comparison = Comparison(name, name, y_true, y_pred, settings, [])
-            losses.append(comparison)
-            with without_keras_warnings(), _placed(comparison):
+            with without_keras_warnings(), _recorded(comparison, losses):
                 return original(y_true, y_pred, *args, **kwargs)
 
         return noted
@@ -121,7 +118,8 @@ def _ignored() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _placed(comparison: Comparison) -> Iterator[None]:
+def _recorded(comparison: Comparison, into: list[Comparison]) -> Iterator[None]:
+    into.append(comparison)
     yield
     graph = tf.compat.v1.get_default_graph()
     comparison.operations.extend(graph.get_operations()[-1:])
@@ -335,7 +333,6 @@ def take_initial_epoch(model: keras.Model) -> int:
     "keras.Model._metrics",
     "keras.Model._seed_generators",
     if_moved="checkpoints from before are refused",
-    refuses=True,
 )
 def is_bookkeeping(attribute: str) -> bool:
     """Return whether Keras keeps lists in this attribute, of what other attributes hold as well."""

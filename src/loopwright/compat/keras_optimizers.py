@@ -98,7 +98,6 @@ def watching_applies() -> Iterator[list[Applied]]:
     "keras.Optimizer._accumulated_gradients",
     "keras.Optimizer._get_variable_index",
     if_moved="gradient accumulation with several replicas is refused",
-    refuses=True,
 )
 def accumulators(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> list[Any]:
     """Return the optimizer's own gradient accumulators for `variables`, as `tf.Variable`s."""
@@ -135,7 +134,7 @@ def with_rates(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.O
     return [own for one in several or [inside] for own in with_rates(one)]
 
 
-@uses("keras.Optimizer._learning_rate", if_moved="find_learning_rate is refused", refuses=True)
+@uses("keras.Optimizer._learning_rate", if_moved="find_learning_rate is refused")
 @contextlib.contextmanager
 def rate_replaced(optimizer: keras.optimizers.Optimizer, rate: Callable[[], Any]) -> Iterator[None]:
     """Make `rate()` the learning rate of an optimizer, whatever it was given, until the end.
@@ -157,7 +156,6 @@ def rate_replaced(optimizer: keras.optimizers.Optimizer, rate: Callable[[], Any]
 @uses(
     "keras.Optimizer._iterations",
     if_moved="without accumulation iterations is the same count; with it training is refused",
-    refuses=True,
 )
 def update_counter(optimizer: keras.optimizers.Optimizer) -> Any:
     """Return the optimizer's count of calls; `iterations` divides it by the accumulation steps."""
@@ -188,7 +186,6 @@ _FAR_APART = 0x61C88647
     "keras.src.losses.loss.scale_loss_for_distribution",
     "keras.src.losses.loss.unscale_loss_for_distribution",
     if_moved="training with several replicas is refused, since losses would be too small",
-    refuses=True,
 )
 @contextlib.contextmanager
 def losses_as_for_one_device() -> Iterator[None]:
@@ -209,7 +206,6 @@ def losses_as_for_one_device() -> Iterator[None]:
 @uses(
     "keras.random.SeedGenerator.next",
     if_moved="training with several replicas is refused, since all would drop the same units",
-    refuses=True,
 )
 @contextlib.contextmanager
 def replicas_draw_apart(count: int, alike: Callable[[], bool] = lambda: False) -> Iterator[None]:
@@ -245,7 +241,6 @@ def replicas_draw_apart(count: int, alike: Callable[[], bool] = lambda: False) -
     "keras.Optimizer._all_reduce_sum_gradients",
     if_moved="with one replica memory grows with each trainer; with several training is "
     "refused, since updates would be too large",
-    refuses=True,
 )
 @contextlib.contextmanager
 def optimizers_reduce_nothing(replicas: int = 1) -> Iterator[None]:

@@ -59,7 +59,6 @@ def profiling(directory: Path) -> Iterator[None]:
 @uses(
     "tensorflow.tsl.profiler.protobuf.xplane_pb2.XSpace",
     if_moved="trainer.profile is refused; tf.profiler.experimental and TensorBoard show a profile",
-    refuses=True,
 )
 def recorded(directory: Path) -> list[Recorded]:
     """Return everything in the newest profile below a directory, in the order of its threads."""
