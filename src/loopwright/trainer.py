@@ -52,7 +52,6 @@ from loopwright.plans.plan_history import PlanHistory
 from loopwright.sinks.curves import Past
 from loopwright.sinks.history import History
 from loopwright.sinks.notify import tolerated
-from loopwright.sinks.progress_text import number
 from loopwright.sinks.terminal import console, show_scores
 from loopwright.step_warnings import require_known
 from loopwright.task.context import GradientWatch
@@ -168,7 +167,7 @@ class Trainer:
         known = [class_name(self._task), f"{steps:,} {'step' if steps == 1 else 'steps'}"]
         known += [] if self._run is None else [f"run_dir={str(self._run.directory)!r}"]
         last = [(name, values[-1]) for name, values in self.history.history.items() if values]
-        known += [f"{name} {number(value)}" for name, value in last[:_MOST_SHOWN]]
+        known += [f"{name} {value:.4g}" for name, value in last[:_MOST_SHOWN]]
         return f"Trainer({', '.join(known)})"
 
     @property
