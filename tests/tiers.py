@@ -57,7 +57,6 @@ THOROUGH: dict[str, dict[str, str]] = {
     "net/test_old_runs.py": {
         r"an_old_run_ends.*\[arrays_fused|an_old_run_(with|of|in)|an_old_study": "its other runs",
     },
-    "net/test_golden.py": {r"what_users_see.*\[wrong_programs": "programs/test_wrong_programs.py"},
     # Resuming, kills and signals: `make faults` has hundreds of them.
     "resume/test_resume.py": {
         r"a_run_that_failed.*\[(mapped|pydataset|shares|unknown|stream-fused)": (
