@@ -227,7 +227,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "sinks/test_batch_hooks.py": {
         r".*-compiled\]": "the same with a supervised task",
         "a_compiled_loop|needs_every|a_stream_whose|batches_that": "every plan records",
-        "a_backup|a_logger_counts|batches_are_numbered": "a logger gets every step",
+        "a_logger_counts|batches_are_numbered": "a logger gets every step",
         "several_replicas|a_task_of|a_task_that|evaluate_and|test_batch": "engine/test_scorer.py",
         "a_learning_rate|the_optimizer|terminate": "test_keras_callbacks.py",
     },

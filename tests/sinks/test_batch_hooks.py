@@ -363,23 +363,6 @@ def test_several_replicas_record_every_step():
         assert got == pytest.approx(wanted, rel=5e-3, abs=1e-4)
 
 
-# --- saving by steps ----------------------------------------------------------------------------
-
-
-def test_a_backup_by_steps_comes_at_every_such_step(tmp_path: Path):
-    backups = dict[str, list[int]]()
-    for route in ["keras", *ROUTES]:
-        found = backups[route] = []
-
-        class Backup(kc.BackupAndRestore):
-            def _save_model(self, found: list[int] = found) -> None:
-                found.append(int(self.model.optimizer.iterations.numpy()))
-
-        run(route, Backup(tmp_path / route, save_freq=5))
-    assert backups["keras"] == [5, 10, 15, 20]
-    assert backups["supervised"] == backups["compiled"] == backups["keras"]
-
-
 # --- callbacks of one's own ---------------------------------------------------------------------
 
 

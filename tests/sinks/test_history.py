@@ -45,11 +45,6 @@ def test_validation_numbers_have_one_entry_per_validation_and_their_steps():
     assert history.epoch_steps == [10]
 
 
-def test_named_validation_sets_keep_their_names():
-    history = collected(validation(4, near_loss=0.1, far_loss=0.2))
-    assert history.history == {"val_near_loss": [0.1], "val_far_loss": [0.2]}
-
-
 def test_the_scores_in_an_epochs_end_are_not_counted_twice():
     ended = EpochEnded(0, 10, 10, 1.0, {"loss": 0.5}, {"loss": 0.7})
     history = collected(validation(10, loss=0.7), ended)

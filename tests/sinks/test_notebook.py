@@ -2,7 +2,6 @@
 
 import html
 import re
-import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -94,11 +93,6 @@ def test_other_verbosities_and_an_interrupted_run_look_as_asked(cells: Kernel):
     assert "interrupted after 20 steps" in html_of(outputs)[0]
     loaded = cells.run("print({'tensorflow', 'keras', 'numpy'} & set(sys.modules))")
     assert text_of(loaded) == "set()\n"
-
-
-def test_outside_a_notebook_nothing_is_imported():
-    assert not notebook.in_notebook()
-    assert "ipywidgets" not in sys.modules
 
 
 # --- what it is made of ---

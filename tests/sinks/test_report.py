@@ -95,6 +95,8 @@ def test_it_shows_the_curves_the_scores_the_time_the_plan_and_where_it_ran(run_d
         assert words in page
     assert "best checkpoint by val_loss" in page
     assert "completed · 39 steps" in page
+    assert "checkpoint" not in section(page, "Scores of the last epoch")
+    assert re.search("kept at steps .*39$", section(page, "Checkpoints"))
 
 
 def test_curves_are_those_of_the_history(run_dir: Path):
@@ -113,12 +115,6 @@ def test_the_best_checkpoint_is_marked_in_the_chart_of_its_metric(run_dir: Path)
     text = f"best checkpoint by val_loss: {best['score']:.6g} at epoch {best['step'] // 13}, step"
     assert best["label"] == f"{text} {best['step']}"
     assert best["label"] in page.partition("<script")[0]
-
-
-def test_checkpoints_are_not_among_the_scores(run_dir: Path):
-    page = report.render(run_dir)
-    assert "checkpoint" not in section(page, "Scores of the last epoch")
-    assert re.search("kept at steps .*39$", section(page, "Checkpoints"))
 
 
 def test_the_time_bar_has_a_legend_in_its_colours(run_dir: Path):

@@ -290,19 +290,6 @@ def test_an_output_that_knows_only_ascii_gets_ascii() -> None:
 # --- bar ---
 
 
-def test_the_bar_shows_where_the_epoch_is(clock: Clock) -> None:
-    sink, output = draw_bar(clock, 110)
-    send(sink, Started(0, 10, 1437, 14370), EpochStarted(2, 0))
-    for step in (12, 262, 512):
-        clock.now += 0.25
-        sink(Trained(step, 2, step, 250, 0.25, {"loss": 0.21337, "accuracy": 0.9312}))
-    assert re.fullmatch(
-        r"epoch 3/10 [━╸╺]+ 512/1437 steps · 1,000 steps/s · 0:00:01 left"
-        r" · loss 0\.2134 · accuracy 0\.9312",
-        drawings(output)[-1],
-    )
-
-
 def test_above_it_is_the_run_with_its_losses_its_best_its_checkpoint_and_its_plan(
     clock: Clock,
 ) -> None:

@@ -299,7 +299,7 @@ class _Outbox:
         """Start sending when the thread of the start before has ended: never two at a time."""
         if isinstance(self._event, Finished) and self.run.content.get("status") == "completed":
             return
-        self._status, self._known = "running", None
+        self._status = "running"
         name = f"loopwright-{self._service.tracker}"
         self.thread = threading.Thread(
             target=self._send_all, args=[previous], name=name, daemon=True
@@ -329,6 +329,7 @@ class _Outbox:
     def _send_all(self, previous: threading.Thread | None) -> None:
         if previous is not None:
             previous.join()
+        self._known = None
         while True:
             status = self._status  # before the rows: whatever was added before it is sent
             try:
