@@ -59,8 +59,8 @@ def test_strings_for_a_layer_of_numbers_are_refused(built: bool):
         "Supervised.train_step takes strings for numbers.\n"
         "  expected: numbers\n"
         "  received: a tensor: string (None, 4)\n"
-        "  do: turn text into numbers first: keras.layers.StringLookup or TextVectorization, "
-        "tf.strings.to_number for digits"
+        "  do: turn text into numbers first: keras.layers.StringLookup or TextVectorization; "
+        "for digits x.astype('float32') before fit, or tf.strings.to_number"
     )
 
 

@@ -158,8 +158,8 @@ def strings_for_numbers(step: str, place: str, received: str) -> str:
         f"{step} takes strings for numbers{place}.",
         expected="numbers",
         received=received,
-        do="turn text into numbers first: keras.layers.StringLookup or TextVectorization, "
-        "tf.strings.to_number for digits",
+        do="turn text into numbers first: keras.layers.StringLookup or TextVectorization; "
+        "for digits x.astype('float32') before fit, or tf.strings.to_number",
     )
 
 
