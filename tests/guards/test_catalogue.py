@@ -11,9 +11,9 @@ from tests.guards.changed_step import Regression, fit
 import loopwright as lw
 from docs import warning_table
 from loopwright import step_warnings
+from loopwright.engine.trace import FAILED_TRACE_GUARDS, GUARDS
 from loopwright.guards import arrays
 from loopwright.guards.guard import Guard
-from loopwright.guards.step_guards import FAILED_TRACE_GUARDS, GUARDS
 
 TESTS = Path(__file__).parents[1]
 PAGE = warning_table.PAGE.read_text()

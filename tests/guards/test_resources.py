@@ -12,7 +12,6 @@ from tests.guards.changed_step import Regression, X, Y, fit, refused
 
 import loopwright as lw
 
-
 # --- state that is no variable ------------------------------------------------------------------
 
 
