@@ -1,4 +1,4 @@
-"""What a step calls, computes and returns: unused losses, swapped arguments, shapes that spread."""
+"""What a step calls, computes and returns: unused losses, swapped arguments, shapes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

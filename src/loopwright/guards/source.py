@@ -1,4 +1,4 @@
-"""The source of a step: its functions, those of the user that they call, and what they draw.
+"""The source of a step: the functions of the user that it calls, and what they draw.
 
 Names are resolved to the objects that they stand for. Nothing is called, and no property is read.
 """

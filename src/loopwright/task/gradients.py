@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
@@ -22,6 +22,7 @@ Transform = Callable[[list[Any], list[Any]], Sequence[Any]]
 
 None in place of a gradient leaves its variable unchanged.
 """
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 Transforms = Transform | Sequence[Transform] | None
 """One, several in the order they are applied, or none."""
 
@@ -67,8 +68,9 @@ def as_list(transforms: Transforms) -> list[Transform]:
     return [transforms] if callable(transforms) else list(transforms)
 
 
-# AutoGraph has nothing to convert here, and would take a second of the first step to find out.
-_as_written = tf.autograph.experimental.do_not_convert
+def _as_written(function: _Function) -> _Function:
+    """AutoGraph has nothing to convert in it, and would take a second to find out."""
+    return tf.autograph.experimental.do_not_convert(function)
 
 
 @_as_written
@@ -81,7 +83,12 @@ def minimize(
     when: Any = True,
     transform: Transforms = None,
 ) -> Any:
-    """Make one optimizer update that lowers `loss`; return the norm of its gradient."""
+    """Update a model, or a list of variables, to lower `loss`; return the gradient norm.
+
+    `when` is a condition on the device: `when=self.step % 5 == 0`. `transform(gradients,
+    variables)`, or a list of such functions, changes the gradients, after they were averaged
+    over replicas; `loopwright.components.gradients` has some.
+    """
     variables = trainable(model_or_variables)
     if _is_dry_run(optimizer, variables):
         return tf.zeros(())
@@ -104,7 +111,7 @@ def apply(
     when: Any = True,
     transform: Transforms = None,
 ) -> Any:
-    """Make one optimizer update from the given gradients; return their norm."""
+    """Update variables like `minimize`, from gradients that you computed; return their norm."""
     gradients, variables = list(gradients), list(variables)
     if len(gradients) != len(variables):
         raise StepError(
