@@ -129,7 +129,7 @@ def apply(
     scale = _loss_scale(optimizer)
     if scale is not None:
         # A LossScaleOptimizer divides by its scale; these gradients are not scaled yet.
-        gradients = [_times(gradient, scale) for gradient in gradients]
+        gradients = [times(gradient, scale) for gradient in gradients]
     return _update(gradients, variables, optimizer, scale, when, transform)
 
 
@@ -177,7 +177,7 @@ def _update(
     step = context.current()
     if step.fraction is not None:
         gradients = _reduce(gradients, step.fraction)
-    unscaled = gradients if scale is None else [_times(g, 1.0 / scale) for g in gradients]
+    unscaled = gradients if scale is None else [times(g, 1.0 / scale) for g in gradients]
     rows = [_rows_once(gradient) for gradient in unscaled]
     norm = tf.linalg.global_norm(rows)
     if step.watch is not None:
@@ -188,7 +188,7 @@ def _update(
         with _replicas_draw_alike():
             gradients, variables = transformed(transforms, unscaled, variables)
         if scale is not None:
-            gradients = [_times(gradient, scale) for gradient in gradients]
+            gradients = [times(gradient, scale) for gradient in gradients]
 
     if step.reduced is not None:
         _apply_on_replicas(gradients, variables, optimizer, when, step.reduced)
@@ -327,7 +327,8 @@ def _rows_once(gradient: Any) -> Any:
     return tf.math.unsorted_segment_sum(gradient.values, position, tf.shape(rows)[0])
 
 
-def _times(gradient: Any, factor: Any) -> Any:
+def times(gradient: Any, factor: Any) -> Any:
+    """Return a gradient, dense or of some rows, multiplied by a number."""
     return _map_values(lambda values: values * tf.cast(factor, values.dtype), gradient)
 
 
