@@ -216,7 +216,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "validation_inside|a_plain": "engine/test_scorer.py; test_keras_models.py",
     },
     "task/test_keras_models.py": {
-        r"a_gan|a_vae|an_optimizer|a_raw|a_keras.*\[a (distiller|contr)": "a train step of its own",
+        r"an_optimizer|a_raw|a_keras.*\[a (GAN|VAE|distiller|contr)": "a train step of its own",
     },
     "guards/test_mistakes.py": {"a_loop_in|float64_labels": "test_updates_by_the_optimizer"},
     "guards/test_constants.py": {
