@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 import figures
 import loopwright as lw
-from loopwright.components.metrics import Perplexity
+from loopwright.components import Perplexity
 
 LENGTH = 64
 UNKNOWN = "\0"

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import figures
 import loopwright as lw
-from loopwright.components.schedules import Cyclic
+from loopwright.components import Cyclic
 
 INPUT = " ,0123456789ADFJMNOSabcdefghilmnoprstuvy"
 OUTPUT = "0123456789-"

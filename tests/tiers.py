@@ -210,13 +210,12 @@ THOROUGH: dict[str, dict[str, str]] = {
     "task/test_watched_gradients.py": {"watching|they_are|histograms_are": "test_each_norm"},
     "task/test_scheduled_value.py": {"it_is_resumed|another_schedule": "it follows every step"},
     "task/test_own_steps.py": {
-        "three_models|each_optimizer|models_without|variables_and_seed": "test_a_gan_with_two",
-        "validation_inside|a_plain": "engine/test_scorer.py; test_keras_models.py",
+        "models_without": "test_each_optimizer_moves_only",
     },
     "task/test_keras_models.py": {
-        r"a_gan|a_vae|an_optimizer|a_raw|a_keras.*\[a (distiller|contr)": "a train step of its own",
+        r"an_optimizer|a_raw|a_keras.*\[a (GAN|VAE|distiller|contr)": "a train step of its own",
     },
-    "guards/test_mistakes.py": {"a_loop_in|float64_labels": "test_updates_by_the_optimizer"},
+    "guards/test_mistakes.py": {"float64_labels": "test_updates_by_the_optimizer"},
     "guards/test_constants.py": {
         r"rows_chosen|values_that_stay|a_draw_is.*\[random|a_draw_in_a_layer|an_eager_step_that": (
             "its other tests"

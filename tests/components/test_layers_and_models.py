@@ -35,14 +35,6 @@ def test_a_layer_knows_its_shape_before_it_runs(layer: Any, shape: Any):
     assert made.compute_output_shape((None, 4)) == shape
 
 
-def test_two_inputs_become_three_outputs():
-    a, b = np.array([[6.0, 1.0]], "float32"), np.array([[2.0, 4.0]], "float32")
-    outputs = components.SumProductQuotient()([a, b])
-    assert [o.numpy().tolist() for o in outputs] == [[[8.0, 5.0]], [[12.0, 4.0]], [[3.0, 0.25]]]
-    inputs = [keras.Input((2,)), keras.Input((2,))]
-    assert [o.shape for o in components.SumProductQuotient()(inputs)] == [(None, 2)] * 3
-
-
 def test_a_residual_block_with_weights_of_zero_changes_nothing():
     keras.utils.set_random_seed(0)
     block, x = components.ResidualBlock(2, 3, activation="relu"), np.ones((2, 3), "float32")

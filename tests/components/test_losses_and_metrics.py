@@ -88,18 +88,6 @@ def test_a_function_and_the_metric_report_the_same_in_a_training():
     assert history["huber"][0] > history["huber"][1]
 
 
-def test_precision_is_0_8_then_0_5_with_four_true_and_four_false_positives():
-    precision = keras.metrics.Precision()
-    precision.update_state([0, 1, 1, 1, 0, 1, 0, 1], [1, 1, 0, 1, 0, 1, 0, 1])
-    assert float(precision.result()) == pytest.approx(0.8)
-    precision.update_state([0, 1, 0, 0, 1, 0, 1, 1], [1, 0, 1, 1, 0, 0, 0, 0])
-    assert float(precision.result()) == 0.5
-    true_positives, false_positives = (variable.numpy() for variable in precision.variables)
-    assert (true_positives, false_positives) == (4, 4)
-    precision.reset_state()
-    assert float(precision.result()) == 0.0
-
-
 def test_precision_adds_up_over_the_batches_of_an_epoch_in_a_task():
     class Counting(lw.Task):
         def __init__(self):

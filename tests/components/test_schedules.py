@@ -31,11 +31,6 @@ def test_three_kinds_of_cycles():
 KINDS: Any = ("triangular", "halved", "decayed")
 
 
-def test_a_cycle_goes_up_and_down_in_straight_lines():
-    schedule = components.Cyclic(0.0, 1.0, 4)
-    assert rates(schedule, range(9)) == [0.0, 0.25, 0.5, 0.75, 1.0, 0.75, 0.5, 0.25, 0.0]
-
-
 def test_a_cycle_is_exact_after_more_steps_than_a_float32_can_count():
     schedule = components.Cyclic(0.0, 1.0, 4)
     step = 2**24 * 8 + 3

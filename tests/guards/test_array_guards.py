@@ -59,10 +59,6 @@ def test_targets_that_rise_are_not_classes():
     fit(X, np.sort(Y, axis=0), shuffle=False)
 
 
-def test_numbers_that_fill_a_square_are_not_pixels():
-    fit(DRAW.uniform(0, 200, size=(300, 256)).astype("float32"), Y, {"plan": "graph"})
-
-
 def test_of_large_arrays_a_part_is_looked_at(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("loopwright.data.samples.MOST_BYTES", 2000)
     with pytest.warns(lw.StepWarning, match="About 100%"):

@@ -22,17 +22,6 @@ import loopwright as lw
 # --- model losses -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("sizes", "count"), [((1,), "1 loss"), ((3, 1), "2 losses")])
-def test_model_losses_that_the_step_did_not_use_are_counted(sizes: tuple[int, ...], count: str):
-    model = mlp(*sizes, regularizer="l2")
-
-    assert warned(Regression(model=model), X, Y) == (
-        f"The model {model.name!r} has {count} of its own (regularisation, add_loss) that the "
-        "step did not use.\n"
-        "  do: add them inside the tape: loss += sum(model.losses)"
-    )
-
-
 def test_only_the_losses_of_layers_never_asked_are_counted():
     model = mlp(3, 1, regularizer="l2")
 
@@ -110,25 +99,6 @@ def test_a_config_that_fails_is_named_once_for_a_compiled_keras_model():
 # --- what is passed to what -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "loss"),
-    [
-        ("MeanSquaredError", keras.losses.MeanSquaredError),
-        ("mean_squared_error", lambda: keras.losses.mean_squared_error),
-    ],
-)
-def test_a_loss_called_with_predictions_first_has_its_arguments_swapped(name: str, loss: Any):
-    def swapped(model, x, y):
-        return tf.reduce_mean(loss()(model(x, training=True), y))
-
-    assert warned(Regression(swapped)) == (
-        f"The arguments of {name} are swapped: predictions first, then labels.\n"
-        f"  expected: {name}: labels first, then predictions\n"
-        "  received: a first argument that depends on weights, and a second that does not\n"
-        "  do: write loss(labels, predictions)"
-    )
-
-
 def test_swapped_arguments_are_named_also_where_keras_refuses_them():
     model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
     cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -149,28 +119,3 @@ def test_a_loss_of_the_user_may_take_a_prediction_first():
 
     model = keras.Sequential([keras.Input((4,)), layers.Dense(4)])
     fit(Regression(lambda model, x, y: Consistency()(model(x, training=True), x), model))
-
-
-# --- what a step returns ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("start", [None, 0.0], ids=["alone", "added"])
-def test_what_apply_gradients_returns_is_no_loss(start: Any):
-    class Counting(Regression):
-        def train_step(self, batch):
-            x, y = batch
-            with tf.GradientTape() as tape:
-                loss = self.loss(self.model, x, y)
-            variables = self.model.trainable_variables
-            pairs = zip(tape.gradient(loss, variables), variables, strict=True)
-            applied = self.optimizer.apply_gradients(pairs)
-            return {"loss": applied if start is None else start + applied}
-
-    with pytest.raises(lw.StepError) as caught:
-        fit(Counting())
-    assert str(caught.value) == (
-        "Counting.train_step returned 'loss', which is not a loss but a number of updates.\n"
-        "  expected: a number computed from the batch\n"
-        "  received: what optimizer.apply_gradients returns: its count of updates\n"
-        "  do: return the loss from which the gradients were taken"
-    )

@@ -306,15 +306,6 @@ def warned(task: lw.Task, **options: Any) -> str:
     return text
 
 
-def test_a_fixed_batch_in_a_step_without_one_is_warned_of_with_its_line():
-    text = warned(Alone())
-    assert text.startswith("Alone.train_step computes with a fixed array in every step")
-    assert "float32 (16, 4)" in text
-    assert text.endswith(
-        '\n  silence: Trainer(..., silence=["baked-in-array"]), if this is intended'
-    )
-
-
 def test_a_fixed_batch_that_was_captured_is_warned_of():
     x, y = tf.constant(np.tile(X, (20, 1))), tf.constant(np.tile(Y, (20, 1)))
     assert "float32 (320, 4)" in warned(Alone(lambda *_: (x, y)))

@@ -40,28 +40,6 @@ def test_float64_labels_train_as_float32_labels_do_and_integers_stay():
     assert set(seen) == {tf.int64}
 
 
-def test_a_validation_loss_is_a_mean_over_examples_however_they_are_batched():
-    task = lw.Supervised(dense(), "mse", "sgd")
-    scores = [
-        lw.Trainer(task, plan="graph").evaluate(X, Y, batch_size=size)["loss"] for size in (16, 5)
-    ]
-    assert scores[0] == pytest.approx(scores[1], rel=1e-5)
-    assert scores[0] == pytest.approx(float(np.mean((Y - task.model(X)) ** 2)), rel=1e-5)
-
-
-def test_a_metric_begins_anew_with_every_epoch():
-    class Counted(Regression):
-        def __init__(self):
-            super().__init__()
-            self.examples = keras.metrics.Sum(name="examples")
-
-        def train_step(self, batch):
-            self.examples.update_state(tf.ones_like(batch[1]))
-            return super().train_step(batch)
-
-    assert fit(Counted(), epochs=3).history["examples"] == [16, 16, 16]
-
-
 # --- numbers ----------------------------------------------------------------------------------
 
 

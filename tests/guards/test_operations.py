@@ -6,14 +6,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras import layers
 from tests.guards import regression_step
 from tests.guards.regression_step import (
     WORDS,
     Regression,
     Y,
     in_batches,
-    mlp,
     place_in,
     refused,
     warned,
@@ -49,19 +47,6 @@ class OwnDense(keras.Model):
 
     def call(self, inputs):
         return tf.matmul(inputs, self.kernel)  # line: own dense
-
-
-@pytest.mark.parametrize("built", [True, False])
-def test_strings_for_a_layer_of_numbers_are_refused(built: bool):
-    model = mlp(1) if built else keras.Sequential([layers.Dense(1)])
-
-    assert refused(lw.Supervised(model, "mse", "sgd"), WORDS, Y) == (
-        "Supervised.train_step takes strings for numbers.\n"
-        "  expected: numbers\n"
-        "  received: a tensor: string (None, 4)\n"
-        "  do: turn text into numbers first: keras.layers.StringLookup or TextVectorization, "
-        "tf.strings.to_number for digits"
-    )
 
 
 def test_strings_for_numbers_in_a_step_by_hand_are_named_with_their_line():

@@ -24,24 +24,6 @@ def dense(*more: keras.Layer) -> keras.Model:
 # --- in which mode -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("layer", "name"),
-    [
-        (lambda: layers.Dropout(0.5, seed=1, name="dropout"), "dropout"),
-        (lambda: layers.BatchNormalization(name="norm"), "norm"),
-    ],
-)
-def test_a_model_called_without_training_is_in_inference_mode(layer: Any, name: str):
-    model = dense(layer())
-    task = Regression(lambda model, x, y: tf.reduce_mean(tf.square(y - model(x))), model)
-    assert warned(task) == (
-        f"The step calls {model.name!r} without training=True: dropout and batch norm are in "
-        "inference mode while training.\n"
-        f"  received: inference mode for {name}\n"
-        "  do: write model(x, training=True) in train_step, or False if that is intended"
-    )
-
-
 def frozen() -> keras.Model:
     model = dense(layers.BatchNormalization())
     model.layers[0].trainable = False

@@ -101,18 +101,6 @@ def moved(model: keras.Model, before: list[np.ndarray]) -> bool:
     return any(not np.array_equal(was, now) for was, now in pairs)
 
 
-def test_a_gan_with_two_optimizers_trains_both_players():
-    task = GAN()
-    generator, discriminator = task.generator.get_weights(), task.discriminator.get_weights()
-
-    history = lw.Trainer(task).fit(X, epochs=3, **QUIET).history
-
-    assert set(history) == {"d_loss", "g_loss"}
-    assert all(len(values) == 3 and np.all(np.isfinite(values)) for values in history.values())
-    assert moved(task.generator, generator)
-    assert moved(task.discriminator, discriminator)
-
-
 def test_each_optimizer_moves_only_its_own_model():
     task = GAN(discriminator_rate=0.0)
     generator, discriminator = task.generator.get_weights(), task.discriminator.get_weights()
@@ -147,68 +135,7 @@ def test_building_a_model_does_not_train_it():
     assert last(history) == pytest.approx(untouched, rel=1e-5)
 
 
-class Autoencoder(lw.Task):
-    """Three models under one optimizer, by a list of their variables."""
-
-    def __init__(self):
-        super().__init__()
-        self.encoder, self.decoder, self.critic = mlp(8, 2), mlp(8, 4, inputs=2), mlp(1, inputs=2)
-        self.optimizer = keras.optimizers.Adam(1e-2)
-
-    def train_step(self, batch):
-        x, y = batch
-        with tf.GradientTape() as tape:
-            code = self.encoder(x)
-            loss = squared_error(x, self.decoder(code)) + squared_error(y, self.critic(code))
-        models = (self.encoder, self.decoder, self.critic)
-        variables = [variable for model in models for variable in model.trainable_variables]
-        self.minimize(loss, variables, self.optimizer, tape)
-        return {"loss": loss}
-
-
-def test_three_models_train_together():
-    task = Autoencoder()
-    models = (task.encoder, task.decoder, task.critic)
-    before = [model.get_weights() for model in models]
-
-    history = lw.Trainer(task).fit(X, Y, epochs=8, **QUIET).history["loss"]
-
-    assert history[-1] < 0.9 * history[0]
-    assert all(moved(model, weights) for model, weights in zip(models, before, strict=True))
-
-
-def test_a_task_without_metrics_reports_just_what_its_step_returns():
-    history = lw.Trainer(Regression()).fit(X, Y, epochs=4, **QUIET).history
-
-    assert list(history) == ["loss"]
-    assert history["loss"][-1] < 0.7 * history["loss"][0]
-
-
 # --- updates ----------------------------------------------------------------------------------
-
-
-def test_a_plain_optimizer_apply_trains_as_minimize_does():
-    class Plain(Regression):
-        def train_step(self, batch):
-            x, y = batch
-            with tf.GradientTape() as tape:
-                loss = squared_error(y, self.model(x, training=True))
-            variables = self.model.trainable_variables
-            self.optimizer.apply(tape.gradient(loss, variables), variables)
-            return {"loss": loss}
-
-    first = mlp(8, 1)
-    second = keras.models.clone_model(first)
-    second.set_weights(first.get_weights())
-    arguments: dict[str, Any] = {**QUIET, "epochs": 2, "shuffle": False}
-
-    plain = lw.Trainer(Plain(first)).fit(X, Y, **arguments).history["loss"]
-    ours = lw.Trainer(Regression(second)).fit(X, Y, **arguments).history["loss"]
-
-    assert plain[-1] < plain[0]
-    np.testing.assert_allclose(plain, ours, rtol=1e-6)
-    for got, wanted in zip(second.get_weights(), first.get_weights(), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-7)
 
 
 def test_gradients_of_ones_own_make_exactly_the_update_computed_by_hand():
@@ -297,29 +224,6 @@ def test_transform_sees_gradients_and_variables_and_its_result_is_applied():
     np.testing.assert_array_equal(task.model.get_weights()[1], bias)
 
 
-@pytest.mark.parametrize("by", ["minimize", "apply"])
-def test_an_update_returns_the_norm_of_its_gradient(by: str):
-    class Norm(lw.Task):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = keras.Variable([1.0, 1.0]), keras.Variable(1.0)
-            self.optimizer = keras.optimizers.SGD(0.1)
-
-        def train_step(self, batch):
-            variables = [self.a, self.b]
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(2.0 * self.a) + 1.0 * self.b
-            if by == "minimize":
-                norm = self.minimize(loss, variables, self.optimizer, tape)
-            else:
-                norm = self.apply(tape.gradient(loss, variables), variables, self.optimizer)
-            return {"norm": norm, "batch": tf.reduce_mean(batch)}
-
-    history = lw.Trainer(Norm()).fit(X, **QUIET)
-
-    assert last(history, "norm") == pytest.approx(3.0, rel=1e-6)  # sqrt(2^2 + 2^2 + 1^2)
-
-
 # --- what is reported -------------------------------------------------------------------------
 
 
@@ -367,20 +271,6 @@ def test_parts_in_lists_and_dicts_are_found_and_metrics_start_anew_each_epoch():
     level = np.mean([X[start : start + 8].max() for start in range(0, 40, 8)])
     assert history["level"] == pytest.approx([level] * 3, rel=1e-6)
     assert all(moved(model, weights) for model, weights in zip(models, before, strict=True))
-
-
-def test_validation_inside_an_epoch_leaves_the_training_metrics_alone():
-    arguments: dict[str, Any] = {
-        "epochs": 2,
-        "validation_data": (X[:16], Y[:16]),
-        "validate_every": "2 steps",
-    }
-
-    history = lw.Trainer(Watching()).fit(X, Y, **arguments, **QUIET).history
-
-    assert history["rows"] == [40.0, 40.0]
-    assert history["val_rows"] == [16.0] * 5  # after steps 2, 4, 6, 8 and 10
-    assert set(history) == {"loss", "rows", "level", "val_loss", "val_rows", "val_level"}
 
 
 class Reporting(lw.Task):
@@ -546,33 +436,3 @@ def test_python_control_flow_works_in_the_steps_that_score_and_predict():
 
     assert trainer.evaluate(COUNT, batch_size=4)["mean"] == pytest.approx(3.5, rel=1e-6)
     np.testing.assert_array_equal(trainer.predict(COUNT, batch_size=4), np.minimum(COUNT, 5.0))
-
-
-class Drawing(lw.Task):
-    """Counts its steps in a variable of its own and draws a number at each."""
-
-    def __init__(self):
-        super().__init__()
-        self.seed = keras.random.SeedGenerator(9)
-        self.counter = tf.Variable(0, trainable=False)
-        self.drawn = tf.Variable(tf.zeros(16), trainable=False)
-
-    def train_step(self, batch):
-        number = keras.random.uniform((), seed=self.seed)
-        self.drawn.scatter_nd_update([[self.counter.read_value()]], [number])
-        self.counter.assign_add(1)
-        return {"number": number, "batch": tf.reduce_mean(batch)}
-
-
-def test_variables_and_seed_generators_of_a_task_go_on_from_step_to_step():
-    tasks = [Drawing(), Drawing()]
-    for task in tasks:
-        trainer = lw.Trainer(task)
-        trainer.fit(X, epochs=2, **QUIET)
-        trainer.fit(X, **QUIET)
-
-    drawn = tasks[0].drawn.numpy()
-    assert [int(task.counter.numpy()) for task in tasks] == [15, 15]
-    assert len(set(drawn[:15])) == 15
-    assert drawn[15] == 0.0
-    np.testing.assert_array_equal(drawn, tasks[1].drawn.numpy())

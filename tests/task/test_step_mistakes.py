@@ -1,6 +1,5 @@
-"""What a step returns, minimizes and compares: mistakes that tasks refuse, in words."""
+"""What a step minimizes and compares: mistakes that tasks refuse, in words."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,82 +11,14 @@ from tests.guards.regression_step import (
     Regression,
     X,
     Y,
-    both_plans,
     fit,
     mlp,
     refused,
-    warned,
 )
 
 import loopwright as lw
 
-# --- what a step returns ----------------------------------------------------------------------
-
-
-class Returning(Regression):
-    def __init__(self, returned: Callable[[Any], Any]):
-        super().__init__()
-        self.returned = returned
-
-    def train_step(self, batch):
-        super().train_step(batch)
-        return self.returned(batch[1])
-
-
-@both_plans
-@pytest.mark.parametrize(
-    ("returned", "received"),
-    [
-        (lambda y: None, "nothing (no return statement?)"),
-        (tf.reduce_mean, "a tensor: float32 ()"),
-        (lambda y: (1.0, 2.0), "(1.0, 2.0) (tuple)"),
-    ],
-)
-def test_a_step_that_returns_no_dict_is_refused(returned: Any, received: str, plan: str):
-    assert refused(Returning(returned), X, Y, plan=plan) == (
-        "Returning.train_step must return a dict of scalars.\n"
-        '  expected: return {"loss": loss}\n'
-        f"  received: {received}\n"
-        "  do: return the numbers to report, by name"
-    )
-
-
-@both_plans
-@pytest.mark.parametrize("rows", [None, 8])
-def test_a_step_that_returns_one_number_per_example_is_refused(rows: int | None, plan: str):
-    task = Returning(lambda y: {"loss": tf.ensure_shape(y, (rows, 1))})
-
-    seen = 8 if plan == "eager" else rows
-    assert refused(task, X, Y, plan=plan) == (
-        "Returning.train_step returned 'loss', which is not a scalar number.\n"
-        "  expected: one number per name\n"
-        f"  received: a tensor: float32 ({seen}, 1)\n"
-        "  do: reduce it first, for instance with tf.reduce_mean"
-    )
-
-
 # --- gradients --------------------------------------------------------------------------------
-
-
-@both_plans
-def test_a_loss_outside_the_tape_is_refused_with_the_names_of_the_variables(plan: str):
-    class Outside(Regression):
-        def train_step(self, batch):
-            loss = self.loss(self.model, *batch)
-            with tf.GradientTape() as tape:
-                loss = 2.0 * loss
-            self.minimize(loss, self.model, self.optimizer, tape)
-            return {"loss": loss}
-
-    task = Outside()
-
-    what, expected, received, do = refused(task, X, Y, plan=plan).splitlines()
-
-    assert what == "No variable has a gradient: the loss does not depend on any of them."
-    assert expected == "  expected: a loss computed from these variables, inside the GradientTape"
-    names = ", ".join(variable.path for variable in task.model.trainable_variables)
-    assert received == f"  received: None for every one of: {names}"
-    assert do.startswith("  do: compute predictions and loss inside `with tf.GradientTape()")
 
 
 def test_an_error_of_ours_comes_out_of_a_compiled_step_as_it_is():
@@ -99,46 +30,6 @@ def test_an_error_of_ours_comes_out_of_a_compiled_step_as_it_is():
     text = refused(Compiled(lambda model, x, y: tf.reduce_mean(y)), X, Y)
 
     assert text.startswith("No variable has a gradient: the loss does not depend on any of them.\n")
-
-
-def test_variables_without_a_gradient_are_named_and_the_others_trained():
-    class Half(Regression):
-        def __init__(self):
-            super().__init__()
-            self.unused = mlp(2)
-
-        def train_step(self, batch):
-            with tf.GradientTape() as tape:
-                loss = self.loss(self.model, *batch)
-            self.minimize(loss, [self.model, self.unused], self.optimizer, tape)
-            return {"loss": loss}
-
-    task = Half()
-    before = task.model.get_weights()
-
-    text = warned(task, X, Y)
-
-    kernel, bias = (variable.path for variable in task.unused.trainable_variables)
-    assert text.startswith(
-        f"2 of 6 variables have no gradient, and are not updated: {kernel}, {bias}.\n"
-        "  do: leave them out of minimize if that is intended; otherwise check that the loss uses"
-    )
-    assert not np.array_equal(before[0], task.model.get_weights()[0])
-
-
-@both_plans
-@pytest.mark.parametrize("by_hand", [True, False])
-def test_a_model_without_trainable_variables_is_refused(by_hand: bool, plan: str):
-    model = mlp(1)
-    model.trainable = False
-    task = Regression(model=model) if by_hand else lw.Supervised(model, "mse", "sgd")
-
-    assert refused(task, X, Y, plan=plan) == (
-        f"The model {model.name!r} has nothing to train.\n"
-        "  expected: at least one trainable variable\n"
-        "  received: none: no weights, not built, or trainable=False everywhere\n"
-        "  do: call the model inside the tape before minimize, or set .trainable = True"
-    )
 
 
 # --- labels and predictions -------------------------------------------------------------------

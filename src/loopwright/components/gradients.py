@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from loopwright.compat.error_messages import variable_name
 from loopwright.errors import StepError, message
-from loopwright.task.gradients import Transform
+from loopwright.task.gradients import Transform, times
 
 
 def clip_by_global_norm(limit: Any) -> Transform:
@@ -64,7 +64,7 @@ def freeze(pattern: str) -> Transform:
     def transform(gradients: list[Any], variables: list[Any]) -> list[Any]:
         _require_match([pattern], variables)
         return [
-            None if re.search(pattern, _name(variable)) else gradient
+            None if re.search(pattern, variable_name(variable)) else gradient
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
 
@@ -92,9 +92,9 @@ class _ClipByGlobalNorm:
 
     def __call__(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         # Rows of an embedding can occur twice: the norm counts their sum, as in the dense table.
-        norm = tf.linalg.global_norm([_dense(gradient) for gradient in gradients])
+        norm = tf.linalg.global_norm([tf.convert_to_tensor(gradient) for gradient in gradients])
         limit = tf.cast(tf.convert_to_tensor(self.limit), norm.dtype)
-        return [_times(gradient, limit / tf.maximum(norm, limit)) for gradient in gradients]
+        return [times(gradient, limit / tf.maximum(norm, limit)) for gradient in gradients]
 
 
 @final
@@ -103,11 +103,11 @@ class _Noise:
         self.stddev, self.seed = stddev, keras.random.SeedGenerator(seed)
 
     def __call__(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        return [_dense(gradient) + self._like(_dense(gradient)) for gradient in gradients]
+        return [self._noisy(tf.convert_to_tensor(gradient)) for gradient in gradients]
 
-    def _like(self, gradient: Any) -> Any:
+    def _noisy(self, gradient: Any) -> Any:
         noise = keras.random.normal(tf.shape(gradient), dtype=gradient.dtype.name, seed=self.seed)
-        return noise * tf.cast(tf.convert_to_tensor(self.stddev), gradient.dtype)
+        return gradient + noise * tf.cast(tf.convert_to_tensor(self.stddev), gradient.dtype)
 
 
 @final
@@ -118,12 +118,12 @@ class _Scale:
     def __call__(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         _require_match(list(self.factors), variables)
         pairs = zip(gradients, variables, strict=True)
-        return [self._scaled(gradient, _name(variable)) for gradient, variable in pairs]
+        return [self._scaled(gradient, variable_name(variable)) for gradient, variable in pairs]
 
     def _scaled(self, gradient: Any, name: str) -> Any:
         for pattern, factor in self.factors.items():
             if re.search(pattern, name):
-                return _times(gradient, factor)
+                return times(gradient, factor)
         return gradient
 
 
@@ -132,14 +132,14 @@ def _centralized(gradients: list[Any], variables: list[Any]) -> list[Any]:
         rank = gradient.shape.rank
         if rank is None or rank < 2:
             return gradient
-        whole = _dense(gradient)
+        whole = tf.convert_to_tensor(gradient)
         return whole - tf.reduce_mean(whole, axis=list(range(rank - 1)), keepdims=True)
 
     return [centred(gradient) for gradient in gradients]
 
 
 def _require_match(patterns: list[str], variables: list[Any]) -> None:
-    names = [_name(variable) for variable in variables]
+    names = [variable_name(variable) for variable in variables]
     for pattern in patterns:
         if not any(re.search(pattern, name) for name in names):
             raise StepError(
@@ -150,19 +150,3 @@ def _require_match(patterns: list[str], variables: list[Any]) -> None:
                     do="correct the pattern; name your layers to tell them apart",
                 )
             )
-
-
-def _name(variable: Any) -> str:
-    return variable_name(variable)
-
-
-def _dense(gradient: Any) -> Any:
-    return tf.convert_to_tensor(gradient)
-
-
-def _times(gradient: Any, factor: Any) -> Any:
-    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    scaled = values * tf.cast(tf.convert_to_tensor(factor), values.dtype)
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(scaled, gradient.indices, gradient.dense_shape)
-    return scaled

@@ -86,14 +86,9 @@ RESIDENT_SHARE = 0.25
 """The share of the device's memory that a data set may take; larger ones are streamed."""
 
 
-def replica_count(strategy: tf.distribute.Strategy) -> int:
-    """Return how many replicas take part in each step."""
-    return strategy.num_replicas_in_sync
-
-
 def local_replicas(strategy: tf.distribute.Strategy) -> int:
     """Return how many replicas are in this process."""
-    return replica_count(strategy) // tensorflow_internals.workers(strategy)[0]
+    return strategy.num_replicas_in_sync // tensorflow_internals.workers(strategy)[0]
 
 
 def fits_on_device(tensors: Any) -> bool:
@@ -155,7 +150,7 @@ def share(batch: Any, index: int, count: int) -> Any:
 
 def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     """Return a global batch as one value per replica; with one replica the batch itself."""
-    count = replica_count(strategy)
+    count = strategy.num_replicas_in_sync
     if count == 1:
         return batch
     return strategy.experimental_distribute_values_from_function(
@@ -196,11 +191,6 @@ def mean_over_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:
     if tensorflow_internals.workers(strategy)[0] > 1:
         return strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
     return tf.reduce_mean(tf.stack(strategy.experimental_local_results(value)), axis=0)
-
-
-def made_in_scope(variables: list[Any], strategy: tf.distribute.Strategy) -> bool:
-    """Return whether every variable was created inside `strategy.scope()`."""
-    return all(strategy.extended.variable_created_in_scope(variable) for variable in variables)
 
 
 def require_tensorflow_backend() -> None:

@@ -206,22 +206,19 @@ class Agreement:
 
     def now(self) -> float:
         """Meet the other workers, and return the time."""
-        self._meet()
+        self.meet()
         return self.clock()
-
-    def meet(self) -> None:
-        """Wait for all workers, and take the chief's time."""
-        self._meet()
 
     def any(self, wish: bool) -> bool:
         """Return whether any worker has this wish; all workers have to ask."""
-        return self._meet(wish)
+        return self.meet(wish)
 
-    def _meet(self, request: bool = False) -> bool:
+    def meet(self, wish: bool = False) -> bool:
+        """Wait for all workers, and take the chief's time; return whether any has this wish."""
         if self._team.is_alone:
-            return request
+            return wish
         bits = struct.unpack("q", struct.pack("d", self._own_clock()))[0]
-        rows = self._team.exchanged([bits, self._signals.number, int(request)])
+        rows = self._team.exchanged([bits, self._signals.number, int(wish)])
         self._seconds = struct.unpack("d", struct.pack("q", rows[0, 0]))[0]
         # Several may have come: a machine that shuts down outranks Ctrl-C.
         number = int(rows[:, 1].max())

@@ -224,7 +224,7 @@ class CompiledSteps:
         trained = [r for built in self._of("train_step") for r in built.resources]
         tested = [r for built in self._of("test_step") for r in built.resources]
         title = f"{class_name(self._task)}.test_step"
-        resources.require_separate(title, tested, trained, self._task)
+        resources.require_separate(title, tested, trained)
 
     def _of(self, name: StepName) -> list[Built]:
         return [built for (known, _), built in self._built.items() if known == name]
@@ -235,7 +235,7 @@ class CompiledSteps:
         if step.name != "train_step" or (ignored_nan == "all" and not skips):
             return Watch(looks=False)
         if skips:
-            resources.require_skippable(step.title, built.resources, self._task)
+            resources.require_skippable(step.title, built.resources)
         named = variables.named(self._task)
         if step.replicas > 1:
             # Statistics differ between replicas: reading them all would be a collective operation.

@@ -57,7 +57,7 @@ class Step:
     @property
     def replicas(self) -> int:
         """How many replicas share each batch."""
-        return runtime.replica_count(self.strategy)
+        return self.strategy.num_replicas_in_sync
 
     def on_all_replicas(self, batch: Any, examples: Any = None) -> Any:
         """Run the step once; return (weighted sum, weight) of each scalar, or the plain outputs.

@@ -23,19 +23,26 @@ from loopwright.compat import (
 )
 from loopwright.engine.step import Step
 from loopwright.errors import StepError
-from loopwright.guards import constants, draws
-from loopwright.guards.calls import count_unused_losses
+from loopwright.guards import calls, constants, labels, source, updates
 from loopwright.guards.constants import Constants
-from loopwright.guards.guard import examine
+from loopwright.guards.guard import Guard, Observed, StepTrace, examine, observing
 from loopwright.guards.resources import Resource, touched
 from loopwright.guards.side_effects import check_side_effects
-from loopwright.guards.step_guards import FAILED_TRACE_GUARDS, GUARDS
-from loopwright.guards.trace import Observed, StepTrace, observing
 from loopwright.task import metric_updates
 from loopwright.task import variables as state
 from loopwright.task.context import StepContext, entered
 from loopwright.task.gradients import build_optimizers
 from loopwright.task.task import owner
+
+GUARDS: list[Guard[StepTrace]] = [
+    *calls.GUARDS,
+    *labels.GUARDS,
+    *updates.GUARDS,
+    *constants.GUARDS,
+]
+"""The guards of a traced step, in the order in which they look at it."""
+FAILED_TRACE_GUARDS: list[Guard[StepTrace]] = [calls.SWAPPED_ARGUMENTS, labels.FAILED_LOSS]
+"""Those that look at a trace that failed: they know its cause better than the error."""
 
 
 @dataclass(frozen=True)
@@ -170,10 +177,10 @@ def changing_values(
     """
     if traces is None:
         traces = _traced_again(step, built.batch_spec)
-    possible = draws.possible_draws(step.source, owner(step.task))
+    possible = source.possible_draws(step.source, owner(step.task))
     if not possible and not constants.may_differ(built.traces, traces, for_xla=for_xla):
         return None
-    with draws.made(possible) as drawn:
+    with source.made(possible) as drawn:
         first = _traced_again(step, built.batch_spec)
     second = _traced_again(step, built.batch_spec)
     return constants.changing(step.title, first, second, drawn, is_eager=is_eager)
@@ -261,7 +268,7 @@ def _note_unused_losses(
         updates = [*observed.requested, *observed.updates]
         trained = [v for _, variables in updates for v in variables]
         models = state.of_kind(keras.Layer, step.task)
-        observed.unused_losses[:] = count_unused_losses(models, trained, was_asked)
+        observed.unused_losses[:] = calls.count_unused_losses(models, trained, was_asked)
 
 
 def _on_first_of_several(step: Step, observed: Observed, batch: Any) -> Any:

@@ -5,7 +5,7 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, final
 
 from loopwright import step_warnings
@@ -111,7 +111,6 @@ class Leg:
         )
         counted = int(parts.task.step_counter.read_value())
         self.first_step = counted if snapshot is None else snapshot.first_step
-        arrays.require_numbers(request.data, parts.task)
         self._validation = Validation(
             request.sets, request.validation_steps, parts.scorer, self.bridge, self.watch
         )
@@ -263,12 +262,11 @@ class Leg:
 
     def _check_data(self) -> None:
         parts, request = self.parts, self.request
-        spec = None if self.feed is None else self.feed.batch_spec
         conditions = arrays.Conditions(
             parts.task,
             shuffle=request.shuffle,
             nan_ends_the_run=parts.on_nan == "raise" and not self.bridge.looks_for_nan,
-            step=_TracedStep(parts, spec),
+            undisturbed=lambda: undisturbed(parts.task, parts.strategy),
         )
         with step_warnings.silenced(parts.compiled.silenced):
             arrays.check(request.data, request.sets, conditions)
@@ -391,23 +389,6 @@ def _reason(error: BaseException) -> _Reason:
             return "interrupted"
         case _:
             return "failed"
-
-
-@final
-@dataclass(frozen=True)
-class _TracedStep:
-    """The train step, as guards of its data see it."""
-
-    parts: Parts
-    batch_spec: Any
-
-    def graph(self) -> Any:
-        # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
-        is_eager = self.parts.selector.plan.step == "eager"
-        return None if is_eager else self.parts.compiled.built("train_step", self.batch_spec).graph
-
-    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
-        return undisturbed(self.parts.task, self.parts.strategy)
 
 
 def _restarted_steps(snapshot: Snapshot | None, steps_per_epoch: int | None) -> int:

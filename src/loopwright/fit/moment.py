@@ -56,7 +56,7 @@ def _unsaved(leg: Leg, step: str, named: dict[str, Any], built: Built, exact: Ex
     task, accepts = leg.parts.task, exact == "best_effort"
     title = f"{class_name(task)}.{step}"
     seeds = variables.require_complete(named, built.captured, title, accepts_seeds=accepts)
-    resources.require_saved(title, built.resources, task)
+    resources.require_saved(title, built.resources)
     drawn = unrepeatable(built.operations)
     if drawn and not accepts:
         raise StepError(

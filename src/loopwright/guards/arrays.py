@@ -1,24 +1,21 @@
 """Mistakes that the arrays given to `fit` show: looked for once, before the first step."""
 
 import contextlib
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from loopwright.data import batches
 from loopwright.data.arrays import Arrays
 from loopwright.data.samples import Sample, is_dense, numbers, sample, shared_rows
 from loopwright.data.source import Data
 from loopwright.errors import DataError, message
 from loopwright.guards.guard import Finding, Guard, examine
 from loopwright.step_warnings import declare
-from loopwright.task import variables
 from loopwright.task.keras_model import CompiledModel
 from loopwright.task.supervised import Supervised, is_of_keras
 from loopwright.task.task import Task
@@ -28,73 +25,11 @@ _SORTED_LABELS = declare(
 )
 _SHARED_ROWS = declare("shared-rows", "more than 1 % of the validation rows are also training rows")
 _CONSTANT_LABELS = declare("constant-labels", "all labels are the same")
-_UNSCALED_IMAGES = declare(
-    "unscaled-images", "images of 0 to 255 reach the first weights without scaling"
-)
-
-_MOVES = frozenset(
-    [
-        *("Cast", "ConcatV2", "ExpandDims", "GatherV2", "Identity", "IdentityN", "MirrorPad"),
-        *("Pack", "Pad", "PadV2", "PreventGradient", "Reshape", "ResizeBilinear"),
-        *("ResizeNearestNeighbor", "ReverseV2", "Slice", "Split", "SplitV", "Squeeze"),
-        *("StopGradient", "StridedSlice", "Transpose", "Unpack"),
-    ]
-)
-"""Operations that do not scale numbers."""
-_WEIGHS = frozenset(
-    ["BatchMatMulV2", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "Einsum", "MatMul"]
-)
-_LOOKS = frozenset(["Rank", "Shape", "ShapeN", "Size"])
-
-
-def _is_unscaled(graph: Any, leaf: int) -> bool:
-    """Return whether leaf number `leaf` of the batch reaches weights, and only them, unscaled."""
-    consumers = defaultdict[str, list[Any]](list)
-    for node in graph.node:
-        for name in node.input:
-            consumers[name.removeprefix("^").partition(":")[0]].append(node)
-    # Those of the batch come first; captured variables follow.
-    placeholders = [node.name for node in graph.node if node.op == "Placeholder"]
-    if leaf >= len(placeholders):
-        return False
-    reached, ahead, met = {placeholders[leaf]}, [placeholders[leaf]], set[str]()
-    while ahead:
-        for node in consumers[ahead.pop()]:
-            if node.op not in _MOVES:
-                met.add(node.op)
-            elif node.name not in reached:
-                reached.add(node.name)
-                ahead.append(node.name)
-    met -= _LOOKS
-    # Gradients of a convolution read its input as well.
-    return bool(met & _WEIGHS) and all(op in _WEIGHS or "Backprop" in op for op in met)
-
-
-def _has_normalization(task: Task) -> bool:
-    """Return whether a layer of the task's models scales numbers to about 1."""
-    layers = [
-        part.value for part in variables.all_parts(task) if isinstance(part.value, keras.Layer)
-    ]
-    names = [type(layer).__name__ for layer in layers]
-    return any("Normalization" in name or "Rescaling" in name for name in names)
-
 
 ENOUGH = 256
 """With fewer examples equal labels are probably intended: a trial, a toy."""
 ENOUGH_ORDERED = 48
 """So many random labels are never sorted by chance."""
-
-
-class TracedStep(Protocol):
-    """The step that the examples are for."""
-
-    def graph(self) -> Any:
-        """Return its operations as a `GraphDef`; None if it was not traced."""
-        ...
-
-    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
-        """Restore on exit what calling a model may change."""
-        ...
 
 
 @final
@@ -105,7 +40,8 @@ class Conditions:
     task: Task
     shuffle: bool
     nan_ends_the_run: bool
-    step: TracedStep
+    undisturbed: Callable[[], contextlib.AbstractContextManager[None]]
+    """Restores on exit what calling a model may change."""
 
 
 @final
@@ -145,37 +81,6 @@ def check(data: Data | None, sets: Mapping[str, Data], conditions: Conditions) -
     if isinstance(data, Arrays):
         arrays = {name: one for name, one in sets.items() if isinstance(one, Arrays)}
         examine(GUARDS, Examples(data, arrays, conditions), error=DataError)
-
-
-def require_numbers(data: Data | None, task: Task) -> None:
-    """Raise for numbers given as strings to a model that takes numbers."""
-    known = _known(task)
-    inputs = getattr(known.model, "inputs", None) if known is not None else None
-    if not isinstance(data, Arrays) or not inputs or data.is_mapped:
-        return
-    if any(one.dtype == "string" for one in inputs):
-        return
-    first = Sample(np.arange(1), len(data), data.rows([0]))
-    for name, leaf in batches.leaves(first.inputs, "x"):
-        if isinstance(leaf, tf.Tensor) and leaf.dtype == tf.string and leaf.shape.num_elements():
-            words = [word.decode(errors="replace") for word in leaf.numpy().reshape(-1)]
-            if all(_is_number(word) for word in words):
-                raise DataError(
-                    message(
-                        f"{name} holds strings, and the model takes numbers.",
-                        expected="an array of numbers",
-                        received=f"strings of numbers, for instance {words[0]!r}",
-                        do=f"convert them before fit: {name}.astype('float32')",
-                    )
-                )
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 @final
@@ -306,7 +211,7 @@ def _not_finite(examples: Examples) -> Iterator[Finding]:
 def _comes_out(model: keras.Model, seen: Sample, rows: np.ndarray, conditions: Conditions) -> bool:
     """Return whether the model's predictions for these examples are not finite either."""
     inputs = tf.nest.map_structure(lambda leaf: tf.gather(leaf, rows), seen.inputs)
-    with contextlib.suppress(Exception), conditions.step.undisturbed():
+    with contextlib.suppress(Exception), conditions.undisturbed():
         outputs = tf.nest.flatten(model(inputs, training=False))
         return not all(bool(tf.reduce_all(tf.math.is_finite(one))) for one in outputs)
     return False  # the first step shows what it objects to
@@ -335,49 +240,9 @@ def _is_constant(leaf: np.ndarray) -> bool:
     return bool(np.all(few == leaf[:1])) and bool(np.all(leaf == leaf[:1]))
 
 
-def _unscaled_images(examples: Examples) -> Iterator[Finding]:
-    if len(examples.data) < ENOUGH or examples.data.is_mapped:
-        return
-    inputs, conditions = examples.seen.inputs, examples.conditions
-    for index, (name, leaf) in enumerate(numbers(inputs, "x")):
-        if not _is_pixels(leaf) or not is_dense(inputs):
-            continue
-        graph = conditions.step.graph()
-        if graph is None or _has_normalization(conditions.task):
-            return
-        if _is_unscaled(graph, index):
-            text = message(
-                f"{name} holds images from {leaf.min():g} to {leaf.max():g}, and nothing "
-                "scales them.",
-                expected="numbers about as large as 1",
-                received=f"{leaf.dtype} {leaf.shape[1:]}, which reach the first weights unscaled",
-                do="begin the model with keras.layers.Rescaling(1 / 255), or divide x by 255",
-            )
-            yield Finding(text, _UNSCALED_IMAGES)
-
-
-def _is_pixels(leaf: np.ndarray) -> bool:
-    """Return whether these are images of 0 to 255: `(n, h, w, c)`, `(n, h, w)`, or flat."""
-    shape, kind = leaf.shape[1:], leaf.dtype.kind
-    if len(shape) == 3:
-        is_image = min(shape[:2]) >= 8 and shape[2] in (1, 3, 4)
-    elif len(shape) == 2:
-        is_image = min(shape) >= 16 and shape[0] == shape[1]
-    else:
-        sides = [np.sqrt(shape[0] / channels) for channels in (1, 3)] if shape else [0]
-        is_image = any(side >= 16 and side % 1 == 0 for side in sides)
-    if not is_image or kind not in "uif":
-        return False
-    if not (leaf.min() >= 0 and 50 < leaf.max() <= 255):
-        return False
-    # Only images have an axis for colours; other numbers may fill a square.
-    return len(shape) == 3 or kind in "ui" or bool(np.all(leaf % 1 == 0))
-
-
 GUARDS = [
     Guard(_sorted_labels, (_SORTED_LABELS,)),
     Guard(_shared_rows, (_SHARED_ROWS,)),
     Guard(_not_finite, refuses=("holds NaN or infinity",)),
     Guard(_constant_labels, (_CONSTANT_LABELS,)),
-    Guard(_unscaled_images, (_UNSCALED_IMAGES,)),
 ]

@@ -13,9 +13,8 @@ from loopwright.compat import tensorflow_internals
 from loopwright.compat.error_messages import place_of, shape_text
 from loopwright.errors import message
 from loopwright.exactness import BEST_EFFORT
-from loopwright.guards.draws import Draw
-from loopwright.guards.guard import Finding, Guard, listed
-from loopwright.guards.trace import StepTrace
+from loopwright.guards.guard import Finding, Guard, StepTrace, listed
+from loopwright.guards.source import Draw
 from loopwright.step_warnings import declare
 
 _BAKED_IN_ARRAY = declare(

@@ -1,11 +1,20 @@
-"""A guard: a function that looks at one value and yields the mistakes it finds there."""
+"""A guard: a function that looks at one value and yields the mistakes it finds there.
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+The trace of a step is such a value: made once by the engine, looked at by every guard.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, final
 
+from loopwright.compat import keras_internals, keras_optimizers, tensorflow_internals
+from loopwright.compat.keras_internals import Called
+from loopwright.compat.keras_optimizers import Applied
 from loopwright.errors import LoopwrightError, StepError
 from loopwright.step_warnings import WarningId, warn
+from loopwright.task.context import Update
+from loopwright.task.task import Task
 
 T = TypeVar("T")
 
@@ -51,3 +60,62 @@ def examine(
             if finding.id is None:
                 raise error(finding.text) from None
             warn(finding.id, finding.text)
+
+
+@final
+@dataclass(frozen=True)
+class Observed:
+    """What a step did while it was traced."""
+
+    called: Called
+    """The layers, Keras losses and metrics that it called."""
+    applied: list[Applied]
+    """The updates that optimizers made."""
+    gradients: list[tuple[Any, Any]]
+    """Targets and sources of each `tape.gradient`."""
+    requested: list[Update] = field(default_factory=list)
+    """The updates that a task asked `minimize` and `apply` for.
+
+    With several replicas the trace of a task makes none of them.
+    """
+    unused_losses: list[tuple[str, int]] = field(default_factory=list)
+    """Trained models, and how many losses of their own layers the step did not use."""
+
+    @property
+    def updates(self) -> list[Update]:
+        """Optimizers and the variables they were given."""
+        return [(each.optimizer, each.variables) for each in self.applied]
+
+
+@contextlib.contextmanager
+def observing() -> Iterator[Observed]:
+    """Observe a step while it is traced."""
+    with (
+        keras_internals.watching_calls() as called,
+        keras_optimizers.watching_applies() as applied,
+        tensorflow_internals.watching_tapes() as gradients,
+    ):
+        yield Observed(called, applied, gradients)
+
+
+@final
+@dataclass(frozen=True)
+class StepTrace:
+    """One trace of a step, for one kind of batch."""
+
+    title: str
+    """The step's name in messages: `GAN.train_step`."""
+    task: Task
+    is_train: bool
+    """Whether this is the train step, not the test step."""
+    is_compiled: bool
+    """Whether it is the step of a compiled Keras model, not of a task."""
+    replicas: int
+    graph: Any
+    batch: list[Any]
+    """The symbolic tensors of the batch; empty for a step without data."""
+    observed: Observed
+    outputs: Any = None
+    """Outputs by name: of a task (weighted sum, weight); None if the trace failed."""
+    error: Exception | None = None
+    """What ended the trace, if it failed."""

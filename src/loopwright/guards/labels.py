@@ -8,8 +8,7 @@ import tensorflow as tf
 from loopwright.compat.error_messages import place_in, place_of, shape_text
 from loopwright.compat.keras_internals import Comparison, has_logits
 from loopwright.errors import message
-from loopwright.guards.guard import Finding, Guard
-from loopwright.guards.trace import StepTrace
+from loopwright.guards.guard import Finding, Guard, StepTrace
 from loopwright.step_warnings import declare
 
 _BROADCAST = declare("broadcast", "a loss compares one label with several outputs")

@@ -1,8 +1,7 @@
 """Resources of a traced step other than variables: queues, tables, iterators, writers."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import tensorflow as tf
@@ -47,6 +46,11 @@ class Resource:
         """Return whether the step may change it: any operation not known to leave it unchanged."""
         is_dataset = self.handle is not None and self.handle.dtype == tf.variant
         return bool(self.made_by) or is_dataset or any(map(_changes, self.operations))
+
+    def __str__(self) -> str:
+        used = ", ".join(sorted(self.operations))
+        made = f"{self.made_by}, created inside the step" if self.made_by else ""
+        return f"{made} ({used})" if made and used else made or f"a resource used by {used}"
 
 
 def _changes(operation: str) -> bool:
@@ -97,90 +101,45 @@ def _is_handle(tensor: Any) -> bool:
     return tensor.dtype == tf.resource or tensor.dtype != tensor.dtype.base_dtype
 
 
-def require_saved(title: str, resources: Iterable[Resource], task: object) -> None:
+def require_saved(title: str, resources: Iterable[Resource]) -> None:
     """Raise if a step changes a resource: no checkpoint holds it."""
-    changed = [resource for resource in resources if resource.is_changed]
-    if changed:
-        raise StepError(
-            message(
-                f"{title} uses a state that no checkpoint holds{changed[0].place}: "
-                "a resumed run would compute different numbers.",
-                expected="variables, keras.random.SeedGenerator or tf.random.Generator as state",
-                received=described(changed, task),
-                do="keep the values in a tf.Variable of the task (a ring buffer: "
-                "self.buffer.scatter_nd_update([[self.step % size]], [value])), pass them as data "
-                "to fit, or train without run_dir",
-            )
-        )
+    _require_unchanged(
+        resources,
+        f"{title} uses a state that no checkpoint holds{{}}: a resumed run would compute different "
+        "numbers.",
+        expected="variables, keras.random.SeedGenerator or tf.random.Generator as state",
+        do="keep the values in a tf.Variable of the task (a ring buffer: "
+        "self.buffer.scatter_nd_update([[self.step % size]], [value])), pass them as data to fit, "
+        "or train without run_dir",
+    )
 
 
-def require_separate(
-    title: str, tested: Iterable[Resource], trained: Iterable[Resource], task: object
-) -> None:
+def require_separate(title: str, tested: Iterable[Resource], trained: Iterable[Resource]) -> None:
     """Raise if a test step changes a resource of the train step: it would affect training."""
     used = {id(resource.handle) for resource in trained if resource.handle is not None}
-    shared = [r for r in tested if r.is_changed and id(r.handle) in used]
-    if shared:
-        raise StepError(
-            message(
-                f"{title} changes a state that train_step uses{shared[0].place}: "
-                "validation would change the training.",
-                expected="a test_step that does not change queues and tables of the training",
-                received=described(shared, task),
-                do="use a queue or table of its own in test_step, or variables of the task, which "
-                "are restored after validation",
-            )
-        )
+    _require_unchanged(
+        [resource for resource in tested if id(resource.handle) in used],
+        f"{title} changes a state that train_step uses{{}}: validation would change the training.",
+        expected="a test_step that does not change queues and tables of the training",
+        do="use a queue or table of its own in test_step, or variables of the task, which are "
+        "restored after validation",
+    )
 
 
-def require_skippable(title: str, resources: Iterable[Resource], task: object) -> None:
+def require_skippable(title: str, resources: Iterable[Resource]) -> None:
     """Raise if a step changes a resource, which cannot be restored when the step is skipped."""
+    _require_unchanged(
+        resources,
+        f"{title} changes a state that a skipped step cannot restore{{}}.",
+        expected='variables of the task as state, with on_nan="skip"',
+        do='keep the values in a tf.Variable of the task, or pass on_nan="raise"',
+    )
+
+
+def _require_unchanged(resources: Iterable[Resource], text: str, *, expected: str, do: str) -> None:
+    """Raise if the step changes one of these; `text` has a place for the line of the first."""
     changed = [resource for resource in resources if resource.is_changed]
     if changed:
-        raise StepError(
-            message(
-                f"{title} changes a state that a skipped step cannot restore{changed[0].place}.",
-                expected='variables of the task as state, with on_nan="skip"',
-                received=described(changed, task),
-                do='keep the values in a tf.Variable of the task, or pass on_nan="raise"',
-            )
-        )
-
-
-def described(resources: Iterable[Resource], task: object) -> str:
-    """Return the resources by attribute, kind and use: `self.queue: FIFOQueue (QueueDequeueV2)`."""
-    return "; ".join(dict.fromkeys(_described(resource, task) for resource in resources))
-
-
-def _described(resource: Resource, task: object) -> str:
-    used = ", ".join(sorted(resource.operations))
-    if resource.made_by:
-        return f"{resource.made_by}, created inside the step" + (f" ({used})" if used else "")
-    owner = next(_owners(task, "self", resource.handle, set()), None)
-    if owner is None:
-        return f"a resource that is not an attribute of the task ({used})"
-    return f"{owner[0]}: {type(owner[1]).__name__} ({used})"
-
-
-_ENDS = (str, bytes, int, float, type, tf.Tensor, ModuleType, FunctionType, MethodType)
-_MOST_LOOKED_AT = 20_000
-
-
-def _owners(value: Any, path: str, handle: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Yield the objects below a task that hold this handle, with their paths."""
-    pending = [(value, path)]
-    while pending and len(seen) < _MOST_LOOKED_AT:
-        value, path = pending.pop(0)
-        if id(value) in seen or isinstance(value, _ENDS):
-            continue
-        seen.add(id(value))
-        if isinstance(value, Mapping):
-            inner = [(item, f"{path}[{key!r}]") for key, item in value.items()]
-        elif isinstance(value, list | tuple):
-            inner = [(item, f"{path}[{index}]") for index, item in enumerate(value)]
-        else:
-            held = dict(getattr(value, "__dict__", {}))
-            if any(item is handle for item in held.values()):
-                yield path, value
-            inner = [(item, f"{path}.{name}") for name, item in held.items()]
-        pending += inner
+        received = "; ".join(dict.fromkeys(map(str, changed)))
+        text = text.format(changed[0].place)
+        raise StepError(message(text, expected=expected, received=received, do=do))

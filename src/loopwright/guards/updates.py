@@ -11,8 +11,7 @@ from loopwright.compat import keras_internals, keras_optimizers, tensorflow_inte
 from loopwright.compat.error_messages import shape_text, variable_name
 from loopwright.errors import message
 from loopwright.guards.constants import uses_array
-from loopwright.guards.guard import Finding, Guard, listed
-from loopwright.guards.trace import StepTrace
+from loopwright.guards.guard import Finding, Guard, StepTrace, listed
 from loopwright.step_warnings import declare
 from loopwright.task import dataflow, metric_updates, variables
 from loopwright.task.task import owner

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
@@ -22,6 +22,7 @@ Transform = Callable[[list[Any], list[Any]], Sequence[Any]]
 
 None in place of a gradient leaves its variable unchanged.
 """
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 Transforms = Transform | Sequence[Transform] | None
 """One, several in the order they are applied, or none."""
 
@@ -67,8 +68,9 @@ def as_list(transforms: Transforms) -> list[Transform]:
     return [transforms] if callable(transforms) else list(transforms)
 
 
-# AutoGraph has nothing to convert here, and would take a second of the first step to find out.
-_as_written = tf.autograph.experimental.do_not_convert
+def _as_written(function: _Function) -> _Function:
+    """AutoGraph has nothing to convert in it, and would take a second to find out."""
+    return tf.autograph.experimental.do_not_convert(function)
 
 
 @_as_written
@@ -81,7 +83,12 @@ def minimize(
     when: Any = True,
     transform: Transforms = None,
 ) -> Any:
-    """Make one optimizer update that lowers `loss`; return the norm of its gradient."""
+    """Update a model, or a list of variables, to lower `loss`; return the gradient norm.
+
+    `when` is a condition on the device: `when=self.step % 5 == 0`. `transform(gradients,
+    variables)`, or a list of such functions, changes the gradients, after they were averaged
+    over replicas; `loopwright.components.gradients` has some.
+    """
     variables = trainable(model_or_variables)
     if _is_dry_run(optimizer, variables):
         return tf.zeros(())
@@ -104,7 +111,7 @@ def apply(
     when: Any = True,
     transform: Transforms = None,
 ) -> Any:
-    """Make one optimizer update from the given gradients; return their norm."""
+    """Update variables like `minimize`, from gradients that you computed; return their norm."""
     gradients, variables = list(gradients), list(variables)
     if len(gradients) != len(variables):
         raise StepError(
@@ -122,7 +129,7 @@ def apply(
     scale = _loss_scale(optimizer)
     if scale is not None:
         # A LossScaleOptimizer divides by its scale; these gradients are not scaled yet.
-        gradients = [_times(gradient, scale) for gradient in gradients]
+        gradients = [times(gradient, scale) for gradient in gradients]
     return _update(gradients, variables, optimizer, scale, when, transform)
 
 
@@ -170,7 +177,7 @@ def _update(
     step = context.current()
     if step.fraction is not None:
         gradients = _reduce(gradients, step.fraction)
-    unscaled = gradients if scale is None else [_times(g, 1.0 / scale) for g in gradients]
+    unscaled = gradients if scale is None else [times(g, 1.0 / scale) for g in gradients]
     rows = [_rows_once(gradient) for gradient in unscaled]
     norm = tf.linalg.global_norm(rows)
     if step.watch is not None:
@@ -181,7 +188,7 @@ def _update(
         with _replicas_draw_alike():
             gradients, variables = transformed(transforms, unscaled, variables)
         if scale is not None:
-            gradients = [_times(gradient, scale) for gradient in gradients]
+            gradients = [times(gradient, scale) for gradient in gradients]
 
     if step.reduced is not None:
         _apply_on_replicas(gradients, variables, optimizer, when, step.reduced)
@@ -320,7 +327,8 @@ def _rows_once(gradient: Any) -> Any:
     return tf.math.unsorted_segment_sum(gradient.values, position, tf.shape(rows)[0])
 
 
-def _times(gradient: Any, factor: Any) -> Any:
+def times(gradient: Any, factor: Any) -> Any:
+    """Return a gradient, dense or of some rows, multiplied by a number."""
     return _map_values(lambda values: values * tf.cast(factor, values.dtype), gradient)
 
 

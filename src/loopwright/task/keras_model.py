@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Literal, final
 import keras
 import tensorflow as tf
 
-from loopwright.distribute import replicas
 from loopwright.errors import ConfigurationError, message
 from loopwright.task import variables
 from loopwright.task.foreign_names import warn_of_hooks
@@ -53,7 +52,7 @@ def as_task(given: Any, strategy: tf.distribute.Strategy) -> Task:
     """Return the argument of `Trainer` as a task whose variables belong to the strategy."""
     if isinstance(given, Task | keras.Model):
         task = given if isinstance(given, Task) else CompiledModel(given)
-        if replicas.replica_count(strategy) > 1:
+        if strategy.num_replicas_in_sync > 1:
             _require_made_in_scope(task, strategy)
     elif callable(given):
         with strategy.scope():
@@ -76,7 +75,7 @@ def as_task(given: Any, strategy: tf.distribute.Strategy) -> Task:
 
 def _require_made_in_scope(task: Task, strategy: tf.distribute.Strategy) -> None:
     held = [v for part in variables.parts(task) for v in variables.variables(part.value)]
-    if not replicas.made_in_scope(held, strategy):
+    if not all(map(strategy.extended.variable_created_in_scope, held)):
         raise ConfigurationError(
             message(
                 f"This {class_name(task)} was built outside the strategy's scope.",

@@ -15,7 +15,7 @@ class Regression(lw.Task):
 
 import inspect
 import reprlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -24,11 +24,9 @@ import tensorflow as tf
 
 from loopwright.compat.error_messages import shape_text
 from loopwright.errors import ConfigurationError, MissingStepError, StepError, message
+from loopwright.task import gradients
 from loopwright.task import variables as state
 from loopwright.task.foreign_names import ATTRIBUTES, missing_attribute
-from loopwright.task.gradients import Transforms
-from loopwright.task.gradients import apply as apply_gradients
-from loopwright.task.gradients import minimize as minimize_loss
 
 
 @dataclass(frozen=True)
@@ -171,37 +169,8 @@ class Task:
         """
         return {}
 
-    def minimize(
-        self,
-        loss: Any,
-        model_or_variables: Any,
-        optimizer: keras.optimizers.Optimizer,
-        tape: tf.GradientTape,
-        *,
-        when: Any = True,
-        transform: Transforms = None,
-    ) -> Any:
-        """Update a model, or a list of variables, to lower `loss`; return the gradient norm.
-
-        `when` is a condition on the device: `when=self.step % 5 == 0`. `transform(gradients,
-        variables)`, or a list of such functions, changes the gradients, after they were averaged
-        over replicas; `loopwright.components.gradients` has some.
-        """
-        return minimize_loss(
-            loss, model_or_variables, optimizer, tape, when=when, transform=transform
-        )
-
-    def apply(
-        self,
-        gradients: Sequence[Any],
-        variables: Sequence[Any],
-        optimizer: keras.optimizers.Optimizer,
-        *,
-        when: Any = True,
-        transform: Transforms = None,
-    ) -> Any:
-        """Update variables like `minimize`, from gradients that you computed."""
-        return apply_gradients(gradients, variables, optimizer, when=when, transform=transform)
+    minimize = staticmethod(gradients.minimize)
+    apply = staticmethod(gradients.apply)
 
     if not TYPE_CHECKING:  # checkers have to find misspelled attributes
 

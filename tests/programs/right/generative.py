@@ -63,23 +63,6 @@ def variational_autoencoder() -> Program:
     return Program(model, numbers(6))
 
 
-def variational_autoencoder_with_add_loss() -> Program:
-    class Encoder(layers.Layer):
-        def __init__(self):
-            super().__init__()
-            self.mean, self.log_var, self.sampling = layers.Dense(2), layers.Dense(2), Sampling()
-
-        def call(self, inputs):
-            mean, log_var = self.mean(inputs), self.log_var(inputs)
-            kl = ops.mean(log_var - ops.square(mean) - ops.exp(log_var) + 1)
-            self.add_loss(-0.5 * kl)
-            return self.sampling((mean, log_var))
-
-    model = keras.Sequential([keras.Input((6,)), Encoder(), layers.Dense(6)])
-    model.compile("adam", loss="mse")
-    return Program(model, numbers(6), numbers(6))
-
-
 def gan_with_two_optimizers() -> Program:
     class GAN(keras.Model):
         def __init__(self):
@@ -172,49 +155,6 @@ def wasserstein_gan_with_gradient_penalty() -> Program:
     model = WGAN()
     model.compile(keras.optimizers.Adam(2e-4, beta_1=0.5), keras.optimizers.Adam(2e-4, beta_1=0.5))
     return Program(model, numbers(6))
-
-
-def cycle_gan_with_four_optimizers() -> Program:
-    class CycleGAN(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.to_b, self.to_a = _mlp(4, 4), _mlp(4, 4)
-            self.judge_a, self.judge_b = _mlp(4, 1), _mlp(4, 1)
-            self.built = True
-
-        def compile(self, optimizers, adversarial, cycle):
-            super().compile()
-            self.own_optimizers = optimizers
-            self.adversarial, self.cycle = adversarial, cycle
-
-        def train_step(self, batch):
-            a, b = batch
-            with tf.GradientTape(persistent=True) as tape:
-                fake_b, fake_a = self.to_b(a, training=True), self.to_a(b, training=True)
-                judged_a, judged_b = self.judge_a(fake_a), self.judge_b(fake_b)
-                cycled = self.cycle(a, self.to_a(fake_b)) + self.cycle(b, self.to_b(fake_a))
-                to_b_loss = self.adversarial(tf.ones_like(judged_b), judged_b) + cycled
-                to_a_loss = self.adversarial(tf.ones_like(judged_a), judged_a) + cycled
-                real_a, real_b = self.judge_a(a), self.judge_b(b)
-                a_loss = self.adversarial(tf.ones_like(real_a), real_a) + self.adversarial(
-                    tf.zeros_like(judged_a), judged_a
-                )
-                b_loss = self.adversarial(tf.ones_like(real_b), real_b) + self.adversarial(
-                    tf.zeros_like(judged_b), judged_b
-                )
-            players = (self.to_b, self.to_a, self.judge_a, self.judge_b)
-            losses = (to_b_loss, to_a_loss, a_loss, b_loss)
-            for player, loss, optimizer in zip(players, losses, self.own_optimizers, strict=True):
-                gradients = tape.gradient(loss, player.trainable_variables)
-                optimizer.apply(gradients, player.trainable_variables)
-            return {"G": to_b_loss, "F": to_a_loss, "D_X": a_loss, "D_Y": b_loss}
-
-    model = CycleGAN()
-    optimizers = [keras.optimizers.Adam(2e-4, beta_1=0.5) for _ in range(4)]
-    model.compile(optimizers, keras.losses.MeanSquaredError(), keras.losses.MeanAbsoluteError())
-    one, other = numbers(4), numbers(4, seed=1)
-    both = [tf.data.Dataset.from_tensor_slices(part).batch(4) for part in (one, other)]
-    return Program(model, tf.data.Dataset.zip((both[0], both[1])))
 
 
 def diffusion_with_averaged_network() -> Program:

@@ -1,7 +1,6 @@
 """Models that learn to represent: contrastive, siamese, distilled."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 from tests.programs.right.right_program import BATCH, Program, classes, numbers
@@ -155,61 +154,6 @@ def siamese_with_triplets() -> Program:
     triplets = tuple(numbers(5, seed=seed) for seed in range(3))
     data = tf.data.Dataset.from_tensor_slices(triplets).batch(BATCH)
     return Program(model, data, options={"validation_data": data})
-
-
-def siamese_with_contrastive_loss() -> Program:
-    def contrastive(y_true, y_pred):
-        y_true = ops.cast(y_true, y_pred.dtype)
-        near, far = ops.square(y_pred), ops.square(ops.maximum(1.0 - y_pred, 0.0))
-        return ops.mean((1 - y_true) * near + y_true * far)
-
-    one, other, encoder = keras.Input((5,)), keras.Input((5,)), _encoder()
-
-    def distance(pair):
-        total = ops.sum(ops.square(pair[0] - pair[1]), axis=1, keepdims=True)
-        return ops.sqrt(ops.maximum(total, 1e-7))
-
-    far = layers.Lambda(distance, output_shape=(1,))([encoder(one), encoder(other)])
-    output = layers.Dense(1, "sigmoid")(layers.BatchNormalization()(far))
-    model = keras.Model([one, other], output)
-    model.compile(loss=contrastive, optimizer="RMSprop", metrics=["accuracy"])
-    labels = classes(2, 1).astype("float32")
-    return Program(model, [numbers(5), numbers(5, seed=1)], labels)
-
-
-def metric_learning_over_classes() -> Program:
-    class Embedding(keras.Model):
-        def train_step(self, data):
-            if isinstance(data, tuple):
-                data = data[0]
-            anchors, positives = data[:, 0], data[:, 1]
-            with tf.GradientTape() as tape:
-                one, other = self(anchors, training=True), self(positives, training=True)
-                similarities = ops.einsum("ae,pe->ap", one, other) / 0.2
-                labels = ops.arange(3)
-                loss = self.compute_loss(y=labels, y_pred=similarities)
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply(gradients, self.trainable_variables)
-            for metric in self.metrics:
-                if metric.name == "loss":
-                    metric.update_state(loss)
-                else:
-                    metric.update_state(labels, similarities)
-            return {m.name: m.result() for m in self.metrics}
-
-    class Pairs(keras.utils.PyDataset):
-        def __len__(self):
-            return 3
-
-        def __getitem__(self, index):
-            drawn = np.random.default_rng(index)
-            return drawn.normal(size=(3, 2, 5)).astype("float32")
-
-    inputs = keras.Input((5,))
-    model = Embedding(inputs, layers.UnitNormalization()(layers.Dense(4)(inputs)))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer="adam", loss=loss, metrics=["accuracy"])
-    return Program(model, Pairs())
 
 
 def supervised_contrastive_loss_class() -> Program:

@@ -115,29 +115,6 @@ def windows_of_a_time_series() -> Program:
     return Program(model, data)
 
 
-def attention_over_bags_of_instances() -> Program:
-    class Attention(layers.Layer):
-        def build(self, _):
-            self.v = self.add_weight(shape=(4, 3), initializer="glorot_uniform")
-            self.w = self.add_weight(shape=(3, 1), initializer="glorot_uniform")
-
-        def call(self, inputs):
-            scores = [
-                ops.tensordot(ops.tanh(ops.tensordot(x, self.v, 1)), self.w, 1) for x in inputs
-            ]
-            alphas = ops.softmax(ops.stack(scores), axis=0)
-            return [alphas[index] for index in range(len(inputs))]
-
-    inputs = [keras.Input((5,)) for _ in range(3)]
-    shared = layers.Dense(4, "relu")
-    embedded = [shared(one) for one in inputs]
-    alphas = Attention()(embedded)
-    weighted = [layers.multiply([a, e]) for a, e in zip(alphas, embedded, strict=True)]
-    model = keras.Model(inputs, layers.Dense(2, "softmax")(layers.concatenate(weighted)))
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    return Program(model, [numbers(5, seed=seed) for seed in range(3)], classes(2))
-
-
 def memory_network() -> Program:
     story, question = keras.Input((4,), dtype="int32"), keras.Input((3,), dtype="int32")
     memory, answer = layers.Embedding(9, 4)(story), layers.Embedding(9, 3)(story)

@@ -11,7 +11,6 @@ _DRAW = np.random.default_rng(5)
 X = _DRAW.normal(size=(300, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 CLASSES = _DRAW.integers(0, 3, size=300)
-IMAGES = _DRAW.integers(0, 256, size=(256, 8, 8, 1)).astype("uint8")
 
 
 def _regression(loss: str = "mse") -> lw.Supervised:
@@ -22,37 +21,6 @@ def _regression(loss: str = "mse") -> lw.Supervised:
 def _classifier() -> lw.Supervised:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softmax")])
     return lw.Supervised(model, "sparse_categorical_crossentropy", keras.optimizers.SGD(0.01))
-
-
-def images_as_bytes(mistake: bool) -> Wrong:
-    layers = [] if mistake else [keras.layers.Rescaling(1 / 255)]
-    conv = keras.layers.Conv2D(2, 3, strides=4)
-    model = keras.Sequential([*layers, conv, keras.layers.Flatten(), keras.layers.Dense(1)])
-    return Wrong(
-        lw.Supervised(model, "mse", keras.optimizers.Adam(1e-3)),
-        IMAGES,
-        Y[:256],
-        options={"batch_size": 128},
-    )
-
-
-def flat_images_in_a_step_of_ones_own(mistake: bool) -> Wrong:
-    class Flat(lw.Task):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = keras.Sequential([keras.Input((256,)), keras.layers.Dense(1)])
-            self.optimizer = keras.optimizers.Adam(1e-3)
-
-        def train_step(self, batch):
-            x, y = batch
-            x = x if mistake else x / 255.0
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(y - self.model(x, training=True)))
-            self.minimize(loss, self.model, self.optimizer, tape)
-            return {"loss": loss}
-
-    flat = np.random.default_rng(1).integers(0, 256, size=(256, 256)).astype("float32")
-    return Wrong(Flat(), flat, Y[:256], options={"batch_size": 128})
 
 
 def sorted_labels_without_shuffle(mistake: bool) -> Wrong:

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from tests.programs.wrong.wrong_program import Wrong
+from tests.programs.wrong.wrong_program import Wrong, on_plans
 
 import loopwright as lw
 
@@ -145,6 +145,7 @@ def layer_made_in_the_step(mistake: bool) -> Wrong:
 # --- gradients ------------------------------------------------------------------------------------
 
 
+@on_plans("graph", "eager")
 def loss_outside_the_tape(mistake: bool) -> Wrong:
     class Outside(_Regression):
         def train_step(self, batch):
@@ -174,6 +175,7 @@ def layer_that_the_loss_does_not_use(mistake: bool) -> Wrong:
     return Wrong(Half(), X, Y)
 
 
+@on_plans("graph", "eager")
 def frozen_model(mistake: bool) -> Wrong:
     task = _Regression()
     task.model.trainable = not mistake
@@ -425,6 +427,7 @@ def an_optimizer_that_is_never_used(mistake: bool) -> Wrong:
 # --- what a step returns --------------------------------------------------------------------------
 
 
+@on_plans("graph", "eager")
 def nothing_returned(mistake: bool) -> Wrong:
     class Silent(_Regression):
         def train_step(self, batch):  # pyright: ignore[reportIncompatibleMethodOverride]
