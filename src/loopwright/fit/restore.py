@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from loopwright.checkpoints import tensors
-from loopwright.checkpoints.initial_weights import InitialWeights
+from loopwright.checkpoints.initial_weights import start_from
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import difference
 from loopwright.data import batches
@@ -125,11 +125,11 @@ class HeldState:
         run: Run | None,
         team: Team,
         *,
-        initial: InitialWeights,
+        init_from: str | None,
         fresh: bool,
     ) -> None:
         self._task, self._compiled, self._run, self._team = task, compiled, run, team
-        self._initial = initial
+        self._init_from = init_from
         self._has_trained = False
         # Whether the source of the weights is known. A fresh run has none to choose from.
         self._is_clear = fresh
@@ -161,7 +161,9 @@ class HeldState:
 
     def start_from_given_weights(self) -> None:
         """Apply the initial weights that the trainer was given, once."""
-        self._initial.apply_once(self._task)
+        source, self._init_from = self._init_from, None
+        if source is not None:
+            start_from(self._task, source)
 
     def trains(self) -> None:
         """Note that a call of `fit` begins."""
