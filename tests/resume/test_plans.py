@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.resume.program import Noisy, arrays
-from tests.resume.test_same_trainer import AtStep, fail
+from tests.resume.program import AtStep, Noisy, arrays, fail
 
 import loopwright as lw
 from loopwright.compat import xla_rewrites
@@ -44,7 +43,7 @@ def fit(trainer: lw.Trainer, fails_at: int = -1, **options: Any) -> None:
 
 def failed(run_dir: Path, fails_at: int = 8) -> lw.Trainer:
     trainer = lw.Trainer(Noisy(), run_dir=run_dir)
-    with pytest.raises(RuntimeError, match="the callback failed"):
+    with pytest.raises(RuntimeError, match="the machine failed"):
         fit(trainer, fails_at)
     return trainer
 
@@ -88,7 +87,7 @@ def test_the_record_of_an_earlier_version_is_followed_too(cache: Path, tmp_path:
     """It names a remembered plan only as the plan of every step."""
     recorded = lw.Plan("graph", "python", "stream")
     failing = lw.Trainer(Noisy(), run_dir=tmp_path / "run", plan=recorded)
-    with pytest.raises(RuntimeError, match="the callback failed"):
+    with pytest.raises(RuntimeError, match="the machine failed"):
         fit(failing, fails_at=8)
     assert not failing.plan_history.choices
     assert not failing.plan_history.measured
@@ -110,7 +109,7 @@ def test_a_second_leg_that_failed_before_its_first_checkpoint_follows_its_record
 
     learn(cache, identity_of(batch_size=26), XLA)
     failing = lw.Trainer(Noisy(), run_dir=tmp_path / "run")
-    with pytest.raises(RuntimeError, match="the callback failed"):
+    with pytest.raises(RuntimeError, match="the machine failed"):
         legs(failing, fails_at=3)
     forget(cache)
     assert legs(lw.Trainer(Noisy(), run_dir=tmp_path / "run")) == [XLA]
