@@ -175,6 +175,24 @@ def test_an_error_of_the_writer_leaves_nothing_behind(store: Store):
     assert names(store) == ["step-00000001"]
 
 
+def test_a_directory_that_cannot_be_opened_after_it_was_made_is_not_left_behind(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    save(store, 1)
+    real = os.open
+
+    def fail(path: Any, *args: Any, **kwargs: Any) -> int:
+        if ".tmp-" in str(path):
+            raise OSError(5, os.strerror(5))
+        return real(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        with pytest.raises(CheckpointError, match="Input/output error"):
+            save(store, 2)
+    assert names(store) == ["step-00000001"]
+
+
 @pytest.mark.parametrize("kind", ["directory", "symlink", "pipe"])
 def test_only_regular_files_go_into_a_checkpoint(store: Store, kind: str):
     def write_files(directory: Path) -> None:
