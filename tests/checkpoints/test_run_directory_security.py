@@ -253,7 +253,7 @@ def test_every_child_process_leaves_the_current_directory_out_of_its_import_path
     A process that replaces itself runs the command that the user started it by.
     """
     users = {path.name for path in PACKAGE.rglob("*.py") if "sys.executable" in path.read_text()}
-    assert users == {"supervisor.py", "run_command.py", "launch.py"}
+    assert users == {"supervisor.py", "run_command.py"}
     from loopwright.cli import verify
     from loopwright.distribute import supervisor
 

@@ -304,8 +304,8 @@ class Run:
             sync()
             path = self._store.write(snapshot.step, content, fill)
             self.written_leg = snapshot.leg
-            names = {row["name"] for row in snapshot.variables}
-            self._report_position(path, [held[name] for name in names & held.keys()])
+            names = {row["name"] for row in snapshot.variables} & held.keys()
+            self._report_position(path, [*(held[n] for n in names), *(end or {}).values()])
             self._store.apply_retention(self.rules, self.entries())
 
         if best_steps is None:
@@ -316,7 +316,7 @@ class Run:
     def _report_position(self, path: Path, variables: Sequence[Any]) -> None:
         """Warn once if the position in the data makes checkpoints large."""
         known = sum(value.dtype.size * value.shape.num_elements() for value in variables)
-        taken_bytes = (path / "state.data-00000-of-00001").stat().st_size - known
+        taken_bytes = disk.bytes_in(path) - known
         if taken_bytes > _MOST_POSITION_BYTES and not self._has_warned_of_position:
             self._has_warned_of_position = True
             warn_at_call(
