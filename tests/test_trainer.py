@@ -3,7 +3,6 @@
 Runs are eager where it makes no difference: nothing has to be traced for them.
 """
 
-import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -326,23 +325,6 @@ def test_the_seconds_of_a_run_are_those_of_the_call_with_tracing_and_compiling()
     assert end.spent["compile"] > end.spent["Python"]
 
 
-def test_ctrl_c_without_a_run_directory_is_an_interruption_and_no_failure(
-    capsys: pytest.CaptureFixture[str],
-):
-    class Interrupt(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            signal.raise_signal(signal.SIGINT)
-
-    told: list[lw.Event] = []
-    trainer = lw.Trainer(Line(), plan="eager", sinks=[told.append])
-    with pytest.raises(KeyboardInterrupt):
-        trainer.fit(X, Y, batch_size=4, callbacks=[Interrupt()], verbose=2)
-    end = told[-1]
-    assert isinstance(end, lw.Finished)
-    assert (end.reason, end.step, end.saved) == ("interrupted", STEPS, False)
-    assert f"interrupted after {STEPS} steps" in capsys.readouterr().out
-
-
 def test_a_trainer_shows_its_task_its_plan_and_its_last_history():
     task, model = Line(), keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -423,26 +405,20 @@ def refused(trainer: lw.Trainer, **options: Any) -> lw.ConfigurationError:
     return caught.value
 
 
-@pytest.mark.parametrize("epochs", [0, -1])
-def test_a_number_of_epochs_that_is_none_is_refused(epochs: int):
+@pytest.mark.parametrize(
+    ("options", "texts"),
+    [
+        ({"epochs": 0}, ["epochs=0"]),
+        ({"epochs": -1}, ["epochs=-1"]),
+        ({"epochs": 2, "until": "10 steps"}, ["epochs=2", "until='10 steps'", "leave one out"]),
+        *(({"until": until}, ['"500 steps"']) for until in ("soon", "10", "1.5 steps", "0 steps")),
+        ({"verbose": 3}, ["verbose=3"]),
+    ],
+)
+def test_an_option_that_says_nothing_is_refused_before_the_first_step(options: Any, texts: Any):
     heard: list[lw.Event] = []
-    error = refused(eager(sinks=[heard.append]), epochs=epochs)
-    assert_explains(error, f"epochs={epochs}")
+    assert_explains(refused(eager(sinks=[heard.append]), **options), *texts)
     assert heard == []
-
-
-def test_epochs_and_until_together_are_refused():
-    error = refused(eager(), epochs=2, until="10 steps")
-    assert_explains(error, "epochs=2", "until='10 steps'", "leave one out")
-
-
-@pytest.mark.parametrize("until", ["soon", "10", "1.5 steps", "0 steps"])
-def test_an_unreadable_until_is_refused_with_examples(until: str):
-    assert_explains(refused(eager(), until=until), '"500 steps"')
-
-
-def test_an_unknown_verbosity_is_refused_before_the_first_step():
-    assert_explains(refused(eager(), verbose=3), "verbose=3")
 
 
 def test_validation_split_is_refused_for_what_cannot_be_split():

@@ -62,12 +62,11 @@ THOROUGH: dict[str, dict[str, str]] = {
         r"a_run_that_failed.*\[(mapped|pydataset|shares|unknown|stream-fused)": (
             "arrays-graph, stream-graph; data/test_pipelines.py"
         ),
-        "data_that_fails|a_script": "test_same_trainer.py",
         "starting_over_is|a_stream_that": "test_edits.py; data/test_stream.py",
         "the_end_of_an_epoch|the_place_in": "test_more_epochs; data/test_stream.py",
         "the_other_files|a_compiled_keras": "test_the_journal; engine/test_parity.py",
         "early_stopping": "test_manifest_fields.py::test_the_state_of_a_callback",
-        "a_state_that|what_could_not": "engine/test_on_nan.py; test_best_effort.py",
+        "a_state_that": "engine/test_on_nan.py",
     },
     "insight/test_replay.py": {
         r"a_replayed_run.*\[(?!arrays-graph)|a_state_that|a_step_of|a_step_that": "arrays-graph",
@@ -76,8 +75,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "resume/test_same_trainer.py": {
         "the_second_leg|a_learning_rate|without_a_run|an_exception_at|an_epoch_of": "others",
-        "what_is_only|an_interrupted_leg|a_leg_that|a_finished_leg|a_run_whose": "test_resume.py",
-        "an_exception_of": "fit/test_event_stream.py",
+        "an_interrupted_leg|a_leg_that|a_finished_leg|a_run_whose": "test_resume.py",
     },
     "resume/test_signals_and_kills.py": {
         "killed_at_random.*stream|killed_at_a_system": "arrays-graph; test_store_kills.py",
@@ -109,7 +107,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "the_default_rule|runs_are": "each rule has its best; cli/test_run_table.py",
     },
     "resume/test_best_effort.py": {
-        "an_epoch_|training_that|an_unseeded|a_stream|a_pydataset|a_resume": "a step, a source",
+        "an_epoch_|training_that|an_unseeded|a_stream|a_pydataset": "a step, a source",
     },
     "resume/test_restore.py": {
         "what_was|a_callback|a_model_that|scheduled|a_skipped": "a step, the last, the best",
@@ -180,9 +178,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "search/test_tune_in_code.py": {"": "test_studies.py"},
     "search/test_tune_command.py": {"a_search_that|a_key_that": "test_studies.py"},
-    "checkpoints/test_tensors.py": {
-        "replicas_that|a_table": "a run that is put back",
-    },
+    "checkpoints/test_tensors.py": {"a_table": "a run that is put back"},
     "checkpoints/test_store.py": {"a_full_disk_under_tensorflow": "its other tests of a full disk"},
     "checkpoints/test_initial_weights.py": {
         "a_run_that|what_is_no_source": "the other weights to start from",
@@ -192,7 +188,6 @@ THOROUGH: dict[str, dict[str, str]] = {
         "no_command_follows|an_export_into|the_run_directory_itself": (
             "links in test_store.py and test_lock.py; a callback follows no link"
         ),
-        r"starting_over.*\[python": "the command line",
     },
     # Programs that others write, and the guards.
     "programs/test_wrong_programs.py": {
@@ -254,7 +249,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "early_stopping|a_handler|a_loop_over": "arrays; loop/test_signals.py",
         "an_interrupted_cell": "arrays; sinks/test_notebook.py",
     },
-    "fit/test_early_interrupts.py": {"ctrl_c_(at|while)": "ctrl_c_inside"},
+    "fit/test_early_interrupts.py": {"ctrl_c_at": "ctrl_c_inside"},
     "cli/test_new.py": {"pytest_in|a_new_project_trains": "the tests of a new project, in process"},
     # Data and workers.
     "data/test_records.py": {

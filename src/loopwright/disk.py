@@ -306,7 +306,11 @@ def _staging(root: Path, name: str) -> int:
         with _parent(root, name) as (parent, last, _):
             os.mkdir(last, 0o700, dir_fd=parent)
             with contextlib.suppress(FileNotFoundError):
-                handle = _entered(root, name, parent, last, _FIND)
+                try:
+                    handle = _entered(root, name, parent, last, _FIND)
+                except BaseException:
+                    os.rmdir(last, dir_fd=parent)
+                    raise
                 with contextlib.suppress(OSError):  # a file system without locks
                     lock(handle, wait=True)
                 found = status(root, name)

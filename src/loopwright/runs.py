@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from loopwright import disk, untrusted
-from loopwright.checkpoints.manifest import Checkpoint, read_manifest
+from loopwright.checkpoints.manifest import Checkpoint, DamagedError, read_manifest, verified
 from loopwright.checkpoints.retention import Best, KeepBest, best_of, is_readable, kept_best
 from loopwright.checkpoints.store import Store
 from loopwright.config.file import saved_in
 from loopwright.errors import CheckpointError, ConfigurationError, message, printable
-from loopwright.exactness import Inexact
+from loopwright.exactness import Inexact, recorded_reasons
 from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
 
@@ -33,6 +33,11 @@ _MOST_LINES = 10_000
 _PREFIX = b'{"event": "'
 _LENGTH = len(_PREFIX) + min(map(len, KINDS))
 _OF_STEPS = ("trained", "batch_skipped", *KINDS)
+_BYTES = {"bool": 1} | {
+    f"{kind}{bits}": bits // 8
+    for kind in ("float", "int", "uint", "bfloat")
+    for bits in (8, 16, 32, 64)
+}
 
 
 @final
@@ -274,6 +279,46 @@ def origin_of(directory: Path, *, changes: bool = False) -> str:
         return ""
     words = [str(each) for each in listed] if isinstance(listed, list) and changes else []
     return printable("; ".join([f"{origin.get('run')}, step {step:,.0f}", *words]))
+
+
+def inspected(run_dir: Path) -> dict[str, Any]:
+    """Return a description of the checkpoints of a run; verify every byte."""
+    found = Store(run_dir / "checkpoints").all()
+    usable = [checkpoint for checkpoint in found if not checkpoint.damage]
+    newest = usable[-1].content if usable else {}
+    return {
+        "run": str(run_dir),
+        "checkpoints": [_described(checkpoint) for checkpoint in found],
+        "variables": [_variable(row) for row in newest.get("variables", [])],
+        "environment": dict(newest.get("environment", {})),
+        "not_exactly_resumable": recorded_reasons(newest),
+    }
+
+
+def _described(checkpoint: Checkpoint) -> dict[str, Any]:
+    damage = checkpoint.damage
+    if not damage:
+        try:
+            verified(checkpoint.path)
+        except DamagedError as error:
+            damage = str(error)
+    files = {} if damage else read_manifest(checkpoint.path)["files"]
+    content = checkpoint.content
+    return {
+        "step": checkpoint.step,
+        "leg": content.get("leg"),
+        "epoch": content.get("place", {}).get("epoch"),
+        "scores": dict(content.get("scores", {})),
+        "bytes": sum(file["bytes"] for file in files.values()),
+        "files": files,
+        "damage": damage,
+    }
+
+
+def _variable(row: Mapping[str, Any]) -> dict[str, Any]:
+    shape, size = row.get("shape"), _BYTES.get(row.get("dtype", ""))
+    known = None if shape is None or size is None else math.prod(shape) * size
+    return {**row, "shape": shape, "bytes": known}
 
 
 @final

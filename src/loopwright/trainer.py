@@ -8,7 +8,6 @@ from typing import Any, Literal, final
 import keras
 import tensorflow as tf
 
-from loopwright.checkpoints.initial_weights import InitialWeights
 from loopwright.checkpoints.retention import DEFAULT_KEEP, KeepBest, Rule, best_rules
 from loopwright.checkpoints.run_directory import Run
 from loopwright.compat.tracebacks import shortens_tracebacks
@@ -143,8 +142,10 @@ class Trainer:
         self._run = None if run_dir is None else Run(run_dir, keep, fresh=fresh)
         self._shown_rule = next(iter(best_rules(keep)), KeepBest())
         self._past = Past(None if self._run is None else self._run.directory)
-        initial = InitialWeights(None if init_from is None else os.fspath(init_from))
-        state = HeldState(self._task, compiled, self._run, self._team, initial=initial, fresh=fresh)
+        source = None if init_from is None else os.fspath(init_from)
+        state = HeldState(
+            self._task, compiled, self._run, self._team, init_from=source, fresh=fresh
+        )
         self._exact: Exact = exact
         self._on_change: OnChange = on_change
         self._fresh = fresh

@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
-from loopwright.checkpoints.initial_weights import InitialWeights
 
 X, Y = np.ones((16, 3), "float32"), np.ones((16, 1), "float32")
 
@@ -131,10 +130,9 @@ def test_a_file_of_weights_needs_to_know_its_model(donor: Any):
 
 def test_initial_weights_are_applied_once(donor: Any):
     where, expected = donor
-    given, made = InitialWeights(str(where / "own.weights.h5")), task(4, 1)
-    given.apply_once(made)
-    assert all(map(np.array_equal, made.model.get_weights(), expected))
-    made.model.set_weights([np.zeros_like(each) for each in expected])
-    given.apply_once(made)
-    assert not any(each.any() for each in made.model.get_weights())
-    InitialWeights(None).apply_once(made)
+    trainer = lw.Trainer(task(4, 1), init_from=where / "own.weights.h5")
+    trainer.predict(X)
+    assert all(map(np.array_equal, trainer.task.model.get_weights(), expected))
+    trainer.task.model.set_weights([np.zeros_like(each) for each in expected])
+    trainer.predict(X)
+    assert not any(each.any() for each in trainer.task.model.get_weights())

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from loopwright.checkpoints.background_writer import Writer
+from loopwright.checkpoints.store import Writer
 
 
 def test_a_write_goes_on_beside_and_is_over_after_waiting():

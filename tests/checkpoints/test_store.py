@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from loopwright.checkpoints import manifest as manifests
-from loopwright.checkpoints.local_backend import LocalBackend
 from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.retention import Entry, KeepLatest
 from loopwright.checkpoints.store import Store
@@ -73,27 +72,21 @@ def snapshot(directory: Path) -> dict[str, bytes]:
 
 
 def test_what_was_written_is_read_again(store: Store):
-    content = {"epoch": 3, "scores": {"loss": [0.5, 0.25]}, "name": "größer", "none": None}
+    content: dict[str, Any] = {"z": [0.1, 1e-300, -0.0, 1.0, 2**70], "a": {"b": 1, "a": None}}
+    content |= {"name": "größer", "odd": [math.nan, math.inf, -math.inf]}
     path = store.write(1200, content, writing(files(1200 % 251)))
     assert path == store.directory / "step-00001200"
     found = newest(store)
-    assert (found.path, found.step, found.content, found.damage) == (path, 1200, content, "")
+    assert (found.path, found.step, found.damage) == (path, 1200, "")
+    assert json.dumps(found.content) == json.dumps(content)  # in the same order
     for name, data in files(1200 % 251).items():
         assert (found.path / name).read_bytes() == data
-
-
-def test_the_content_keeps_its_order_and_its_numbers(store: Store):
-    content = {"z": [0.1, 1e-300, -0.0, 1.0, 2**70], "a": {"val_b": 1, "a": 2}, "nan": math.nan}
-    store.write(1, {**content, "inf": [math.inf, -math.inf]}, writing({}))
-    found = newest(store).content
-    assert json.dumps(found) == json.dumps({**content, "inf": [math.inf, -math.inf]})
 
 
 def test_nothing_is_there_before_the_first_write(store: Store):
     assert store.newest() is None
     assert store.all() == []
     assert store.backend.clean() == []
-    assert LocalBackend(store.directory).least_free_bytes() == 0
     store.directory.mkdir(parents=True)
     assert store.newest() is None
 
@@ -166,17 +159,6 @@ def test_a_replacement_that_was_killed_between_its_renames_keeps_the_old_one(sto
     newest(store)
 
 
-def test_a_replacement_that_was_killed_after_its_renames_keeps_the_new_one(store: Store):
-    save(store, 1)
-    shutil.copytree(
-        store.directory / "step-00000001", store.directory / "step-00000001.old-01234567"
-    )
-    save(store, 1, new=True)
-    assert newest(store).content["new"]
-    assert store.backend.clean() == [store.directory / "step-00000001.old-01234567"]
-    assert names(store) == ["step-00000001"]
-
-
 def test_an_error_of_the_writer_leaves_nothing_behind(store: Store):
     save(store, 1)
     before = snapshot(store.directory)
@@ -190,6 +172,24 @@ def test_an_error_of_the_writer_leaves_nothing_behind(store: Store):
     with pytest.raises(TypeError, match="JSON"):
         store.write(2, {"not JSON": object()}, writing(files(2)))
     assert snapshot(store.directory) == before
+    assert names(store) == ["step-00000001"]
+
+
+def test_a_directory_that_cannot_be_opened_after_it_was_made_is_not_left_behind(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    save(store, 1)
+    real = os.open
+
+    def fail(path: Any, *args: Any, **kwargs: Any) -> int:
+        if ".tmp-" in str(path):
+            raise OSError(5, os.strerror(5))
+        return real(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        with pytest.raises(CheckpointError, match="Input/output error"):
+            save(store, 2)
     assert names(store) == ["step-00000001"]
 
 
@@ -379,13 +379,6 @@ def test_a_format_of_the_future_is_refused_in_words_and_nothing_older_is_taken(s
     assert names(store) == ["step-00000001", STEP_2]
 
 
-def test_a_damaged_format_is_damage_and_not_the_future(store: Store):
-    save(store, 1, 2)
-    path = store.directory / STEP_2 / manifests.MANIFEST
-    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":9'))
-    falls_back(store, f"{STEP_2}/manifest.json", "checksum mismatch")
-
-
 def test_the_first_format_stays_readable(tmp_path: Path):
     # As the first Loopwright with checkpoints wrote it. This text never changes.
     path = tmp_path / "step-00000007"
@@ -442,34 +435,6 @@ def test_a_full_disk_is_named_with_the_bytes_needed_and_nothing_stays_behind(sma
     assert newest(store).step == 3
 
 
-def test_the_manifest_too_may_meet_a_full_disk(small_disk: Path):
-    store = Store(small_disk / "checkpoints")
-
-    def fill(directory: Path) -> None:
-        disk = os.statvfs(directory)
-        (directory / "all").write_bytes(bytes(disk.f_bavail * disk.f_frsize))
-
-    with pytest.raises(CheckpointError, match="No space left on device"):
-        store.write(1, {}, fill)
-    assert names(store) == []
-
-
-def test_too_little_room_is_seen_before_anything_is_written(small_disk: Path):
-    store = Store(small_disk / "checkpoints")
-    store.write(1, {}, writing({"state": bytes(140 * KILOBYTE)}))
-    size = sum(path.stat().st_size for path in (store.directory / "step-00000001").iterdir())
-    assert LocalBackend(store.directory).least_free_bytes() == int(1.2 * size)
-    with pytest.raises(CheckpointError) as refused:
-        store.write(2, {}, lambda _: pytest.fail("something was written"))
-    said = str(refused.value)
-    assert f"Not enough disk space for the checkpoint {store.directory / STEP_2}." in said
-    assert f"expected: {int(1.2 * size):,} bytes free" in said
-    disk = os.statvfs(small_disk)
-    assert f"received: {disk.f_bavail * disk.f_frsize:,} bytes free" in said
-    assert names(store) == ["step-00000001"]
-    assert newest(store).step == 1
-
-
 def test_a_read_only_disk_is_named(small_disk: Path):
     store = Store(small_disk / "checkpoints")
     save(store, 1)
@@ -504,16 +469,6 @@ def test_a_file_in_place_of_the_directory_is_named(store: Store):
         save(store, 1)
     with pytest.raises(CheckpointError, match="Not a directory"):
         store.newest()
-
-
-def test_an_error_of_the_disk_that_tensorflow_put_into_words_is_understood(store: Store):
-    def fail(_: Path) -> None:
-        raise RuntimeError("/somewhere/state.data_temp; No space left on device [Op:SaveV2]")
-
-    with pytest.raises(CheckpointError, match=r"received: No space left on device; [\d,]+ bytes"):
-        store.write(1, {}, fail)
-    with pytest.raises(RuntimeError, match="something else"):
-        store.write(1, {}, lambda _: (_ for _ in ()).throw(RuntimeError("something else")))
 
 
 def test_a_full_disk_under_tensorflow_itself_is_named(small_disk: Path):
@@ -571,31 +526,6 @@ def test_abandoned_checkpoints_are_set_aside_and_never_found_again(store: Store)
     assert store.set_aside_after(1) == []
 
 
-@pytest.mark.parametrize("survivors", [0, 1, 2, 3])
-def test_a_checkpoint_that_is_half_deleted_is_not_found_and_cleaned(
-    store: Store, survivors: int, monkeypatch: pytest.MonkeyPatch
-):
-    save(store, 1, 2)
-
-    class Killed(BaseException):
-        pass
-
-    def die_in_the_middle(doomed: str, *, dir_fd: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{dir_fd}")) / doomed
-        for name in sorted(os.listdir(path))[survivors:]:
-            (path / name).unlink()
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", die_in_the_middle)
-        with pytest.raises(Killed):
-            store.backend.delete(2)
-    assert newest(store).step == 1
-    assert len(names(store)) == 2
-    assert len(store.backend.clean()) == 1
-    assert names(store) == ["step-00000001"]
-
-
 def test_only_leftovers_are_cleaned(store: Store):
     save(store, 1)
     kept = ["notes.txt", "step-00000002.bad-01234567", "step-00000003.tmp-xyz", "x.tmp-01234567"]
@@ -609,11 +539,6 @@ def test_only_leftovers_are_cleaned(store: Store):
     orphans.append("step-00000006.tmp-01234567")
     assert store.backend.clean() == [store.directory / name for name in orphans]
     assert names(store) == sorted([*kept, "step-00000001"])
-
-
-def test_only_leftovers_in_a_directory_are_no_checkpoints(store: Store):
-    (store.directory / "step-00000004.tmp-01234567").mkdir(parents=True)
-    assert store.newest() is None
 
 
 # --- symlinks ---

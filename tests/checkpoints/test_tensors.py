@@ -1,12 +1,8 @@
 """The bytes of a run: held while training goes on, written, read in another process, put back."""
 
 import contextlib
-import json
 import os
 import re
-import resource
-import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tests.mirrored import mirrored
-from tests.resume.children import Child
 
 import loopwright as lw
 from loopwright.checkpoints import tensors
@@ -55,13 +50,6 @@ def embedding_task() -> lw.Supervised:
 
 def two_replicas() -> tf.distribute.Strategy:
     return mirrored()
-
-
-def in_another_process(log: Path, function: Callable[..., Any], *arguments: Any) -> list[str]:
-    """What a function prints there: in a process that began before this one made anything."""
-    code, printed = Child(log, function, *arguments).ended()
-    assert code == 0, printed
-    return printed.splitlines()
 
 
 # --- held -----------------------------------------------------------------------------------------
@@ -135,22 +123,6 @@ def test_every_change_of_a_variable_leaves_held_values_alone():
         assert in_bytes(tensors.snapshot({"variable": variable})) != before
 
 
-def test_replicas_that_differ_are_all_held_and_put_back():
-    strategy = two_replicas()
-    trainer = lw.Trainer(dense_task, strategy=strategy)
-    named = train(trainer, X)
-    mean = "model.layers[1].moving_mean.replicas"
-    held = tensors.snapshot(named)
-    assert (held[f"{mean}[0]"].numpy() != held[f"{mean}[1]"].numpy()).any()
-
-    kernel = named["model.layers[0].kernel"]
-    train(trainer, X)
-    tensors.assign(named, held)
-    for own in variables.replicas(kernel):
-        np.testing.assert_array_equal(own, held["model.layers[0].kernel"])
-    assert in_bytes(tensors.snapshot(named)) == in_bytes(held)
-
-
 # --- written and read -----------------------------------------------------------------------------
 
 
@@ -210,35 +182,6 @@ def test_any_directory_name_will_do(tmp_path: Path, name: str):
     assert tensors.read(tmp_path / name / "state")["a"] == 2
 
 
-def test_a_relative_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    tensors.write(Path("state"), {"a": tf.constant(2)})
-    assert tensors.read(Path("state"))["a"] == 2
-
-
-def test_a_snapshot_is_written_in_a_thread_while_training_goes_on(tmp_path: Path):
-    trainer = lw.Trainer(dense_task(), plan="graph")
-    named = train(trainer, X)
-    held = tensors.snapshot(named)
-    before = tensors.digest(held)
-    errors: list[Exception] = []
-
-    def write() -> None:
-        try:
-            for index in range(20):
-                tensors.write(tmp_path / f"state{index}", held)
-        except Exception as error:
-            errors.append(error)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    train(trainer, X)
-    writer.join()
-
-    assert not errors
-    assert {tensors.digest(tensors.read(tmp_path / f"state{i}")) for i in range(20)} == {before}
-
-
 # --- damaged --------------------------------------------------------------------------------------
 
 
@@ -288,13 +231,6 @@ def test_a_file_that_was_cut_or_changed_anywhere_is_refused(tmp_path: Path, suff
             refusal(tmp_path / "state")
 
 
-def test_a_file_of_another_checkpoint_is_refused(tmp_path: Path):
-    for name, value in (("a", 1.0), ("b", 2.0)):
-        tensors.write(tmp_path / name, {"weight": tf.fill((100,), value)})
-    (tmp_path / "b.data-00000-of-00001").replace(tmp_path / "a.data-00000-of-00001")
-    assert "Checksum does not match" in refusal(tmp_path / "a")
-
-
 ROW = {"name": "weight", "dtype": "float32", "shape": [2, 3]}
 
 
@@ -317,29 +253,6 @@ def test_a_table_says_what_is_read(tmp_path: Path):
     tensors.write(tmp_path / "state", {"weight": tf.zeros((2, 3)), "other": tf.zeros(())})
     for shape in ([2, 3], [None, 3], None):
         assert list(tensors.read(tmp_path / "state", [{**ROW, "shape": shape}])) == ["weight"]
-
-
-def test_a_table_from_json_fits_what_was_written(tmp_path: Path):
-    named = train(lw.Trainer(dense_task(), plan="graph"), X)
-    tensors.write(tmp_path / "state", tensors.snapshot(named))
-    table = json.loads(json.dumps(variables.table(named)))
-    assert set(tensors.read(tmp_path / "state", table)) == set(named)
-
-
-def test_an_error_of_the_disk_says_what_the_system_said(tmp_path: Path):
-    (tmp_path / "file").touch()
-    with pytest.raises(tf.errors.OpError, match="Not a directory"):
-        tensors.write(tmp_path / "file" / "state", {"a": tf.constant(1)})
-    assert in_another_process(tmp_path / "log", write_on_a_full_disk, tmp_path)[-1] == "True"
-
-
-def write_on_a_full_disk(directory: Path) -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-    try:
-        tensors.write(directory / "state", {"a": tf.zeros((1000000,))})
-    except tf.errors.OpError as error:
-        print("File too large" in str(error))
 
 
 # --- put back -------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from loopwright.checkpoints import inspection, lock
+from loopwright.checkpoints import lock
 from loopwright.checkpoints.store import Store
 from loopwright.cli import run_overview
 from loopwright.cli.main import app
+from loopwright.runs import inspected
 
 
 def write_files(into: Path) -> None:
@@ -105,7 +106,7 @@ def test_damage_is_a_status_and_is_named(tmp_path: Path):
     path = tmp_path / "checkpoints" / "step-00000010" / "state.index"
     os.chmod(path, 0o600)
     path.write_bytes(b"abd")
-    found = inspection.inspected(tmp_path)
+    found = inspected(tmp_path)
     assert "checksum" in found["checkpoints"][0]["damage"]
     path.write_bytes(b"longer")
     assert run_overview.rows(tmp_path)[0].status == "damaged"
@@ -113,7 +114,7 @@ def test_damage_is_a_status_and_is_named(tmp_path: Path):
 
 def test_an_inspection_tells_files_checksums_and_variables(tmp_path: Path):
     make_run(tmp_path, losses=[0.5, 0.2])
-    found = inspection.inspected(tmp_path)
+    found = inspected(tmp_path)
     json.dumps(found)
     assert [one["step"] for one in found["checkpoints"]] == [10, 20]
     file = found["checkpoints"][0]["files"]["state.index"]
@@ -176,5 +177,5 @@ def test_fields_of_the_wrong_kind_are_named(tmp_path: Path):
     content = right_content() | {"place": {"seconds": "two"}, "leg": "first"}
     Store(tmp_path / "checkpoints").write(10, content, write_files)
     assert run_overview.rows(tmp_path)[0].status == "damaged"
-    (found,) = inspection.inspected(tmp_path)["checkpoints"]
+    (found,) = inspected(tmp_path)["checkpoints"]
     assert "manifest.json: leg: expected a valid integer, received 'first'" in found["damage"]

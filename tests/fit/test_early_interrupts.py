@@ -36,12 +36,6 @@ def require_next_fit(found: dict[str, dict[str, Any]]) -> None:
         }, place
 
 
-def test_ctrl_c_while_fit_builds_is_an_interrupt_and_the_next_fit_works():
-    found = outcomes(moments=0)
-    assert set(found) == {"none", "optimizer", "slots", "layer", "trace", "twice"}
-    require_next_fit(found)
-
-
 @pytest.mark.usefixtures("_ctrl_c_raises")
 def test_ctrl_c_inside_the_build_of_an_optimizer_is_an_interrupt_and_the_next_fit_works():
     found = interrupted_early.outcome(interrupted_early.PLACES["slots"])

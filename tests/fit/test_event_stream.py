@@ -164,9 +164,3 @@ def test_a_fit_that_asks_for_something_else_is_refused_with_the_form_that_finish
         trainer.fit(**options() | other)
     trainer.fit(**options())
     assert digest(trainer.task) == undisturbed_bits()
-
-
-def test_without_a_run_directory_the_next_fit_starts_from_the_current_weights():
-    trainer = trainer_in(None)
-    leave(trainer, by_break)
-    assert trainer.fit(**options(1)).epoch == [0]

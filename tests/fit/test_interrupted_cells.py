@@ -10,8 +10,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.resume.program import STEPS_PER_EPOCH, Noisy, arrays, digest, stream
-from tests.resume.test_same_trainer import AtStep, press_ctrl_c, quiet
+from tests.resume.program import STEPS_PER_EPOCH, AtStep, Noisy, arrays, digest, stream
+from tests.resume.test_same_trainer import press_ctrl_c, quiet
 from tests.sinks.kernel import Kernel, html_of, kernel, text_of
 
 import loopwright as lw

@@ -150,7 +150,7 @@ def train_legs(run_dir, second, killed_at=None):
 
     trainer = lw.Trainer(task, run_dir=run_dir, plan="graph", sinks=[listen])
     fit = functools.partial(trainer.fit, *arrays(), batch_size=8, save_every="3 steps", verbose=0)
-    first = fit(callbacks=[KillsAt(None)]).history
+    first = fit(callbacks=[KillsAt()]).history
     task.model.layers[0].trainable = second != "freezes"
     task.optimizer = keras.optimizers.Adam(0.001)
     then = fit(callbacks=[KillsAt(killed_at)], epochs=2).history
@@ -168,14 +168,14 @@ def train_and_be_killed(run_dir, step, where):
     train(run_dir, "arrays", "graph", epochs=2, strategy=strategy, callbacks=[KillsAt(step)])
 
 
-class KillsAt(keras.callbacks.Callback):
-    """Kills its own process at a step of this start."""
+class AtStep(keras.callbacks.Callback):
+    """Calls a function once, after a step of this start; None: never."""
 
     needs_every_step = True
 
-    def __init__(self, step):
+    def __init__(self, step, call):
         super().__init__()
-        self.left = step
+        self.left, self.call = step, call
 
     def get_state(self):
         return {}
@@ -187,7 +187,25 @@ class KillsAt(keras.callbacks.Callback):
         if self.left is not None:
             self.left -= 1
             if self.left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                self.call()
+
+
+def fail():
+    raise RuntimeError("the machine failed")
+
+
+class FailsAt(AtStep):
+    """Ends a run in the middle, as if the machine had failed."""
+
+    def __init__(self, step=None):
+        super().__init__(step, fail)
+
+
+class KillsAt(AtStep):
+    """Kills its own process."""
+
+    def __init__(self, step=None):
+        super().__init__(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 class Slowly(keras.callbacks.Callback):

@@ -230,15 +230,6 @@ def test_an_epoch_may_be_started_again_more_than_once(tmp_path: Path):
     assert further.epoch_steps == [24, 30]
 
 
-def test_a_resume_between_two_epochs_restarts_none(tmp_path: Path):
-    trainer_in(tmp_path, exact="best_effort").fit(Reshuffles(), epochs=1, verbose=0)
-    resumed = trainer_in(tmp_path, exact="best_effort")
-    history = resumed.fit(Reshuffles(), epochs=2, verbose=0)
-    assert history.epoch_steps == [6, 12]
-    assert resumed.task.seen.numpy().tolist() == [2.0] * EXAMPLES
-    assert not [note for note in notes_of(tmp_path) if "restarting" in note]
-
-
 def test_an_epoch_that_was_interrupted_after_its_last_step_is_not_restarted(tmp_path: Path):
     options: Any = {"epochs": 2, "verbose": 0}
     resumed = broken_down(tmp_path, Reshuffles(), STEPS, **options)

@@ -64,7 +64,7 @@ def two_legs(run_dir: Path, *, dies_in_end: bool = False, dies_at: int | None = 
     task.optimizer.learning_rate = 0.3
     trainer = lw.Trainer(task, run_dir=run_dir, plan="graph")
     fit = lambda **more: trainer.fit(*arrays(), batch_size=8, verbose=0, **more)  # noqa: E731
-    callbacks = [EndsWith(die), best_weights(), KillsAt(None)]
+    callbacks = [EndsWith(die), best_weights(), KillsAt()]
     first = fit(epochs=4, save_every="5 steps", callbacks=callbacks)
     ends = callbacks[0].ends
     second = fit(callbacks=[best_weights(), KillsAt(dies_at)])

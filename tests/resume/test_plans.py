@@ -1,23 +1,23 @@
 """A resumed run goes by the plans it has recorded, whatever the cache has learned since."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.resume.program import Noisy, arrays
-from tests.resume.test_same_trainer import AtStep, fail
+from tests.resume.program import AtStep, Noisy, arrays, fail
 
 import loopwright as lw
+from loopwright.compat import xla_rewrites
 from loopwright.plans import memory
+from loopwright.plans.plan import Terms, settled
 from loopwright.plans.plan_history import Choice
 
 pytestmark = pytest.mark.kernels
 
 GRAPH = lw.Plan("graph", "graph", "resident")
-PYTHON = lw.Plan("graph", "python", "stream")
-"""Stands for what somebody measured: unlike XLA it takes no time to compile."""
+XLA = settled(lw.Plan("xla", "graph"), Terms("memory", rewrites=xla_rewrites.available()))
+"""Stands for what somebody measured: training would try it, if it were long enough."""
 
 
 @pytest.fixture
@@ -41,18 +41,22 @@ def fit(trainer: lw.Trainer, fails_at: int = -1, **options: Any) -> None:
     trainer.fit(*arrays(), callbacks=[AtStep(fails_at, fail)], **given)
 
 
-def failed(run_dir: Path, fails_at: int = 8, **options: Any) -> lw.Trainer:
+def failed(run_dir: Path, fails_at: int = 8) -> lw.Trainer:
     trainer = lw.Trainer(Noisy(), run_dir=run_dir)
-    with pytest.raises(RuntimeError, match="the callback failed"):
-        fit(trainer, fails_at, **options)
+    with pytest.raises(RuntimeError, match="the machine failed"):
+        fit(trainer, fails_at)
     return trainer
 
 
-def resumed(run_dir: Path, **options: Any) -> list[tuple[int, lw.Plan]]:
-    """Which plans ran the whole, from which step on."""
+def resumed(run_dir: Path) -> list[lw.Plan]:
     trainer = lw.Trainer(Noisy(), run_dir=run_dir)
-    fit(trainer, **options)
-    return [(change.step, change.plan) for change in trainer.plan_history.changes]
+    fit(trainer)
+    return remembered(trainer)
+
+
+def remembered(trainer: lw.Trainer) -> list[lw.Plan]:
+    """Which plans the run has taken from the cache, by its own record."""
+    return [choice.plan for choice in trainer.plan_history.choices.values()]
 
 
 def identity_of(batch_size: int = 8) -> str:
@@ -63,9 +67,9 @@ def identity_of(batch_size: int = 8) -> str:
 
 def test_what_the_cache_learns_after_a_run_began_does_not_change_it(cache: Path, tmp_path: Path):
     identity = failed(tmp_path / "run")._parts.selector._identity
-    learn(cache, identity, PYTHON)
-    assert resumed(tmp_path / "run") == [(0, GRAPH)]
-    assert resumed(tmp_path / "new") == [(0, PYTHON)], "a new run asks the cache"
+    learn(cache, identity, XLA)
+    assert resumed(tmp_path / "run") == []
+    assert resumed(tmp_path / "new") == [XLA], "a new run asks the cache"
 
 
 @pytest.mark.parametrize("fails_at", [8, 3])
@@ -73,43 +77,47 @@ def test_what_the_cache_forgets_after_a_run_began_does_not_change_it(
     fails_at: int, cache: Path, tmp_path: Path
 ):
     """Saved at step 5, it is resumed from there, or begins again where it failed before."""
-    learn(cache, identity_of(), PYTHON)
+    learn(cache, identity_of(), XLA)
     failed(tmp_path / "run", fails_at)
     forget(cache)
-    assert resumed(tmp_path / "run") == [(0, PYTHON)]
+    assert resumed(tmp_path / "run") == [XLA]
 
 
 def test_the_record_of_an_earlier_version_is_followed_too(cache: Path, tmp_path: Path):
-    learn(cache, identity_of(), PYTHON)
-    failed(tmp_path / "run")
-    plans = tmp_path / "run" / "plan.json"
-    content = json.loads(plans.read_text())
-    content.pop("measured", None)
-    plans.write_text(json.dumps(content | {"choices": {}}))
-    learn(cache, identity_of(), GRAPH)
-    assert resumed(tmp_path / "run") == [(0, PYTHON)]
+    """It names a remembered plan only as the plan of every step."""
+    recorded = lw.Plan("graph", "python", "stream")
+    failing = lw.Trainer(Noisy(), run_dir=tmp_path / "run", plan=recorded)
+    with pytest.raises(RuntimeError, match="the machine failed"):
+        fit(failing, fails_at=8)
+    assert not failing.plan_history.choices
+    assert not failing.plan_history.measured
+    learn(cache, identity_of(), XLA)
+    trainer = lw.Trainer(Noisy(), run_dir=tmp_path / "run")
+    fit(trainer)
+    assert [(change.step, change.plan) for change in trainer.plan_history.changes] == [
+        (0, recorded)
+    ]
 
 
 def test_a_second_leg_that_failed_before_its_first_checkpoint_follows_its_record(
     cache: Path, tmp_path: Path
 ):
-    def legs(trainer: lw.Trainer, fails_at: int = -1) -> list[tuple[int, lw.Plan]]:
+    def legs(trainer: lw.Trainer, fails_at: int = -1) -> list[lw.Plan]:
         fit(trainer, epochs=1)
         fit(trainer, fails_at, epochs=1, batch_size=26)
-        return [(change.step, change.plan) for change in trainer.plan_history.changes]
+        return remembered(trainer)
 
-    learn(cache, identity_of(batch_size=26), PYTHON)
+    learn(cache, identity_of(batch_size=26), XLA)
     failing = lw.Trainer(Noisy(), run_dir=tmp_path / "run")
-    with pytest.raises(RuntimeError, match="the callback failed"):
+    with pytest.raises(RuntimeError, match="the machine failed"):
         legs(failing, fails_at=3)
     forget(cache)
-    expected = [(0, GRAPH), (13, PYTHON)]
-    assert legs(lw.Trainer(Noisy(), run_dir=tmp_path / "run")) == expected
+    assert legs(lw.Trainer(Noisy(), run_dir=tmp_path / "run")) == [XLA]
 
 
 def test_assert_resumes_exactly_holds_while_the_cache_learns(cache: Path):
     identity = identity_of()
-    plans = iter([None, PYTHON, GRAPH])
+    plans = iter([None, XLA, GRAPH])
 
     def make_trainer(run_dir: Path) -> lw.Trainer:
         plan = next(plans)

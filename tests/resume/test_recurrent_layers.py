@@ -9,8 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from tests.resume.program import digest
-from tests.resume.test_same_trainer import AtStep, fail
+from tests.resume.program import AtStep, digest, fail
 
 import loopwright as lw
 
@@ -44,7 +43,7 @@ def ended(plan: Any, run_dir: Path | None = None, fails_at: int = -1) -> str:
 
 
 def failed(plan: Any, run_dir: Path) -> None:
-    with pytest.raises(RuntimeError, match="the callback failed"):
+    with pytest.raises(RuntimeError, match="the machine failed"):
         ended(plan, run_dir, fails_at=8)
 
 

@@ -267,10 +267,6 @@ def test_without_checkpoints_the_weights_are_used_as_they_are(trained: Any, tmp_
     for run_dir in (None, tmp_path / "run"):
         trainer = lw.Trainer(Noisy(), run_dir=run_dir, init_from=trained[0])
         assert trainer.evaluate(*x) == trainer.evaluate(*x, checkpoint="current")
-    with pytest.raises(lw.ConfigurationError, match="no run directory"):
-        lw.Trainer(Noisy()).evaluate(*x, checkpoint="best")
-    with pytest.raises(lw.ConfigurationError, match="no checkpoint yet"):
-        trainer.evaluate(*x, checkpoint="last")
     unknown: Any = "newest"
     with pytest.raises(lw.ConfigurationError, match='"current"'):
         lw.Trainer(Noisy()).evaluate(*x, checkpoint=unknown)

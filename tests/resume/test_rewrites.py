@@ -7,8 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from tests.resume.program import Noisy, arrays
-from tests.resume.test_same_trainer import AtStep, fail
+from tests.resume.program import AtStep, Noisy, arrays, fail
 
 import loopwright as lw
 from loopwright.checkpoints.manifest import signed
@@ -37,7 +36,7 @@ def fit(trainer: lw.Trainer, fails_at: int = -1) -> None:
 
 
 def failed(run_dir: Path, plan: Any) -> None:
-    with pytest.raises(RuntimeError, match="the callback failed"):
+    with pytest.raises(RuntimeError, match="the machine failed"):
         fit(lw.Trainer(Sampled(), plan=plan, run_dir=run_dir), fails_at=8)
 
 
@@ -85,13 +84,3 @@ def test_a_run_that_draws_by_threefry_goes_on_with_it(tmp_path: Path):
     other = ended(lw.Trainer(Sampled(), plan=PHILOX))
     assert not np.array_equal(other[0], whole[0]), "the rewrite changes what is drawn in training"
     assert other[-1][0] != whole[-1][0], "and in validation"
-
-
-def test_scores_are_drawn_by_the_rewrites_of_the_plan():
-    """The weights are the same: only what the test step draws differs."""
-
-    def score(*rewrites: Any) -> float:
-        plan = lw.Plan("xla", "fused", rewrites=rewrites)
-        return lw.Trainer(Sampled(), plan=plan).evaluate(*arrays(), batch_size=8)["loss"]
-
-    assert score("threefry") != score()

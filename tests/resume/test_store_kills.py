@@ -368,20 +368,17 @@ def recorded(tmp_path: Path, without: str) -> list[str]:
     return violations(events, directory)
 
 
-def test_everything_is_durable_before_it_is_relied_upon(tmp_path: Path):
-    assert recorded(tmp_path, without="nothing") == []
-
-
 @pytest.mark.parametrize(
     ("without", "broken"),
     [
+        ("nothing", None),
         ("files", "manifest.json was not durable"),
         ("directories", "the names in"),
         ("directories", "say saved"),
-        ("everything", "state.data was not durable"),
     ],
 )
-def test_without_fsync_the_order_is_broken_and_this_shows(
-    tmp_path: Path, without: str, broken: str
+def test_everything_is_durable_before_it_is_relied_upon_and_without_fsync_it_is_not(
+    tmp_path: Path, without: str, broken: str | None
 ):
-    assert [each for each in recorded(tmp_path, without) if broken in each]
+    found = recorded(tmp_path, without)
+    assert found == [] if broken is None else [each for each in found if broken in each]

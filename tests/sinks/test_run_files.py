@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
-from tests.resume.program import Noisy, arrays, train
-from tests.resume.test_resume import NEVER, FailsAt, failing
+from tests.resume.program import FailsAt, Noisy, arrays, train
+from tests.resume.test_resume import failing
 
 import loopwright as lw
 from loopwright.task import variables
@@ -38,7 +38,7 @@ def scalars(run_dir: Path, part: str) -> dict[str, list[tuple[int, float]]]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: Any) -> tuple[Path, Any]:
     run_dir = tmp_path_factory.mktemp("files") / "run"
-    _, history = train(run_dir, "arrays", "graph", callbacks=[FailsAt(NEVER)])
+    _, history = train(run_dir, "arrays", "graph", callbacks=[FailsAt()])
     return run_dir, history
 
 

@@ -1,8 +1,6 @@
 """Initial weights of a task, from another run or a file, matched by name.
 
-weights = InitialWeights("runs/pretrained")
-weights.apply_once(task)      # loads them
-weights.apply_once(task)      # does nothing
+start_from(task, "runs/pretrained")
 """
 
 import contextlib
@@ -12,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import h5py
 import keras
@@ -42,22 +40,8 @@ class Match:
     """Weights of the source that the task lacks."""
 
 
-@final
-class InitialWeights:
-    """The weights that a trainer was given with `init_from`; None: none."""
-
-    def __init__(self, source: str | None) -> None:
-        self._source = source
-
-    def apply_once(self, task: Any) -> None:
-        """Load the weights into a task, the first time this is called."""
-        source, self._source = self._source, None
-        if source is not None:
-            start_from(task, source)
-
-
-def start_from(task: Any, source: str) -> Match:
-    """Load the weights of `source` whose names and shapes match into a task; return the match.
+def start_from(task: Any, source: str) -> None:
+    """Load the weights of `source` whose names and shapes match into a task.
 
     Optimizers, metrics and seeds keep their initial state. A partial match is a warning, no match
     an error.
@@ -82,7 +66,6 @@ def start_from(task: Any, source: str) -> Match:
                 do="nothing, if this is intended",
             )
         )
-    return match
 
 
 def _kind(source: Path) -> Callable[[Any, Path], tuple[Match, Callable[[], object]]]:

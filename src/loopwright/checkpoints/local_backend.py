@@ -76,10 +76,9 @@ class LocalBackend:
         """Store what `fill` writes into an empty directory, atomically; durable at the return."""
         path, written = self._path(step), 0
         what = f"The checkpoint {path} could not be written"
-        with self._explaining(what, lambda: max(written, self.least_free_bytes())):
+        with self._explaining(what, lambda: written):
             disk.make_run_directory(self._run_dir)
             disk.make_directory(*self._in_run())
-            self._check_free_space(path)
             with disk.staged(self._run_dir, f"{self._in_run(path)[1]}.tmp-") as temporary:
                 try:
                     fill(temporary)
@@ -92,11 +91,6 @@ class LocalBackend:
         if replaced is not None:
             self._delete(replaced)
         return path
-
-    def least_free_bytes(self) -> int:
-        """Return the free space that `write` requires: 1.2 times the newest checkpoint."""
-        paths = self._paths()
-        return int(1.2 * disk.bytes_in(paths[max(paths)])) if paths else 0
 
     def delete(self, step: int) -> None:
         """Delete a checkpoint, if it exists; a kill never leaves half of it under its name."""
@@ -214,18 +208,6 @@ class LocalBackend:
             disk.rename(*self._in_run(path), doomed.name, durable=True)
             disk.delete(*self._in_run(doomed))
 
-    def _check_free_space(self, path: Path) -> None:
-        needed, free = self.least_free_bytes(), disk.free_bytes(self.directory)
-        if free is not None and free < needed:
-            raise CheckpointError(
-                message(
-                    f"Not enough disk space for the checkpoint {path}.",
-                    expected=f"{needed:,} bytes free: 1.2 times the newest checkpoint",
-                    received=f"{free:,} bytes free",
-                    do=f"{_REMEDIES[errno.ENOSPC]}; earlier checkpoints are unchanged",
-                )
-            )
-
     @contextlib.contextmanager
     def _explaining(self, what: str, needed: Callable[[], int] | None = None) -> Iterator[None]:
         """Turn errors of the disk into a CheckpointError; `needed` bytes have to be free."""
@@ -239,8 +221,7 @@ class LocalBackend:
             if needed is not None:
                 free = disk.free_bytes(self.directory)
                 reason += "" if free is None else f"; {free:,} bytes are free"
-                with contextlib.suppress(CheckpointError):  # of an unreadable directory
-                    expected = f"at least {needed():,} bytes free, and permission to write"
+                expected = f"at least {needed():,} bytes free, and permission to write"
             do = f"{remedy}; earlier checkpoints are unchanged"
             text = message(f"{what}.", expected=expected, received=reason, do=do)
             raise CheckpointError(text) from error

@@ -147,12 +147,9 @@ def _refusal(path: Path, content: bytes) -> ConfigurationError:
     elif pid == os.getpid():
         received = f"this process ({pid}) holds it"
         do = "let the other fit in this run directory end first, or choose another run_dir"
-    elif _is_running(pid):
+    else:
         received = f"process {pid} holds it"
         do = f"wait until it ends, end it (kill {pid}), or choose another run_dir"
-    else:
-        received = f"process {pid} held it and has ended; a process that it started still holds it"
-        do = f"end that process (fuser {path} names it), or choose another run_dir"
     with contextlib.suppress(ConfigurationError):
         if pid != os.getpid() and cluster.found(os.environ) is not None:
             received += ", and this process is one of several workers"
@@ -165,16 +162,6 @@ def _refusal(path: Path, content: bytes) -> ConfigurationError:
             do=do,
         )
     )
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _unusable(path: Path, reason: str) -> ConfigurationError:

@@ -9,8 +9,6 @@ from typing import Any, final
 
 from loopwright import disk
 from loopwright.checkpoints import retention, tensors
-from loopwright.checkpoints.background_writer import Writer
-from loopwright.checkpoints.inspection import position_bytes
 from loopwright.checkpoints.local_backend import LocalBackend, unused_path
 from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.retention import (
@@ -23,7 +21,7 @@ from loopwright.checkpoints.retention import (
     kept_best,
 )
 from loopwright.checkpoints.snapshot import Snapshot, parsed
-from loopwright.checkpoints.store import Backend, Store
+from loopwright.checkpoints.store import Backend, Store, Writer
 from loopwright.data import stream_readers
 from loopwright.errors import ConfigurationError, disk_explained, message
 from loopwright.plans import plan_history
@@ -306,7 +304,8 @@ class Run:
             sync()
             path = self._store.write(snapshot.step, content, fill)
             self.written_leg = snapshot.leg
-            self._report_position(path, snapshot)
+            names = {row["name"] for row in snapshot.variables} & held.keys()
+            self._report_position(path, [*(held[n] for n in names), *(end or {}).values()])
             self._store.apply_retention(self.rules, self.entries())
 
         if best_steps is None:
@@ -314,9 +313,10 @@ class Run:
         else:
             self._writer.queue(snapshot.step, write, best_steps)
 
-    def _report_position(self, path: Path, snapshot: Snapshot) -> None:
+    def _report_position(self, path: Path, variables: Sequence[Any]) -> None:
         """Warn once if the position in the data makes checkpoints large."""
-        taken_bytes = position_bytes(path, snapshot.variables)
+        known = sum(value.dtype.size * value.shape.num_elements() for value in variables)
+        taken_bytes = disk.bytes_in(path) - known
         if taken_bytes > _MOST_POSITION_BYTES and not self._has_warned_of_position:
             self._has_warned_of_position = True
             warn_at_call(

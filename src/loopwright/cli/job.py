@@ -220,7 +220,7 @@ def complete(config: Config, experiment: Experiment) -> Config:
 def data_for_export(job: Job) -> dict[str, Any]:
     """Return the run's own data as arguments of `Trainer.export`."""
     arguments = {"x": None, "y": None, "sample_weight": None, **fit_arguments(job)}
-    data, held_out = training_data(
+    data, _ = training_data(
         arguments["x"],
         arguments["y"],
         arguments["sample_weight"],
@@ -229,7 +229,7 @@ def data_for_export(job: Job) -> dict[str, Any]:
         arguments.get("validation_split", 0.0),
         arguments.get("validation_data"),
     )
-    return {"data": data, "validation_data": held_out}
+    return {"data": data}
 
 
 def write_config(config: Config, say: Callable[[str], None], *, fresh: bool = False) -> None:

@@ -105,9 +105,8 @@ def _best(row: "Row") -> str:
 
 
 def _show_run(row: "Row", *, as_json: bool) -> None:
-    from loopwright.checkpoints.inspection import inspected
     from loopwright.insight.comparison import plans_in_words
-    from loopwright.runs import RunRecord
+    from loopwright.runs import RunRecord, inspected
 
     run = row.path
     record = RunRecord(run)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from loopwright.checkpoints import tensors
-from loopwright.checkpoints.initial_weights import InitialWeights
+from loopwright.checkpoints.initial_weights import start_from
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import difference
 from loopwright.data import batches
@@ -20,84 +20,6 @@ from loopwright.task.optimizers import finalize_averages
 Which = Literal["best", "last"] | int
 Checkpoint = Which | Literal["current"]
 """What `evaluate`, `predict` and `export` take: "current" is the state that the task holds."""
-
-
-def restore(
-    task: Any,
-    compiled: CompiledSteps,
-    run: Run,
-    which: Which,
-    team: Team,
-    *,
-    counts: bool,
-    metric: str | None = None,
-) -> int:
-    """Give a task the state of a checkpoint; return the step of the checkpoint.
-
-    `counts`: the step counter too. In a process that has trained, the run's own count stays: who
-    trains on from an earlier state adds to the run, and does not go back in it.
-    """
-    found = _read(task, compiled, run, which, team, metric)
-    found.put_into(task, counts=counts)
-    return found.step
-
-
-@contextlib.contextmanager
-def restored(
-    task: Any, compiled: CompiledSteps, run: Run, which: Which, team: Team
-) -> Iterator[int]:
-    """Hold the state of a checkpoint, step counter included, inside a `with` block."""
-    found = _read(task, compiled, run, which, team)
-    before = tensors.snapshot(found.named)  # of everything: reading it has built the task
-    found.put_into(task, counts=True)
-    try:
-        yield found.step
-    finally:
-        tensors.assign(found.named, before)
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A checkpoint that fits the task, as read."""
-
-    named: Mapping[str, Any]
-    values: Mapping[str, Any]
-    step: int
-    is_final: bool
-    """Whether it is restored as the end of `fit`, with averaged weights in place."""
-
-    def put_into(self, task: Any, *, counts: bool) -> None:
-        own = {name: v for name, v in self.named.items() if counts or name != "step"}
-        tensors.assign(own, self.values)
-        if self.is_final:
-            finalize_averages(task)  # the best score was one without them
-
-
-def _read(
-    task: Any,
-    compiled: CompiledSteps,
-    run: Run,
-    which: Which,
-    team: Team,
-    metric: str | None = None,
-) -> _Found:
-    checkpoint, snapshot = run.chosen(which, metric)
-    if snapshot.batch is not None or not snapshot.has_data:
-        spec = None if snapshot.batch is None else batches.decoded(snapshot.batch)
-        compiled.built("train_step", spec)
-    named = variables.named(task)
-    everywhere = team.everywhere(named)
-    changed = difference(
-        replicas.without_numbers(snapshot.variables),
-        replicas.without_numbers(variables.table(everywhere)),
-    )
-    if changed is not None:
-        raise ConfigurationError(changed)
-    found = tensors.read(checkpoint.path / "state", snapshot.variables)
-    is_final = which == "last" and snapshot.place.is_over
-    left = tensors.read_end(checkpoint.path, snapshot.end) if is_final else {}
-    values = replicas.shared_out(found | left, everywhere)
-    return _Found(named, values, snapshot.step, is_final and not snapshot.has_end)
 
 
 def require_run(run: Run | None) -> Run:
@@ -114,6 +36,24 @@ def require_run(run: Run | None) -> Run:
     return run
 
 
+@dataclass(frozen=True)
+class _Found:
+    """A checkpoint that fits the task, as read."""
+
+    named: Mapping[str, Any]
+    values: Mapping[str, Any]
+    step: int
+    is_final: bool
+    """Whether it is restored as the end of `fit`, with averaged weights in place."""
+
+    def put_into(self, task: Any, *, counts: bool) -> None:
+        """Give a task the state; `counts`: the step counter too."""
+        own = {name: v for name, v in self.named.items() if counts or name != "step"}
+        tensors.assign(own, self.values)
+        if self.is_final:
+            finalize_averages(task)  # the best score was one without them
+
+
 @final
 class HeldState:
     """The state that a task holds: as it was made, given, trained or restored."""
@@ -125,33 +65,39 @@ class HeldState:
         run: Run | None,
         team: Team,
         *,
-        initial: InitialWeights,
+        init_from: str | None,
         fresh: bool,
     ) -> None:
         self._task, self._compiled, self._run, self._team = task, compiled, run, team
-        self._initial = initial
+        self._init_from = init_from
         self._has_trained = False
         # Whether the source of the weights is known. A fresh run has none to choose from.
         self._is_clear = fresh
         self._restored_step: int | None = None
 
     def restore(self, which: Which, metric: str | None) -> int:
-        """Restore a checkpoint until something else is trained or restored; return its step."""
-        run, counts = require_run(self._run), not self._has_trained
-        step = restore(
-            self._task, self._compiled, run, which, self._team, counts=counts, metric=metric
-        )
-        self._restored_step, self._is_clear = step, True
-        return step
+        """Restore a checkpoint until something else is trained or restored; return its step.
+
+        The step counter too, unless this process has trained: who trains on from an earlier state
+        adds to the run, and does not go back in it.
+        """
+        found = self._read(which, metric)
+        found.put_into(self._task, counts=not self._has_trained)
+        self._restored_step, self._is_clear = found.step, True
+        return found.step
 
     @contextlib.contextmanager
     def of(self, checkpoint: Any, called: str) -> Iterator[int]:
         """Hold the state that a call uses inside a `with` block; yield its step."""
         _require_known(checkpoint)
         if checkpoint not in (None, "current"):
-            run = require_run(self._run)
-            with restored(self._task, self._compiled, run, checkpoint, self._team) as step:
-                yield step
+            found = self._read(checkpoint)
+            before = tensors.snapshot(found.named)  # of everything: reading it has built the task
+            found.put_into(self._task, counts=True)
+            try:
+                yield found.step
+            finally:
+                tensors.assign(found.named, before)
             return
         if checkpoint is None and not self._is_clear:
             _require_no_checkpoints(self._run, called)
@@ -159,9 +105,31 @@ class HeldState:
         step = self._restored_step
         yield int(self._task.step_counter.read_value()) if step is None else step
 
+    def _read(self, which: Which, metric: str | None = None) -> _Found:
+        """Return a checkpoint that fits the task; raise if its variables differ."""
+        checkpoint, snapshot = require_run(self._run).chosen(which, metric)
+        if snapshot.batch is not None or not snapshot.has_data:
+            spec = None if snapshot.batch is None else batches.decoded(snapshot.batch)
+            self._compiled.built("train_step", spec)
+        named = variables.named(self._task)
+        everywhere = self._team.everywhere(named)
+        changed = difference(
+            replicas.without_numbers(snapshot.variables),
+            replicas.without_numbers(variables.table(everywhere)),
+        )
+        if changed is not None:
+            raise ConfigurationError(changed)
+        found = tensors.read(checkpoint.path / "state", snapshot.variables)
+        is_final = which == "last" and snapshot.place.is_over
+        left = tensors.read_end(checkpoint.path, snapshot.end) if is_final else {}
+        values = replicas.shared_out(found | left, everywhere)
+        return _Found(named, values, snapshot.step, is_final and not snapshot.has_end)
+
     def start_from_given_weights(self) -> None:
         """Apply the initial weights that the trainer was given, once."""
-        self._initial.apply_once(self._task)
+        source, self._init_from = self._init_from, None
+        if source is not None:
+            start_from(self._task, source)
 
     def trains(self) -> None:
         """Note that a call of `fit` begins."""

@@ -1,18 +1,21 @@
 """A call of `fit` in a run directory: begun, resumed where the run was saved, or skipped."""
 
 import contextlib
+import os
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Reached, Snapshot
 from loopwright.config.edits import OnChange
-from loopwright.errors import ConfigurationError, message
+from loopwright.config.file import saved_in
+from loopwright.distribute.team import Team
+from loopwright.errors import ConfigurationError, LoopwrightError, NotFiniteError, message
 from loopwright.events import Event, Finished
 from loopwright.exactness import Exact, Inexact, require_replayable
-from loopwright.fit import declaration, replay_hint
+from loopwright.fit import declaration
 from loopwright.fit.attempt import LastAttempt
 from loopwright.fit.leg import Leg
 from loopwright.fit.moment import (
@@ -25,8 +28,7 @@ from loopwright.fit.moment import (
 )
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, accepted_data
-from loopwright.fit.saved_leg import SavedLeg, as_left
-from loopwright.fit.sharing import Found, held, start_over
+from loopwright.fit.saved_leg import Found, SavedLeg, as_left, newest
 from loopwright.loop import signals
 from loopwright.loop.schedule import Every, Place
 from loopwright.sinks.log import WorkerLog
@@ -110,7 +112,7 @@ def leg_events(
     """Run one call of `fit`, leg `number` of its run: begun, resumed or skipped."""
     data, team = accepted_data(request, exact), parts.team
     # Watched until the last checkpoint is on disk: another SIGTERM must not cut it off.
-    with signals.watched() as received, held(run, team) as last:
+    with signals.watched() as received, _held(run, team) as last:
         found = last
         what = entry(number, request.until, None if found is None else found[1].reached)
         if what == "skip":
@@ -163,7 +165,7 @@ def leg_events(
         if differs is not None:
             if on_change != "start_over":
                 raise ConfigurationError(differs)
-            found, what, snapshot = start_over(run, team, number, differs), "begin", None
+            found, what, snapshot = _start_over(run, team, number, differs), "begin", None
             changed, notes = [], []
             leg, named = built(None)
             _warn_of_trained(leg.first_step, 0 if found is None else found[1].step)
@@ -193,12 +195,51 @@ def leg_events(
                 try:
                     yield from leg.told(saved_leg.events())
                 except Exception as error:
-                    replay_hint.add_to(error, leg, run)
+                    _add_replay_hint(error, leg, run)
                     raise
                 finally:
                     attempt.ends(named, is_over=leg.is_over)
             team.barrier()  # no worker leaves before the chief has written everything
     received.raise_received()
+
+
+@contextlib.contextmanager
+def _held(run: Run, team: Team) -> Iterator[Found | None]:
+    """Hold the run directory, by the chief; yield the newest checkpoint, the same for all."""
+    with contextlib.ExitStack() as opened:
+        yield newest(run, team, lambda: opened.enter_context(run.opened()))
+
+
+def _start_over(run: Run, team: Team, leg: int, why: str) -> Found | None:
+    """Move a leg and the later ones aside; return the end of the previous leg."""
+
+    def move() -> int:
+        aside = run.start_over(leg)
+        differs = why.partition("\n  do: ")[0]
+        warn_at_call(f"{differs}\nStarting over; the previous run was moved to {aside}.")
+        return 0
+
+    team.from_chief(move)
+    return run.end_of(leg - 1) if leg else None
+
+
+def _add_replay_hint(error: Exception, leg: Leg, run: Run) -> None:
+    """Add to an error how to replay the step that raised it, if the run can be replayed."""
+    step = error.step if isinstance(error, NotFiniteError) else leg.stepper.failed_step
+    if step is None or leg.inexact or not leg.parts.team.is_alone:
+        return
+    config = None
+    with contextlib.suppress(LoopwrightError):
+        config = saved_in(run.directory)
+    how = f"trainer.replay({step}, ...) with the arguments of fit"
+    if config is not None:
+        code = "".join(f" --task {name}" for name in config.code)
+        how = f"loopwright replay {os.fspath(run.directory)} --step {step}{code}"
+    hint = f"to look into this step: {how}"
+    if isinstance(error, LoopwrightError) and error.args:
+        error.args = (f"{error.args[0]}; {hint}", *error.args[1:])
+    else:
+        error.add_note(hint)
 
 
 def _left_open(differs: str | None, before: Every, until: Every) -> str | None:

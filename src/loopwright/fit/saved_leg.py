@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple, final
 
 from loopwright.checkpoints import tensors
+from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.retention import BestSoFar, require_measured
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat.out_of_memory import out_of_memory_explained
+from loopwright.distribute.team import Team
 from loopwright.errors import DataError, NotFiniteError
 from loopwright.events import BatchSkipped, Metrics, Started
 from loopwright.exactness import Exact
@@ -17,7 +19,6 @@ from loopwright.fit.attempt import LastAttempt, differ
 from loopwright.fit.event_stream import LoopLeft
 from loopwright.fit.leg import Leg
 from loopwright.fit.moment import put_back, taken
-from loopwright.fit.sharing import Found, newest, require_same_state
 from loopwright.loop.schedule import Place, moved
 from loopwright.loop.signals import Signals
 from loopwright.loop.train import Happened
@@ -51,6 +52,25 @@ def first_bad_step(goes_wrong: Callable[[int], bool], seen_step: int) -> int:
         else:
             good = guess
     return bad
+
+
+Found = tuple[Checkpoint, Snapshot]
+
+
+def newest(run: Run, team: Team, before: Callable[[], object]) -> Found | None:
+    """Return the newest checkpoint, found by the chief for all workers after `before()`."""
+    own: list[Found] = []
+
+    def find() -> int:
+        before()
+        found = run.newest()
+        own.extend([] if found is None else [found])
+        return -1 if found is None else found[0].step
+
+    step = team.from_chief(find)
+    if step >= 0 and not own:
+        own.append(run.chosen(step))
+    return own[0] if own else None
 
 
 @final
@@ -129,7 +149,10 @@ class SavedLeg:
         self._required = [name for name in self._required if name not in infinite]
         if self._team.is_chief:
             parts.selector.record_to(run)
-        require_same_state(self._team, self._named)
+        if not self._team.is_alone:
+            differing = self._team.differing(named)
+            shared = {name: v for name, v in named.items() if name not in differing}
+            self._team.require_same("state", tensors.digest(tensors.snapshot(shared)))
 
     def events(self) -> Generator[Happened]:
         """Train, and save before the run is left, so that it can be resumed from there."""

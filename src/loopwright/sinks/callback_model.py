@@ -39,36 +39,25 @@ class _AllModels(keras.Model):
     def predict(self, x: Any, batch_size: Any = None, steps: Any = None, **_: Any) -> Any:
         """Predict with the task's `predict_step`; raise if there is none."""
         if self._inference is None or not self._predicts:
-            raise ConfigurationError(
-                message(
-                    "A callback called model.predict, but this task has several models.",
-                    expected="one model, or a task with a predict_step",
-                    received=f"{len(self.models)} models",
-                    do="name one in the task: self.callback_model = self.generator; or add "
-                    "predict_step to the task",
-                )
-            )
+            raise self._refusal("called model.predict", "or add predict_step to the task")
         return self._inference.predict(x, batch_size=batch_size, steps=steps)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Raise: the saved model could not be loaded."""
-        raise ConfigurationError(
-            message(
-                "A callback saves the model, but this task has several models.",
-                expected="one model to save, or weights only",
-                received=f"{len(self.models)} models",
-                do="name it in the task: self.callback_model = self.generator; or save the "
-                "weights of all: ModelCheckpoint(..., save_weights_only=True)",
-            )
-        )
+        weights = "or save the weights of all: ModelCheckpoint(..., save_weights_only=True)"
+        raise self._refusal("saves the model", weights)
 
     def call(self, inputs: Any) -> Any:
-        raise ConfigurationError(
+        raise self._refusal("called the model")
+
+    def _refusal(self, what: str, otherwise: str = "") -> ConfigurationError:
+        named = "name the one that callbacks see in the task: self.callback_model = self.generator"
+        return ConfigurationError(
             message(
-                "A callback called the model, but this task has several models.",
-                expected="one model to call",
+                f"A callback {what}, but this task has several models.",
+                expected="one model",
                 received=f"{len(self.models)} models",
-                do="name it in the task: self.callback_model = self.generator",
+                do="; ".join(filter(None, [named, otherwise])),
             )
         )
 
