@@ -460,7 +460,7 @@ ALLOWED = [
     ("compat/quiet_start.py", "exists", "/dev and /proc: is there a GPU driver"),
     ("checkpoints/initial_weights.py", "", "weights that a person named; runs are read by Store"),
     ("checkpoints/tensors.py", "load_checkpoint symlink", "files that were just verified"),
-    ("sinks/event_file.py", "TFRecordWriter", "a new file in a directory that was just checked"),
+    ("sinks/tensorboard.py", "TFRecordWriter", "a new file in a directory that was just checked"),
 ]
 
 

@@ -1,6 +1,5 @@
 """Configs: what a file, the environment and the command line say, and what they may not."""
 
-import json
 import math
 import os
 import subprocess
@@ -77,12 +76,6 @@ def test_an_override_of_a_place_that_is_not_there_is_refused(given: Any, word: s
     assert "No such key in the config" in refusal(given, word)
 
 
-def test_what_is_given_is_not_changed():
-    given = {"task": "digits", "fit": {"epochs": 2}}
-    file.from_content(given, ["fit.epochs=4"])
-    assert given == {"task": "digits", "fit": {"epochs": 2}}
-
-
 # --- interpolation ---
 
 
@@ -99,13 +92,7 @@ def test_a_reference_keeps_its_type_and_follows_an_override():
         ({"run_dir": "${fit}", "fit": {}}, "not a single value"),
         ({"run_dir": "${plan}", "plan": "${run_dir}"}, "a circular reference"),
         ({"run_dir": "x${plan"}, "without a closing }"),
-        (
-            {"run_dir": "${seed}-${oops", "seed": 1},
-            "run_dir: '${seed}-${oops', a ${ without a closing }",
-        ),
-        ({"run_dir": "${oops-${seed}", "seed": 1}, "value of run_dir is not closed"),
         ({"run_dir": "${a${seed}}", "seed": 1}, "references cannot be nested"),
-        ({"run_dir": "${plan}", "plan": "${a"}, "value of plan is not closed"),
         ({"callbacks": [{"monitor": "${a"}]}, "value of callbacks.0.monitor is not closed"),
     ],
 )
@@ -163,38 +150,24 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(given: Any, hint: str):
 @pytest.mark.parametrize(
     "given",
     [
-        {"seed": "1"},
-        {"seed": True},
-        {"seed": -1},
-        {"fit": {"epochs": 0}},
-        {"fit": {"epochs": True}},
-        {"fit": {"epochs": 1.0}},
-        {"fit": {"save_every": "often"}},
-        {"fit": {"save_every": 5}},
+        *({"seed": value} for value in ("1", True, -1)),
+        *({"fit": {"epochs": value}} for value in (0, True, 1.0)),
+        *({"fit": {"save_every": value}} for value in ("often", 5)),
         {"fit": {"validation_split": 1.0}},
         {"fit": {"verbose": 3}},
         {"fit": 3},
         {"fit": {"epochs": 2, "until": "1 hour"}},
         {"recipe": "gan"},  # beside a task
-        {"task": None},
+        *({"task": value} for value in (None, "mine", "a\0b.py", ".py", "../mine:experiment")),
         {"task": "os.path:join; import os"},
-        {"task": "../mine:experiment"},
-        {"task": "mine"},
-        {"task": "a\0b.py"},
-        {"task": ".py"},
-        {"run_dir": "a\0b"},
-        {"run_dir": ""},
+        *({"run_dir": value} for value in ("a\0b", "")),
         {"strategy": "parameter_server"},
         {"precision": "int8"},
         {"optimizer": "os.system"},
         {"loss": {"delta": 1.0}},
         {"optimizer": {"name": "Adam", "learning_rate": {"name": "builtins.eval"}}},
-        {"callbacks": ["LambdaCallback"]},
-        {"callbacks": ["RemoteMonitor"]},
-        {"callbacks": ["ModelCheckpoint"]},
-        {"keep": [{}]},
-        {"keep": [{"latest": 1, "best": "val_loss"}]},
-        {"keep": [{"best": "val_gain"}]},
+        *({"callbacks": [name]} for name in ("LambdaCallback", "RemoteMonitor", "ModelCheckpoint")),
+        *({"keep": [rule]} for rule in ({}, {"latest": 1, "best": "a"}, {"best": "val_gain"})),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_in_words(given: Any):
@@ -301,34 +274,10 @@ def test_an_unknown_part_is_refused_with_the_nearest_one(given: Any, hint: str):
     assert hint in refusal(given)
 
 
-def test_an_override_reaches_into_the_loss_and_the_metrics():
-    config = load({"loss": "bce", "metrics": ["auc"]}, "loss.from_logits=true", "metrics.0.as=area")
-    assert config.loss is not None
-    assert config.loss.options == {"from_logits": True}
-    assert config.metrics is not None
-    assert config.metrics[0].options == {"as": "area"}
-
-
 def test_a_config_lists_the_code_of_its_own():
     config = load({"loss": "mine:focal", "metrics": ["mae", "mine:score", "mine:focal"]})
     assert config.code == ["mine:focal", "mine:score"]
     assert load({"loss": "loopwright.components:huber"}).code == []
-
-
-def test_the_schema_is_json_and_closed():
-    schema = Config.model_json_schema()
-    json.dumps(schema)
-    assert schema["additionalProperties"] is False
-    assert schema["$defs"]["Fit"]["additionalProperties"] is False
-    choices = schema["properties"]["optimizer"]["anyOf"]
-    assert "Adam" in json.dumps(choices)
-    for part, names_in_it in {
-        "loss": ["SparseCategoricalCrossentropy", "mse", "HuberLoss"],
-        "metrics": ["accuracy", "mae", "Perplexity"],
-    }.items():
-        described = json.dumps(schema["properties"][part])
-        assert all(f'"{name}"' in described for name in names_in_it)
-        assert "MODULE:OBJECT" in described
 
 
 # --- YAML ---
@@ -374,7 +323,7 @@ def test_what_is_dangerous_or_doubtful_in_yaml_is_refused(text: str, why: str):
 
 def test_a_file_that_is_too_large_is_not_even_parsed(tmp_path: Path):
     (tmp_path / "large.yaml").write_bytes(b"[" * (plain_yaml.MOST_BYTES + 1))
-    with pytest.raises(lw.ConfigurationError, match="is too large"):
+    with pytest.raises(lw.ConfigurationError, match="more than 1,000,000 bytes"):
         plain_yaml.read(tmp_path / "large.yaml")
 
 
@@ -502,10 +451,5 @@ def test_reading_a_config_imports_no_tensorflow_keras_or_numpy():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_values_are_put_in_place_for_lists_of_lists():
-    assert file.with_values([[1], [2]], [(("1", "0"), 3)]) == [[1], [3]]
-
-
 def test_the_schema_for_editors_is_up_to_date():
     assert config_schema.FILE.read_text() == config_schema.text(), "python -m docs.config_schema"
-    assert {"loss", "metrics"} <= Config.model_json_schema()["properties"].keys()

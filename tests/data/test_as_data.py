@@ -123,21 +123,12 @@ def test_a_split_of_something_that_has_no_last_part_is_refused():
 # --- validation ---
 
 
-@kinds
-def test_every_kind_of_data_validates_in_its_own_order(make: Callable[[], Any]):
-    task = Recorder()
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_data_validates_in_its_own_order_at_each_epoch(kind: str):
+    epochs = 1 if kind == "generator" else 2
+    task = fit(X, X, validation_data=KINDS[kind](), epochs=epochs)
 
-    history = lw.Trainer(task).fit(X, X, validation_data=make(), verbose=0)
-
-    assert ids(task.tested, lambda batch: batch[1]) == X.tolist()
-    assert history.history["val_loss"] == [2.5]
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "generator"])
-def test_validation_data_that_can_be_read_again_is_read_at_each_epoch(kind: str):
-    task = fit(X, X, validation_data=KINDS[kind](), epochs=2)
-
-    assert ids(task.tested, lambda batch: batch[1]) == X.tolist() * 2
+    assert ids(task.tested, lambda batch: batch[1]) == X.tolist() * epochs
 
 
 def test_validation_arrays_come_in_batches_of_the_size_given_to_fit():

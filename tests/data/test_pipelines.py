@@ -13,7 +13,7 @@ from tests.data.recorder import Recorder, fit
 
 import loopwright as lw
 from loopwright.data import stream
-from loopwright.data.reader import Read, StreamReader
+from loopwright.data.readers import Read, StreamReader
 from loopwright.data.source import Epochs
 
 Dataset = tf.data.Dataset

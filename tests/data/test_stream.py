@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -85,12 +84,6 @@ def test_an_epoch_of_unknown_length_may_be_longer_or_shorter_than_the_one_before
     assert history.history["loss"] == [4.0, 1.5, 4.0, 1.5]
 
 
-def test_until_some_steps_cuts_a_stream_of_unknown_length():
-    task = fit(of_unknown_length(), until="5 steps", plan="graph")
-
-    assert sizes(task.trained) == [4, 4, 2, 4, 4]
-
-
 @pytest.mark.parametrize("plan", PLANS)
 def test_an_endless_stream_with_steps_per_epoch_goes_on_where_the_epoch_stopped(plan: str):
     history = lw.Trainer(task := Recorder(), plan=plan).fit(
@@ -109,22 +102,6 @@ def test_until_some_steps_makes_one_epoch_of_an_endless_stream():
     scored = [event.step for event in events if isinstance(event, lw.Validated)]
     ended = [(event.step, event.steps) for event in events if isinstance(event, lw.EpochEnded)]
     assert (scored, ended) == ([5], [(5, 5)])
-
-
-def test_until_some_time_ends_an_endless_stream():
-    history = lw.Trainer(Recorder(), plan="graph").fit(
-        numbers().repeat(), until="0.01 seconds", verbose=0
-    )
-    assert len(history.epoch_steps) == 1
-
-
-def test_an_endless_stream_is_refused_until_some_epochs_and_as_validation_data():
-    with refused("This dataset is endless", received="endless data") as caught:
-        fit(numbers().repeat(), until="2 epochs")
-    assert 'pass steps_per_epoch or until="10000 steps"' in str(caught.value)
-    with refused("This dataset is endless", received="endless data") as caught:
-        fit(numbers(), until="2 steps", validation_data=numbers().repeat())
-    assert "pass validation_steps" in str(caught.value)
 
 
 @pytest.mark.parametrize("length", ["endless", "three batches"])
@@ -149,16 +126,6 @@ def test_a_finite_stream_with_steps_per_epoch_starts_again_when_it_ends(
 
     assert sizes(task.trained) == [4, 4, 2, 4]
     assert ids(task.trained) == [*range(10), *range(4)]
-
-
-def test_the_order_is_the_datasets_own_and_its_shuffle_goes_on():
-    shuffled = tf.data.Dataset.range(10).shuffle(10, seed=3).batch(10)
-
-    first, second = fit(shuffled, epochs=2).trained
-
-    assert sorted(first) == sorted(second) == list(range(10))
-    assert first.tolist() != second.tolist()
-    assert ids(fit(numbers(), shuffle=True).trained) == list(range(10))
 
 
 Pair = namedtuple("Pair", "x y")
@@ -191,37 +158,6 @@ def test_batches_of_several_widths_need_no_second_trace():
     task = fit(words, plan="graph")
 
     assert [batch.shape for batch in task.trained] == [(2, 2), (2, 4), (2, 6)]
-
-
-# --- class weights ---
-
-
-@pytest.mark.parametrize(
-    "label",
-    [lambda n: n % 3, lambda n: (n % 3)[:, None], lambda n: tf.one_hot(n % 3, 3)],
-    ids=["numbers", "column", "one-hot"],
-)
-def test_class_weights_become_sample_weights(label: Callable[[Any], Any]):
-    dataset = numbers(5, 2).map(lambda n: (n, label(n)))
-
-    task = fit(dataset, class_weight={1: 5.0, 2: 0.5})
-
-    assert ids(task.trained, lambda batch: batch[2]) == [1.0, 5.0, 0.5, 1.0, 5.0]
-
-
-@pytest.mark.parametrize(
-    ("nest", "received"),
-    [
-        (lambda n: n, "no labels"),
-        (lambda n: (n, n, n), "sample_weight"),
-        (lambda n: (n, {"a": n}), "labels for several outputs"),
-    ],
-)
-def test_class_weights_without_one_array_of_labels_are_refused(
-    nest: Callable[[Any], Any], received: str
-):
-    with refused("class_weight needs one array of labels", received=received):
-        fit(numbers().map(nest), class_weight={0: 2.0})
 
 
 # --- what cannot be trained on ---
@@ -311,6 +247,9 @@ def test_an_endless_stream_is_evaluated_for_some_steps_only():
 
     with refused("This dataset is endless", received="endless data"):
         trainer.evaluate(numbers().repeat())
+    with refused("This dataset is endless", received="endless data") as caught:
+        fit(numbers(), until="2 steps", validation_data=numbers().repeat())
+    assert "pass validation_steps" in str(caught.value)
     assert trainer.evaluate(numbers().repeat(), steps=4)["loss"] == pytest.approx(51 / 14)
     assert sizes(task.tested) == [4, 4, 2, 4]
 
@@ -328,11 +267,3 @@ def test_predicting_from_a_stream_with_labels_uses_the_inputs(plan: str):
 
     assert made["twice"].tolist() == [2 * n for n in range(10)]
     assert made["pair"][1].tolist() == list(range(10))
-
-
-def test_a_supervised_task_passes_over_labels_when_it_predicts():
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Rescaling(2.0)])
-    trainer = lw.Trainer(lw.Supervised(model, "mse", "sgd"))
-    dataset = numbers(5, 2).map(lambda n: (tf.cast(n, tf.float64)[:, None], n))
-
-    assert trainer.predict(dataset).ravel().tolist() == [0, 2, 4, 6, 8]

@@ -29,22 +29,15 @@ from loopwright.loop.schedule import (
     ("text", "interval"),
     [
         ("1 step", Every(steps=1)),
-        ("500 steps", Every(steps=500)),
         ("1_000_000 steps", Every(steps=1_000_000)),
         ("1,000,000 steps", Every(steps=1_000_000)),
-        ("1 epoch", Every(epochs=1)),
         ("20 epochs", Every(epochs=20)),
         ("1 second", Every(seconds=1)),
-        ("90 seconds", Every(seconds=90)),
-        ("1 minute", Every(seconds=60)),
         ("10 minutes", Every(seconds=600)),
         ("1 hour", Every(seconds=3600)),
-        ("6 hours", Every(seconds=21600)),
-        ("1 day", Every(seconds=86400)),
-        ("2 days", Every(seconds=172800)),
+        ("12 days", Every(seconds=12 * 86400)),
         ("30 s", Every(seconds=30)),
         ("30 sec", Every(seconds=30)),
-        ("10 min", Every(seconds=600)),
         ("6 h", Every(seconds=21600)),
         ("2 d", Every(seconds=172800)),
         ("1.5 hours", Every(seconds=5400)),
@@ -54,33 +47,15 @@ from loopwright.loop.schedule import (
     ],
 )
 def test_an_interval_is_read_as_people_write_it(text: str, interval: Every):
-    assert every(text) == interval
-
-
-def test_an_interval_is_its_own_reading():
-    interval = Every(steps=7)
-    assert every(interval) is interval
+    assert every(text) == interval == every(interval) == every(str(interval))
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "500",
-        "steps",
-        "five steps",
-        "500 stepss",
-        "500 iterations",
-        "-5 steps",
-        "1e3 steps",
-        "2.0 steps",
-        "1.5 epochs",
-        "100 ms",
-        "1 hour 30 minutes",
-        "inf seconds",
-        "nan seconds",
-        500,
-        None,
+        *("", "500", "steps", "five steps", "500 stepss", "500 iterations", "100 ms", 500, None),
+        *("-5 steps", "1e3 steps", "2.0 steps", "1.5 epochs", "inf seconds", "nan seconds"),
+        *("1 hour 30 minutes", "_5 steps", "1__0 steps", "1_.5 minutes", "1,5 minutes"),
     ],
 )
 def test_what_is_no_interval_is_refused_in_words_and_quoted(text: Any):
@@ -94,17 +69,6 @@ def test_what_is_no_interval_is_refused_in_words_and_quoted(text: Any):
     )
 
 
-@pytest.mark.parametrize("text", ["_5 steps", "1__0 steps", "1_.5 minutes"])
-def test_a_misplaced_underscore_is_refused_in_words(text: str):
-    with pytest.raises(ConfigurationError, match="not an interval"):
-        every(text)
-
-
-def test_a_decimal_comma_is_not_read_as_ten_times_as_much():
-    with pytest.raises(ConfigurationError, match="not an interval"):
-        every("1,5 minutes")
-
-
 @pytest.mark.parametrize(
     ("arguments", "received"),
     [
@@ -115,6 +79,8 @@ def test_a_decimal_comma_is_not_read_as_ten_times_as_much():
         ({"epochs": -1}, "Every(epochs=-1)"),
         ({"seconds": 0.0}, "Every(seconds=0.0)"),
         ({"seconds": math.nan}, "Every(seconds=nan)"),
+        ({"steps": 2.5}, "Every(steps=2.5)"),
+        ({"epochs": 1.5}, "Every(epochs=1.5)"),
     ],
 )
 def test_an_interval_without_exactly_one_positive_unit_is_refused(
@@ -131,35 +97,9 @@ def test_an_interval_without_exactly_one_positive_unit_is_refused(
     )
 
 
-def test_no_steps_at_all_are_refused_as_text_too():
-    with pytest.raises(ConfigurationError, match=r"received: Every\(steps=0\)"):
-        every("0 steps")
-
-
-@pytest.mark.parametrize("arguments", [{"steps": 2.5}, {"epochs": 1.5}])
-def test_a_fraction_of_a_step_or_epoch_is_refused(arguments: dict[str, Any]):
-    with pytest.raises(ConfigurationError):
-        Every(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("interval", "text"),
-    [
-        (Every(steps=1), "1 step"),
-        (Every(steps=500), "500 steps"),
-        (Every(epochs=1), "1 epoch"),
-        (Every(epochs=3), "3 epochs"),
-        (Every(seconds=90), "90 seconds"),
-        (Every(seconds=0.5), "0.5 seconds"),
-    ],
-)
-def test_an_interval_prints_as_it_is_read(interval: Every, text: str):
-    assert str(interval) == text
-    assert every(text) == interval
-
-
-def test_a_long_interval_prints_as_it_is_read():
-    assert every(str(every("12 days"))) == every("12 days")
+@pytest.mark.parametrize("text", ["1 step", "1 epoch", "3 epochs", "90 seconds", "0.5 seconds"])
+def test_an_interval_prints_as_it_is_read(text: str):
+    assert str(every(text)) == text
 
 
 # --- stops, as lists ---
@@ -188,27 +128,6 @@ def ends_run(step: int, *, validate: bool = False) -> Stop:
     return Stop(step, validate=validate, ends_epoch=True, ends_run=True)
 
 
-def test_without_validation_the_stops_are_the_ends_of_epochs():
-    schedule = Schedule(3, until=Every(epochs=3))
-    assert stops_of(schedule) == [ends_epoch(3), ends_epoch(6), ends_run(9)]
-
-
-def test_validation_every_epoch_is_due_at_each_end_of_one():
-    schedule = Schedule(3, until=Every(epochs=2), validate_every=Every(epochs=1))
-    assert stops_of(schedule) == [ends_epoch(3, validate=True), ends_run(6, validate=True)]
-
-
-def test_validation_every_two_epochs_skips_one_and_comes_at_the_end_of_the_run_too():
-    schedule = Schedule(10, until=Every(epochs=5), validate_every=Every(epochs=2))
-    assert stops_of(schedule) == [
-        ends_epoch(10),
-        ends_epoch(20, validate=True),
-        ends_epoch(30),
-        ends_epoch(40, validate=True),
-        ends_run(50, validate=True),
-    ]
-
-
 def test_validation_in_steps_counts_through_epochs():
     schedule = Schedule(100, until=Every(epochs=2), validate_every=Every(steps=40))
     assert stops_of(schedule) == [
@@ -219,25 +138,6 @@ def test_validation_in_steps_counts_through_epochs():
         plain(160),
         ends_run(200, validate=True),
     ]
-
-
-def test_a_run_of_a_number_of_steps_ends_inside_an_epoch():
-    schedule = Schedule(4, until=Every(steps=10), validate_every=Every(epochs=1))
-    assert stops_of(schedule) == [
-        ends_epoch(4, validate=True),
-        ends_epoch(8, validate=True),
-        ends_run(10, validate=True),
-    ]
-
-
-def test_a_run_of_steps_may_be_shorter_than_its_first_epoch():
-    schedule = Schedule(1000, until=Every(steps=3), validate_every=Every(steps=500))
-    assert stops_of(schedule) == [ends_run(3, validate=True)]
-
-
-def test_epochs_of_unknown_length_have_no_stops_of_their_own():
-    schedule = Schedule(None, until=Every(steps=10), validate_every=Every(steps=4))
-    assert stops_of(schedule) == [plain(4), plain(8), ends_run(10, validate=True)]
 
 
 @pytest.mark.parametrize(
@@ -321,11 +221,6 @@ def test_a_place_beyond_the_end_of_a_run_ends_it_without_a_step(schedule: Schedu
 def test_a_place_beyond_the_end_of_its_epoch_ends_it_without_a_step():
     stop = Schedule(6, Every(epochs=9)).next_stop(Place(28, 2, 8))
     assert stop == ends_epoch(28)
-
-
-def test_epochs_of_unknown_length_beyond_the_end_of_a_run_end_it():
-    schedule = Schedule(None, until=Every(epochs=2))
-    assert schedule.stop_at(Place(40, 3, 8, epoch_ended=True)).ends_run
 
 
 def test_moving_counts_in_the_run_and_in_the_epoch():

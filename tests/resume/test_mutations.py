@@ -15,8 +15,7 @@ from tests.resume.test_resume import failing
 
 from loopwright.checkpoints import tensors
 from loopwright.data.arrays import Arrays
-from loopwright.data.reader import NOTHING_READ
-from loopwright.data.stream_readers import IteratorReader
+from loopwright.data.readers import NOTHING_READ, IteratorReader
 from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.fit import moment
 

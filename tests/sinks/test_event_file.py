@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.util import tensor_util
 
-from loopwright.sinks.event_file import PREFIX, EventFile, images, scalars
+from loopwright.sinks.tensorboard import PREFIX, EventFile, images, scalars
 
 
 def events(directory: Path) -> list[Any]:

@@ -22,7 +22,7 @@ from loopwright.checkpoints.retention import (
 )
 from loopwright.checkpoints.snapshot import Snapshot, parsed
 from loopwright.checkpoints.store import Backend, Store, Writer
-from loopwright.data import stream_readers
+from loopwright.data import readers
 from loopwright.errors import ConfigurationError, disk_explained, message
 from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
@@ -252,7 +252,7 @@ class Run:
         self._writer.wait()
         last_good = None
         for found in reversed(self.checkpoints()):
-            if found.content["place"].get("is_over") or not stream_readers.holds_failure(
+            if found.content["place"].get("is_over") or not readers.holds_failure(
                 tensors.read(found.path / "state")
             ):
                 last_good = found.step

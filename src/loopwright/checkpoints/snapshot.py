@@ -6,7 +6,7 @@ from typing import Any
 
 from loopwright.checkpoints import retention
 from loopwright.checkpoints.manifest import Checkpoint
-from loopwright.data.reader import Read
+from loopwright.data.readers import Read
 from loopwright.errors import CheckpointError, message
 from loopwright.loop.schedule import Every, Place, every
 from loopwright.task.variables import Row, shape_text, shortened

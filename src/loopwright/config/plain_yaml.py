@@ -130,7 +130,7 @@ def _unreadable(path: Path, reason: str) -> ConfigurationError:
     return ConfigurationError(
         message(
             f"The config {path} cannot be read.",
-            expected="a YAML file",
+            expected=f"a YAML file of at most {MOST_BYTES:,} bytes",
             received=reason,
             do="check the path and its permissions",
         )
@@ -143,14 +143,7 @@ def _value(raw: bytes, path: Path) -> Any:
     except ValueError:
         raise _unreadable(path, "not UTF-8") from None
     if len(raw) > MOST_BYTES:
-        raise ConfigurationError(
-            message(
-                f"The config {path} is too large.",
-                expected=f"at most {MOST_BYTES:,} bytes",
-                received="more",
-                do="move data to separate files and name them in the config",
-            )
-        )
+        raise _unreadable(path, f"more than {MOST_BYTES:,} bytes")
     return parse(text, name=f"The config {path}")
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from loopwright.data import batches as nests
 from loopwright.data.batches import check_labelled, sampled_digest, weighted
 from loopwright.data.bottleneck import slow_arrays
-from loopwright.data.reader import Resident
+from loopwright.data.readers import Resident
 from loopwright.data.source import Data, Epochs, Feed
 from loopwright.distribute import replicas
 from loopwright.errors import DataError, message

@@ -18,7 +18,7 @@ from loopwright.compat.error_messages import describe, shape_text
 from loopwright.data import batches as nests
 from loopwright.data.batches import batch_digest, weighted
 from loopwright.data.bottleneck import slow_batches
-from loopwright.data.reader import CountedReader, StreamReader, UnsavedReader
+from loopwright.data.readers import CountedReader, StreamReader, UnsavedReader
 from loopwright.data.source import Data, Epochs, Feed, Objection
 from loopwright.data.stream import LENGTH, STEPS, endless
 from loopwright.errors import DataError, message

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright.data.reader import NOTHING_READ, CountedReader, End, Read, Resident, StreamReader
+from loopwright.data.readers import NOTHING_READ, CountedReader, End, Read, Resident, StreamReader
 from loopwright.errors import DataError, message
 from loopwright.exactness import BEST_EFFORT
 

@@ -12,9 +12,16 @@ from loopwright.compat.error_messages import describe
 from loopwright.compat.tensorflow_internals import PipelinePart
 from loopwright.data.batches import check_labelled, sampled_digest, weighted
 from loopwright.data.bottleneck import parts_before, slow_pipeline
-from loopwright.data.reader import End, StreamReader, UnsavedReader
+from loopwright.data.readers import (
+    End,
+    IteratorReader,
+    ReplayReader,
+    Reseeded,
+    StreamReader,
+    UnsavedReader,
+    opened,
+)
 from loopwright.data.source import Data, Epochs, Feed, Objection
-from loopwright.data.stream_readers import IteratorReader, ReplayReader, Reseeded, opened
 from loopwright.errors import DataError, message
 
 _STATEFUL = {

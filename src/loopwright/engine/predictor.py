@@ -15,7 +15,7 @@ from loopwright.compat import (
 )
 from loopwright.data import batches as nests
 from loopwright.data.read_errors import read_errors_explained
-from loopwright.data.reader import Resident, ResidentReader
+from loopwright.data.readers import Resident, ResidentReader
 from loopwright.data.source import Data, Feed
 from loopwright.distribute import replicas
 from loopwright.engine.scorer import feed_after, undisturbed

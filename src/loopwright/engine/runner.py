@@ -18,7 +18,7 @@ from loopwright.compat import (
 )
 from loopwright.compat.error_messages import explained
 from loopwright.compat.runtime_errors import error_for
-from loopwright.data.reader import AnyReader, ResidentReader, StreamReader
+from loopwright.data.readers import AnyReader, ResidentReader, StreamReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
 from loopwright.engine import loops

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from loopwright.data.read_errors import read_errors_explained
-from loopwright.data.reader import NOTHING_READ, AnyReader, HeldReader, Read, ResidentReader
+from loopwright.data.readers import NOTHING_READ, AnyReader, HeldReader, Read, ResidentReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
 from loopwright.engine.background_compile import BackgroundCompile

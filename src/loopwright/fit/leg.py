@@ -11,7 +11,7 @@ from typing import Any, Literal, final
 from loopwright import step_warnings
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.snapshot import Snapshot
-from loopwright.data.reader import NOTHING_READ, Read
+from loopwright.data.readers import NOTHING_READ, Read
 from loopwright.data.source import Epochs, Feed
 from loopwright.distribute.team import Agreement
 from loopwright.engine.scorer import undisturbed

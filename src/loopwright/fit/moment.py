@@ -14,7 +14,7 @@ from loopwright.config.edits import (
     refusal,
 )
 from loopwright.data import batches as specs
-from loopwright.data.reader import Read
+from loopwright.data.readers import Read
 from loopwright.data.source import changed_data
 from loopwright.distribute import replicas
 from loopwright.engine.trace import Built

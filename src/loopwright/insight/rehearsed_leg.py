@@ -13,7 +13,7 @@ from loopwright.checkpoints import tensors
 from loopwright.checkpoints.retention import require_measured
 from loopwright.checkpoints.run_directory import Run
 from loopwright.data.arrays import Arrays
-from loopwright.data.reader import NOTHING_READ, CountedReader, Read, ResidentReader, StreamReader
+from loopwright.data.readers import NOTHING_READ, CountedReader, Read, ResidentReader, StreamReader
 from loopwright.data.source import Data
 from loopwright.engine.scorer import undisturbed
 from loopwright.errors import CheckpointError, DataError, message

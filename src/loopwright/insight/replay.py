@@ -12,7 +12,7 @@ from loopwright.checkpoints import tensors
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.config.edits import OnChange
-from loopwright.data.reader import NOTHING_READ
+from loopwright.data.readers import NOTHING_READ
 from loopwright.errors import (
     ConfigurationError,
     LoopwrightWarning,
