@@ -1,4 +1,4 @@
-"""Which process settings a command starts by: recorded, remembered, or measured in child processes.
+"""Which process settings a command starts by: recorded, remembered, or measured.
 
 Nothing here imports TensorFlow, which reads them when it is imported.
 """

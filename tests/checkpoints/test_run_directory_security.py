@@ -248,12 +248,9 @@ def test_the_revision_is_that_of_the_programs_own_code(
 
 
 def test_every_child_process_leaves_the_current_directory_out_of_its_import_path():
-    """One function names the interpreter, with -P; `run` starts what the user named as Python does.
-
-    A process that replaces itself runs the command that the user started it by.
-    """
+    """One function names the interpreter, with -P; `run` starts what the user named as is."""
     users = {path.name for path in PACKAGE.rglob("*.py") if "sys.executable" in path.read_text()}
-    assert users == {"supervisor.py", "run_command.py", "launch.py"}
+    assert users == {"supervisor.py", "run_command.py"}
     from loopwright.cli import verify
     from loopwright.distribute import supervisor
 

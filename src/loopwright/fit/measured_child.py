@@ -1,4 +1,4 @@
-"""A child process that runs the user's program up to its first `fit`, and trains there to be timed.
+"""A child process that runs a program up to its first `fit`, and trains there to be timed.
 
 The child does what the program does until then; it opens no run directory, calls no callback and no
 sink, and never returns from `fit`. Its parent asks for seconds of training, line by line.

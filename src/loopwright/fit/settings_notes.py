@@ -1,4 +1,4 @@
-"""What a run says about its process settings: a faster choice, one of another step, another plan.
+"""What a run says about its process settings: a faster choice, or one of another step.
 
 Settings never change inside a process, so a note names the command that starts it by them.
 """

@@ -1,10 +1,14 @@
-"""The formats of the files about plans and settings, which may come from anyone: read strictly.
+"""The formats of files about plans and settings, read strictly: they may come from anyone.
 
 Imported only when a file is read: `loopwright --help` does without pydantic.
 """
 
+# pyright: reportUninitializedInstanceVariable=false
+# Of pydantic's own attributes, in classes with an abstract base.
+
 import json
-from typing import Annotated, Any, Literal, TypeVar
+from abc import ABC
+from typing import Annotated, Any, Literal, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,10 +21,11 @@ _Amount = Annotated[float, Field(ge=0)]
 _Rate = Annotated[float, Field(gt=0)]
 
 
-class _Record(BaseModel):
+class _Record(BaseModel, ABC):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
+@final
 class PlanRecord(_Record):
     """A plan; one without rewrites is older than they are, and ran without any."""
 
@@ -36,8 +41,8 @@ class PlanRecord(_Record):
         return Plan(self.step, self.loop, self.feed, rewrites)
 
 
-class SettingsRecord(_Record):
-    """Process settings."""
+class SettingsFields(_Record, ABC):
+    """What a process is started by."""
 
     onednn: bool
     xla_flags: list[str] = []
@@ -45,21 +50,30 @@ class SettingsRecord(_Record):
     inter_op_threads: _Threads = 0
 
 
+@final
 class _Change(_Record):
     step: _Count
     plan: PlanRecord
     trial: bool = False
 
 
-class _SettingsChange(SettingsRecord):
+@final
+class SettingsRecord(SettingsFields):
+    """Process settings."""
+
+
+@final
+class _SettingsChange(SettingsFields):
     step: _Count
 
 
+@final
 class _Choice(_Record):
     plan: PlanRecord
     why: str
 
 
+@final
 class HistoryRecord(_Record):
     """A `plan.json`, and the plans in a checkpoint."""
 
@@ -71,6 +85,7 @@ class HistoryRecord(_Record):
     settings: list[_SettingsChange] = []
 
 
+@final
 class _Tried(_Record):
     plan: PlanRecord
     state: Literal["measured", "failed", "not tried"]
@@ -80,6 +95,7 @@ class _Tried(_Record):
     compile_seconds: _Amount
 
 
+@final
 class EntryRecord(_Record):
     """A file of the memory of plans."""
 
@@ -93,6 +109,7 @@ class EntryRecord(_Record):
     title: str
 
 
+@final
 class ChoiceRecord(_Record):
     """A file of the memory of process settings."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 from loopwright.plans.processor import cpu_flags
 
 if TYPE_CHECKING:
-    from loopwright.plans.records import SettingsRecord
+    from loopwright.plans.records import SettingsFields
 
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 """Whether TensorFlow runs convolutions and matrix products by oneDNN; read at its import."""
@@ -112,7 +112,7 @@ def parsed(content: Any) -> Settings:
     return of_record(records.read(records.SettingsRecord, content))
 
 
-def of_record(found: "SettingsRecord") -> Settings:
+def of_record(found: "SettingsFields") -> Settings:
     """Return the settings in a record."""
     flags, threads = tuple(found.xla_flags), (found.intra_op_threads, found.inter_op_threads)
     return Settings(found.onednn, flags, *threads)
