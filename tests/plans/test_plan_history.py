@@ -109,13 +109,16 @@ def test_a_file_gives_back_the_same_history(tmp_path: Path):
     ("content", "reason"),
     [
         ("{", "JSONDecodeError"),
-        ("[]", "the file: input should be an object"),
-        ('{"format": 2}', "format: input should be 1, received 2"),
+        ("[]", "the file: expected an object"),
+        ('{"format": 2}', "format: expected 1, received 2"),
         ('{"format": 1, "changes": [], "notes": [], "choices": {}}', "no step was run yet"),
-        ('{"format": 1, "changes": [], "notes": [], "choices": {}, "x": 1}', "x: extra inputs"),
+        (
+            '{"format": 1, "changes": [], "notes": [], "choices": {}, "x": 1}',
+            "the file: unknown field 'x'",
+        ),
         (
             json.dumps({"format": 1, "changes": [{"step": 0, "plan": {"step": "warp"}}]}),
-            "changes.0.plan.step: input should be 'eager', 'graph' or 'xla', received 'warp'",
+            "changes.0.plan.step: expected 'eager', 'graph' or 'xla', received 'warp'",
         ),
     ],
 )

@@ -109,10 +109,11 @@ class World:
         self.tuner.end()
         return self.now - began
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> Entry:
         """What this run leaves in the memory."""
         news = self.tuner.take_news()
-        return None if news is None else Entry(news[0], news[1], date=self.now)
+        assert news is not None
+        return Entry(news[0], news[1], date=self.now)
 
     def seconds_by(self, plan: Plan) -> float:
         return sum(seconds for ran_by, _, seconds in self.ran if ran_by == plan)
@@ -124,44 +125,27 @@ def world(fused: float = 1.0, xla: float = 1.0, step_seconds: float = 0.0002, **
     return World({plan: step_seconds / speed for plan, speed in speeds.items()}, **kwargs)
 
 
-def test_training_begins_on_the_graph_plan_and_ends_on_the_fastest():
+@pytest.mark.parametrize(
+    ("fused", "xla", "best"),
+    [(6.0, 1.1, FUSED), (0.9, 1.5, XLA), (0.7, 0.6, GRAPH), (1.01, 1.02, GRAPH)],
+)
+def test_training_begins_on_the_graph_plan_and_leaves_it_for_one_that_is_clearly_faster(
+    fused: float, xla: float, best: Plan
+):
+    run = world(fused=fused, xla=xla, step_seconds=0.01)
+    run.fit(steps=30_000)
+    assert (run.ran[0][0], run.tuner.plan) == (GRAPH, best)
+
+
+@pytest.mark.parametrize("budget", [{"steps": 15_000}, {"seconds": 3.0}, {"for_seconds": 3.0}])
+def test_a_run_too_short_to_pay_for_a_compile_tries_nothing(budget: dict[str, Any]):
     run = world(fused=6.0)
-    run.fit(steps=1_000_000)
-    assert run.ran[0][0] == GRAPH
-    assert run.tuner.plan == FUSED
-    assert run.seconds_by(FUSED) > 0.9 * run.now
-
-
-def test_every_workload_ends_on_its_own_best_plan():
-    for fused, xla, best in [(6.0, 1.1, FUSED), (0.9, 1.5, XLA), (0.7, 0.6, GRAPH)]:
-        run = world(fused=fused, xla=xla, step_seconds=0.01)
-        run.fit(steps=30_000)
-        assert run.tuner.plan == best
-
-
-def test_a_candidate_must_be_clearly_faster():
-    run = world(fused=1.01, xla=1.02)
-    run.fit(steps=1_000_000)
-    assert run.tuner.plan == GRAPH
-
-
-def test_a_run_too_short_to_pay_for_a_compile_tries_nothing():
-    run = world(fused=6.0)
-    run.fit(steps=15_000)  # three seconds
+    run.fit(**budget)
     assert run.prepared == []
     assert run.tuner.choice is None
 
 
-def test_a_short_run_is_known_from_its_seconds_as_well():
-    run = world(fused=6.0)
-    run.fit(seconds=3.0)
-    assert run.prepared == []
-
-
 def test_without_a_known_end_trying_begins_when_training_has_lasted_long_enough():
-    run = world(fused=6.0)
-    run.fit(for_seconds=3.0)
-    assert run.prepared == []
     run = world(fused=6.0)
     run.fit(for_seconds=60.0)
     assert run.tuner.plan == FUSED
@@ -187,11 +171,12 @@ def test_the_compile_goes_on_beside_the_training():
     assert run.seconds_by(GRAPH) > 5.0
 
 
-def test_a_candidate_far_slower_is_given_up_after_its_first_calls():
-    run = world(fused=1 / 30, step_seconds=0.05)
+@pytest.mark.parametrize(("fused", "calls"), [(1 / 30, [1]), (1 / 5, [1, 1, 1])])
+def test_a_candidate_far_slower_is_given_up_after_its_first_calls(fused: float, calls: list[int]):
+    run = world(fused=fused, step_seconds=0.05)
     run.fit(steps=10_000)
     assert run.tuner.plan == GRAPH
-    assert [steps for plan, steps, _ in run.ran if plan == FUSED] == [1]
+    assert [steps for plan, steps, _ in run.ran if plan == FUSED] == calls
 
 
 def test_a_trial_never_breaks_the_bound_between_two_stops():
@@ -202,19 +187,18 @@ def test_a_trial_never_breaks_the_bound_between_two_stops():
         assert max(calls) < 0.3
 
 
-def test_a_compile_that_fails_is_skipped_and_noted():
-    run = world(fused=6.0, errors={FUSED: "InvalidArgumentError: unsupported operation"})
+@pytest.mark.parametrize(
+    ("failing", "note"),
+    [
+        ({"errors": {FUSED: "no kernel"}}, "could not be compiled (no kernel)"),
+        ({"untraceable": (FUSED,)}, "could not be traced (ValueError: no such operation)"),
+    ],
+)
+def test_a_plan_that_cannot_be_compiled_is_skipped_and_noted(failing: dict[str, Any], note: str):
+    run = world(fused=6.0, **failing)
     run.fit(steps=1_000_000)
     assert run.seconds_by(FUSED) == 0
-    assert run.notes[0] == (
-        "loop inside XLA: could not be compiled (InvalidArgumentError: unsupported operation)"
-    )
-
-
-def test_a_trace_that_fails_is_skipped_and_noted_in_one_line():
-    run = world(fused=6.0, untraceable=(FUSED,))
-    run.fit(steps=1_000_000)
-    assert run.notes[0] == "loop inside XLA: could not be traced (ValueError: no such operation)"
+    assert run.notes[0] == f"loop inside XLA: {note}"
 
 
 def test_a_compile_without_end_is_left_alone_and_nothing_else_is_compiled_beside_it():
@@ -233,15 +217,17 @@ def test_what_a_trial_loses_counts_as_tuning():
     assert abs(run.watch.seconds["tuning"] - lost) < 1e-6
 
 
-def test_the_choice_says_what_was_won():
+def test_the_choice_says_once_what_was_won():
     run = world(fused=6.0, xla=0.9)
     run.fit(steps=1_000_000)
-    choice = run.tuner.choice
+    choice = run.tuner.take_choice()
     assert choice is not None
     assert (choice.plan, choice.why) == (FUSED, "30,000 steps/s, 6.0x the speed of the first plan")
     assert run.notes[0] == (
         "loop inside XLA: 30,000 steps/s against 5,000 steps/s of graph step, graph loop"
     )
+    run.fit(steps=1_000_000)
+    assert run.tuner.choice is None
 
 
 def test_the_choice_says_when_nothing_was_faster():
@@ -257,15 +243,6 @@ def test_tuning_a_minute_costs_less_than_a_tenth_of_it():
         run = world(fused=fused, xla=xla, step_seconds=step_seconds, compile_seconds=3.0)
         best = step_seconds / max(1.0, fused, xla)
         assert run.fit(steps=int(60 / best)) < 60 * 1.10
-
-
-def test_a_choice_is_made_once():
-    run = world(fused=6.0, xla=0.9)
-    run.fit(steps=1_000_000)
-    assert run.tuner.choice is not None
-    run.tuner.take_choice()
-    run.fit(steps=1_000_000)
-    assert run.tuner.choice is None
 
 
 def test_a_remembered_plan_is_used_as_soon_as_it_is_compiled_and_without_a_trial():
@@ -331,8 +308,7 @@ def test_a_trial_on_a_machine_too_busy_to_decide_is_left_to_the_next_run():
     for seed in range(8):
         run = world(fused=1.2, xla=1.1, step_seconds=0.06, noise=noise(seed, 6.0))
         run.fit(steps=3_000)
-        entry = run.entry()
-        if entry is not None and not entry.is_complete and run.tuner.plan == GRAPH:
+        if not run.entry().is_complete and run.tuner.plan == GRAPH:
             break
     else:
         raise AssertionError("every trial was decided")
@@ -346,17 +322,10 @@ def test_calls_that_still_get_faster_are_not_counted():
     run = world(fused=30.0, xla=1.0, call_delay=0.02)
     run.fit(steps=1_000_000)
     entry = run.entry()
-    assert entry is not None
     fused = entry.of(FUSED)
     assert fused is not None
     assert max(fused.rates) < 2 * min(fused.rates)
     assert run.tuner.plan == FUSED
-
-
-def test_a_candidate_that_is_slow_twice_is_given_up():
-    run = world(fused=1 / 5, step_seconds=0.05)
-    run.fit(steps=10_000)
-    assert [steps for plan, steps, _ in run.ran if plan == FUSED] == [1, 1, 1]
 
 
 # --- memory ---
@@ -385,7 +354,8 @@ def states(entry: Entry) -> dict[Plan, str]:
 def test_a_run_that_ends_before_its_trials_do_is_not_remembered_as_if_they_had(seconds: float):
     short = transformer()
     short.fit(steps=4_000, for_seconds=seconds)
-    entry = short.entry()
+    news = short.tuner.take_news()
+    entry = None if news is None else Entry(news[0], news[1], date=0.0)
     assert entry is None or not entry.is_complete
     longer = again(entry)
     longer.fit(steps=4_000)
@@ -396,10 +366,9 @@ def test_a_choice_is_complete_when_every_candidate_was_tried_to_its_end_or_faile
     run = transformer()
     run.fit(steps=100_000)
     entry = run.entry()
-    assert entry is not None
     assert entry.choice == Choice(FUSED, "36.8 steps/s, 2.3x the speed of the first plan")
     assert entry.is_complete
-    assert run.entry() is None, "nothing was found out since"
+    assert run.tuner.take_news() is None, "nothing was found out since"
     fused = entry.of(FUSED)
     assert fused is not None
     assert (fused.steps > 10, round(fused.rate, 1)) == (True, 36.8)
@@ -407,7 +376,6 @@ def test_a_choice_is_complete_when_every_candidate_was_tried_to_its_end_or_faile
     run = transformer(errors={FUSED: "no kernel"}, untraceable=(XLA,))
     run.fit(steps=100_000)
     entry = run.entry()
-    assert entry is not None
     assert states(entry) == {GRAPH: "measured", FUSED: "failed", XLA: "failed"}
     assert entry.is_complete
 
@@ -416,7 +384,6 @@ def test_what_a_short_run_left_out_is_tried_by_a_longer_one_and_nothing_is_measu
     run = transformer()
     run.fit(steps=2_000)
     entry = run.entry()
-    assert entry is not None
     assert states(entry) == {GRAPH: "measured", FUSED: "measured", XLA: "not tried"}
     assert entry.tried[1].reason == "not worth it in a run this short" or entry.tried[2].reason
     second = again(entry)
@@ -426,9 +393,7 @@ def test_what_a_short_run_left_out_is_tried_by_a_longer_one_and_nothing_is_measu
     longer.fit(steps=100_000)
     assert longer.prepared == [FUSED, XLA]
     assert longer.tuner.plan == FUSED
-    found = longer.entry()
-    assert found is not None
-    assert found.is_complete
+    assert longer.entry().is_complete
 
 
 def test_a_remembered_plan_is_compiled_before_the_first_step_if_that_ends_sooner():
@@ -464,7 +429,6 @@ def test_a_minute_takes_hardly_longer_than_by_the_best_plan(
     first = run()
     assert first.fit(steps=steps) < most * best
     entry = first.entry()
-    assert entry is not None
     assert run(Remembered(entry.choice, entry)).fit(steps=steps) < most_again * best
 
 
@@ -476,11 +440,12 @@ def complete(rate: float = 36.8, plan: Plan = FUSED) -> Entry:
     return Entry(Choice(plan, "fast"), tried, date=0.0)
 
 
-def test_a_complete_choice_is_used_and_not_measured_again():
-    run = again(complete())
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_complete_or_recorded_choice_is_used_and_not_measured_again(is_recorded: bool):
+    run = transformer(RECORDED, speed=5.0) if is_recorded else again(complete())
     run.fit(steps=50_000)
     assert run.prepared == [FUSED]
-    assert run.entry() is None
+    assert run.tuner.take_news() is None
 
 
 def test_a_choice_whose_speed_is_far_from_the_remembered_one_is_checked_again():
@@ -494,7 +459,6 @@ def test_a_choice_whose_speed_is_far_from_the_remembered_one_is_checked_again():
         "graph step, graph loop: 15.8 steps/s, 6 were remembered; the other plans are due again"
     )
     entry = run.entry()
-    assert entry is not None
     assert entry.choice.plan == FUSED
     run = again(complete(80.0))
     run.fit(steps=10_000)
@@ -509,13 +473,11 @@ def test_a_check_that_does_not_come_to_its_end_leaves_the_evidence_as_it_was():
     assert run.notes[1].startswith("graph step, graph loop: 15.8 steps/s against 36.8 steps/s")
     assert len(run.notes) == 2, "the third plan was not tried to its end"
     entry = run.entry()
-    assert entry is not None
     assert entry.choice == remembered.choice
     assert [one.rates for one in entry.tried] == [one.rates for one in remembered.tried]
     run = again(remembered)
     run.fit(steps=100_000)
     entry = run.entry()
-    assert entry is not None
     assert entry.is_complete
     assert [round(one.rate, 1) for one in entry.tried] == [15.8, 36.8, 33.0]
 
@@ -526,9 +488,7 @@ def test_what_was_measured_in_this_run_is_not_checked_again_in_it():
     run = again(part)
     run.fit(steps=100_000)
     assert sorted(map(str, run.prepared)) == sorted(map(str, [FUSED, GRAPH, XLA]))
-    entry = run.entry()
-    assert entry is not None
-    assert entry.is_complete
+    assert run.entry().is_complete
 
 
 def test_a_choice_is_checked_again_after_some_days_if_the_run_is_long_and_later_in_any_case():
@@ -550,19 +510,11 @@ def test_a_choice_is_checked_again_after_some_days_if_the_run_is_long_and_later_
     assert choice.why == "checked again: 36.8 steps/s, 2.3x the speed of the first plan"
 
 
-def test_what_a_run_has_recorded_is_followed_and_never_checked_again():
-    run = transformer(RECORDED, speed=5.0)
-    run.fit(steps=50_000)
-    assert run.prepared == [FUSED]
-    assert run.entry() is None
-
-
 def test_a_remembered_plan_that_fails_once_is_not_forgotten_for_good():
     run = again(complete(), errors={FUSED: "out of memory"})
     run.fit(steps=2_000)
     assert run.tuner.plan in (GRAPH, XLA)
     entry = run.entry()
-    assert entry is not None
     assert states(entry)[FUSED] == "not tried"
 
 
@@ -579,7 +531,6 @@ def test_the_time_to_compile_is_remembered_as_it_was_seen_last():
     run = again(complete(), compile_seconds=0.9)
     run.fit(steps=2_000)
     entry = run.entry()
-    assert entry is not None
     fused = entry.of(FUSED)
     assert fused is not None
     assert fused.compile_seconds < 1

@@ -202,7 +202,7 @@ MANY = {f"{number}": "x" for number in range(50_000)}
         ({"tally": {"totals": {}}}, "tally.last: missing"),
         ({"tally": None}, "tally: expected "),
         ({"until": "for ever"}, "until: ConfigurationError: "),
-        ({"plans": {"format": 1}}, "changes: field required"),
+        ({"plans": {"format": 1}}, "plans: ValueError: changes: missing"),
         ({"variables": [{"name": "w", "dtype": "int8", "shape": [-1]}]}, "variables.0.shape.0: "),
         ({"callbacks": [{"class": "Own"}]}, "callbacks.0.state: missing"),
         ({"declared": {"layers": []}}, "declared.layers: expected a valid dictionary"),

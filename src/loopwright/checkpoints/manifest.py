@@ -4,6 +4,10 @@ A manifest may come from a stranger, and its checksum only proves that it is com
 no version of Loopwright wrote are refused before anything else is read.
 """
 
+# ruff: noqa: RUF012  (pydantic copies defaults)
+# pyright: reportUninitializedInstanceVariable=false
+# Of pydantic's own attributes, in classes with an abstract base.
+
 import contextlib
 import errno
 import hashlib
@@ -12,23 +16,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, final
 
-from pydantic import (
-    AfterValidator,
-    AllowInfNan,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, ValidationError
 
 from loopwright import disk, untrusted
 from loopwright.compat.out_of_memory import out_of_memory_explained
 from loopwright.errors import CheckpointError, first_line, message
 from loopwright.loop.schedule import every
 from loopwright.plans import plan_history
+from loopwright.records import Record, in_words
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -166,20 +163,6 @@ def _parse_by(parse: Callable[[Any], object]) -> AfterValidator:
     return AfterValidator(check)
 
 
-class _Record(BaseModel, strict=True, extra="forbid", allow_inf_nan=False):
-    """Fields with a default may be missing: not every version has written them."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _require_known(cls, value: Any) -> Any:
-        if isinstance(value, dict) and cls.model_config.get("extra") == "forbid":
-            names = {field.alias or name for name, field in cls.model_fields.items()}
-            unknown = next((name for name in value if name not in names), None)
-            if unknown is not None:
-                raise ValueError(f"unknown field {unknown[:100]!a}")
-        return value
-
-
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Seconds = Annotated[float, Field(ge=0, lt=1e12)]  # datetime can show a sum of many
 _Number = Annotated[float, AllowInfNan()]
@@ -189,12 +172,14 @@ _Values = dict[str, Any]
 _Columns = Annotated[dict[str, list[Any]], BeforeValidator(_require_few)]
 
 
-class _File(_Record):
+@final
+class _File(Record):
     bytes: _Count
     sha256: str
 
 
-class _Place(_Record):
+@final
+class _Place(Record):
     step: _Count = 0
     epoch: _Count = 0
     step_in_epoch: _Count = 0
@@ -208,7 +193,8 @@ class _Place(_Record):
     is_over: bool = False
 
 
-class _Read(_Record):
+@final
+class _Read(Record):
     batches: _Count = 0
     ends: _Count = 0
     last_digest: str | None = None
@@ -217,13 +203,15 @@ class _Read(_Record):
 _Pair = Annotated[list[_Number], Field(min_length=2, max_length=2)]
 
 
-class _Tally(_Record):
+@final
+class _Tally(Record):
     totals: Annotated[dict[str, _Pair], BeforeValidator(_require_few)]
     last: _Values
     updated: _Counts | None = None
 
 
-class _History(_Record):
+@final
+class _History(Record):
     epoch: _Counts
     epoch_steps: _Counts
     validation_steps: _Counts
@@ -231,31 +219,36 @@ class _History(_Record):
     validation: _Columns
 
 
-class _Callback(_Record):
+@final
+class _Callback(Record):
     kind: str = Field(alias="class")
     state: Any
     """Anything: a custom callback returns it from get_state."""
 
 
-class _Variable(_Record):
+@final
+class _Variable(Record):
     name: str
     dtype: str
     shape: _Counts | None
 
 
-class _Inexact(_Record):
+@final
+class _Inexact(Record):
     reasons: _Texts = []
     loses_position: bool = False
     restarts_epoch: bool = False
 
 
-class _End(_Record):
+@final
+class _End(Record):
     is_due: bool = False
     changed: _Texts = []
     callbacks: Annotated[list[_Callback], Field(fail_fast=True)] = []
 
 
-class _Declared(_Record, extra="allow"):
+@final
+class _Declared(Record, extra="allow"):
     """Beside these, the arguments of trainer and `fit`."""
 
     learning_rate: _Values = {}
@@ -267,7 +260,8 @@ class _Declared(_Record, extra="allow"):
     versions: _Values = {}
 
 
-class _Content(_Record, extra="allow"):
+@final
+class _Content(Record, extra="allow"):
     """What `Store.write` was given; a `Snapshot` refuses other names."""
 
     leg: _Count = 0
@@ -294,7 +288,8 @@ class _Content(_Record, extra="allow"):
     declared: _Declared = _Declared()
 
 
-class _Manifest(_Record):
+@final
+class _Manifest(Record):
     format: Annotated[int, Field(ge=FORMAT, le=FORMAT)]
     step: _Count
     files: Annotated[dict[str, _File], BeforeValidator(_require_few)]
@@ -307,24 +302,11 @@ def _checked(manifest: Mapping[str, Any]) -> tuple[int, dict[str, dict[str, Any]
     try:
         _Manifest.model_validate(manifest)
     except ValidationError as error:
-        raise ValueError(_in_words(error)) from None
+        raise ValueError(in_words(error).removeprefix("content.")) from None
     for name in manifest["files"]:
         if name in ("", ".", "..", MANIFEST) or "/" in name or "\0" in name:
             raise ValueError(f"{name[:100]!a} is not the name of a file in this directory")
     return manifest["step"], manifest["files"]
-
-
-def _in_words(error: ValidationError) -> str:
-    """Return the first thing that is wrong: the field, what is expected, what was received."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    field = ".".join(f"{name}"[:100] for name in first["loc"]).removeprefix("content.")
-    text, value = first["msg"], first["input"]
-    if first["type"] == "missing":
-        return f"{field}: missing"
-    if first["type"] == "value_error":
-        return f"{field or 'manifest'}: {text.removeprefix('Value error, ')}"
-    received = type(value).__name__ if isinstance(value, dict | list) else f"{value!a}"[:60]
-    return f"{field}: expected {text.removeprefix('Input should be ')}, received {received}"
 
 
 def _compare_names(listed: set[str], present: set[str]) -> None:

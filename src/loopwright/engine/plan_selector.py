@@ -30,9 +30,8 @@ from loopwright.plans.plan_history import (
     Replayed,
     load,
 )
-from loopwright.plans.preparation import Compiler
 from loopwright.plans.settings import Settings
-from loopwright.plans.tuner import Candidate, Remembered, Tuner
+from loopwright.plans.tuner import Candidate, Compiler, Remembered, Tuner
 from loopwright.plans.worth import Budget
 from loopwright.task import variables
 from loopwright.task.task import class_name

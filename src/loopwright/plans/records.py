@@ -3,6 +3,7 @@
 Imported only when a file is read: `loopwright --help` does without pydantic.
 """
 
+# ruff: noqa: RUF012  (pydantic copies defaults)
 # pyright: reportUninitializedInstanceVariable=false
 # Of pydantic's own attributes, in classes with an abstract base.
 
@@ -10,10 +11,11 @@ import json
 from abc import ABC
 from typing import Annotated, Any, Literal, TypeVar, final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from loopwright.plans.plan import Plan, Rewrite
 from loopwright.plans.settings import MOST_THREADS
+from loopwright.records import Record, in_words
 
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Threads = Annotated[int, Field(ge=0, le=MOST_THREADS)]
@@ -21,12 +23,8 @@ _Amount = Annotated[float, Field(ge=0)]
 _Rate = Annotated[float, Field(gt=0)]
 
 
-class _Record(BaseModel, ABC):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-
-
 @final
-class PlanRecord(_Record):
+class PlanRecord(Record):
     """A plan; one without rewrites is older than they are, and ran without any."""
 
     step: Literal["eager", "graph", "xla"] = "graph"
@@ -41,7 +39,7 @@ class PlanRecord(_Record):
         return Plan(self.step, self.loop, self.feed, rewrites)
 
 
-class SettingsFields(_Record, ABC):
+class SettingsFields(Record, ABC):
     """What a process is started by."""
 
     onednn: bool
@@ -51,7 +49,7 @@ class SettingsFields(_Record, ABC):
 
 
 @final
-class _Change(_Record):
+class _Change(Record):
     step: _Count
     plan: PlanRecord
     trial: bool = False
@@ -68,13 +66,13 @@ class _SettingsChange(SettingsFields):
 
 
 @final
-class _Choice(_Record):
+class _Choice(Record):
     plan: PlanRecord
     why: str
 
 
 @final
-class HistoryRecord(_Record):
+class HistoryRecord(Record):
     """A `plan.json`, and the plans in a checkpoint."""
 
     format: Literal[1]
@@ -86,7 +84,7 @@ class HistoryRecord(_Record):
 
 
 @final
-class _Tried(_Record):
+class _Tried(Record):
     plan: PlanRecord
     state: Literal["measured", "failed", "not tried"]
     reason: str
@@ -96,7 +94,7 @@ class _Tried(_Record):
 
 
 @final
-class EntryRecord(_Record):
+class EntryRecord(Record):
     """A file of the memory of plans."""
 
     format: Literal[2]
@@ -110,7 +108,7 @@ class EntryRecord(_Record):
 
 
 @final
-class ChoiceRecord(_Record):
+class ChoiceRecord(Record):
     """A file of the memory of process settings."""
 
     format: Literal[2]
@@ -121,7 +119,7 @@ class ChoiceRecord(_Record):
     run_dir: str
 
 
-_R = TypeVar("_R", bound=_Record)
+_R = TypeVar("_R", bound=Record)
 
 
 def read(kind: type[_R], content: Any) -> _R:
@@ -129,14 +127,9 @@ def read(kind: type[_R], content: Any) -> _R:
 
     >>> read(SettingsRecord, {"onednn": "yes"})
     Traceback (most recent call last):
-    ValueError: onednn: input should be a valid boolean, received 'yes'
+    ValueError: onednn: expected a valid boolean, received 'yes'
     """
     try:
         return kind.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        text = first["msg"][:1].lower() + first["msg"][1:]
-        received = repr(first["input"])
-        shown = received if len(received) <= 40 else f"{received[:37]}..."
-        raise ValueError(f"{where}: {text}, received {shown}") from None
+        raise ValueError(in_words(error)) from None

@@ -10,7 +10,7 @@ not tried then is tried now, and everything once more if the speed is far from t
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Protocol, final
 
 from loopwright.errors import first_line
 from loopwright.loop.clock import Stopwatch
@@ -18,7 +18,6 @@ from loopwright.plans import worth
 from loopwright.plans.memory import TIE, Check, Entry, Tried, is_far, rate_in_words, reason_for
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Choice
-from loopwright.plans.preparation import Compiler, Preparation
 from loopwright.plans.trial import Speed, Trial
 from loopwright.plans.worth import Budget, Pace
 
@@ -27,6 +26,34 @@ _TURNS_TO_COMPARE = 5
 # Of eight workloads, none whose loop inside XLA won had a second candidate that was faster still.
 _SAVING_AFTER_A_WIN = 0.2
 _SAVING_OF_FIRST_PLAN = 0.1
+
+
+class Preparation(Protocol):
+    """A plan that is being compiled."""
+
+    def is_over(self) -> bool:
+        """Return whether it has been compiled or has failed."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it is over, and at most that long."""
+        ...
+
+    def failure(self) -> str | None:
+        """Return why it failed; None if it did not."""
+        ...
+
+
+class Compiler(Protocol):
+    """Compiles plans while training continues."""
+
+    def can_prepare(self) -> bool:
+        """Return whether enough is known of the batches to compile a plan."""
+        ...
+
+    def prepare(self, plan: Plan) -> Preparation:
+        """Trace a plan at once, and compile it in the background."""
+        ...
 
 
 @dataclass(frozen=True)
