@@ -321,10 +321,7 @@ def _staging(root: Path, name: str) -> int:
 
 
 def give_modes(root: Root, name: str) -> None:
-    """Give a directory and everything below it the modes of the run directory.
-
-    Other libraries write files with modes of their own.
-    """
+    """Give all of a directory the modes of the run directory: other libraries have their own."""
     with _walked(root, name) as (handle, mode):
         _give_modes(handle, mode)
 

@@ -392,3 +392,21 @@ def number(value: Any) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:  # a large int
         return None
+
+
+def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested values by their path.
+
+    >>> flatten({"fit": {"epochs": 3}, "keep": [{"latest": 2}], "callbacks": []})
+    {'fit.epochs': '3', 'keep.0.latest': '2', 'callbacks': '[]'}
+    """
+    values = dict[str, str]()
+    for key, value in content.items():
+        inner = value
+        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            inner = {str(index): item for index, item in enumerate(value)}
+        if isinstance(inner, Mapping) and inner:
+            values |= flatten(inner, f"{prefix}{key}.")
+        else:
+            values[f"{prefix}{key}"] = str(value)
+    return values

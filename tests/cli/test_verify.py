@@ -1,5 +1,6 @@
 """Trainings that are killed end with the same bits; what does not repeat itself is named."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -25,14 +26,23 @@ def test_a_task_that_is_killed_and_started_again_is_exact():
     assert told[1].startswith("kill 1 of 1: saved at step")
 
 
+HISTORY = {
+    "epoch": [0],
+    "epoch_steps": [5],
+    "validation_steps": [],
+    "training": {},
+    "validation": {},
+}
+HISTORY_JSON = json.dumps(HISTORY)
 TRAINS_AT_ONCE = """
-import sys
+import json, sys
 from pathlib import Path
 from loopwright.checkpoints.store import Store
-run_dir, plans, plan = map(Path, sys.argv[1:])
+*places, history = sys.argv[1:]
+run_dir, plans, plan = map(Path, places)
 with plans.open("a") as file:
     print(plan, file=file)
-content = {"history": {"epoch_steps": [5]}}
+content = {"history": json.loads(history)}
 write = lambda into: (into / "state.index").write_bytes(b"the same")
 Store(run_dir / "checkpoints").write(5, content, write)
 """
@@ -42,7 +52,13 @@ def test_the_killed_training_follows_the_plans_of_the_undisturbed_one(tmp_path: 
     given = tmp_path / "plans"
 
     def command(run_dir: Path, plan: str | None) -> list[str]:
-        return [sys.executable, "-c", TRAINS_AT_ONCE, str(run_dir), str(given), str(plan)]
+        return [
+            sys.executable,
+            "-c",
+            TRAINS_AT_ONCE,
+            *map(str, (run_dir, given, plan)),
+            HISTORY_JSON,
+        ]
 
     verdict = verify.train_and_kill("it", command, kills=1, seed=1, say=lambda text: None)
     assert verdict.is_exact
@@ -61,7 +77,7 @@ def test_a_run_is_verified_by_its_own_plan():
 def test_other_bits_are_named(tmp_path: Path):
     for name, content in (("whole", b"one"), ("killed", b"two")):
         store = Store(tmp_path / name / "checkpoints")
-        history = {"history": {"epoch_steps": [5]}}
+        history = {"history": HISTORY}
 
         def write(into: Path, content: bytes = content) -> None:
             (into / "state.index").write_bytes(content)
@@ -79,11 +95,11 @@ def test_another_last_step_is_named(tmp_path: Path):
 
 
 def command_of(program: str) -> verify.Command:
-    return lambda run_dir, plan: [sys.executable, "-c", program, str(run_dir)]
+    return lambda run_dir, plan: [sys.executable, "-c", program, str(run_dir), HISTORY_JSON]
 
 
 SAYS_MUCH_AND_TRAINS = """
-import sys
+import json, sys
 from pathlib import Path
 from loopwright.checkpoints.store import Store
 for stream in (sys.stderr, sys.stdout):
@@ -91,7 +107,7 @@ for stream in (sys.stderr, sys.stdout):
     stream.flush()
 write = lambda into: (into / "state.index").write_bytes(b"the same")
 store = Store(Path(sys.argv[1]) / "checkpoints")
-store.write(5, {"history": {"epoch_steps": [5]}}, write)
+store.write(5, {"history": json.loads(sys.argv[2])}, write)
 """
 
 

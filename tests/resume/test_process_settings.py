@@ -222,6 +222,6 @@ def test_a_checkpoint_with_unknown_settings_is_refused(tmp_path: Path):
     content = json.loads(manifest.read_text().replace('"onednn"', '"malloc": "arena", "onednn"'))
     del content["sha256"]
     manifest.write_bytes(signed(content))
-    with pytest.raises(CheckpointError, match="values of the wrong type: plans") as e:
+    with pytest.raises(CheckpointError, match="unknown field 'malloc'") as e:
         fit(tmp_path, 2)
     assert all(part in str(e.value) for part in ("expected:", "received:", "do:"))

@@ -9,7 +9,7 @@ from loopwright.cli import run_command
 from loopwright.cli.arguments import Overrides, Quick, Source, load_config
 
 app = typer.Typer(
-    help="Find a learning rate, or the fastest process settings, by trying them.",
+    help="Find a learning rate, or the fastest process settings.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

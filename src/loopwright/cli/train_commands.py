@@ -89,7 +89,7 @@ def train(
     ] = False,
     settings: SettingsOption = "auto",
 ) -> None:
-    """Train a task or a config: digits, a file such as examples/gan.py, or your own function.
+    """Train a task, or what a config names.
 
     Run the same command again to resume from the last checkpoint.
     """

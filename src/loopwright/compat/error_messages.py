@@ -183,8 +183,8 @@ _STRINGS: _Parts = (
     "{step} takes strings for numbers{place}.",
     "numbers",
     "{batch}",
-    "turn text into numbers first: keras.layers.StringLookup or TextVectorization, "
-    "tf.strings.to_number for digits",
+    "turn text into numbers first: keras.layers.StringLookup or TextVectorization; "
+    "for digits x.astype('float32') before fit, or tf.strings.to_number",
 )
 
 _Make = Callable[[re.Match[str], Mapping[str, str]], _Parts | None]

@@ -5,5 +5,5 @@ it trains is undone: the task, its seeds and the files of a run are as before. N
 checkpoint of a run, and never calls a user's callback unless asked to.
 
 Open files: comparison, first_difference, history_state, learning_rates, profile, rehearsal,
-rehearsal_report, replay, replayed, trainer_card.
+rehearsal_report, replay, replayed.
 """

@@ -234,7 +234,7 @@ def _hide_password(uri: str) -> str:
     parts = urlsplit(uri)
     if "@" not in parts.netloc:
         return uri
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return urlunsplit((parts[0], parts.netloc.rpartition("@")[2], *parts[2:]))
 
 
 def _make_absolute(uri: str) -> str:

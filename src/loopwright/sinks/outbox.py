@@ -24,7 +24,7 @@ from loopwright.config import file
 from loopwright.errors import ConfigurationError, first_line, message
 from loopwright.events import EpochEnded, Event, Finished, RunFacts, Started, Trained, Validated
 from loopwright.plans import plan_history
-from loopwright.runs import RunRecord, mapping
+from loopwright.runs import RunRecord, flatten, mapping
 from loopwright.sinks.report import render
 from loopwright.step_warnings import warn_at_call
 
@@ -43,6 +43,7 @@ _ROWS_AT_ONCE = 100
 _SECONDS_BETWEEN_RUNNING, _SECONDS_BETWEEN_TRIES = 1.0, 5.0
 
 
+@final
 class Row(NamedTuple):
     """Numbers of one step, under the names of the history."""
 
@@ -54,6 +55,7 @@ class Row(NamedTuple):
     """Whether nothing more can be added at this step."""
 
 
+@final
 class Facts(NamedTuple):
     """What is known about a run: parameters, tags, signatures of its models."""
 
@@ -431,21 +433,3 @@ def _make_row(kind: str, fields: Mapping[str, Any], seconds: Any) -> Row | None:
             with contextlib.suppress(TypeError, ValueError, OverflowError):
                 values[f"{_PREFIXES[kind]}{name}"] = float(value)  # also of "NaN" and "-Infinity"
     return Row(step, seconds, values, is_last)
-
-
-def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return nested values by their path.
-
-    >>> flatten({"fit": {"epochs": 3}, "keep": [{"latest": 2}], "callbacks": []})
-    {'fit.epochs': '3', 'keep.0.latest': '2', 'callbacks': '[]'}
-    """
-    values = dict[str, str]()
-    for key, value in content.items():
-        inner = value
-        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-            inner = {str(index): item for index, item in enumerate(value)}
-        if isinstance(inner, Mapping) and inner:
-            values |= flatten(inner, f"{prefix}{key}.")
-        else:
-            values[f"{prefix}{key}"] = str(value)
-    return values
