@@ -68,6 +68,7 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
     "arguments",
     [
         ["train", "--help"],
+        ["new", "mine"],
         ["train", "digits", "--show"],
         ["runs", "."],
         ["runs", "run"],
