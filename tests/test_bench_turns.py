@@ -72,19 +72,16 @@ def test_who_is_far_behind_its_column_has_one_round(tmp_path: Path):
     assert [len(one.rates) for one in turns.measured] == [3, 1]
 
 
-def test_who_fails_is_out_and_the_others_go_on(tmp_path: Path):
-    starts = [started(tmp_path, "a", [None, 5]), started(tmp_path, "b", [5])]
-    broken, *others = take_turns(starts, rounds=2, round_seconds=1.0, cores=2).measured
-    assert broken.failure == "ValueError: no"
+def test_who_fails_or_dies_is_out_and_the_others_go_on(tmp_path: Path):
+    rates: dict[str, list[float | None]] = {"a": [None, 5], "b": [5], "c": [-1, 5]}
+    starts = [started(tmp_path, name, each) for name, each in rates.items()]
+    failed, *others, died, with_it = take_turns(
+        starts, rounds=2, round_seconds=1.0, cores=2
+    ).measured
+    assert failed.failure == "ValueError: no"
     assert [one.rates for one in others] == [(5, 5), (5, 5)]
-
-
-def test_a_process_that_dies_takes_only_its_own_contenders_with_it(tmp_path: Path):
-    starts = [started(tmp_path, "a", [-1, 5]), started(tmp_path, "b", [5])]
-    first, second, other = take_turns(starts, rounds=2, round_seconds=1.0, cores=2).measured
-    assert "ended with exit code 3" in (first.failure or "")
-    assert "ended with exit code 3" in (second.failure or "")
-    assert other.rates == (5, 5)
+    for one in (died, with_it):  # a process takes only its own contenders with it
+        assert "ended with exit code 3" in (one.failure or "")
 
 
 def test_a_process_that_cannot_start_is_left_out(tmp_path: Path):
@@ -186,24 +183,20 @@ def test_without_their_environments_peers_are_left_out(
     assert entrants.missing_peers() == []
 
 
-def test_short_steps_are_also_tried_with_one_thread_of_pytorch():
-    def threads(key: str, cores: int) -> list[str]:
-        chosen = entrants.entrants(key, cores)
-        return [one.label for one in chosen if one.framework == "PyTorch"]
-
-    assert threads("mlp", 4) == ["1 thread", "4 threads"]
-    assert threads("mlp", 1) == ["1 thread"]
-    assert threads("resnet", 4) == ["4 threads"]
-
-
-def test_short_steps_are_also_tried_with_one_thread_of_tensorflow_and_jax():
-    def labels(key: str, cores: int) -> list[str]:
-        chosen = entrants.entrants(key, cores)
-        return [one.framework for one in chosen if one.label == "1 thread"]
-
-    assert labels("mlp", 4) == ["TensorFlow", "JAX", "PyTorch"]
-    assert labels("mlp", 1) == ["PyTorch"]
-    assert labels("transformer", 4) == ["PyTorch"]
+@pytest.mark.parametrize(
+    ("key", "cores", "of_pytorch", "with_one_thread"),
+    [
+        ("mlp", 4, ["1 thread", "4 threads"], ["TensorFlow", "JAX", "PyTorch"]),
+        ("mlp", 1, ["1 thread"], ["PyTorch"]),
+        ("resnet", 4, ["4 threads"], []),
+    ],
+)
+def test_short_steps_are_also_tried_with_one_thread(
+    key: str, cores: int, of_pytorch: list[str], with_one_thread: list[str]
+):
+    chosen = entrants.entrants(key, cores)
+    assert [one.label for one in chosen if one.framework == "PyTorch"] == of_pytorch
+    assert [one.framework for one in chosen if one.label == "1 thread"] == with_one_thread
 
 
 def test_a_peer_runs_in_its_own_environment_with_its_own_variables(

@@ -73,47 +73,28 @@ FAILED = Outcome("cnn", "cnn", failure="exit code 1")
 # --- what is reckoned ---
 
 
-def test_the_best_round_counts():
-    assert Measured(KERAS, rates=(1.0, 3.0, 2.0)).best == 3.0
-
-
-def test_who_failed_has_no_rate_even_after_good_rounds():
+def test_the_best_round_and_setting_count_and_who_failed_has_no_rate():
+    three = Measured(KERAS, rates=(1.0, 3.0, 2.0))
+    assert (three.best, three.spread) == (3.0, (1.0, 3.0))
+    assert Measured(KERAS).spread is None
     failed = Measured(KERAS, rates=(1.0,), failure="ValueError: no")
     assert failed.best is None
     assert best_of([failed]) is None
-
-
-def test_of_several_settings_the_fastest_is_chosen():
     best = SMALL.best(KERAS_BEST)
     assert best is not None
     assert (best.setting, best.best) == ("32 graph, oneDNN", 1500.0)
     assert SMALL.rate(HAND, KERAS) == 750.0
     assert FAILED.rate(HAND) is None
-
-
-def test_the_spread_of_the_rounds_is_kept():
-    assert Measured(KERAS, rates=(1.0, 3.0, 2.0)).spread == (1.0, 3.0)
-    assert Measured(KERAS).spread is None
-
-
-def test_a_ratio_needs_both_numbers():
-    assert ratio(3.0, 2.0) == 1.5
-    assert ratio(None, 2.0) is None
-    assert ratio(3.0, None) is None
+    assert [ratio(3.0, 2.0), ratio(None, 2.0), ratio(3.0, None)] == [1.5, None, None]
 
 
 def test_an_outcome_survives_its_way_through_json():
     assert outcome_from(json.loads(json.dumps(asdict(SMALL)))) == SMALL
 
 
-@pytest.mark.parametrize(
-    ("count", "seconds", "wanted", "fitting"),
-    [(1, 0.1, 1.0, 10), (1, 3.0, 1.0, 1), (4, 1.0, 1.1, 5), (1, 0.0, 1e-9, 1)],
-)
-def test_a_round_is_at_least_as_long_as_wanted(
-    count: int, seconds: float, wanted: float, fitting: int
-):
-    assert fitting_count(count, seconds, wanted) == fitting
+def test_a_round_is_at_least_as_long_as_wanted():
+    given = [(1, 0.1, 1.0), (1, 3.0, 1.0), (4, 1.0, 1.1), (1, 0.0, 1e-9)]
+    assert [fitting_count(*each) for each in given] == [10, 1, 5, 1]
 
 
 @pytest.mark.parametrize(
@@ -167,10 +148,6 @@ def test_contenders_take_turns_and_who_fails_is_out_with_a_reason():
     assert (c.setting, c.failure) == ("c's own", "TypeError: no such thing")
 
 
-def test_of_several_starts_the_soonest_counts():
-    assert startup.earliest([{"first step": 3.0}, {"first step": 2.0}]) == {"first step": 2.0}
-
-
 def test_full_speed_is_reached_where_the_last_rate_is_and_only_by_the_plan_of_the_first_start():
     slow_then_fast = [(9.0, 1), (10.0, 11), (11.0, 21), (12.0, 51), (13.0, 81), (14.0, 111)]
     at_once = [(9.5, 1), (10.5, 31), (11.5, 61), (12.5, 91)]
@@ -183,12 +160,6 @@ def test_full_speed_is_reached_where_the_last_rate_is_and_only_by_the_plan_of_th
     assert "| mlp | first start | 9.00 | 2.00 | 30 fused |" in report
     assert "| mlp | second start | 9.50 | 0.00 | 30 fused |" in report
     assert "| mlp | resumed after SIGKILL | 9.50 | - | 30 graph |" in report
-
-
-def test_a_plan_is_shown_as_a_short_word():
-    assert short_word(Plan("xla", "fused", "resident")) == "fused"
-    assert short_word(Plan("xla", "graph", "stream")) == "xla stream"
-    assert short_word(Plan("graph", "graph")) == "graph"
 
 
 # --- what is written ---
@@ -220,18 +191,14 @@ def test_where_keras_as_it_comes_is_its_best_setting_it_is_shown_as_such():
     assert "| a | 9 (1 graph) | 9 (1 graph) |" in speed_report.rates([one])
 
 
-@pytest.mark.parametrize(
-    ("number", "text"), [(None, "-"), (12345.6, "12,346"), (101.4, "101"), (49.94, "49.9")]
-)
-def test_a_rate_has_three_digits_or_more(number: float | None, text: str):
-    assert reports.count(number) == text
-
-
-@pytest.mark.parametrize(
-    ("parts", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), ([*"abc"], "a, b and c")]
-)
-def test_a_list_reads_as_a_sentence(parts: list[str], text: str):
-    assert reports.listed(parts) == text
+def test_rates_lists_and_plans_are_short_words():
+    rates = {None: "-", 12345.6: "12,346", 101.4: "101", 49.94: "49.9"}
+    assert {number: reports.count(number) for number in rates} == rates
+    lists = ["", "a", "a and b", "a, b and c"]
+    assert [reports.listed([*"abc"[:count]]) for count in range(4)] == lists
+    assert short_word(Plan("xla", "fused", "resident")) == "fused"
+    assert short_word(Plan("xla", "graph", "stream")) == "xla stream"
+    assert short_word(Plan("graph", "graph")) == "graph"
 
 
 def test_the_chart_is_a_png_of_a_readable_width(tmp_path: Path):
@@ -356,8 +323,9 @@ def test_the_loop_by_hand_does_the_steps_of_the_example():
 
 
 def test_a_function_is_called_in_a_process_of_its_own():
-    arguments = {"function": "benchmarks.startup:earliest", "runs": [{"first step": 1.5}]}
-    assert processes.call(**arguments) == {"first step": 1.5}
+    runs = [{"first step": 3.0}, {"first step": 1.5}]
+    soonest = processes.call(function="benchmarks.startup:earliest", runs=runs)
+    assert soonest == {"first step": 1.5}
     with pytest.raises(RuntimeError, match="ended with exit code 1"):
         processes.call("benchmarks.startup:no_such_thing")
 

@@ -143,7 +143,6 @@ THOROUGH: dict[str, dict[str, str]] = {
         "too_large|a_row_of|an_optimizer_that|a_rollback_leaves": "test_nan_that_the_kernels",
     },
     "engine/test_scorer.py": {
-        "named_validation": "data/test_as_data.py",
         "a_run_that_is": "test_validation_in_mid_epoch",
         "a_metric_that_is|a_scalar|a_compiled|early_stopping": "test_a_metric_is_reported",
     },
@@ -282,7 +281,6 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_loss_above|a_wrong|variables_without|dead_relus|a_step_that": "docs/rehearsing.md",
     },
     "insight/test_scratch.py": {
-        r".*\[dataset": "arrays; insight/test_rehearsal.py",
         r"no_generator.*\[(rehearse|profile-Aug|find_learning_rate-aug)": "the other two",
         "what_a_refused": "data_that_can_be_read_only_once",
     },

@@ -16,44 +16,20 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.cli.small_project import invoke
+from tests.cli.small_project import LINEAR, enter, invoke
 from typer.testing import CliRunner
 
 from loopwright.checkpoints.store import Store
 from loopwright.cli import compare_command, look_commands, main, train_commands
 from loopwright.config import file as config_file
 
-MINE = """
-import functools, keras, numpy as np
-import loopwright as lw
-
-
-def make_task(*, seed=0, channels=None, loss="mse"):
-    keras.utils.set_random_seed(seed)
-    shape = (3,) if channels is None else (4, 4, channels)
-    model = keras.Sequential([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(2)])
-    return lw.Supervised(model, loss, "sgd")
-
-
-def experiment(*, rows=64, channels=None, poisoned=False):
-    shape = (3,) if channels is None else (4, 4, channels)
-    x = np.random.default_rng(0).normal(size=(rows, *shape)).astype("float32")
-    y = np.zeros((rows, 2), "float32")
-    if poisoned:
-        x[5] = np.nan
-    fit = {"x": x, "y": y, "validation_data": (x, y), "epochs": 2, "batch_size": 16}
-    return lw.Experiment(functools.partial(make_task, channels=channels), fit=fit)
-"""
 ESCAPE = "\x1b"
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a person's own module, as the working directory."""
-    (tmp_path / "mine.py").write_text(MINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    return tmp_path
+    return enter(tmp_path, monkeypatch, mine=LINEAR)
 
 
 def loopwright(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -92,6 +68,7 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
     "arguments",
     [
         ["train", "--help"],
+        ["new", "mine"],
         ["train", "digits", "--show"],
         ["runs", "."],
         ["runs", "run"],
@@ -123,10 +100,6 @@ def test_an_unknown_task_is_refused_in_words_without_a_stack():
     assert done.stderr.startswith("error: Unknown task.\n  expected: digits, ")
     assert "did you mean digits?" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_an_unknown_option_is_a_usage_error():
-    assert invoke("train", "digits", "--no-such-option")[0] == 2
 
 
 def test_the_shell_completes_tasks(tmp_path: Path):
@@ -170,26 +143,26 @@ def test_a_removed_command_answers_with_what_to_use(words: str, instead: str):
     assert instead in output
 
 
-def test_the_help_of_train_lists_examples():
-    code, output = invoke("train", "--help")
-    assert code == 0
-    assert re.search(r"Examples: digits, .* examples/\*\.py", " ".join(output.split()))
-
-
 def test_a_config_is_shown_as_it_would_be_trained(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LOOPWRIGHT__FIT__EPOCHS", "3")
     monkeypatch.setenv("LOOPWRIGHT__SEED", "8")
-    code, output = invoke("train", "digits", "--show", "--quick", "fit.epochs=4")
+    parts = ("loss=bce", "metrics=[mae]")
+    code, output = invoke("train", "digits", "--show", "--quick", "fit.epochs=4", *parts)
     assert code == 0
+    assert "loss:\n  name: BinaryCrossentropy\n" in output
+    assert "metrics:\n- name: MeanAbsoluteError\n  as: mae\n" in output
     assert "  epochs: 4\n" in output
     assert "seed: 8\n" in output
     assert "quick: true\n" in output
 
 
-def test_a_misspelt_key_is_a_usage_error_with_a_hint():
+def test_an_unknown_option_or_key_is_a_usage_error_with_a_hint():
+    assert invoke("train", "digits", "--no-such-option")[0] == 2
     code, output = invoke("train", "digits", "fit.epoch=3")
     assert code == 2
     assert "did you mean epochs?" in output
+    code, output = invoke("train", "digits", "loss=hubber", "--show")
+    assert (code, "did you mean Huber?" in output) == (2, True)
 
 
 def test_the_doctor_names_versions_and_devices():
@@ -300,17 +273,6 @@ def test_a_training_ends_with_a_summary_a_report_and_an_export(project: Path):
     assert invoke("report", "runs/experiment") == (0, "runs/experiment/report.html\n")
     assert "loss over steps" in report.read_text()
     assert invoke("report", "nowhere")[0] == 2
-
-
-def test_a_checkpoint_is_exported_for_keras(project: Path):
-    assert train("fit.save_every=1 epoch")[0] == 0
-    own = ("--task", "mine:experiment")
-    code, output = invoke("export", "runs/experiment", "--format", "keras", *own)
-    assert code == 0
-    assert output.startswith("runs/experiment/export/step-8.keras (serve: what predict returns): ")
-    code, output = invoke("export", "runs/experiment", "--format", "papyrus", *own)
-    assert code == 2
-    assert "expected: one of saved_model, keras, litert, onnx" in output.lower()
 
 
 def test_sinks_of_ones_own_are_named_by_a_person(project: Path):
@@ -491,16 +453,6 @@ def test_a_run_with_a_loss_of_ones_own_is_used_by_naming_it(project: Path):
     code, output = invoke("evaluate", "runs/experiment", *named.split())
     assert code == 0
     assert output.startswith("validation data, step 8: loss ")
-
-
-def test_show_names_the_loss_and_the_metrics(project: Path):
-    code, output = invoke("train", "digits", "loss=bce", "metrics=[mae]", "--show")
-    assert code == 0
-    assert "loss:\n  name: BinaryCrossentropy\n" in output
-    assert "metrics:\n- name: MeanAbsoluteError\n  as: mae\n" in output
-    code, output = invoke("train", "digits", "loss=hubber", "--show")
-    assert code == 2
-    assert "did you mean Huber?" in output
 
 
 def test_a_run_without_a_config_is_refused(project: Path):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.small_project import MINE, content_of, invoke
+from tests.cli.small_project import MINE, content_of, enter, invoke
 
 FLIPS = """
 import keras, numpy as np, tensorflow as tf
@@ -43,12 +43,7 @@ def experiment():
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "flips.py").write_text(FLIPS)
-    monkeypatch.chdir(tmp_path)
-    for name in ("mine", "flips"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return tmp_path
+    return enter(tmp_path, monkeypatch, mine=MINE, flips=FLIPS)
 
 
 def train(name: str, *words: str, source: str = "mine:experiment") -> None:
@@ -82,15 +77,6 @@ def test_what_differs_is_listed_and_drawn(project):
         *("c three", "c three validation"),
     ]
     assert content_of(Path("runs")) == before
-
-
-def test_equal_runs_are_equal_bit_for_bit(project):
-    for name in ("one", "two"):
-        train(name)
-    code, output = invoke("compare", "runs/one", "runs/two")
-    assert code == 0, output
-    assert "no recorded difference" in output
-    assert "equal: the states after step 24 are the same, bit for bit" in output
 
 
 STOPS = """
@@ -151,7 +137,7 @@ def test_the_first_step_that_differs_is_found_and_explained(project):
     assert content_of(Path("runs")) == before
 
 
-def test_comparing_files_imports_no_tensorflow(project):
+def test_equal_runs_are_equal_bit_for_bit_and_comparing_files_imports_no_tensorflow(project):
     for name in ("one", "two"):
         train(name)
     program = (
@@ -165,6 +151,8 @@ def test_comparing_files_imports_no_tensorflow(project):
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "no recorded difference" in done.stdout
+    assert "equal: the states after step 24 are the same, bit for bit" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.small_project import MINE, content_of, invoke
+from tests.cli.small_project import MINE, content_of, enter, invoke
 
 from loopwright.checkpoints.manifest import read_manifest
 
@@ -16,9 +16,7 @@ TASK = ("--task", "mine:experiment")
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of 24 steps with checkpoints after 9, 18 and 24, in the working directory."""
-    (tmp_path / "mine.py").write_text(MINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    enter(tmp_path, monkeypatch, mine=MINE)
     words = ["plan=graph", "fit.save_every=9 steps", "fit.verbose=0", "keep=[{latest: 5}]"]
     code, output = invoke("train", "mine:experiment", *words, "--run-dir", "runs/old")
     assert code == 0, output

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import pytest
+from tests.cli.small_project import enter
 from typer.testing import CliRunner
 
 import loopwright as lw
@@ -89,10 +90,7 @@ shared = keras.metrics.MeanSquaredError()
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a person's own module, as the working directory."""
-    (tmp_path / "mine.py").write_text(MINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    return tmp_path
+    return enter(tmp_path, monkeypatch, mine=MINE)
 
 
 def train(*overrides: str, say: Any = lambda text: None) -> dict[str, float]:
@@ -128,25 +126,6 @@ def test_a_saved_config_runs_again_to_the_same_bits(project: Path):
     one, three = newest("one").path, newest("three").path
     name = "state.data-00000-of-00001"
     assert (one / name).read_bytes() != (three / name).read_bytes()
-
-
-def test_the_seed_decides_the_weights_that_training_begins_with():
-    def kernel(seed: int) -> Any:
-        config = file.load("mine:experiment", [f"seed={seed}"])
-        with job.open_job(config) as opened:
-            return opened.trainer.task.model.layers[0].kernel.numpy().tolist()
-
-    assert kernel(3) == kernel(3)
-    assert kernel(3) != kernel(4)
-
-
-def test_more_epochs_go_on_and_the_change_is_shown():
-    told: list[str] = []
-    train()
-    train("fit.epochs=3", say=told.append)
-    assert told == ["config: fit.epochs: 2 -> 3 (allowed)"]
-    assert newest().step == 12
-    assert file.load("runs/experiment/config.yaml").fit.epochs == 3
 
 
 def test_another_model_is_refused_before_anything_changes():
@@ -406,9 +385,11 @@ def test_a_module_may_import_from_another_of_the_project(project: Path):
         "from own_parts.inner import experiment\nsmall = partial(experiment, rows=8)\n"
         "@contextmanager\ndef wrapped(): ...\n"
     )
+    before = list(sys.path)
     assert registry.load_function("outer:experiment", project).__module__ == "own_parts.inner"
     assert callable(registry.load_function("outer:small", project))
     assert callable(registry.load_function("outer:wrapped", project))
+    assert sys.path == before
 
 
 def test_a_file_is_a_module_of_its_own_directory(project: Path):
@@ -424,12 +405,6 @@ def test_a_file_is_a_module_of_its_own_directory(project: Path):
     for named in ("deep/none.py", "deep/own-file.py:none", "json.py"):
         with pytest.raises(lw.ConfigurationError, match="was not found"):
             registry.load_function(named, project)
-
-
-def test_importing_leaves_the_path_as_it_was(project: Path):
-    before = list(sys.path)
-    registry.load_function("mine:experiment", project)
-    assert sys.path == before
 
 
 def test_a_config_accepts_training_that_cannot_be_resumed_exactly(project: Path):

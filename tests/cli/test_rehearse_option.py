@@ -1,10 +1,9 @@
 """`loopwright train --rehearse`, as a person uses it."""
 
-import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.small_project import invoke
+from tests.cli.small_project import enter, invoke
 
 MINE = """
 import keras, numpy as np
@@ -28,10 +27,7 @@ def experiment(*, poisoned=False):
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "mine.py").write_text(MINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    return tmp_path
+    return enter(tmp_path, monkeypatch, mine=MINE)
 
 
 def names(directory: Path) -> list[str]:

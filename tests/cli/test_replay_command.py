@@ -1,41 +1,23 @@
 """`loopwright replay`, as a person uses it after a run that ended with NaN."""
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.small_project import invoke
+from tests.cli.small_project import LINEAR, enter, invoke
 from typer.testing import CliRunner
 
 from loopwright.cli import main
-
-MINE = """
-import keras, numpy as np
-import loopwright as lw
-
-
-def make_task(*, seed=0):
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    return lw.Supervised(model, "mse", "sgd")
-
-
-def experiment():
-    x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
-    x[5] = np.nan
-    fit = {"x": x, "y": np.zeros((64, 2), "float32"), "batch_size": 16, "save_every": "1 step"}
-    return lw.Experiment(make_task, fit=fit)
-"""
 
 
 @pytest.fixture
 def failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], str]:
     """The arguments of the command that the run printed, and the whole error."""
-    (tmp_path / "mine.py").write_text(MINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    done = CliRunner().invoke(main.app, ["train", "mine:experiment", "plan=graph", "run_dir=run"])
+    enter(tmp_path, monkeypatch, mine=LINEAR)
+    words = ["data.poisoned=true", "fit.save_every=1 step", "fit.validate_every=9 epochs"]
+    command = ["train", "mine:experiment", "plan=graph", "run_dir=run", *words]
+    done = CliRunner().invoke(main.app, command)
     error = str(done.exception)
     found = re.search(r"to look into this step: loopwright (replay run --step \d+ .*)", error)
     assert found, error
@@ -51,7 +33,7 @@ def test_the_command_that_a_failed_run_prints_shows_the_batch_and_the_example(fa
     assert f"The loss is NaN or infinite at step {step}" in error
     assert f"step {step} of run: epoch 1" in page
     assert "NaN or infinity: 3, in example 5" in page
-    assert "model.layers[0].kernel" in page
+    assert "model.layers[1].kernel" in page
     assert f"batch saved to run-step-{step}.npz" in page
     assert np.isnan(np.load(f"run-step-{step}.npz")["x"]).sum() == 3
 

@@ -65,15 +65,12 @@ def test_the_status_is_how_the_last_leg_ended(tmp_path: Path, reason: str | None
 
 def test_a_run_that_a_process_holds_is_running_and_looking_takes_nothing_from_it(tmp_path: Path):
     make_run(tmp_path, losses=[0.5])
+    assert not lock.is_held(tmp_path / "lock")
+    assert not (tmp_path / "lock").exists()
     with lock.held(tmp_path / "lock"):
         assert run_overview.rows(tmp_path)[0].status == "running"
         assert lock.is_held(tmp_path / "lock")
     assert run_overview.rows(tmp_path)[0].status == "complete"
-
-
-def test_looking_at_a_lock_makes_none(tmp_path: Path):
-    assert not lock.is_held(tmp_path / "lock")
-    assert not (tmp_path / "lock").exists()
 
 
 def test_runs_are_sorted_and_what_is_unknown_comes_last(tmp_path: Path):

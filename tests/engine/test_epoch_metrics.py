@@ -9,38 +9,26 @@ from hypothesis import strategies as st
 from loopwright.engine.epoch_metrics import Meter
 
 
-def test_a_mean_is_weighted():
+def means_after(*parts: dict[str, tuple[float, float]]) -> dict[str, float]:
     meter = Meter()
-    meter.add({"loss": (6.0, 3.0)})
-    meter.add({"loss": (1.0, 1.0)})
-    assert meter.means() == {"loss": 1.75}
+    for part in parts:
+        meter.add(part)
+    return meter.means()
 
 
-def test_each_name_has_a_mean_of_its_own_from_when_it_first_came():
-    meter = Meter()
-    meter.add({"loss": (2.0, 1.0)})
-    meter.add({"loss": (4.0, 1.0), "penalty": (5.0, 1.0)})
-    assert meter.means() == {"loss": 3.0, "penalty": 5.0}
+def test_each_name_has_a_weighted_mean_from_when_it_first_had_weight():
+    assert means_after({"loss": (6.0, 3.0)}, {"loss": (1.0, 1.0)}) == {"loss": 1.75}
+    masked = {"loss": (2.0, 1.0), "masked": (0.0, 0.0)}
+    assert means_after(masked) == {"loss": 2.0}
+    later = {"loss": (4.0, 1.0), "masked": (5.0, 1.0)}
+    assert means_after(masked, later) == {"loss": 3.0, "masked": 5.0}
 
 
-def test_a_name_that_never_had_weight_has_no_mean():
-    meter = Meter()
-    meter.add({"loss": (1.0, 1.0), "masked": (0.0, 0.0)})
-    assert meter.means() == {"loss": 1.0}
-    meter.add({"masked": (3.0, 1.0)})
-    assert meter.means() == {"loss": 1.0, "masked": 3.0}
-
-
-def test_reading_the_means_changes_nothing():
+def test_reading_the_means_changes_nothing_and_after_a_reset_nothing_is_known():
     meter = Meter()
     meter.add({"loss": (6.0, 3.0)})
     meter.means()["loss"] = 0.0
     assert meter.means() == {"loss": 2.0}
-
-
-def test_after_a_reset_nothing_is_known():
-    meter = Meter()
-    meter.add({"loss": (6.0, 3.0)})
     meter.reset()
     assert meter.means() == {}
     meter.add({"loss": (1.0, 1.0)})
@@ -48,10 +36,7 @@ def test_after_a_reset_nothing_is_known():
 
 
 def test_a_nan_is_reported_and_not_hidden():
-    meter = Meter()
-    meter.add({"loss": (math.nan, 1.0)})
-    meter.add({"loss": (1.0, 1.0)})
-    assert math.isnan(meter.means()["loss"])
+    assert math.isnan(means_after({"loss": (math.nan, 1.0)}, {"loss": (1.0, 1.0)})["loss"])
 
 
 numbers = st.floats(-1e3, 1e3)

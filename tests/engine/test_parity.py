@@ -243,11 +243,6 @@ CASES = {
         y=[LABELS, TARGETS[:, :1]],
         score=(XV, [LABELS_V, TARGETS[:50, :1]]),
     ),
-    "two outputs in a tuple": Case(
-        functools.partial(two_outputs, as_dict=False),
-        lambda: {"loss": ("sparse_categorical_crossentropy", "mse"), "optimizer": "sgd"},
-        y=(LABELS, TARGETS[:, :1]),
-    ),
     "two inputs in a dict": Case(
         two_inputs,
         sparse(),
@@ -277,19 +272,6 @@ CASES = {
             "metrics": ["accuracy"],
         },
         y=ONE_HOT,
-    ),
-    "a loss and metrics as strings": Case(
-        functools.partial(classifier, 1, None),
-        lambda: {"loss": "mean_squared_error", "optimizer": "sgd", "metrics": ["mae", "r2_score"]},
-        y=TARGETS[:, 0],
-    ),
-    "a loss and metrics as objects": Case(
-        functools.partial(classifier, 3, None),
-        lambda: {
-            "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            "optimizer": keras.optimizers.SGD(),
-            "metrics": [keras.metrics.SparseCategoricalAccuracy(name="right")],
-        },
     ),
     "a loss and metrics as functions": Case(
         functools.partial(classifier, 3, None),

@@ -130,16 +130,6 @@ def test_each_validation_starts_with_fresh_metrics():
     assert first == second
 
 
-def test_named_validation_sets_report_under_their_names():
-    trainer = lw.Trainer(Noisy())
-    sets = {"near": data(20, seed=1), "far": tf.data.Dataset.from_tensors(data(20, seed=2))}
-    history = trainer.fit(*data(), validation_data=sets, epochs=2, verbose=0).history
-    names = {"val_near_loss", "val_near_error", "val_far_loss", "val_far_error"}
-    assert names <= history.keys()
-    assert all(len(history[name]) == 2 for name in names)
-    assert history["val_near_loss"] != history["val_far_loss"]
-
-
 def test_validation_steps_bound_each_validation():
     class Sum(lw.Task):
         def train_step(self, batch):
@@ -269,19 +259,6 @@ def test_a_metric_that_is_changed_without_update_state_is_reported():
     for plan in ("graph", "eager"):
         history, _ = left_out(Own(), plan=plan)
         assert history["first"] == [pytest.approx(3.5)] * 2
-
-
-def test_early_stopping_on_a_metric_that_is_left_out_does_not_stop(tmp_path):
-    stopping = keras.callbacks.EarlyStopping("val_first", mode="min", patience=0)
-    trainer = lw.Trainer(Metered(train=["first", "second", "third"]), plan="graph")
-    with pytest.warns(UserWarning, match="first") as said:
-        history = trainer.fit(
-            VALUES, validation_data=(VALUES,), epochs=3, callbacks=[stopping], verbose=0
-        )
-    assert len(history.epoch) == 3
-    texts = [str(one.message) for one in said]
-    assert any("`val_first` which is not available" in text for text in texts)
-    assert any("does not update the metrics 'first', 'second', 'third'" in text for text in texts)
 
 
 def test_a_compiled_model_reports_its_metrics_as_keras_does():

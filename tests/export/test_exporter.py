@@ -145,18 +145,18 @@ def test_a_run_exports_versions_into_its_directory_and_averaged_weights_if_asked
     np.testing.assert_allclose(one, task.model(X), rtol=1e-5)
 
 
-def test_a_model_without_declared_inputs_needs_examples(tmp_path: Path):
-    task = lw.Supervised(Own(), "mse", "sgd")
-    with pytest.raises(lw.ConfigurationError, match="are unknown"):
-        lw.Trainer(task).export(tmp_path / "export")
-
-
-def test_without_a_model_there_is_nothing_to_export(tmp_path: Path):
-    class Nothing(lw.Task):
-        pass
-
-    with pytest.raises(lw.ConfigurationError, match="a task without a model"):
-        lw.Trainer(Nothing()).export(tmp_path / "export")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: lw.Supervised(Own(), "mse", "sgd"), "are unknown"),
+        (lw.Task, "a task without a model"),
+    ],
+)
+def test_a_model_without_declared_inputs_needs_examples_and_a_task_a_model(
+    make: Any, words: str, tmp_path: Path
+):
+    with pytest.raises(lw.ConfigurationError, match=words):
+        lw.Trainer(make()).export(tmp_path / "export")
 
 
 class Elsewhere(keras.layers.Layer):

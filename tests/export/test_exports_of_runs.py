@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from tests.chromium import PATH, Chromium
+from tests.cli.small_project import enter
 
 import loopwright as lw
 from loopwright.cli import job
@@ -36,10 +37,7 @@ def experiment(*, recurrent: bool = False) -> lw.Experiment:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "mine.py").write_text(PROGRAM)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    return tmp_path
+    return enter(tmp_path, monkeypatch, mine=PROGRAM)
 
 
 def config(*values: str) -> Any:

@@ -11,7 +11,6 @@ import tensorflow as tf
 import loopwright as lw
 from loopwright.insight.first_difference import bisect_states
 from loopwright.insight.history_state import run_states
-from loopwright.task import variables
 
 pytestmark = pytest.mark.kernels
 
@@ -80,20 +79,6 @@ def test_a_replay_follows_the_plans_of_the_run(tmp_path):
         assert not found.replayed(40, passes=True).differing(found.recorded(40))
         plans = [found.facts(step)["plan"] for step in (11, 12)]
         assert plans[0] != plans[1]
-
-
-def test_replaying_changes_neither_the_run_nor_the_task(tmp_path):
-    trained(tmp_path / "run", data("arrays"))
-    files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    trainer = lw.Trainer(Flipped(), run_dir=tmp_path / "run")
-    before = {name: v.numpy().tobytes() for name, v in variables.named(trainer.task).items()}
-    with run_states(trainer, **data("arrays"), epochs=4) as found:
-        found.after(33)
-        found.facts(12)
-    after = {name: v.numpy().tobytes() for name, v in variables.named(trainer.task).items()}
-    assert {name: after[name] for name in before} == before
-    now = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    assert now == files
 
 
 def test_what_has_changed_since_is_told(tmp_path):

@@ -14,7 +14,6 @@ import tensorflow as tf
 from tests.insight.rehearsed import X, Y, bits, shuffled, trainer
 
 import loopwright as lw
-from loopwright.checkpoints.run_directory import Run
 from loopwright.insight.rehearsal_report import Check
 
 pytestmark = pytest.mark.kernels
@@ -58,25 +57,6 @@ def test_the_run_after_a_rehearsal_has_the_bits_of_a_run_without_one(kind, tmp_p
             assert not one.plan_history.changes
         history = one.fit(*data, **options, verbose=0).history
         ends.append((bits(one), history, one.plan_history, random.random(), np.random.random()))
-    assert ends[0] == ends[1]
-
-
-def test_a_step_that_draws_from_the_seed_of_keras_draws_as_without_a_rehearsal():
-    ends = []
-    for is_rehearsed in (False, True):
-        keras.utils.set_random_seed(0)
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-
-        class Noisy(lw.Supervised):  # pyright: ignore[reportGeneralTypeIssues]
-            def train_step(self, batch: Any) -> Any:
-                x, y = batch
-                return super().train_step((x + keras.random.normal(tf.shape(x)), y))
-
-        one = lw.Trainer(Noisy(model, "mse", "sgd"), plan="graph")
-        if is_rehearsed:
-            one.rehearse(X, Y)
-        one.fit(X, Y, verbose=0)
-        ends.append(bits(one))
     assert ends[0] == ends[1]
 
 
@@ -266,16 +246,6 @@ def test_what_guards_warn_of_is_on_the_page_and_is_warned_of_again_by_fit():
         one.fit(X, Y, verbose=0)
 
 
-def test_images_that_fail_warn_as_they_do_in_a_run():
-    class Draws(lw.Supervised):  # pyright: ignore[reportGeneralTypeIssues]
-        def images(self) -> Any:
-            raise OSError("no font")
-
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    found = lw.Trainer(Draws(model, "mse", "sgd"), plan="graph").rehearse(X, Y)
-    assert any("Task.images could not be drawn: OSError: no font" in w for w in found.warnings)
-
-
 @pytest.mark.filterwarnings("ignore:8 weights were loaded")
 def test_initial_weights_of_a_model_that_is_built_lazily_are_rehearsed(tmp_path):
     trainer(tmp_path / "first").fit(X, Y, verbose=0)
@@ -312,10 +282,3 @@ def test_what_cannot_be_rehearsed_is_refused_before_anything_is_built():
     with pytest.raises(lw.ConfigurationError, match="cannot be rehearsed"):
         one.rehearse(X, Y, overfit="2 batches")
     assert not one.task.model.built
-
-
-def test_the_scratch_run_is_no_part_of_the_real_one(tmp_path):
-    one = trainer(tmp_path / "run")
-    one.rehearse(X, Y)
-    assert not Run(tmp_path / "run", ()).has_checkpoints
-    assert one.evaluate(X, Y)  # it has neither trained nor restored: the weights are clear

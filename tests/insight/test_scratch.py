@@ -50,20 +50,6 @@ def bits(trainer: lw.Trainer) -> dict[str, bytes]:
     return {name: v.numpy().tobytes() for name, v in variables.named(trainer.task).items()}
 
 
-@pytest.mark.parametrize("kind", ["arrays", "dataset"])
-def test_the_run_after_a_scratch_leg_has_the_bits_of_a_run_without_one(kind, tmp_path):
-    data = (X, Y) if kind == "arrays" else (tf.data.Dataset.from_tensor_slices((X, Y)).batch(16),)
-    ends = []
-    for name in ("plain", "rehearsed"):
-        one = trainer(tmp_path / name)
-        if name == "rehearsed":
-            assert train_aside(one, *data) == 7
-        options = {"batch_size": 16} if kind == "arrays" else {}
-        one.fit(*data, epochs=2, verbose=0, **options)
-        ends.append((bits(one), one.plan_history, random.random(), np.random.random()))
-    assert ends[0] == ends[1]
-
-
 def test_a_scratch_leg_writes_no_files_and_keeps_the_plans_of_the_trainer(tmp_path):
     one = trainer(tmp_path / "run")
     before = one.plan_history

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests import chromium
-from tests.cli.small_project import MINE, content_of, invoke
+from tests.cli.small_project import MINE, content_of, enter, invoke
 
 from loopwright.search import tune
 
@@ -28,9 +28,7 @@ WORDS = (
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "mine.py").write_text(MINE)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return enter(tmp_path, monkeypatch, mine=MINE)
 
 
 def start(*words: str) -> "subprocess.Popen[str]":
@@ -70,13 +68,6 @@ def test_a_search_that_is_killed_gives_the_same_bits_and_keeps_finished_trials(p
             page.open((project / "killed/report.html").as_uri())
             assert page.evaluate("document.querySelectorAll('.figure .main-svg').length") >= 6
             assert page.messages == []
-
-
-def test_a_key_that_the_task_does_not_have_is_refused_with_the_nearest_one(project: Path):
-    code, text = invoke("tune", "mine:experiment", "model.widht=choice(2,4)")
-    assert code == 2
-    assert "did you mean width?" in text
-    assert not (project / "runs").exists()
 
 
 def test_a_directory_is_shown_and_never_run(project: Path):

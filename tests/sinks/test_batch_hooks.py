@@ -271,12 +271,6 @@ def test_a_logger_gets_every_step_with_its_values_and_its_learning_rate(name: st
         assert got == pytest.approx(wanted, rel=2e-3, abs=1e-5)
 
 
-def test_the_optimizer_is_as_it_was_after_calls_were_delivered():
-    trainer = lw.Trainer(lw.Supervised(network(), **settings(decaying())), plan="graph")
-    trainer.fit(X, Y, epochs=2, callbacks=[Wandb("batch")], **DATA)
-    assert int(trainer.task.optimizer.iterations) == 2 * STEPS
-
-
 def test_a_logger_counts_on_when_a_run_is_resumed(tmp_path: Path):
     class Interrupt(kc.Callback):
         needs_every_step = True
@@ -422,14 +416,6 @@ def test_a_learning_rate_set_after_every_batch_counts_from_the_next_step_on():
         weights.append(callback.model.get_weights())
     for got, wanted in zip(*weights, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-5)
-
-
-def test_needs_every_step_false_calls_a_callback_at_stops_only():
-    callback = Own()
-    callback.needs_every_step = False
-    run("supervised", callback, plan="fused")
-    assert 0 < len(callback.batches) < EPOCHS * STEPS
-    assert callback.batches.count(STEPS - 1) == EPOCHS
 
 
 def test_what_a_batch_hook_costs_is_said_once_with_the_way_out(

@@ -38,32 +38,12 @@ def test_validation_numbers_have_one_entry_per_validation_and_their_steps():
         validation(4, loss=0.9),
         validation(8, loss=0.8),
         epoch(0, 10, loss=0.5),
-        validation(12, loss=0.7),
+        validation(20, loss=0.7),
+        EpochEnded(1, 20, 10, 1.0, {"loss": 0.4}, {"loss": 0.7}),  # not counted twice
     )
-    assert history.history == {"loss": [0.5], "val_loss": [0.9, 0.8, 0.7]}
-    assert history.validation_steps == [4, 8, 12]
-    assert history.epoch_steps == [10]
-
-
-def test_the_scores_in_an_epochs_end_are_not_counted_twice():
-    ended = EpochEnded(0, 10, 10, 1.0, {"loss": 0.5}, {"loss": 0.7})
-    history = collected(validation(10, loss=0.7), ended)
-    assert history.history == {"loss": [0.5], "val_loss": [0.7]}
-
-
-def test_numbers_that_callbacks_add_are_asked_for_when_each_epoch_ends():
-    class Logs:
-        rates = iter([0.1, 0.01])
-
-        def added(self) -> dict[str, float]:
-            return {"learning_rate": next(self.rates)}
-
-    history = History()
-    history.take_from(Logs())
-    history(validation(10, loss=0.7))
-    history(epoch(0, 10, loss=0.5))
-    history(epoch(1, 20, loss=0.4))
-    assert history.history["learning_rate"] == [0.1, 0.01]
+    assert history.history == {"loss": [0.5, 0.4], "val_loss": [0.9, 0.8, 0.7]}
+    assert history.validation_steps == [4, 8, 20]
+    assert history.epoch_steps == [10, 20]
 
 
 def test_a_history_prints_how_far_it_came():

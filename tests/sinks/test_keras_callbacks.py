@@ -130,9 +130,6 @@ class Case:
 
 CASES = {
     "EarlyStopping": Case(lambda _: [kc.EarlyStopping(patience=2, restore_best_weights=True)], 9),
-    "EarlyStopping on a metric": Case(
-        lambda _: [kc.EarlyStopping("val_accuracy", patience=2, restore_best_weights=True)], 9
-    ),
     "ReduceLROnPlateau": Case(
         lambda _: [kc.ReduceLROnPlateau(factor=0.5, patience=1, min_delta=0.05)], 4
     ),
@@ -161,7 +158,6 @@ CASES = {
     "ModelCheckpoint by steps": Case(
         lambda to: [kc.ModelCheckpoint(to / "{epoch}-{batch}-{accuracy:.2f}.keras", save_freq=4)], 2
     ),
-    "TensorBoard": Case(lambda to: [kc.TensorBoard(to)], 2),
     "TensorBoard by steps": Case(
         lambda to: [kc.TensorBoard(to, histogram_freq=1, update_freq="batch")], 2
     ),
@@ -280,12 +276,6 @@ def test_terminate_on_nan_stops_inside_the_epoch(route: str, capsys: pytest.Capt
     assert isinstance(heard[-1], lw.Finished)
     assert heard[-1].reason == "stopped"
     assert "Batch 1: Invalid loss, terminating training" in capsys.readouterr().out
-
-
-def test_terminate_on_nan_may_raise_instead():
-    callback = kc.TerminateOnNaN(raise_error=True)
-    with pytest.raises(RuntimeError, match="NaN or Inf loss"):
-        trainer_of().fit(X * np.nan, Y, callbacks=[callback], **DATA)
 
 
 class StopAfter(kc.Callback):
@@ -617,14 +607,6 @@ def test_a_callback_that_calls_the_model_of_a_task_with_several_is_told_what_to_
 
     with pytest.raises(lw.ConfigurationError, match="A callback called the model"):
         trainer_of_two().fit(X, Y, callbacks=[Calling()], **NO_VALIDATION)
-
-
-@pytest.mark.parametrize("name", ["CSVLogger", "TerminateOnNaN", "BackupAndRestore"])
-def test_other_callbacks_run_with_several_models(name: str, tmp_path: Path):
-    arguments = {"CSVLogger": ["log.csv"], "BackupAndRestore": ["backup"]}.get(name, [])
-    callback = getattr(kc, name)(*(tmp_path / argument for argument in arguments))
-    history = trainer_of_two().fit(X, Y, epochs=2, callbacks=[callback], **NO_VALIDATION)
-    assert history.epoch == [0, 1]
 
 
 def test_averaged_weights_are_swapped_for_the_model_that_has_them():

@@ -164,9 +164,14 @@ def test_a_terminal_gets_a_bar_unless_plain_text_is_asked_for(
     assert ("\x1b" in written(output)) == draws
 
 
-@pytest.mark.parametrize("verbose", ["auto", 1])
-def test_a_file_gets_a_line_per_epoch(verbose: Any) -> None:
-    output = Console(file=io.StringIO(), width=100)
+@pytest.mark.parametrize(
+    ("verbose", "options"),
+    [("auto", {"width": 100}), (1, {"width": 100}), (2, {"width": 40, "force_terminal": True})],
+)
+def test_a_file_gets_a_line_per_epoch_and_so_does_a_narrow_terminal_if_told(
+    verbose: Any, options: dict[str, Any]
+) -> None:
+    output = Console(file=io.StringIO(), **options)
     send(console(verbose, output=output), *two_epochs())
     assert "\x1b" not in written(output)
     assert len(written(output).splitlines()) == 2
@@ -212,13 +217,6 @@ def test_an_epoch_is_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
         "epoch 2/10 · 45 steps · 0.10 s · 450 steps/s · loss 1.3e-05 · accuracy 1.000\n"
         "done: 90 steps in 0.51 s\n"
     )
-
-
-def test_plain_lines_are_never_wrapped_nor_coloured_even_in_a_terminal() -> None:
-    output = terminal(width=40)
-    send(console(2, output=output), *two_epochs())
-    assert len(written(output).splitlines()) == 2
-    assert "\x1b" not in written(output)
 
 
 def test_a_validation_inside_an_epoch_has_a_line_of_its_own() -> None:
@@ -382,16 +380,6 @@ def test_a_validation_is_shown_under_the_bar_and_stays_when_a_newer_one_comes(
     assert about == "loss ▁▁ · best val_loss 0.2500 at step 250"
     assert bar.startswith("epoch 1/1 ━")
     assert second == "step 500 · val_loss 0.5000"
-
-
-def test_at_the_end_of_a_run_the_cursor_is_back() -> None:
-    output = terminal()
-    sink = console(1, output=output)
-    send(sink, Started(30, 10, 1437, 14370), EpochStarted(0, 30))
-    assert HIDE_CURSOR in written(output)
-    sink(Finished(14400, 3.2, "complete"))
-    assert written(output).rfind(SHOW_CURSOR) > written(output).rfind(HIDE_CURSOR)
-    assert left_on_screen(output) == ["done: 14,370 steps in 3.2 s"]
 
 
 def test_a_sink_can_show_one_run_after_another(clock: Clock) -> None:
