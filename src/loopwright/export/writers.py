@@ -45,7 +45,16 @@ def _write_saved_model(given: Sequence[Signature], path: Path, *, flat: bool) ->
 
 
 def _convert(given: Sequence[Signature], target: Target, directory: Path) -> Path:
-    """Convert a SavedModel in a new process, which reads it, the examples and the order."""
+    write_order(given, target, directory)
+    command = [*python(), "-m", "loopwright.export.child", "convert", os.fspath(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if reason := refusal(target, done.returncode, done.stderr):
+        raise refused(target, reason, is_step=given[0].predict is not None)
+    return directory / f"model{target.kind.suffix}"
+
+
+def write_order(given: Sequence[Signature], target: Target, directory: Path) -> None:
+    """Write what the converter reads: a SavedModel, examples to calibrate with, the order."""
     require_dense(given)
     _write_saved_model(given, directory / "source", flat=True)
     if target.quantize == "int8":
@@ -57,20 +66,18 @@ def _convert(given: Sequence[Signature], target: Target, directory: Path) -> Pat
         "signatures": [one.name for one in given],
     }
     (directory / "order.json").write_text(json.dumps(order))
-    command = [*python(), "-m", "loopwright.export.child", "convert", os.fspath(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    code, printed = done.returncode, done.stderr
-    reason = onnx_reason(printed) if target.format == "onnx" else ""  # tf2onnx exits with 0
-    if code < 0:  # it crashed
-        reason = failure(code, printed[-600:])
-    elif code and not reason:
-        reason = litert_reason(printed)
-    if reason:
-        raise _refused(target, reason, is_step=given[0].predict is not None)
-    return directory / f"model{target.kind.suffix}"
 
 
-def _refused(target: Target, reason: str, *, is_step: bool) -> LoopwrightError:
+def refusal(target: Target, code: int, printed: str) -> str:
+    """Return why a converter refused a model; empty if it did not. Crashes have negative codes."""
+    if code < 0:
+        return failure(code, printed[-600:])
+    if target.format == "onnx" and (reason := onnx_reason(printed)):
+        return reason  # it exits with 0
+    return litert_reason(printed) if code else ""
+
+
+def refused(target: Target, reason: str, *, is_step: bool = False) -> LoopwrightError:
     """Return the error of a model that the converter does not accept."""
     do = "change or leave out the layers with these operations, or export another format"
     if reason == FIXED_BATCH_SIZE:
