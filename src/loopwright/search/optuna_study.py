@@ -66,17 +66,7 @@ def loaded(path: Path) -> "tuple[optuna.Study, optuna.storages.BaseStorage]":
     optuna = require_optuna()
     with quiet():
         storage = _storage(path)
-        try:
-            return optuna.load_study(study_name=_NAME, storage=storage), storage
-        except KeyError:
-            raise ConfigurationError(
-                message(
-                    f"{path} has no study of Loopwright.",
-                    expected=f"a study with the name {_NAME!r}",
-                    received="other studies, or none",
-                    do="check the path",
-                )
-            ) from None
+        return optuna.load_study(study_name=_NAME, storage=storage), storage
 
 
 def disconnect(storage: Any) -> None:

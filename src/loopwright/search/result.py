@@ -224,7 +224,7 @@ def write_report(found: Tuned) -> Path:
                 "state": trial.state,
                 "score": "" if trial.score is None else f"{trial.score:.6g}",
                 "time": "" if trial.seconds is None else length_of_time(trial.seconds),
-                "values": [_value(value) for value in trial.parameters.values()],
+                "values": [_shown(value) for value in trial.parameters.values()],
                 "reason": trial.reason,
                 "is_best": trial == best,
             }
@@ -234,10 +234,6 @@ def write_report(found: Tuned) -> Path:
     # Several processes may lead trials of one study, and end at the same time.
     disk.write_whole(found.directory, REPORT, page.encode(errors="replace"), shared=True)
     return found.directory / REPORT
-
-
-def _value(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
 
 def _plots(found: Tuned) -> tuple[list[dict[str, Any]], list[str]]:

@@ -131,22 +131,13 @@ def asked(
 
 
 def _direction(objective: str, mode: str) -> Literal["min", "max"]:
-    if not objective:
-        raise ConfigurationError(
-            message(
-                "A study needs the name of a score.",
-                expected="a name as in the history: val_loss, val_accuracy",
-                received="an empty name",
-                do="omit the objective: the default is val_loss",
-            )
-        )
     if mode == "min" or mode == "max":
         return mode
     is_larger = larger_is_better(objective)
     if is_larger is None:
         raise ConfigurationError(
             message(
-                f"The direction of {objective[:80]} is unknown.",
+                f"The direction of {objective[:80] or 'a score without a name'} is unknown.",
                 expected="min if smaller values are better, max if larger ones are",
                 received="a name that says neither",
                 do="add --mode min or --mode max; in code mode='min' or mode='max'",
