@@ -130,15 +130,19 @@ class RunRecord:
         return seconds / steps if seconds and isinstance(steps, int) and steps > 0 else 0.0
 
     @cached_property
-    def checkpoints(self) -> list[Checkpoint]:
-        """Return the valid checkpoints, the oldest first."""
+    def saved(self) -> list[Checkpoint]:
+        """Return all checkpoints, the damaged ones included, the oldest first."""
         try:
-            found = Store(self.directory / "checkpoints").all()
+            return Store(self.directory / "checkpoints").all()
         except disk.UnsafeFileError:
             raise
         except CheckpointError:
             return []
-        return [c for c in found if not c.damage and is_readable(c.content)]
+
+    @cached_property
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return the valid checkpoints, the oldest first."""
+        return [c for c in self.saved if not c.damage and is_readable(c.content)]
 
     @cached_property
     def content(self) -> Mapping[str, Any]:

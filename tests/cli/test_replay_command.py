@@ -46,5 +46,5 @@ def test_what_cannot_be_replayed_is_refused_in_words(failed_run, tmp_path):
     assert (code, "This run has no such step" in text) == (2, True)
     (tmp_path / "run" / "config.yaml").unlink()
     code, text = invoke("replay", "run", "--step", "2")
-    assert (code, "print(trainer.replay(2, ...))" in text) == (2, True)
+    assert (code, "print(trainer.replay(STEP, ...))" in text) == (2, True)
     assert invoke("replay", "nowhere")[0] == 2

@@ -87,10 +87,11 @@ def run_config(
     if found is None:
         raise ConfigurationError(
             message(
-                f"{run} was not started from a config.",
+                f"{run} was not started from a config, so its task and data are not known here.",
                 expected=f"a run directory with a {file.FILE}",
                 received="none" if run.is_dir() else "no such directory",
-                do="check the path; to resume a run of a script, start the same script again",
+                do="check the path; a run of a script is resumed by the same script, and replayed "
+                "there by print(trainer.replay(STEP, ...)) in place of trainer.fit(...)",
             )
         )
     code = [*(code or ()), *project_code(run)]

@@ -123,7 +123,11 @@ def compared_states(
             [*lines, f"to find the first step (replays, about {length}): {command}{options}"],
             differs=differing is not None,
         )
-    say = _progress() if find else lambda text: None
+
+    def say(text: str) -> None:
+        if find:
+            typer.echo(text, err=True)
+
     return _searched(records, found, code, lines, equal, hint, say)
 
 
@@ -142,6 +146,7 @@ def _searched(
     say: Callable[[str], None],
 ) -> Verdict:
     from loopwright.cli.replay_child import ReplayedRun
+    from loopwright.exactness import recorded_reasons
     from loopwright.insight.comparison import explained
     from loopwright.insight.first_difference import NotReproducedError, bisect_states
 
@@ -176,7 +181,7 @@ def _searched(
             else tuple(run.facts(difference.step) for run in (one, other))
         )
         size = _size(one, other, difference)
-        reasons = [*dict.fromkeys([*_inexact(records[0]), *_inexact(records[1])])]
+        reasons = [*dict.fromkeys(r for run in records for r in recorded_reasons(run.content))]
         cause = explained(
             difference,
             (facts[0], facts[1]),
@@ -234,12 +239,6 @@ def _variables(difference: "Difference", size: _Size | None) -> str:
     return f"first variable: {names[0]}{by}{more}"
 
 
-def _inexact(record: "RunRecord") -> list[str]:
-    from loopwright.exactness import recorded_reasons
-
-    return recorded_reasons(record.content)
-
-
 def _objection_to_replay(records: "Sequence[RunRecord]", code: list[str]) -> str | None:
     """Return why the runs cannot be replayed; None if they can."""
     from loopwright.config import file
@@ -280,10 +279,6 @@ def _stored(records: "Sequence[RunRecord]", step: int | None) -> list[str]:
         return [f"variables after step {step:,}: the same; only the position in the data differs"]
     more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
     return [f"variables that differ after step {step:,}: {differing[0]}{more}"]
-
-
-def _progress() -> Callable[[str], None]:
-    return lambda text: typer.echo(text, err=True)
 
 
 def _print_runs(shown: "Sequence[Row]", records: "Sequence[RunRecord]") -> None:

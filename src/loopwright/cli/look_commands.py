@@ -14,7 +14,7 @@ from loopwright import __version__
 from loopwright.cli.arguments import AsJson, RunDirectory, RunsDirectory
 from loopwright.errors import ConfigurationError, message, printable
 from loopwright.exactness import Inexact
-from loopwright.extras import install_command, is_installed
+from loopwright.extras import install_command
 
 if TYPE_CHECKING:
     from loopwright.cli.run_overview import Row
@@ -25,17 +25,11 @@ _PARTS = (
     "typer",
 )
 _OPTIONAL = {
-    "sklearn": ("scikit-learn", "examples"),
-    "matplotlib": ("matplotlib", "plot"),
-    "albumentations": ("albumentations", "augment"),
-    "ai_edge_litert": ("ai-edge-litert", "litert"),
-    "onnxruntime": ("onnxruntime", "onnx"),
-    "tf2onnx": ("tf2onnx", "onnx"),
-    "mlflow": ("mlflow-skinny", "mlflow"),
-    "wandb": ("wandb", "wandb"),
-    "optuna": ("optuna", "tune"),
+    **{"scikit-learn": "examples", "matplotlib": "plot", "albumentations": "augment"},
+    **{"ai-edge-litert": "litert", "onnxruntime": "onnx", "tf2onnx": "onnx"},
+    **{"mlflow-skinny": "mlflow", "wandb": "wandb", "optuna": "tune"},
 }
-"""By module: the package, and the extra that installs it."""
+"""By package: the extra that installs it."""
 
 
 def runs(
@@ -188,9 +182,8 @@ def doctor(
     versions = {part: _version(part) for part in _PARTS}
     for part, version in versions.items():
         _print_fact(part, version or "MISSING")
-    for module, (part, extra) in _OPTIONAL.items():
-        found = _version(part) if is_installed(module) else None
-        _print_fact(part, found or f"not installed: {install_command(extra)}")
+    for part, extra in _OPTIONAL.items():
+        _print_fact(part, _version(part) or f"not installed: {install_command(extra)}")
     missing = [part for part, version in versions.items() if version is None]
     if missing:
         typer.echo(f"missing: {', '.join(missing)}; run: pip install loopwright")

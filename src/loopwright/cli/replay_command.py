@@ -5,12 +5,10 @@ from typing import Annotated
 
 import typer
 
-from loopwright import disk, settings
+from loopwright import settings
 from loopwright.cli.arguments import RunDirectory, TrustedCode, run_config
 from loopwright.errors import ConfigurationError, message, printable
 from loopwright.plans import launch
-
-_CONFIG = "config.yaml"
 
 
 def replay(
@@ -55,7 +53,6 @@ def replay(
                 do=f"omit it, and send both: zip -r {bundle} {run} {run.name}-step-*.npz",
             )
         )
-    _require_config(run, step)
     config = run_config(run, task)
     if launch.is_command_line():
         # Before TensorFlow is imported: the steps were run by these.
@@ -71,17 +68,3 @@ def replay(
     typer.echo(f"\nbatch saved to {saved}")
     if seen.matches is False:
         raise typer.Exit(1)
-
-
-def _require_config(run: Path, step: int | None) -> None:
-    """Raise for a run of a script: its data and task are not known here."""
-    if run.is_dir() and disk.status(run, _CONFIG) is None:
-        raise ConfigurationError(
-            message(
-                f"{run} was not started from a config, so its task and data are not known here.",
-                expected=f"a run directory with a {_CONFIG}",
-                received="none",
-                do="in the script that trained it, replace trainer.fit(...) by "
-                f"print(trainer.replay({step or 'STEP'}, ...)) with the same arguments",
-            )
-        )

@@ -15,11 +15,10 @@ from rich.text import Text
 from loopwright import disk, untrusted
 from loopwright.checkpoints import lock
 from loopwright.checkpoints.manifest import Checkpoint, in_run
-from loopwright.checkpoints.retention import KeepBest, Mode, best_first, best_of, is_readable
-from loopwright.checkpoints.store import Store
+from loopwright.checkpoints.retention import KeepBest, Mode, best_first, best_of
 from loopwright.config.export_formats import KINDS
 from loopwright.config.file import FILE
-from loopwright.errors import CheckpointError, printable
+from loopwright.errors import printable
 from loopwright.runs import RunRecord, origin_of, rules_of
 from loopwright.runs import number as finite
 from loopwright.sinks.progress_text import length_of_time, number
@@ -69,22 +68,21 @@ def rows(
     """
     found = [_row(path, metric, mode) for path in _runs(directory)]
 
+    def rank(score: float, row: Row) -> tuple[str, str, float]:
+        return row.metric, row.mode, best_first(score, KeepBest(row.metric, mode=row.mode))
+
     def key(row: Row) -> tuple[bool, Any]:
         value = {
             "when": -row.changed,
             "name": str(row.path),
             "status": row.status,
             "step": row.step,
-            "best": None if row.best is None else _rank(row.best, row),
+            "best": None if row.best is None else rank(row.best, row),
             "duration": row.seconds,
         }[sort]
         return value is None, 0 if value is None else value
 
     return sorted(found, key=key)
-
-
-def _rank(score: float, row: Row) -> tuple[str, str, float]:
-    return row.metric, row.mode, best_first(score, KeepBest(row.metric, mode=row.mode))
 
 
 def is_run(path: Path) -> bool:
@@ -123,13 +121,8 @@ def _row(path: Path, metric: str | None, mode: Mode) -> Row:
 
 
 def _read_row(path: Path, metric: str | None, mode: Mode) -> Row:
-    try:
-        whole = Store(path / "checkpoints").all()
-    except disk.UnsafeFileError:
-        raise
-    except CheckpointError:
-        whole = []
-    usable = [found for found in whole if not found.damage and is_readable(found.content)]
+    record = RunRecord(path)
+    whole, usable = record.saved, record.checkpoints
     rules = rules_of(path, usable)
     if metric is not None:
         own = [rule for rule in rules if rule.metric == metric] if mode == "auto" else []
@@ -145,13 +138,13 @@ def _read_row(path: Path, metric: str | None, mode: Mode) -> Row:
         best_step=None if found is None else found.step,
         metric=rule.metric,
         mode="max" if rule.larger_is_better else "min",
-        seconds=seconds(usable),
+        seconds=_seconds(usable),
         changed=changed,
         origin=origin_of(path),
     )
 
 
-def seconds(found: "list[Checkpoint]") -> float | None:
+def _seconds(found: list[Checkpoint]) -> float | None:
     """Return the training time of a run: the sum of its legs."""
     legs = dict[int, float]()
     for checkpoint in found:
@@ -160,7 +153,7 @@ def seconds(found: "list[Checkpoint]") -> float | None:
     return sum(legs.values()) if legs else None
 
 
-def _status(path: Path, whole: "list[Checkpoint]", usable: "list[Checkpoint]") -> Status:
+def _status(path: Path, whole: list[Checkpoint], usable: list[Checkpoint]) -> Status:
     if lock.is_held(path / "lock"):
         return "running"
     if whole and not usable:
@@ -248,6 +241,7 @@ def _numbers(numbers: Mapping[str, Any]) -> str:
 def _files(record: RunRecord) -> list[str]:
     """List the files of a run that a user may want to open."""
     directory = record.directory
+    steps = ", ".join(f"{entry.step:,}" for entry in record.checkpoints)
     exports = disk.names(directory, "export")
     versions = sorted((name for name in exports if name.isdigit()), key=int)
     files = {
@@ -258,12 +252,8 @@ def _files(record: RunRecord) -> list[str]:
         ("report.html", "curves, plan, time, environment"),
         *((f"export/{name}", "for serving") for name in versions[-1:]),
         *((f"export/{name}", f"for {by}") for by, named in files.items() for name in named[-1:]),
-        ("checkpoints", _steps(record)),
+        ("checkpoints", f"steps {steps}"),
         ("figures", ", ".join(disk.names(directory, "figures"))),
     ]
     there = [(name, what) for name, what in known if disk.status(directory, name) is not None]
     return [f"{directory / name}  ({what})" for name, what in there]
-
-
-def _steps(record: RunRecord) -> str:
-    return "steps " + ", ".join(f"{entry.step:,}" for entry in record.checkpoints)

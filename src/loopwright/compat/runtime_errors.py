@@ -46,12 +46,15 @@ def error_for(failure: Failure, title: str, place: str, where: str) -> Loopwrigh
       received: label 7, in step 3
       do: check the labels; for label 7 the last layer needs at least 8 units
     """
-    what, expected, received, do = _PARTS[failure.kind](failure)
+    what, expected, received, do = _ROWS[failure.kind]
+    value, bound = failure.value, failure.bound
+    size = f"batches of {bound:,} examples" if bound else "the batches"
+    received = failure.text or received.format(value=value)
     text = message(
         f"{what.format(title=title)}{place}.",
-        expected=expected,
+        expected=expected.format(last=bound - 1, bound=bound, size=size),
         received=f"{received}, in {where}" if where and failure.kind != "xla" else received,
-        do=do,
+        do=do if isinstance(do, str) else do(value, bound),
     )
     return ConfigurationError(text) if failure.kind == "xla" else StepError(text)
 
@@ -69,7 +72,10 @@ def failure_in(reason: str, text: str) -> Failure:
             case "label" | "index":
                 return Failure(kind, value=int(found[1]), bound=int(found[2]))
             case "xla":
-                return Failure(kind, found[1] or found[2] or reason)
+                name = found[1] or found[2]
+                return Failure(kind, f"the operation {name}" if name else reason)
+            case "numerics":
+                return Failure(kind, found[1] or "")
             case "shapes":
                 shapes = [_shape(found["a"]), _shape(found["b"])]
                 if reason.startswith("Incompatible"):
@@ -99,7 +105,7 @@ _A, _B = (rf"(?P<{name}>[\[(][\d, ]*[\])])" for name in "ab")
 _PATTERNS: tuple[tuple[Kind, str], ...] = (
     ("label", r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)"),
     ("index", r"indices(?:\[[\d,]*\])? = (-?\d+) is not in \[0, (\d+)\)"),
-    ("numerics", r"Tensor had .*(?:NaN|Inf)"),
+    ("numerics", r"(?:(.*?) ?: )?Tensor had .*(?:NaN|Inf)"),
     ("xla", r"unsupported operations .*? on XLA_\w+: (\w+)|with op (\w+) must be a compile-time"),
     ("xla", r"not compilable()()"),
     ("shapes", rf"Incompatible shapes: {_A} vs\.? {_B}"),
@@ -134,102 +140,91 @@ def _shape(text: str) -> str:
     return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
 
 
-# -- parts: what happened, expected, received, do -------------------------------------------------
-
-_Parts = tuple[str, str, str, str]
+# -- words -----------------------------------------------------------------------------------------
 
 
-def _label(failure: Failure) -> _Parts:
-    value, classes = failure.value, failure.bound
+def _label_advice(value: int, classes: int) -> str:
     if value < 0:
-        do = (
+        return (
             "give every example a class from 0 on; to leave examples out, use "
             f"SparseCategoricalCrossentropy(ignore_class={value}), or sample weights of 0"
         )
-    elif value == classes:
-        do = (
+    if value == classes:
+        return (
             "number the classes from 0 (subtract 1 if they begin at 1), or give the last layer "
             f"{classes + 1} units"
         )
-    else:
-        do = f"check the labels; for label {value} the last layer needs at least {value + 1} units"
+    return f"check the labels; for label {value} the last layer needs at least {value + 1} units"
+
+
+def _memory_advice(_: int, examples: int) -> str:
+    if examples < 2:
+        return "use smaller batches, a smaller model or shorter sequences"
     return (
-        "{title} has a label outside the classes of its loss",
-        f"labels from 0 to {classes - 1}, since the predictions have {classes} classes",
-        f"label {value}",
-        do,
+        f"lower batch_size: {examples // 2:,} instead of {examples:,}; to keep the size of "
+        "updates, accumulate: gradient_accumulation_steps=2 of the optimizer"
     )
 
 
-def _index(failure: Failure) -> _Parts:
-    return (
+_Advice = Callable[[int, int], str]
+_ROWS: dict[Kind, tuple[str, str, str, str | _Advice]] = {
+    "label": (
+        "{title} has a label outside the classes of its loss",
+        "labels from 0 to {last}, since the predictions have {bound} classes",
+        "label {value}",
+        _label_advice,
+    ),
+    "index": (
         "{title} looks up an index that is out of range",
-        f"indices from 0 to {failure.bound - 1}, since the table has {failure.bound} rows",
-        f"index {failure.value}",
+        "indices from 0 to {last}, since the table has {bound} rows",
+        "index {value}",
         "check the indices; an Embedding needs an input_dim above the largest index, and "
         "unknown or padded entries need an index of their own",
-    )
-
-
-def _numerics(failure: Failure) -> _Parts:
-    shown = failure.text.partition(" : Tensor had")[0]
-    return (
+    ),
+    "numerics": (
         "A check in {title} found NaN or infinity",
         "finite numbers",
-        "NaN or infinity" if shown.startswith("Tensor had") or not shown else shown,
+        "NaN or infinity",
         f"look at the batch, lower the learning rate or clip gradients; {_EAGER}",
-    )
-
-
-def _memory(failure: Failure) -> _Parts:
-    examples = failure.bound
-    size = f"batches of {examples:,} examples" if examples else "the batches"
-    do = "use smaller batches, a smaller model or shorter sequences"
-    if examples > 1:
-        do = (
-            f"lower batch_size: {examples // 2:,} instead of {examples:,}; to keep the size of "
-            "updates, accumulate: gradient_accumulation_steps=2 of the optimizer"
-        )
-    what = "{title} ran out of memory"
-    return what, f"memory for everything that a step makes of {size}", failure.text, do
-
-
-_PARTS: dict[Kind, Callable[[Failure], _Parts]] = {
-    "label": _label,
-    "index": _index,
-    "numerics": _numerics,
-    "memory": _memory,
-    "assertion": lambda failure: (
+    ),
+    "memory": (
+        "{title} ran out of memory",
+        "memory for everything that a step makes of {size}",
+        "",
+        _memory_advice,
+    ),
+    "assertion": (
         "An assertion in {title} failed",
         "a condition that holds for every batch",
-        failure.text or "a condition that did not hold",
+        "a condition that did not hold",
         f"look at the batch; {_EAGER}",
     ),
-    "shapes": lambda failure: (
+    "shapes": (
         "{title} combines shapes that do not match",
         "shapes that fit the operation",
-        failure.text,
+        "",
         f"print tf.shape(...) of both with tf.print; {_EAGER}",
     ),
-    "python": lambda failure: (
+    "python": (
         "A Python function called by {title} raised an exception",
         "a function that returns",
-        failure.text,
+        "",
         "look at the batch and at the function: it runs as plain Python, where print works",
     ),
-    "xla": lambda failure: (
+    "xla": (
         "XLA cannot compile {title}",
         "operations that XLA has, with sizes that do not depend on values",
-        f"the operation {failure.text}" if failure.text.isidentifier() else failure.text,
+        "",
         'use plan="graph"',
     ),
-    "other": lambda failure: (
+    "other": (
         "{title} failed while it ran",
         "operations that work for every batch",
-        failure.text,
+        "",
         f"look at the batch; {_EAGER}",
     ),
 }
+"""What happened, expected, received if the failure has no text of its own, do."""
 
 _MOST_SHOWN = 300
 """Characters of TensorFlow's own line: it may list every label of a batch."""

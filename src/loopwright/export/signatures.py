@@ -239,7 +239,7 @@ def first_examples(dataset: tf.data.Dataset, count: int) -> Any:
     return tf.nest.pack_sequence_as(dataset.element_spec, joined)
 
 
-def drawn(model: keras.Model, count: int = EXAMPLES) -> Any:
+def drawn(model: keras.Model) -> Any:
     """Draw examples from the shapes and dtypes of a model's inputs, the same every time."""
     declared = declared_inputs(model)
     if declared is None:
@@ -251,16 +251,11 @@ def drawn(model: keras.Model, count: int = EXAMPLES) -> Any:
                 do='pass some: export(..., examples={"serve": x[:8]})',
             )
         )
-    return drawn_like(declared, count)
-
-
-def drawn_like(specs: Any, count: int) -> Any:
-    """Draw examples of these shapes and dtypes, the same every time."""
     random = np.random.default_rng(0)
 
     def draw(spec: Any) -> Any:
         dtype = tf.as_dtype(spec.dtype)
-        shape = [spec.shape[0] or count, *(size or EXAMPLES for size in spec.shape[1:])]
+        shape = [spec.shape[0] or EXAMPLES, *(size or EXAMPLES for size in spec.shape[1:])]
         if dtype == tf.string:
             return tf.strings.as_string(random.integers(0, 10, shape))
         if dtype.is_bool:
@@ -269,7 +264,7 @@ def drawn_like(specs: Any, count: int) -> Any:
             return tf.constant(random.integers(0, 2, shape), dtype)
         return tf.constant(random.normal(size=shape), dtype)
 
-    return tf.nest.map_structure(draw, specs)
+    return tf.nest.map_structure(draw, declared)
 
 
 def declared_inputs(model: keras.Model) -> Any:

@@ -24,12 +24,12 @@ from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot, parsed
 from loopwright.compat import environment
-from loopwright.config.edits import NAMES, Edit, edits
+from loopwright.config.edits import edits
 from loopwright.data.source import changed_data
 from loopwright.errors import ConfigurationError, NotFiniteError, message
 from loopwright.events import Trained
 from loopwright.fit.leg import Leg
-from loopwright.fit.moment import declare, objection, put_back, require_resumable, taken
+from loopwright.fit.moment import declare, put_back, require_resumable, taken
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
@@ -205,15 +205,6 @@ class RunStates:
             "examples": leg.stepper.batch_in_words(leg.stepper.read.batches),
         }
 
-    def edits(self, step: int) -> list[Edit]:
-        """Return what the program asks differently from the one that saved a checkpoint."""
-        return edits(self._snapshot(step).declared, self._opened().declared)
-
-    def objection(self, step: int) -> str | None:
-        """Return why the task and its data cannot continue from a checkpoint; None if they can."""
-        snapshot = replace(self._snapshot(step), callbacks=[])
-        return objection(self._opened(), self._named, snapshot, NAMES)
-
     def _changes(self, leg: Leg) -> list[str]:
         """Return what differs between the run and the program and process that replay it."""
         snapshot = self._last
@@ -239,9 +230,6 @@ class RunStates:
         if self._leg is None:
             raise RuntimeError("RunStates is used outside of its with block")
         return self._leg
-
-    def _snapshot(self, step: int) -> Snapshot:
-        return parsed(self._found[step])
 
     def _go_to(self, step: int, *, passes: bool = False) -> None:
         """Replay to a step, from the nearest state before it."""
@@ -274,7 +262,7 @@ class RunStates:
             moment = self._moments[step]
         elif step in self._found:
             held = tensors.read(self._found[step].path / "state")
-            moment = Moment(replace(self._snapshot(step), callbacks=[]), held)
+            moment = Moment(replace(parsed(self._found[step]), callbacks=[]), held)
         else:
             assert self._begun is not None  # noqa: S101 - `_start` has returned 0
             moment = self._begun

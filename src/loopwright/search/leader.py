@@ -16,7 +16,7 @@ from loopwright.errors import ConfigurationError, LoopwrightError, message
 from loopwright.runs import RunRecord, mapping, number
 from loopwright.search import optuna_study
 from loopwright.search.result import Trial, best_of, found_trials
-from loopwright.search.study import StudyDirectory, is_better, unusable_storage, write_best
+from loopwright.search.study import StudyDirectory, locked, trial_path, unusable_storage, write_best
 from loopwright.search.trial_process import (
     TrialProcess,
     is_running,
@@ -104,12 +104,13 @@ class Leader:
 
     def _next(self) -> _Led | None:
         """Return a trial to lead: one that was interrupted, or a new one; None if there is none."""
-        with self._directory.locked():
+        with locked(self._directory.path):
             trials = found_trials(self._study)
             own = {led.number for led in self._led}
             for trial in trials:
                 if trial.state == "running" and trial.number not in own:
-                    led = self._claimed(trial.number)
+                    claim = self._directory.claimed(trial.number)
+                    led = None if claim is None else self._made(trial.number, claim)
                     if led is not None:
                         self._say(f"trial {trial.number} was interrupted; resuming it")
                         return led
@@ -120,10 +121,6 @@ class Leader:
                 return None
             made = optuna_study.new_trial(self._study, self._asked)
             return self._made(made.number, claim)
-
-    def _claimed(self, number: int) -> _Led | None:
-        claim = self._directory.claimed(number)
-        return None if claim is None else self._made(number, claim)
 
     def _made(self, number: int, claim: Lock) -> _Led | None:
         trial = optuna_study.running_trial(self._study, self._storage, number)
@@ -141,7 +138,7 @@ class Leader:
         return led
 
     def _look_after(self, led: _Led) -> None:
-        path = self._directory.trial_path(led.number)
+        path = trial_path(self._directory.path, led.number)
         if led.process is None:
             # A process whose leader was killed saves and ends; until then the run is its own.
             if not is_running(path):
@@ -180,23 +177,20 @@ class Leader:
         """
         if led.has_old_reports:  # a process was killed between a report and what follows from it
             led.has_old_reports = False
-            if self._asks_to_prune(led):
+            if optuna_study.is_pruned(self._study, led.number):
                 return True
         for at, score in enumerate(led.scores.in_order[led.reported :], led.reported + 1):
             led.optuna.report(score, at)
             led.reported = at
-            if self._asks_to_prune(led):
+            if optuna_study.is_pruned(self._study, led.number):
                 return True
         return False
-
-    def _asks_to_prune(self, led: _Led) -> bool:
-        return optuna_study.is_pruned(self._study, led.number)
 
     def _conclude_ended(self, led: _Led, code: int) -> None:
         scores = led.scores.in_order
         score = final_score(scores, self._asked.take, self._asked.mode)
         if code:
-            self._fail(led, reason_of(code, self._directory.trial_path(led.number)))
+            self._fail(led, reason_of(code, trial_path(self._directory.path, led.number)))
         elif score is None:
             self._fail(led, f"{self._asked.objective} was never a finite number")
         else:
@@ -215,8 +209,8 @@ class Leader:
                     f"The first {len(same)} trials failed for the same reason.",
                     expected="a config that trains",
                     received=reason,
-                    do=f"read {self._directory.trial_path(led.number) / 'output.log'}, correct the "
-                    "cause, and run the same command again",
+                    do=f"read {trial_path(self._directory.path, led.number) / 'output.log'}, "
+                    "correct the cause, and run the same command again",
                 )
             )
 
@@ -235,7 +229,7 @@ class Leader:
         A process may have been killed between the end of a trial and its config. Locked: of two
         processes, the last to write has read the later study.
         """
-        with self._directory.locked():
+        with locked(self._directory.path):
             best = best_of(found_trials(self._study), self._asked.mode)
             if best is not None:
                 config = self._directory.config_of(best.number, best.parameters)
@@ -333,10 +327,7 @@ def final_score(scores: list[float], take: str, mode: str) -> float | None:
     """
     if not scores or take == "last":
         return scores[-1] if scores else None
-    best = scores[0]
-    for score in scores[1:]:
-        best = score if is_better(score, best, mode) else best
-    return best
+    return max(scores) if mode == "max" else min(scores)
 
 
 def _named(event: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,17 +66,7 @@ def loaded(path: Path) -> "tuple[optuna.Study, optuna.storages.BaseStorage]":
     optuna = require_optuna()
     with quiet():
         storage = _storage(path)
-        try:
-            return optuna.load_study(study_name=_NAME, storage=storage), storage
-        except KeyError:
-            raise ConfigurationError(
-                message(
-                    f"{path} has no study of Loopwright.",
-                    expected=f"a study with the name {_NAME!r}",
-                    received="other studies, or none",
-                    do="check the path",
-                )
-            ) from None
+        return optuna.load_study(study_name=_NAME, storage=storage), storage
 
 
 def disconnect(storage: Any) -> None:
@@ -185,12 +175,10 @@ def running_trial(
         found = study.get_trials(deepcopy=False)[number]
         if found.state != optuna.trial.TrialState.RUNNING:
             return None
-        return optuna.trial.Trial(study, _id_of(study, storage, number))
-
-
-def _id_of(study: "optuna.Study", storage: "optuna.storages.BaseStorage", number: int) -> int:
-    own = storage.get_study_id_from_name(study.study_name)
-    return storage.get_trial_id_from_study_id_trial_number(own, number)
+        own = storage.get_study_id_from_name(study.study_name)
+        return optuna.trial.Trial(
+            study, storage.get_trial_id_from_study_id_trial_number(own, number)
+        )
 
 
 def is_pruned(study: "optuna.Study", number: int) -> bool:

@@ -1,9 +1,8 @@
 """The trials of a study as values, as a table, and as a page with Optuna's own plots."""
 
-import contextlib
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -16,7 +15,7 @@ from loopwright import disk
 from loopwright.errors import first_line, printable
 from loopwright.extras import install_command
 from loopwright.search import optuna_study
-from loopwright.search.study import is_better, is_led
+from loopwright.search.study import is_led
 from loopwright.sinks.progress_text import length_of_time
 from loopwright.sinks.report import rendered
 
@@ -92,13 +91,8 @@ def found_trials(study: "optuna.Study") -> list[Trial]:
 
 def best_of(trials: Sequence[Trial], mode: str) -> Trial | None:
     """Return the complete trial with the best score; of several the first."""
-    best: Trial | None = None
-    for trial in trials:
-        if trial.state != "complete" or trial.score is None:
-            continue
-        if best is None or best.score is None or is_better(trial.score, best.score, mode):
-            best = trial
-    return best
+    complete = [trial for trial in trials if trial.state == "complete" and trial.score is not None]
+    return next(iter(ranked(complete, mode)), None)
 
 
 def ranked(trials: Sequence[Trial], mode: str) -> list[Trial]:
@@ -230,7 +224,7 @@ def write_report(found: Tuned) -> Path:
                 "state": trial.state,
                 "score": "" if trial.score is None else f"{trial.score:.6g}",
                 "time": "" if trial.seconds is None else length_of_time(trial.seconds),
-                "values": [_value(value) for value in trial.parameters.values()],
+                "values": [_shown(value) for value in trial.parameters.values()],
                 "reason": trial.reason,
                 "is_best": trial == best,
             }
@@ -240,10 +234,6 @@ def write_report(found: Tuned) -> Path:
     # Several processes may lead trials of one study, and end at the same time.
     disk.write_whole(found.directory, REPORT, page.encode(errors="replace"), shared=True)
     return found.directory / REPORT
-
-
-def _value(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
 
 def _plots(found: Tuned) -> tuple[list[dict[str, Any]], list[str]]:
@@ -270,21 +260,13 @@ def _plots(found: Tuned) -> tuple[list[dict[str, Any]], list[str]]:
 def _figure(plot: Callable[..., Any], found: Tuned, name: str) -> Any:
     takes_name = name in ("plot_intermediate_values", "plot_timeline")
     arguments = {} if takes_name else {"target_name": found.objective}
-    with _without_notices():
+    # Optuna's notices of plots without data are kept off the terminal.
+    with optuna_study.quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         made = plot(found.study, **arguments)
     # The page has a heading of its own for each plot.
     made.update_layout(title=None, margin={"t": 30, "l": 60, "r": 20, "b": 50}, template="plotly")
     return json.loads(made.to_json())
-
-
-@contextlib.contextmanager
-def _without_notices() -> Iterator[None]:
-    """Keep Optuna's notices of plots without data off the terminal."""
-    from loopwright.search.optuna_study import quiet
-
-    with quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _plotly() -> str:

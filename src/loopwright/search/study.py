@@ -106,7 +106,15 @@ def asked(
         ("mode", mode, _MODES),
         ("take", take, _TAKEN),
     ):
-        _require_word(option, value, known)
+        if value not in known:
+            raise ConfigurationError(
+                message(
+                    f"Unknown {option}.",
+                    expected=" or ".join(known),
+                    received=f"{option} {value!r:.80}",
+                    do=f"choose one of these, or omit it: the default is {known[0]}",
+                )
+            )
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < _MOST_SEED:
         raise ConfigurationError(
             message(
@@ -122,50 +130,20 @@ def asked(
     return made
 
 
-def _require_word(option: str, value: Any, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigurationError(
-            message(
-                f"Unknown {option}.",
-                expected=" or ".join(known),
-                received=f"{option} {value!r:.80}",
-                do=f"choose one of these, or omit it: the default is {known[0]}",
-            )
-        )
-
-
 def _direction(objective: str, mode: str) -> Literal["min", "max"]:
-    if not objective:
-        raise ConfigurationError(
-            message(
-                "A study needs the name of a score.",
-                expected="a name as in the history: val_loss, val_accuracy",
-                received="an empty name",
-                do="omit the objective: the default is val_loss",
-            )
-        )
     if mode == "min" or mode == "max":
         return mode
     is_larger = larger_is_better(objective)
     if is_larger is None:
         raise ConfigurationError(
             message(
-                f"The direction of {objective[:80]} is unknown.",
+                f"The direction of {objective[:80] or 'a score without a name'} is unknown.",
                 expected="min if smaller values are better, max if larger ones are",
                 received="a name that says neither",
                 do="add --mode min or --mode max; in code mode='min' or mode='max'",
             )
         )
     return "max" if is_larger else "min"
-
-
-def is_better(value: float, than: float, mode: str) -> bool:
-    """Return whether a score is better than another score.
-
-    >>> is_better(0.1, than=0.2, mode="min"), is_better(0.1, than=0.2, mode="max")
-    (True, False)
-    """
-    return value > than if mode == "max" else value < than
 
 
 def recorded(content: Any) -> Mapping[str, Any]:
@@ -180,10 +158,6 @@ class StudyDirectory:
 
     def __init__(self, path: Path, asked: Asked) -> None:
         self.path, self.asked = path, asked
-
-    def trial_path(self, number: int) -> Path:
-        """Return the run directory of a trial."""
-        return trial_path(self.path, number)
 
     def is_new(self) -> bool:
         """Return whether nothing has been asked here; raise if it was something else."""
@@ -209,7 +183,7 @@ class StudyDirectory:
         """Make the directory and record what was asked, unless another process has."""
         with disk_explained(self.path, "The study cannot be written"):
             disk.make_run_directory(self.path)
-            with self.locked():
+            with locked(self.path):
                 if self.is_new():
                     text = plain_yaml.dump(self.asked.content())
                     disk.write_whole(self.path, ASKED, text.encode(), durable=True)
@@ -218,20 +192,14 @@ class StudyDirectory:
     def open_storage(self) -> "tuple[optuna.Study, optuna.storages.BaseStorage]":
         """Return Optuna's study and its storage; raise if its storage is locked or damaged."""
         require_storage(self.path, is_new=True)
-        with self.locked():
-            return optuna_study.opened(self.path / STORAGE, self.asked)
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock of the study: one process at a time creates a trial."""
         with locked(self.path):
-            yield
+            return optuna_study.opened(self.path / STORAGE, self.asked)
 
     def claimed(self, number: int) -> lock.Lock | None:
         """Return the lock on a trial; None if another process has it."""
         with disk_explained(self.path, f"Trial {number} cannot be begun"):
             disk.make_directory(self.path, f"{_TRIALS}/{number:04d}")
-        path = self.trial_path(number) / _CLAIM
+        path = trial_path(self.path, number) / _CLAIM
         if lock.is_held(path):
             return None
         return lock.Lock(path)
@@ -250,11 +218,11 @@ class StudyDirectory:
                 )
             )
         config = with_parameters(self.asked.config, space, parameters)
-        return config.model_copy(update={"run_dir": str(self.trial_path(number))})
+        return config.model_copy(update={"run_dir": str(trial_path(self.path, number))})
 
     def write_trial(self, number: int, config: Config) -> Path:
         """Write the config that a trial is started with, and return its path."""
-        path = self.trial_path(number)
+        path = trial_path(self.path, number)
         with disk_explained(path, f"Trial {number} cannot be begun"):
             disk.write_whole(path, _TRIAL, file.to_yaml(config).encode(), durable=True)
         return path / _TRIAL
@@ -276,7 +244,7 @@ def is_led(path: Path, number: int) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a study."""
+    """Hold the lock of a study: one process at a time creates a trial."""
     handle = disk.opened(path, _LOCK, os.O_RDWR | os.O_CREAT)
     try:
         disk.lock(handle, wait=True)

@@ -21,7 +21,6 @@ _OUTPUT = "output.log"
 _MOST_BYTES = 100_000
 PROGRAM = [*python(), "-m", "loopwright"]
 """The command line of a trial."""
-_EXIT_NAN = 3
 _INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM, 193)
 
 
