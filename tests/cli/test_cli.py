@@ -584,7 +584,7 @@ def test_a_run_is_verified_by_its_config_in_another_place(
         assert ("quick=true" in started[-1]) == is_quick
     assert started[0][:4] == [sys.executable, "-P", "-m", "loopwright"]
     keys = {word.partition("=")[0] for word in started[0] if "=" in word}
-    assert keys == {"plan", "fit.save_every", "sinks", "export"}
+    assert keys == {"plan", "fit.save_every", "sinks", "export", "task"}
     assert invoke(*started[0][4:])[0] == 0
     assert {path: path.stat().st_mtime_ns for path in (project / "runs").rglob("*")} == before
     saved = Store(project / "other" / "checkpoints").newest()
