@@ -163,7 +163,7 @@ def test_the_tuner_goes_on_in_the_next_fit_and_tells_its_choice_once(tuned):
 
 def test_a_candidate_is_prepared_for_the_data_of_the_fit_that_goes_on():
     trainer = lw.Trainer(task())
-    for _ in range(200):
+    for _ in range(2000):
         trainer.fit(*data(), epochs=4, verbose=0)  # each too short to try anything by itself
         if trainer.plan_history.notes:
             break

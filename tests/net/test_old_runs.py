@@ -159,12 +159,16 @@ def test_an_old_study_ends_as_one_that_nothing_interrupted(
 
 
 def test_an_old_run_of_a_recipe_is_resumed(project: Path):
+    """`recipe: regression` is the example of that name, which a person has to name."""
     write_runs.unpack("recipe_regression", project)
-    assert "resuming from step 46" in resumed_by_command(project)
+    (project / "examples").symlink_to(write_runs.ROOT / "examples")
+    said = resumed_by_command(project, "--task", "examples/regression.py")
+    assert "resuming from step 46" in said
     require_complete(project / "run", list(range(10)))
 
 
 def test_an_old_run_of_the_gan_that_has_no_checkpoint_starts_at_its_first_step(project: Path):
     write_runs.unpack("recipe_gan", project)
-    said = resumed_by_command(project, "fit.epochs=2")
+    (project / "examples").symlink_to(write_runs.ROOT / "examples")
+    said = resumed_by_command(project, "fit.epochs=2", "--task", "examples/gan.py")
     assert "epoch 2/2" in said
