@@ -437,7 +437,6 @@ ALLOWED = [
     ),
     ("cli/new_command.py", "is_dir exists iterdir", "the new directory that a person named"),
     ("cli/replay_child.py", "save", "a file of the parent's own temporary directory"),
-    ("cli/replay_command.py", "is_dir", "the directory that a person named"),
     ("cli/tune_command.py", "is_dir", "the config that a person named"),
     ("compat/xplane.py", "glob read_bytes", "the profile that was just written"),
     ("insight/step_look.py", "open", "a file that a person named"),
