@@ -84,7 +84,8 @@ class Augmented(keras.utils.PyDataset):
 
     def __getitem__(self, index: int) -> Any:
         part = slice(16 * index, 16 * index + 16)
-        noise = self.noise.normal(size=(16, 4)) + np.random.normal(size=(16, 4)) * self.epoch
+        more = np.random.normal(size=(16, 4)) * min(self.epoch, 2)
+        noise = self.noise.normal(size=(16, 4)) + more
         return X[part] + noise.astype("float32"), Y[part]
 
 
