@@ -81,6 +81,6 @@ def write_fork(
                     do=f"delete {target} and fork again",
                 )
             )
-        # Last: a copy that was broken off is not taken for a fork.
+        # Last: a copy that was interrupted is not taken for a fork.
         written = json.dumps(dict(origin), indent=2).encode()
         disk.write_whole(target, ORIGIN, written, durable=True)
