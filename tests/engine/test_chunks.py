@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
-from loopwright.engine import loops
-from loopwright.engine.loops import next_optional
+from loopwright.engine import chunks
+from loopwright.engine.loop_graph import next_optional
 from loopwright.plans.plan import Plan
 
 FUSED = Plan("xla", "fused", "chunk")
@@ -23,7 +23,7 @@ def numbers(sizes):
 def pulled(iterator, spec, size, limit):
     @tf.function(autograph=False)
     def pull(iterator, limit):
-        return loops.pull(lambda: next_optional(iterator, "exhausted"), spec, size, limit)
+        return chunks.pull(lambda: next_optional(iterator, "exhausted"), spec, size, limit)
 
     count, chunk, rows, other = pull(iterator, tf.constant(limit))
     count, rows = int(count), int(rows)
@@ -54,7 +54,7 @@ def test_a_dataset_of_known_batch_size_is_pulled_the_same():
 
 @pytest.mark.parametrize(("size", "room"), [(1, 128), (4096, 128), (2**18, 2), (2**30, 1)])
 def test_the_room_of_a_chunk_follows_from_the_bytes_of_a_batch(size, room):
-    assert loops.room(tf.TensorSpec([None], tf.int64), size) == room
+    assert chunks.room(tf.TensorSpec([None], tf.int64), size) == room
 
 
 class Seen(lw.Task):

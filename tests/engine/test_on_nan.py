@@ -113,12 +113,10 @@ def test_in_another_order_and_epoch_the_example_is_still_found():
     assert error.value.step > 14
 
 
-def test_only_losses_are_looked_at_where_there_are_any():
+def test_only_losses_are_looked_at_or_all_numbers_where_there_are_none():
     history = fit(lw.Trainer(Normalised()), arrays(bad=None), epochs=1)
     assert np.isinf(history.history["ratio"]).all()
 
-
-def test_a_step_that_calls_nothing_a_loss_is_looked_at_as_a_whole():
     class Energy(Normalised):
         def train_step(self, batch):
             return {"energy": super().train_step(batch)["loss"]}
@@ -177,6 +175,12 @@ class Rooted(Rectified):
         return {"loss": loss}
 
 
+def with_roots_of_zero() -> tuple[Any, Any]:
+    x, y = arrays(bad=None)
+    y[40:48] = 0.0
+    return x, y
+
+
 STREAMED = [("graph", True), (lw.Plan("xla", "fused", "chunk"), True)]
 
 
@@ -198,10 +202,8 @@ def test_nan_that_the_kernels_hide_from_the_loss_is_found_at_its_step(plan: Any,
     ("plan", "is_stream"), [*((plan, False) for plan in PLANS), *STREAMED], ids=str
 )
 def test_gradients_that_are_not_finite_are_found_at_their_step(plan: Any, is_stream: bool):
-    x, y = arrays(bad=None)
-    y[40:48] = 0.0
     with pytest.raises(lw.NotFiniteError) as error:
-        fit(lw.Trainer(Rooted(), plan=plan), given((x, y), is_stream), epochs=4)
+        fit(lw.Trainer(Rooted(), plan=plan), given(with_roots_of_zero(), is_stream), epochs=4)
     text = str(error.value)
     assert text.startswith("Step 6 wrote NaN or infinity into variables, though its loss is finite")
     assert "batch 6" in text
@@ -216,18 +218,20 @@ def bad_step_of(task: Any, data: Any, **options: Any) -> int | None:
 
 
 def test_a_callback_that_looks_at_losses_does_not_hide_weights_that_are_not_finite():
-    x, y = arrays(bad=None)
-    y[40:48] = 0.0
-    assert bad_step_of(Rooted(), (x, y), callbacks=[keras.callbacks.TerminateOnNaN()]) == 6
+    callbacks = [keras.callbacks.TerminateOnNaN()]
+    assert bad_step_of(Rooted(), with_roots_of_zero(), callbacks=callbacks) == 6
 
 
-def test_gradients_that_are_accumulated_are_found_before_they_are_applied():
-    optimizer = keras.optimizers.SGD(0.01, gradient_accumulation_steps=4)
-    assert bad_step_of(Rectified(optimizer), arrays()) == 6
-
-
-def test_an_optimizer_that_sets_weights_to_zero_instead_of_nan_is_seen_through():
-    assert bad_step_of(Rectified(keras.optimizers.Ftrl(0.01)), arrays()) == 6
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: keras.optimizers.SGD(0.01, gradient_accumulation_steps=4),
+        lambda: keras.optimizers.Ftrl(0.01),  # sets weights to zero instead of NaN
+    ],
+    ids=["accumulated", "Ftrl"],
+)
+def test_gradients_are_found_before_they_are_applied_or_hidden(optimizer: Any):
+    assert bad_step_of(Rectified(optimizer()), arrays()) == 6
 
 
 def test_a_row_of_an_embedding_that_is_not_read_again_is_found():
@@ -243,8 +247,7 @@ def test_a_row_of_an_embedding_that_is_not_read_again_is_found():
             self.minimize(loss, self.model, self.optimizer, tape)
             return {"loss": loss}
 
-    _, y = arrays(bad=None)
-    y[40:48] = 0.0
+    _, y = with_roots_of_zero()
     assert bad_step_of(Embedded(), (np.arange(ROWS)[:, None], y)) == 6
 
 
@@ -283,14 +286,13 @@ def bits_without_the_batch(plan: Any) -> str:
 
 @pytest.mark.parametrize(
     ("plan", "is_stream"),
-    [*((plan, False) for plan in PLANS), ("graph", True), (lw.Plan("xla", "fused", "chunk"), True)],
+    [*((plan, False) for plan in PLANS), *STREAMED],
     ids=str,
 )
 def test_a_skipped_step_leaves_everything_as_it_was(plan: Any, is_stream: bool):
     told: list[Any] = []
     skipping = lw.Trainer(Normalised(), plan=plan, on_nan="skip", sinks=[told.append])
-    data = stream(arrays()) if is_stream else arrays()
-    history = fit(skipping, data, epochs=1)
+    history = fit(skipping, given(arrays(), is_stream), epochs=1)
 
     assert digest(skipping.task) == bits_without_the_batch(plan)
     skipped = [event for event in told if isinstance(event, lw.BatchSkipped)]
@@ -299,12 +301,17 @@ def test_a_skipped_step_leaves_everything_as_it_was(plan: Any, is_stream: bool):
     assert np.isfinite(history.history["loss"]).all()
 
 
+def test_a_skipped_step_is_reported_also_beside_a_callback_that_looks_for_nan():
+    told: list[lw.Event] = []
+    trainer = lw.Trainer(Normalised(), plan="graph", on_nan="skip", sinks=[told.append])
+    fit(trainer, arrays(), epochs=1, callbacks=[keras.callbacks.TerminateOnNaN()])
+    assert [event.step for event in told if isinstance(event, lw.BatchSkipped)] == [6]
+
+
 def test_an_update_that_would_spoil_the_weights_is_skipped_though_its_loss_is_finite():
-    x, y = arrays(bad=None)
-    y[40:48] = 0.0
     told: list[Any] = []
     trainer = lw.Trainer(Rooted(), on_nan="skip", sinks=[told.append])
-    fit(trainer, (x, y), epochs=1)
+    fit(trainer, with_roots_of_zero(), epochs=1)
     assert [event.step for event in told if isinstance(event, lw.BatchSkipped)] == [6]
     assert all(np.isfinite(w).all() for w in trainer.task.model.get_weights())
 

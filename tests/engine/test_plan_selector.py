@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -18,8 +19,8 @@ from loopwright.distribute import replicas
 from loopwright.engine import plan_selector
 from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.errors import StepError
-from loopwright.loop.clock import Stopwatch
-from loopwright.plans import memory
+from loopwright.plans import cache
+from loopwright.plans.evidence import Row
 from loopwright.plans.plan_history import PlanChange
 
 LAYERS = keras.layers
@@ -171,9 +172,11 @@ def test_a_candidate_is_prepared_for_the_data_of_the_fit_that_goes_on():
 
 
 @pytest.fixture
-def remembered(tuned, monkeypatch):
-    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(tuned[-1]))
-    (choice,) = (tuned[-1] / "plans").iterdir()
+def remembered(tuned, tmp_path, monkeypatch):
+    """The remembered choice in a copy: a test that compiles the plan again changes it."""
+    own = shutil.copytree(tuned[-1], tmp_path / "cache")
+    monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(own))
+    (choice,) = (own / "plans").iterdir()
     return choice
 
 
@@ -188,22 +191,21 @@ def test_the_second_run_of_the_same_thing_starts_by_the_choice_and_resumes_by_it
             if is_first and epoch == 100:
                 raise RuntimeError(f"after epoch {epoch}")
 
-    failing = lw.Trainer(task(), run_dir=tmp_path, sinks=[told.append])
+    failing = lw.Trainer(task(), run_dir=tmp_path / "run", sinks=[told.append])
     options = {"save_every": "2000 steps", "callbacks": [FailOnce()], "verbose": 0}
     with pytest.raises(RuntimeError) as failed:
         failing.fit(*data(), epochs=400, **options)  # too short to try the others again
     assert failing.plan_history.changes == (PlanChange(0, first.plan),)
     (again,) = [event for event in told if isinstance(event, lw.PlanChosen)]
     assert (again.plan, again.why) == (chosen.plan, f"measured before: {chosen.why}")
-    found = memory.parsed(json.loads(remembered.read_text()))
-    assert (found.choice.plan, found.choice.why) == (first.plan, chosen.why)
-    assert "Supervised" in found.title
-    assert {one.plan: one.state for one in found.tried}[first.plan] == "measured"
-    assert found.load > 0
+    row = cache.read("plans", remembered.stem, Row)
+    assert row is not None
+    assert (row.choice.plan, row.choice.why) == (first.plan, chosen.why)
+    assert {known.plan: known.state for known in row.evidence}[first.plan] == "measured"
 
     epochs = int(str(failed.value).split()[-1]) + 2
     is_first = False
-    resumed = lw.Trainer(task(), run_dir=tmp_path)
+    resumed = lw.Trainer(task(), run_dir=tmp_path / "run")
     resumed.fit(*data(), epochs=epochs, **options)
     assert resumed.plan_history.changes == failing.plan_history.changes
     losses = failing.history.history["loss"]
@@ -216,7 +218,7 @@ def test_a_memory_that_was_edited_to_an_eager_plan_is_not_followed(tuned, tmp_pa
     place.mkdir()
     (choice,) = (tuned[-1] / "plans").iterdir()
     edited = json.loads(choice.read_text())
-    edited["plan"] = {"step": "eager", "loop": "python", "feed": None, "rewrites": []}
+    edited["choice"]["plan"] = {"step": "eager", "loop": "python", "feed": None, "rewrites": []}
     (place / choice.name).write_text(json.dumps(edited))
     monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(tmp_path))
     trainer = lw.Trainer(task())
@@ -322,9 +324,9 @@ def test_a_plan_that_is_prepared_before_the_first_step_refuses_values_that_pytho
 
     feed = lw.Arrays(*data(64)).training(Epochs())
     steps = CompiledSteps(Drawing(), tf.distribute.get_strategy())
-    runner = steps.runner("train_step", feed, lw.Plan("xla", "fused", "resident"))
+    loop = steps.loop("train_step", feed, lw.Plan("xla", "fused", "resident"))
     with pytest.raises(StepError, match="Python computed while the step was traced"):
-        runner.prepare(runner.open(feed))
+        loop.prepare(loop.open(feed))
 
 
 def test_preparing_a_plan_leaves_every_variable_as_it_was():
@@ -341,15 +343,14 @@ def assert_preparing_changes_nothing(plan, given):
     ends = []
     for prepares in (False, True):
         learned = task()
-        watch = Stopwatch(lambda: 0.0)
-        runners = CompiledSteps(learned, tf.distribute.get_strategy())
+        steps = CompiledSteps(learned, tf.distribute.get_strategy())
         feed = given.training(Epochs())
-        graph = runners.runner("train_step", feed, lw.Plan("graph", "graph", plan.feed))
+        graph = steps.loop("train_step", feed, lw.Plan("graph", "graph", plan.feed))
         reader = graph.open(feed)
-        graph.run(reader, 5, watch)
+        graph.run(reader, 5)
         if prepares:
-            runners.runner("train_step", feed, plan).prepare(reader)()
-        graph.run(reader, 5, watch)
+            steps.loop("train_step", feed, plan).prepare(reader)()
+        graph.run(reader, 5)
         ends.append(np.concatenate([w.numpy().ravel() for w in learned.model.weights]))
         assert int(learned.step) == 10 if given.__class__ is lw.Arrays else int(learned.step) > 4
     np.testing.assert_array_equal(*ends)

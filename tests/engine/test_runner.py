@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import keras
@@ -17,7 +16,6 @@ from tests.resume.faults import ALL
 import loopwright as lw
 from loopwright.distribute import replicas
 from loopwright.engine.compiled_steps import CompiledSteps
-from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan, plan_of, settled
 
 PLANS = [
@@ -290,18 +288,17 @@ class Mean(lw.Task):
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
-def test_a_runner_says_how_many_steps_it_ran_before_the_data_ended(plan):
+def test_a_loop_says_how_many_steps_it_ran_before_the_data_ended(plan):
     task = Mean()
     feed = lw.Arrays(*data()).in_batches_of(10).one_pass(steps=None)
     strategy = tf.distribute.get_strategy()
-    runners, watch = CompiledSteps(task, strategy), Stopwatch(time.perf_counter)
-    chosen = settled(plan_of(plan), runners.terms(feed))
-    runner = runners.runner("train_step", feed, chosen)
-    reader = runner.open(feed)
-    ran = runner.run(reader, 8, watch)
-    assert (ran.steps, ran.outputs["loss"][1]) == (8, 80)
-    ran = runner.run(reader, 100, watch)
-    assert (ran.steps, ran.outputs["loss"][1]) == (3, 23)
+    steps = CompiledSteps(task, strategy)
+    loop = steps.loop("train_step", feed, settled(plan_of(plan), steps.terms(feed)))
+    reader = loop.open(feed)
+    ran = loop.run(reader, 8)
+    assert (ran.steps, ran.totals["loss"][1]) == (8, 80)
+    ran = loop.run(reader, 100)
+    assert (ran.steps, ran.totals["loss"][1]) == (3, 23)
     assert int(task.step) == 11
 
 

@@ -114,39 +114,21 @@ def test_scoring_and_predicting_do_not_consume_the_generators_that_all_share():
     assert ends[0] == ends[1]
 
 
-def test_scores_are_means_over_examples_not_over_batches():
-    class Identity(lw.Task):
-        def test_step(self, batch):
-            return {"value": tf.reduce_mean(batch)}
-
-    values = np.arange(10, dtype="float32")
-    scores = lw.Trainer(Identity()).evaluate(values, batch_size=4)
-    assert scores == {"value": pytest.approx(values.mean())}
-
-
 def test_each_validation_starts_with_fresh_metrics():
     trainer = lw.Trainer(Noisy())
     first, second = (trainer.evaluate(*data(50)) for _ in range(2))
     assert first == second
 
 
-def test_validation_steps_bound_each_validation():
-    class Sum(lw.Task):
-        def train_step(self, batch):
-            return {"mean": tf.reduce_mean(batch)}
-
-        def test_step(self, batch):
-            return {"mean": tf.reduce_mean(batch)}
-
-    values = np.arange(12, dtype="float32")
+def test_scores_are_means_over_examples_and_validation_steps_bound_them():
+    values = np.arange(10, dtype="float32")
     trainer = lw.Trainer(Sum())
     history = trainer.fit(
         values, validation_data=lw.Arrays(values), validation_steps=1, batch_size=4, verbose=0
     ).history
-    whole = trainer.evaluate(values, batch_size=4)["mean"]
-    assert whole == pytest.approx(5.5)
+    assert trainer.evaluate(values, batch_size=4)["mean"] == pytest.approx(values.mean())
     # Arrays wrapped by their owner keep their own batch size of 32: one batch is everything.
-    assert history["val_mean"] == [pytest.approx(5.5)]
+    assert history["val_mean"] == [pytest.approx(values.mean())]
     history = trainer.fit(
         values, validation_data=(values,), validation_steps=1, batch_size=4, verbose=0
     ).history
@@ -160,14 +142,18 @@ def test_data_that_gives_no_batch_is_named():
         )
 
 
+class Sum(lw.Task):
+    def train_step(self, batch):
+        return {"mean": tf.reduce_mean(batch)}
+
+    def test_step(self, batch):
+        return {"mean": tf.reduce_mean(batch)}
+
+
 @pytest.mark.parametrize("plan", ["graph", "eager"])
 def test_batches_that_change_their_shape_are_scored_to_the_end(plan):
-    class Sums(lw.Task):
-        def test_step(self, batch):
-            return {"mean": tf.reduce_mean(batch)}
-
     batches = [np.full((2, width), width, "float32") for width in (3, 3, 5, 4)]
-    trainer = lw.Trainer(Sums(), plan=plan)
+    trainer = lw.Trainer(Sum(), plan=plan)
     assert trainer.evaluate(iter(batches)) == {"mean": pytest.approx((3 + 3 + 5 + 4) / 4)}
 
 

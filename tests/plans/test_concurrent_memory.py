@@ -7,21 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from loopwright.plans import memory, settings_memory
+from loopwright.plans import cache, settings_memory
+from loopwright.plans.evidence import Row
 
 WRITERS, TIMES = 4, 60
 WRITES = f"""
 import sys
-from loopwright.plans import memory, settings_memory
-from loopwright.plans.memory import Entry, Tried
+from loopwright.plans import cache, settings_memory
+from loopwright.plans.evidence import Evidence, Row
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Choice
 from loopwright.plans.settings import Settings
 from loopwright.plans.settings_memory import SettingsChoice
 
 me = int(sys.argv[1])
-tried = (Tried(Plan(), "measured", rates=(1.0 + me,) * 200, steps=me),)
-entry = Entry(Choice(Plan(), f"of {{me}}"), tried, date=1e9, title=f"of {{me}}")
+evidence = (Evidence(Plan(), "measured", rates=(1.0 + me,) * 200),)
+row = Row(Choice(Plan(), f"{{1.0 + me}}"), evidence, date=1e9)
 
 def choice(identity):
     on, off = Settings(onednn=True), Settings()
@@ -30,14 +31,14 @@ def choice(identity):
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range({TIMES}):
-    memory.write("shared", entry)
-    memory.write(f"own-{{me}}-{{number}}", entry)
+    cache.write("plans", "shared", row)
+    cache.write("plans", f"own-{{me}}-{{number}}", row)
     settings_memory.remember("run-shared", choice("shared"))
     settings_memory.remember(f"run-{{me}}-{{number}}", choice(f"own-{{me}}-{{number}}"))
-    for found in (memory.read("shared"), settings_memory.remembered("run-shared")):
+    for found in (cache.read("plans", "shared", Row), settings_memory.remembered("run-shared")):
         assert found is not None
-        if isinstance(found, Entry):
-            assert found.tried[0].rates == (1.0 + found.tried[0].steps,) * 200
+        if isinstance(found, Row):
+            assert found.evidence[0].rates == (float(found.choice.why),) * 200
         else:
             assert found.run_dir == f"of {{found.gain - 1:.0f}}"
 """
@@ -68,9 +69,8 @@ def test_processes_that_write_at_the_same_time_lose_nothing_and_leave_no_garbage
     assert [each.returncode for each in writers] == [0] * WRITERS
 
     names = [f"{me}-{number}" for me in range(WRITERS) for number in range(TIMES)]
-    known = {name: memory.read(name) for name in memory.identities()}
-    assert set(known) == {"shared", *(f"own-{name}" for name in names)}
-    assert all(entry is not None for entry in known.values())
+    for name in ("shared", *(f"own-{name}" for name in names)):
+        assert cache.read("plans", name, Row) is not None
     for name in names:
         choice = settings_memory.remembered(f"run-{name}")
         assert choice is not None
@@ -95,10 +95,10 @@ def test_one_process_may_forget_what_another_writes(
     writer.stdin.write("\n")
     writer.stdin.flush()
     while writer.poll() is None:
-        settings_memory.forget("shared")
-        memory.identities()
+        settings_memory.forget("run-shared")
+        cache.plan_count()
     assert writer.wait() == 0
     writer.communicate()
-    settings_memory.forget("shared")
+    settings_memory.forget("run-shared")
     assert settings_memory.remembered("run-shared") is None
     assert settings_memory.remembered("run-0-0") is not None

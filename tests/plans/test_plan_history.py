@@ -11,7 +11,6 @@ from loopwright.plans.plan_history import (
     PlanChange,
     PlanHistory,
     Recorded,
-    Replayed,
     load,
     parsed,
 )
@@ -75,6 +74,9 @@ class Always:
     def plan_after(self, step: int) -> lw.Plan:
         return self.plan
 
+    def is_comparing(self, step: int, plan: lw.Plan) -> bool:
+        return True
+
     def next(self, step: int, steps: int) -> tuple[lw.Plan, int]:
         return self.plan, steps
 
@@ -84,13 +86,14 @@ class Always:
 
 def test_what_was_done_before_is_done_again_just_so_and_then_another_pilot_goes_on():
     then = Always(FUSED)
-    pilot = Replayed(history(), then)
+    pilot = Recorded(history(), then)
     told = [pilot.next(0, 100), pilot.next(10, 4)]
     pilot.ran(FUSED, 4, 1.0, 0.0)
     told += [pilot.next(14, 100), pilot.next(25, 100)]
     pilot.ran(FUSED, 100, 1.0, 0.0)
     assert told == [(GRAPH, 10), (FUSED, 4), (FUSED, 11), (FUSED, 100)]
     assert [pilot.plan_after(step) for step in (3, 25)] == [GRAPH, FUSED]
+    assert [pilot.is_comparing(step, FUSED) for step in (3, 25)] == [False, True]
     assert then.heard == [100]
 
 

@@ -2,44 +2,46 @@
 
 import itertools
 import random
-from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from loopwright.loop.clock import Stopwatch
-from loopwright.plans.memory import Check, Entry, Tried
+from loopwright.plans.evidence import Evidence, Row
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Choice
-from loopwright.plans.tuner import Candidate, Remembered, Tuner
+from loopwright.plans.tuner import Candidate, State, Tuner
 from loopwright.plans.worth import Budget
 
 GRAPH, FUSED, XLA = Plan(), Plan("xla", "fused"), Plan("xla", "graph")
 FIRST_CALL_SECONDS = 0.5
-RECORDED = Remembered(Choice(FUSED, "before"))
+RECORDED = Choice(FUSED, "before")
 """What a run has recorded, without the evidence."""
 
 
-@dataclass
-class Compile:
+class Compile(Future[None]):
     """A compile that takes so long, or fails, or never ends."""
 
-    world: "World"
-    over_at: float
-    error: str | None = None
+    def __init__(self, world: "World", over_at: float, error: str | None = None) -> None:
+        super().__init__()
+        self.world, self.over_at, self.error = world, over_at, error
 
-    def is_over(self) -> bool:
+    def done(self) -> bool:
         return self.world.now >= self.over_at
 
-    def wait(self, seconds: float) -> None:
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait until it is over, and at most that long."""
         alone = max(0.0, self.over_at - self.world.now) / 1.5
-        self.world.now += min(alone, seconds)
-        self.over_at = self.world.now if alone <= seconds else self.over_at
+        self.world.now += min(alone, timeout or 0.0)
+        self.over_at = self.world.now if alone <= (timeout or 0.0) else self.over_at
+        return None if self.error is None else RuntimeError(self.error)
 
-    def failure(self) -> str | None:
-        return self.error
+    def result(self, timeout: float | None = None) -> None:
+        if self.error is not None:
+            raise RuntimeError(self.error)
 
 
 @dataclass
@@ -49,7 +51,8 @@ class World:
     seconds_per_step: dict[Plan, float]
     compile_seconds: float = 1.0
     errors: dict[Plan, str] = field(default_factory=dict[Plan, str])
-    remembered: Remembered | None = None
+    remembered: Choice | None = None
+    row: Row | None = None
     untraceable: tuple[Plan, ...] = ()
     stalls: dict[Plan, float] = field(default_factory=dict[Plan, float])
     """How much longer the first call of a plan takes, because the machine is busy then."""
@@ -65,8 +68,9 @@ class World:
 
     def __post_init__(self) -> None:
         self.watch = Stopwatch(lambda: self.now)
-        candidates = deque([Candidate(FUSED, 0.5), Candidate(XLA, 0.1)])
-        self.tuner = Tuner(GRAPH, candidates, self.notes.append, self.remembered)
+        candidates = [Candidate(FUSED, 0.5), Candidate(XLA, 0.1)]
+        known = {"remembered": self.remembered, "row": self.row}
+        self.tuner = Tuner(GRAPH, candidates, self.notes.append, **known)
 
     def can_prepare(self) -> bool:
         return self.knows_batches or bool(self.ran)
@@ -99,7 +103,7 @@ class World:
                 assert 1 <= asked <= left
                 first = FIRST_CALL_SECONDS if not self.ran else 0.0
                 took = asked * self.seconds_per_step[plan] * next(self.noise) + first
-                if self.compiling is not None and not self.compiling.is_over():
+                if self.compiling is not None and not self.compiling.done():
                     took /= 0.6  # measured on two cores
                 took += self.stalls.pop(plan, 0.0) + self.call_delay
                 self.now += took
@@ -109,11 +113,11 @@ class World:
         self.tuner.end()
         return self.now - began
 
-    def entry(self) -> Entry:
-        """What this run leaves in the memory."""
-        news = self.tuner.take_news()
-        assert news is not None
-        return Entry(news[0], news[1], date=self.now)
+    def left_row(self) -> Row:
+        """What this run leaves in the cache."""
+        row = self.tuner.take_row()
+        assert row is not None
+        return row
 
     def seconds_by(self, plan: Plan) -> float:
         return sum(seconds for ran_by, _, seconds in self.ran if ran_by == plan)
@@ -179,7 +183,7 @@ def test_a_candidate_far_slower_is_given_up_after_its_first_calls(fused: float, 
     assert [steps for plan, steps, _ in run.ran if plan == FUSED] == calls
 
 
-def test_a_trial_never_breaks_the_bound_between_two_stops():
+def test_a_comparison_never_breaks_the_bound_between_two_stops():
     for fused in (1 / 300, 1 / 30, 1 / 3, 1.0, 30.0):
         run = world(fused=fused, xla=fused, step_seconds=0.0005)
         run.fit(steps=1_000_000)
@@ -190,7 +194,7 @@ def test_a_trial_never_breaks_the_bound_between_two_stops():
 @pytest.mark.parametrize(
     ("failing", "note"),
     [
-        ({"errors": {FUSED: "no kernel"}}, "could not be compiled (no kernel)"),
+        ({"errors": {FUSED: "no kernel"}}, "could not be compiled (RuntimeError: no kernel)"),
         ({"untraceable": (FUSED,)}, "could not be traced (ValueError: no such operation)"),
     ],
 )
@@ -210,7 +214,7 @@ def test_a_compile_without_end_is_left_alone_and_nothing_else_is_compiled_beside
     assert len(run.notes) == 2
 
 
-def test_what_a_trial_loses_counts_as_tuning():
+def test_what_a_comparison_loses_counts_as_tuning():
     run = world(fused=1 / 2, xla=1 / 2, step_seconds=0.01)
     run.fit(steps=30_000)
     lost = 0.5 * (run.seconds_by(FUSED) + run.seconds_by(XLA))
@@ -245,13 +249,13 @@ def test_tuning_a_minute_costs_less_than_a_tenth_of_it():
         assert run.fit(steps=int(60 / best)) < 60 * 1.10
 
 
-def test_a_remembered_plan_is_used_as_soon_as_it_is_compiled_and_without_a_trial():
-    run = world(fused=6.0, remembered=Remembered(Choice(FUSED, "measured before")))
+def test_a_remembered_plan_is_used_as_soon_as_it_is_compiled_and_without_a_comparison():
+    run = world(fused=6.0, remembered=Choice(FUSED, "before"))
     run.fit(steps=1_000_000)
     plans = [plan for plan, _, _ in run.ran]
     assert plans == sorted(plans, key=[GRAPH, FUSED].index)  # one switch
     assert run.seconds_by(GRAPH) < FIRST_CALL_SECONDS + run.compile_seconds + 1
-    assert (run.tuner.plan, run.tuner.choice) == (FUSED, Choice(FUSED, "measured before"))
+    assert (run.tuner.plan, run.tuner.choice) == (FUSED, Choice(FUSED, "before"))
     assert run.notes == []
 
 
@@ -265,7 +269,7 @@ def test_a_remembered_plan_that_cannot_be_compiled_any_more_is_left_alone():
     run = world(fused=6.0, remembered=RECORDED, errors={FUSED: "out of memory"})
     run.fit(steps=1_000_000)
     assert run.tuner.plan == GRAPH
-    assert run.notes == ["loop inside XLA: could not be compiled (out of memory)"]
+    assert run.notes == ["loop inside XLA: could not be compiled (RuntimeError: out of memory)"]
 
 
 # --- noise ---
@@ -304,14 +308,14 @@ def test_a_clear_difference_decides_on_a_noisy_machine_too():
         assert run.tuner.plan == FUSED
 
 
-def test_a_trial_on_a_machine_too_busy_to_decide_is_left_to_the_next_run():
+def test_a_comparison_on_a_machine_too_busy_to_decide_is_left_to_the_next_run():
     for seed in range(8):
         run = world(fused=1.2, xla=1.1, step_seconds=0.06, noise=noise(seed, 6.0))
         run.fit(steps=3_000)
-        if not run.entry().is_complete and run.tuner.plan == GRAPH:
+        if not run.left_row().is_complete and run.tuner.plan == GRAPH:
             break
     else:
-        raise AssertionError("every trial was decided")
+        raise AssertionError("every comparison was decided")
     assert "too noisy to decide: " in run.notes[0]
     assert run.tuner.choice is not None
     assert run.tuner.choice.why.startswith("nothing faster was found so far, not tried: ")
@@ -321,43 +325,39 @@ def test_calls_that_still_get_faster_are_not_counted():
     """On a busy machine each call takes long, and the first ones run few steps."""
     run = world(fused=30.0, xla=1.0, call_delay=0.02)
     run.fit(steps=1_000_000)
-    entry = run.entry()
-    fused = entry.of(FUSED)
-    assert fused is not None
+    row = run.left_row()
+    fused = evidence_of(row, FUSED)
     assert max(fused.rates) < 2 * min(fused.rates)
     assert run.tuner.plan == FUSED
 
 
-# --- memory ---
+# --- what is remembered ---
 
 
-def transformer(remembered: Remembered | None = None, speed: float = 1.0, **kwargs) -> World:
+def transformer(row: Row | None = None, speed: float = 1.0, **kwargs) -> World:
     """Speeds and compile times of the transformer of the benchmarks; `speed`: of the machine."""
     seconds = {GRAPH: 1 / 15.8, FUSED: 1 / 36.8, XLA: 1 / 33.0}
     speeds = {plan: each / speed for plan, each in seconds.items()}
-    return World(speeds, remembered=remembered, **{"compile_seconds": 8.0, **kwargs})
+    is_choice = row is not None and (row.is_complete or row.choice.plan != GRAPH)
+    choice = row.choice if row is not None and is_choice else None
+    return World(speeds, **{"remembered": choice, "row": row, "compile_seconds": 8.0, **kwargs})
 
 
-def again(entry: Entry | None, check: Check = "not due", **kwargs) -> World:
-    """The next run of the same program."""
-    if entry is None:
-        return transformer(**kwargs)
-    is_part = entry.choice.plan == GRAPH and not entry.is_complete
-    return transformer(Remembered(None if is_part else entry.choice, entry, check), **kwargs)
+def states(row: Row) -> dict[Plan, str]:
+    return {known.plan: known.state for known in row.evidence}
 
 
-def states(entry: Entry) -> dict[Plan, str]:
-    return {one.plan: one.state for one in entry.tried}
+def evidence_of(row: Row, plan: Plan) -> Evidence:
+    return next(known for known in row.evidence if known.plan == plan)
 
 
 @pytest.mark.parametrize("seconds", [4.0, 6.0, 9.0, 9.5, 10.0])
-def test_a_run_that_ends_before_its_trials_do_is_not_remembered_as_if_they_had(seconds: float):
+def test_a_run_that_ends_before_its_comparisons_do_is_not_remembered_as_if_they_had(seconds: float):
     short = transformer()
     short.fit(steps=4_000, for_seconds=seconds)
-    news = short.tuner.take_news()
-    entry = None if news is None else Entry(news[0], news[1], date=0.0)
-    assert entry is None or not entry.is_complete
-    longer = again(entry)
+    row = short.tuner.take_row()
+    assert row is None or not row.is_complete
+    longer = transformer(row)
     longer.fit(steps=4_000)
     assert longer.tuner.plan == FUSED
 
@@ -365,49 +365,48 @@ def test_a_run_that_ends_before_its_trials_do_is_not_remembered_as_if_they_had(s
 def test_a_choice_is_complete_when_every_candidate_was_tried_to_its_end_or_failed():
     run = transformer()
     run.fit(steps=100_000)
-    entry = run.entry()
-    assert entry.choice == Choice(FUSED, "36.8 steps/s, 2.3x the speed of the first plan")
-    assert entry.is_complete
-    assert run.tuner.take_news() is None, "nothing was found out since"
-    fused = entry.of(FUSED)
-    assert fused is not None
-    assert (fused.steps > 10, round(fused.rate, 1)) == (True, 36.8)
+    row = run.left_row()
+    assert row.choice == Choice(FUSED, "36.8 steps/s, 2.3x the speed of the first plan")
+    assert row.is_complete
+    assert run.tuner.take_row() is None, "nothing was found out since"
+    fused = evidence_of(row, FUSED)
+    assert round(fused.rate, 1) == 36.8
     assert 5 < fused.compile_seconds < 6
     run = transformer(errors={FUSED: "no kernel"}, untraceable=(XLA,))
     run.fit(steps=100_000)
-    entry = run.entry()
-    assert states(entry) == {GRAPH: "measured", FUSED: "failed", XLA: "failed"}
-    assert entry.is_complete
+    row = run.left_row()
+    assert states(row) == {GRAPH: "measured", FUSED: "failed", XLA: "failed"}
+    assert row.is_complete
 
 
 def test_what_a_short_run_left_out_is_tried_by_a_longer_one_and_nothing_is_measured_twice():
     run = transformer()
     run.fit(steps=2_000)
-    entry = run.entry()
-    assert states(entry) == {GRAPH: "measured", FUSED: "measured", XLA: "not tried"}
-    assert entry.tried[1].reason == "not worth it in a run this short" or entry.tried[2].reason
-    second = again(entry)
+    row = run.left_row()
+    assert states(row) == {GRAPH: "measured", FUSED: "measured", XLA: "not tried"}
+    assert row.evidence[1].reason == "not worth it in a run this short" or row.evidence[2].reason
+    second = transformer(row)
     second.fit(steps=2_000)
     assert second.prepared == [FUSED]
-    longer = again(entry)
+    longer = transformer(row)
     longer.fit(steps=100_000)
     assert longer.prepared == [FUSED, XLA]
     assert longer.tuner.plan == FUSED
-    assert longer.entry().is_complete
+    assert longer.left_row().is_complete
 
 
 def test_a_remembered_plan_is_compiled_before_the_first_step_if_that_ends_sooner():
     run = transformer()
     run.fit(steps=2_000)
-    entry = run.entry()
-    second = again(entry)
+    row = run.left_row()
+    second = transformer(row)
     second.fit(steps=2_000)
     assert {plan for plan, _, _ in second.ran} == {FUSED}
     assert second.watch.seconds["compile"] > 5
-    pipeline = again(entry, knows_batches=False)
+    pipeline = transformer(row, knows_batches=False)
     pipeline.fit(steps=2_000)
     assert [pipeline.ran[0][0], pipeline.tuner.plan] == [GRAPH, FUSED]
-    short = again(entry)
+    short = transformer(row)
     short.fit(steps=20)
     assert {plan for plan, _, _ in short.ran} == {GRAPH}
     assert short.prepared == []
@@ -420,118 +419,105 @@ def test_a_remembered_plan_is_compiled_before_the_first_step_if_that_ends_sooner
 def test_a_minute_takes_hardly_longer_than_by_the_best_plan(
     step_seconds: float, fused: float, compile_seconds: float, most: float, most_again: float
 ):
-    def run(remembered: Remembered | None = None) -> World:
+    def run(row: Row | None = None) -> World:
         speeds = {GRAPH: step_seconds, FUSED: step_seconds / fused, XLA: step_seconds / 1.1}
-        return World(speeds, compile_seconds, remembered=remembered)
+        choice = None if row is None else row.choice
+        return World(speeds, compile_seconds, remembered=choice, row=row)
 
     steps = int(60 * fused / step_seconds)
     best = compile_seconds / 1.5 + 60
     first = run()
     assert first.fit(steps=steps) < most * best
-    entry = first.entry()
-    assert run(Remembered(entry.choice, entry)).fit(steps=steps) < most_again * best
+    assert run(first.left_row()).fit(steps=steps) < most_again * best
 
 
-def complete(rate: float = 36.8, plan: Plan = FUSED) -> Entry:
+def complete(rate: float = 36.8, plan: Plan = FUSED) -> Row:
     rates = {GRAPH: 15.8, FUSED: 12.0, XLA: 11.0} | {plan: rate}
-    tried = tuple(
-        Tried(each, "measured", rates=(rates[each],) * 3, compile_seconds=5.0) for each in rates
+    evidence = tuple(
+        Evidence(p, "measured", "", (rates[p],) * 3, compile_seconds=5.0) for p in rates
     )
-    return Entry(Choice(plan, "fast"), tried, date=0.0)
+    return Row(Choice(plan, "fast"), evidence, date=0.0)
 
 
-@pytest.mark.parametrize("is_recorded", [False, True])
-def test_a_complete_or_recorded_choice_is_used_and_not_measured_again(is_recorded: bool):
-    run = transformer(RECORDED, speed=5.0) if is_recorded else again(complete())
+def test_a_recorded_choice_is_used_and_neither_checked_nor_remembered():
+    run = transformer(remembered=RECORDED, speed=5.0)
     run.fit(steps=50_000)
     assert run.prepared == [FUSED]
-    assert run.tuner.take_news() is None
+    assert run.tuner.take_row() is None
+
+
+def test_a_complete_choice_is_used_and_not_measured_again():
+    run = transformer(complete())
+    run.fit(steps=50_000)
+    assert run.prepared == [FUSED]
+    assert run.tuner.state is State.SETTLED
+    assert run.tuner.take_row() is None
 
 
 def test_a_choice_whose_speed_is_far_from_the_remembered_one_is_checked_again():
-    run = again(complete(15.8, GRAPH), speed=1.0)
+    run = transformer(complete(15.8, GRAPH), speed=1.0)
     run.fit(steps=10_000)
     assert run.prepared == [], "as fast as remembered"
-    run = again(complete(6.0, GRAPH))
+    run = transformer(complete(6.0, GRAPH))
     run.fit(steps=10_000)
     assert run.tuner.plan == FUSED
     assert run.notes[0] == (
         "graph step, graph loop: 15.8 steps/s, 6 were remembered; the other plans are due again"
     )
-    entry = run.entry()
-    assert entry.choice.plan == FUSED
-    run = again(complete(80.0))
+    assert run.left_row().choice.plan == FUSED
+    choice = run.tuner.take_choice()
+    assert choice is not None
+    assert choice.why == "checked again: 36.8 steps/s, 2.3x the speed of the first plan"
+    run = transformer(complete(80.0))
     run.fit(steps=10_000)
     assert run.tuner.plan == FUSED
     assert XLA in run.prepared
 
 
-def test_a_check_that_does_not_come_to_its_end_leaves_the_evidence_as_it_was():
-    remembered = complete(80.0)
-    run = again(remembered)
+def test_a_check_that_does_not_come_to_its_end_is_continued_by_the_next_run():
+    run = transformer(complete(80.0))
     run.fit(steps=10_000, for_seconds=20)
-    assert run.notes[1].startswith("graph step, graph loop: 15.8 steps/s against 36.8 steps/s")
-    assert len(run.notes) == 2, "the third plan was not tried to its end"
-    entry = run.entry()
-    assert entry.choice == remembered.choice
-    assert [one.rates for one in entry.tried] == [one.rates for one in remembered.tried]
-    run = again(remembered)
-    run.fit(steps=100_000)
-    entry = run.entry()
-    assert entry.is_complete
-    assert [round(one.rate, 1) for one in entry.tried] == [15.8, 36.8, 33.0]
+    first = run.left_row()
+    assert first.choice.plan == FUSED
+    assert not first.is_complete, "no rates of another day among those of now"
+    again = transformer(first)
+    again.fit(steps=100_000)
+    row = again.left_row()
+    assert row.is_complete
+    assert [round(known.rate, 1) for known in row.evidence] == [15.8, 36.8, 33.0]
 
 
 def test_what_was_measured_in_this_run_is_not_checked_again_in_it():
     remembered = complete(20.0)
-    part = Entry(remembered.choice, (*remembered.tried[:2], Tried(XLA, "not tried", "short")), 0.0)
-    run = again(part)
+    left = Evidence(XLA, "not tried", "short")
+    part = Row(remembered.choice, (*remembered.evidence[:2], left), 0.0)
+    run = transformer(part)
     run.fit(steps=100_000)
     assert sorted(map(str, run.prepared)) == sorted(map(str, [FUSED, GRAPH, XLA]))
-    assert run.entry().is_complete
-
-
-def test_a_choice_is_checked_again_after_some_days_if_the_run_is_long_and_later_in_any_case():
-    cases: list[tuple[Check, int, bool]] = [
-        ("not due", 100_000, False),
-        ("if the run is long", 5_000, False),
-        ("if the run is long", 100_000, True),
-        ("due", 100, False),
-        ("due", 10_000, True),
-    ]
-    for check, steps, is_checked in cases:
-        run = again(complete(15.8, GRAPH), check)
-        run.fit(steps=steps)
-        assert (run.tuner.plan == FUSED) == is_checked, (check, steps)
-    run = again(complete(15.8, GRAPH), "due")
-    run.fit(steps=10_000)
-    choice = run.tuner.take_choice()
-    assert choice is not None
-    assert choice.why == "checked again: 36.8 steps/s, 2.3x the speed of the first plan"
+    assert run.left_row().is_complete
 
 
 def test_a_remembered_plan_that_fails_once_is_not_forgotten_for_good():
-    run = again(complete(), errors={FUSED: "out of memory"})
+    run = transformer(complete(), errors={FUSED: "out of memory"})
     run.fit(steps=2_000)
     assert run.tuner.plan in (GRAPH, XLA)
-    entry = run.entry()
-    assert states(entry)[FUSED] == "not tried"
+    row = run.left_row()
+    assert states(row)[FUSED] == "not tried"
 
 
 @pytest.mark.parametrize("budget", [{"seconds": 6.0}, {"steps": 100}, {"for_seconds": 6.0}])
 def test_a_short_run_does_not_wait_for_the_compile_of_the_remembered_plan(budget: dict[str, Any]):
     first = transformer()
     first.fit(steps=100_000)
-    short = again(first.entry())
+    short = transformer(first.left_row())
     short.fit(**budget)
     assert short.ran[0][0] == GRAPH
 
 
 def test_the_time_to_compile_is_remembered_as_it_was_seen_last():
-    run = again(complete(), compile_seconds=0.9)
+    run = transformer(complete(), compile_seconds=0.9)
     run.fit(steps=2_000)
-    entry = run.entry()
-    fused = entry.of(FUSED)
-    assert fused is not None
+    row = run.left_row()
+    fused = evidence_of(row, FUSED)
     assert fused.compile_seconds < 1
-    assert (entry.choice.plan, fused.rates) == (FUSED, (36.8,) * 3)
+    assert (row.choice.plan, fused.rates) == (FUSED, (36.8,) * 3)

@@ -4,47 +4,32 @@ import atexit
 import functools
 import threading
 from collections.abc import Callable
-from typing import final
-
-from loopwright.errors import first_line
+from concurrent.futures import Future
 
 _SECONDS_TO_WAIT_AT_EXIT = 60.0
-
-
-@final
-class BackgroundCompile:
-    """Compiles in a thread while training continues."""
-
-    def __init__(self, compile: Callable[[], None]) -> None:
-        self._compile, self._failure = compile, ""
-        self._thread = threading.Thread(target=self._run, name="loopwright-compile", daemon=True)
-        _wait_at_exit()
-        _under_way.add(self._thread)
-        self._thread.start()
-
-    def is_over(self) -> bool:
-        """Return whether it has ended, with or without an error."""
-        return not self._thread.is_alive()
-
-    def wait(self, seconds: float) -> None:
-        """Wait until it has ended, and at most that long."""
-        self._thread.join(seconds)
-
-    def failure(self) -> str | None:
-        """Return why it failed, in one line; None if it did not."""
-        return self._failure or None
-
-    def _run(self) -> None:
-        try:
-            self._compile()
-        except Exception as error:
-            self._failure = first_line(error)
-        finally:
-            self._compile = lambda: None  # it holds the data
-            _under_way.discard(self._thread)
-
-
 _under_way: set[threading.Thread] = set()
+
+
+def compile_in_background(compile: Callable[[], None]) -> Future[None]:
+    """Compile in a daemon thread; the result says when it has ended, and why it failed."""
+    result = Future[None]()
+    waiting = [compile]
+
+    def run() -> None:
+        try:
+            waiting.pop()()  # it holds the data
+        except Exception as error:
+            result.set_exception(error)
+        else:
+            result.set_result(None)
+        finally:
+            _under_way.discard(thread)
+
+    thread = threading.Thread(target=run, name="loopwright-compile", daemon=True)
+    _wait_at_exit()
+    _under_way.add(thread)
+    thread.start()
+    return result
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 Under XLA a label outside the classes gives NaN, an index out of range reads another row, and
 assertions are removed. If a step runs under XLA, its trace is searched for these operations, and
-the first step that violates one of them is returned along with its outputs.
+the first step that violates one of them ends the loop.
 """
 
 import contextlib
@@ -13,10 +13,12 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals
-from loopwright.compat.error_messages import place_of
-from loopwright.compat.runtime_errors import Failure, Kind, asserted
+from loopwright.compat.lines import place_of
+from loopwright.compat.step_errors import Failure, asserted, error_for
+from loopwright.engine.nan import BROKEN
+from loopwright.errors import LoopwrightError
 
-_NO_STEP = -1
+_NONE = -1
 
 
 @final
@@ -24,20 +26,9 @@ _NO_STEP = -1
 class _Check:
     """An operation of the trace to check."""
 
-    kind: Kind
+    kind: str
     place: str
     text: str = ""
-
-
-@final
-@dataclass(frozen=True)
-class Violation:
-    """The first of several steps that violated a bound."""
-
-    step: int
-    """Counted from 0."""
-    failure: Failure
-    place: str
 
 
 @final
@@ -45,45 +36,38 @@ class Bounds:
     """The checks of one step; `looks` is whether it runs under XLA."""
 
     def __init__(self, *, looks: bool) -> None:
-        self._looks = looks
+        self.looks = looks
         self._checks: Sequence[_Check] = ()
+
+    def none(self) -> Any:
+        """Return the result of a step that violates nothing."""
+        return tf.constant([_NONE, 0, 0], tf.int64) if self.looks else ()
 
     def broken_by(self, operations: Sequence[Any]) -> Any:
         """Return which check the operations of a step violate, the value, and the bound."""
-        if not self._looks:
+        if not self.looks:
             return ()
         found = [check for op in operations if (check := _check(op))]
         # Every trace of a step finds the same checks.
         self._checks = [check for check, _ in found]
-        broken = tf.constant([_NO_STEP, 0, 0], tf.int64)
+        broken = self.none()
         for number, (_, (is_broken, value, bound)) in reversed(list(enumerate(found))):
             now = tf.stack([tf.constant(number, tf.int64), value, bound])
             broken = tf.where(is_broken, now, broken)
         return broken
 
-    def none(self) -> Any:
-        """Return the result before the first step: no violation."""
-        return tf.constant([_NO_STEP, _NO_STEP, 0, 0], tf.int64) if self._looks else ()
+    def judged(self, verdict: Any, broken: Any) -> Any:
+        """Return the verdict on a step, given which check it violates."""
+        return tf.where(broken[0] == _NONE, verdict, BROKEN) if self.looks else verdict
 
-    def noted(self, before: Any, done: Any, broken: Any) -> Any:
-        """Return the result after one more step: the first violation so far."""
-        if not self._looks:
-            return ()
-        now = tf.concat([[tf.cast(done, tf.int64)], broken], axis=0)
-        is_first = tf.logical_and(before[0] == _NO_STEP, broken[0] != _NO_STEP)
-        return tf.where(is_first, now, before)
-
-    def violation(self, note: Any) -> Violation | None:
-        """Return the violation in a result, if any; that of a single step has no step number."""
-        if not self._looks or not self._checks:
-            return None
+    def error(self, broken: Any, title: str, where: str) -> LoopwrightError:
+        """Return the error for a step that violates a check."""
         # As one array: iterating over a tensor makes an operation for each number.
-        step, number, value, bound = ([0] if len(note) == 3 else []) + note.numpy().tolist()
-        if number == _NO_STEP:
-            return None
+        number, value, bound = broken.numpy().tolist()
         check = self._checks[number]
-        failure = Failure(check.kind, check.text, value, bound)
-        return Violation(step, failure, check.place)
+        is_range = check.kind in ("label", "index")
+        failure = Failure(check.kind, (value, bound) if is_range else (check.text,))
+        return error_for(failure, title, check.place, where)
 
 
 @contextlib.contextmanager
@@ -114,7 +98,7 @@ def _check(op: Any) -> tuple[_Check, _Condition] | None:
     return _Check(kind, place_of(op), text), condition
 
 
-_Found = tuple[Kind, str, _Condition] | None
+_Found = tuple[str, str, _Condition] | None
 
 
 def _labels(op: Any) -> _Found:

@@ -7,13 +7,13 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright import step_warnings
-from loopwright.compat import keras_internals, tensorflow_internals, xla_rewrites
+from loopwright.compat import keras_internals, tensorflow_internals
 from loopwright.data import batches
 from loopwright.data.source import Feed
 from loopwright.engine.bounds import Bounds
-from loopwright.engine.loops import Loops
-from loopwright.engine.nan import IgnoredNan, OnNan, Watch, all_finite
-from loopwright.engine.runner import StepRunner
+from loopwright.engine.compiled_loop import CompiledLoop
+from loopwright.engine.loop_graph import LoopGraph
+from loopwright.engine.nan import FiniteCheck, IgnoredNan, OnNan, all_finite
 from loopwright.engine.step import Step, StepName
 from loopwright.engine.step_records import Recorder
 from loopwright.engine.trace import (
@@ -28,6 +28,7 @@ from loopwright.guards import resources
 from loopwright.guards.changes import SettingsWatch
 from loopwright.loop.signals import deferred
 from loopwright.plans.plan import Plan, Terms
+from loopwright.rewrites import scope
 from loopwright.task import scheduled_value, variables
 from loopwright.task.context import GradientWatch
 from loopwright.task.metric_updates import Updates
@@ -54,7 +55,7 @@ class CompiledSteps:
         self._watched, self.silenced = watch, silenced
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
-        self._runners: dict[Any, StepRunner] = {}
+        self._loops: dict[Any, CompiledLoop] = {}
         self._read: set[StepName] = set()
         self.updates = Updates(task, silenced)
         """Which metrics the steps update."""
@@ -69,7 +70,7 @@ class CompiledSteps:
         return tensorflow_internals.workers(self._strategy)[0]
 
     @deferred()
-    def runner(
+    def loop(
         self,
         name: StepName,
         feed: Feed | None,
@@ -77,7 +78,7 @@ class CompiledSteps:
         *,
         recorded: Sequence[Any] | None = None,
         ignored_nan: IgnoredNan = "",
-    ) -> StepRunner:
+    ) -> CompiledLoop:
         """Return what runs this step over batches like those of this feed, by this plan.
 
         With `recorded`, the numbers of each step are recorded, and the values of these variables.
@@ -87,7 +88,7 @@ class CompiledSteps:
         batch_spec, is_share = (None, False) if feed is None else (feed.batch_spec, feed.is_share)
         ids = None if recorded is None else tuple(map(id, recorded))
         kind = (name, str(batch_spec), plan, is_share, ids, ignored_nan)
-        if kind not in self._runners:
+        if kind not in self._loops:
             is_eager = plan.step == "eager"
             step = self._step(name, batch_spec, converts=not is_eager, is_share=is_share)
             # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
@@ -103,14 +104,10 @@ class CompiledSteps:
                 require_unchanging(step, built)
             recorder = None
             if recorded is not None:
-                loops = plan.loop != "python" and step.replicas == 1
-                is_fused = plan.loop == "fused"
-                recorder = Recorder(
-                    self._task, self.updates, recorded, built.outputs, loops=loops, fused=is_fused
-                )
-            watch = self._watch(step, built, ignored_nan)
-            self._runners[kind] = StepRunner(step, built, plan, watch, self.updates, recorder)
-        return self._runners[kind]
+                recorder = Recorder(step, plan, self.updates, recorded, built.outputs)
+            check = self._finite_check(step, built, ignored_nan)
+            self._loops[kind] = CompiledLoop(step, built, plan, check, self.updates, recorder)
+        return self._loops[kind]
 
     @deferred()
     def built(self, name: StepName, batch_spec: Any) -> Built:
@@ -152,12 +149,11 @@ class CompiledSteps:
         is_eager = plan.step == "eager"
         step = self._step(name, batch_spec, converts=not is_eager)
         built = Built(None) if is_eager else self._build(step, batch_spec)
-        loops = Loops(step, built.outputs, plan, Watch(looks=False), Bounds(looks=False))
+        graph = LoopGraph(step, built.outputs, plan, FiniteCheck(looks=False), Bounds(looks=False))
 
         def one(batch: Any) -> Any:
             with step_warnings.silenced(self.silenced):
-                outputs, _ = loops.one(batch)
-            return outputs
+                return graph.one(batch)[0]
 
         return one
 
@@ -177,7 +173,7 @@ class CompiledSteps:
     def terms(self, feed: Feed | None) -> Terms:
         """Return the conditions that a plan has to meet."""
         replicas = self._strategy.num_replicas_in_sync
-        rewrites = xla_rewrites.available()
+        rewrites = scope.available()
         if feed is None:
             return Terms("none", replicas=replicas, rewrites=rewrites)
         leaves = tf.nest.flatten(feed.batch_spec)
@@ -229,17 +225,18 @@ class CompiledSteps:
     def _of(self, name: StepName) -> list[Built]:
         return [built for (known, _), built in self._built.items() if known == name]
 
-    def _watch(self, step: Step, built: Built, ignored_nan: IgnoredNan) -> Watch:
+    def _finite_check(self, step: Step, built: Built, ignored_nan: IgnoredNan) -> FiniteCheck:
         """Return what is looked at for NaN, and what of it can wait for some steps."""
         skips = self._on_nan == "skip"
         if step.name != "train_step" or (ignored_nan == "all" and not skips):
-            return Watch(looks=False)
+            return FiniteCheck(looks=False)
         if skips:
             resources.require_skippable(step.title, built.resources)
         named = variables.named(self._task)
         if step.replicas > 1:
             # Statistics differ between replicas: reading them all would be a collective operation.
-            return Watch(looks=True, lasting=[v for v in named.values() if v.trainable])
+            lasting = [v for v in named.values() if v.trainable]
+            return FiniteCheck(looks=True, lasting=lasting, passes_losses=bool(ignored_nan))
         overwritten, lasting = _written(self._task, built)
         own = {id(v.handle): v for name, v in named.items() if name != "step"}
         used = {id(getattr(v, "handle", v)) for v in built.captured}
@@ -251,19 +248,20 @@ class CompiledSteps:
             size = sum(v.shape.num_elements() * v.dtype.size for v in kept)
             # Steps that run again end at the first bad one, which a callback may want to see.
             repeats = repeats and is_complete and size <= _MOST_COPIED_BYTES and not ignored_nan
-        return Watch(
+        return FiniteCheck(
             looks=True,
             overwritten=overwritten,
             lasting=lasting,
             kept=kept,
             skips=skips,
             repeats=repeats,
+            passes_losses=bool(ignored_nan) and not skips,
         )
 
     def _forget_if_changed(self) -> None:
         if self._fingerprint != scheduled_value.fingerprint(self._task):
             self._built.clear()
-            self._runners.clear()
+            self._loops.clear()
             self.updates.task_changed()
             self._fingerprint = scheduled_value.fingerprint(self._task)
 

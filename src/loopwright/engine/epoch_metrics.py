@@ -18,22 +18,23 @@ class EpochMetrics:
     def __init__(self, task: Task, step: str, updates: Updates) -> None:
         self._task, self._step, self._updates = task, step, updates
         self._restored: frozenset[Any] | None = None
-        self._meter = Meter()
+        self._totals: dict[str, tuple[float, float]] = {}
+        """Sums by weight, and weights; a checkpoint holds them, bit for bit."""
         self._last: dict[str, Any] = {}
 
     def start(self) -> None:
         """Begins a new epoch: the metrics are reset and the means forgotten."""
         reset(self._task)
-        self._meter.reset()
-        self._last = {}
+        self._totals, self._last = {}, {}
 
     def add(self, outputs: Any) -> None:
         """Takes what a call of the compiled loop returned."""
         if isinstance(self._task, CompiledModel):
             self._last = outputs
-        else:
-            pairs = {name: (float(t), float(w)) for name, (t, w) in self._founded(outputs).items()}
-            self._meter.add(pairs)
+            return
+        for name, (total, weight) in self._founded(outputs).items():
+            total_before, weight_before = self._totals.get(name, (0.0, 0.0))
+            self._totals[name] = (total_before + float(total), weight_before + float(weight))
 
     def after_each(self, outputs: Any, metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the numbers after each of some steps that are not added yet.
@@ -42,9 +43,8 @@ class EpochMetrics:
         """
         if isinstance(self._task, CompiledModel):
             return _rows(outputs)
-        totals = self._meter.state()
         means = {
-            name: _running_means(totals.get(name, (0.0, 0.0)), total, weight)
+            name: _running_means(self._totals.get(name, (0.0, 0.0)), total, weight)
             for name, (total, weight) in self._founded(outputs).items()
         }
         return _rows({**means, **metrics})
@@ -68,14 +68,11 @@ class EpochMetrics:
         updated = self._updated_metrics()
         places = [place for place, metric in enumerate(self._task.metrics) if metric in updated]
         last = tf.nest.map_structure(_plain, self._last)
-        return {"totals": self._meter.state(), "last": last, "updated": places}
+        return {"totals": dict(self._totals), "last": last, "updated": places}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state; the metrics keep their values."""
-        self._meter.reset()
-        self._meter.add(
-            {name: (total, weight) for name, (total, weight) in state["totals"].items()}
-        )
+        self._totals = {name: (total, weight) for name, (total, weight) in state["totals"].items()}
         self._last = dict(state["last"])
         places = state.get("updated")  # earlier versions wrote none
         if places is not None:
@@ -92,7 +89,10 @@ class EpochMetrics:
         else:
             updated = self._updated_metrics()
             self._updates.name_others(self._step, updated)
-            found = self._meter.means() | results(self._task, updated)
+            means = {
+                name: total / weight for name, (total, weight) in self._totals.items() if weight
+            }
+            found = means | results(self._task, updated)
         return {name: _number(value) for name, value in found.items()}
 
     def _updated_metrics(self) -> Collection[Any]:
@@ -132,35 +132,3 @@ def _plain(value: Any) -> Any:
 def _number(value: Any) -> Any:
     array = np.asarray(value)
     return float(array) if array.ndim == 0 else array
-
-
-@final
-class Meter:
-    """Weighted means of named numbers since the last reset.
-
-    >>> meter = Meter()
-    >>> meter.add({"loss": (6.0, 3.0)}); meter.add({"loss": (1.0, 1.0)})
-    >>> meter.means()
-    {'loss': 1.75}
-    """
-
-    def __init__(self) -> None:
-        self._totals: dict[str, tuple[float, float]] = {}
-
-    def add(self, totals: Mapping[str, tuple[float, float]]) -> None:
-        """Add (weighted sum, weight) per name."""
-        for name, (total, weight) in totals.items():
-            old_total, old_weight = self._totals.get(name, (0.0, 0.0))
-            self._totals[name] = (old_total + total, old_weight + weight)
-
-    def means(self) -> dict[str, float]:
-        """Return the means so far; a name whose weights are all zero has none."""
-        return {name: total / weight for name, (total, weight) in self._totals.items() if weight}
-
-    def reset(self) -> None:
-        """Drop all totals."""
-        self._totals.clear()
-
-    def state(self) -> dict[str, tuple[float, float]]:
-        """Return the totals, as `add` takes them; floats survive JSON bit for bit."""
-        return dict(self._totals)

@@ -2,39 +2,33 @@
 
 import hashlib
 import os
-import time
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright import __version__
-from loopwright.compat import xla_rewrites
-from loopwright.compat.environment import for_digest
 from loopwright.data.source import Feed
 from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.trace import Built
-from loopwright.errors import ConfigurationError, message
+from loopwright.environment import for_digest
+from loopwright.errors import ConfigurationError
 from loopwright.events import PlanChosen
 from loopwright.loop.clock import Stopwatch
-from loopwright.plans import memory
+from loopwright.plans import cache
 from loopwright.plans import settings as settings_of
+from loopwright.plans.evidence import recall
 from loopwright.plans.plan import WORDS, Plan, Terms, objection, plan_of, refuse, settled
 from loopwright.plans.plan_history import (
     Pilot,
     PlanHistory,
     PlanRecorder,
     Recorded,
-    Replayed,
     load,
 )
 from loopwright.plans.settings import Settings
-from loopwright.plans.tuner import Candidate, Compiler, Remembered, Tuner
+from loopwright.plans.tuner import Candidate, Compiler, State, Tuner
 from loopwright.plans.worth import Budget
 from loopwright.task import variables
-from loopwright.task.task import class_name
 
 
 def candidates(built: Built, feed: Feed | None, terms: Terms) -> list[Candidate]:
@@ -53,60 +47,30 @@ def candidates(built: Built, feed: Feed | None, terms: Terms) -> list[Candidate]
     ]
 
 
-def read_alike(one: Plan, other: Plan) -> bool:
-    """Return whether training can switch between two plans while its data is open."""
-    return (one.feed == "resident") == (other.feed == "resident")
+def data_facts(feed: Feed | None, terms: Terms) -> list[Any]:
+    """Return what a kind of step depends on of its data, without the data itself."""
+    spec = None if feed is None else feed.batch_spec
+    resident = None if feed is None else feed.resident
+    return [
+        None if spec is None else str(spec),
+        None if resident is None else resident.batch_size,
+        terms,
+    ]
 
 
-@final
-@dataclass(frozen=True)
-class _Batches:
-    """What a kind of step depends on of its data; the data itself is not held."""
-
-    spec: Any
-    resident_size: int | None
-    terms: Terms
-
-
-def _batches(feed: Feed | None, terms: Terms) -> _Batches:
-    if feed is None:
-        return _Batches(None, None, terms)
-    resident = feed.resident
-    return _Batches(feed.batch_spec, None if resident is None else resident.batch_size, terms)
-
-
-def identity(task: Any, built: Built, feed: Feed | None, terms: Terms) -> str:
-    """Return a digest of step, shapes, machine and versions, the same in any process."""
-    return _digest(task, built, _batches(feed, terms), settings_of.current())
-
-
-def _digest(task: Any, built: Built, batches: _Batches, settings: Settings) -> str:
+def digest(task: Any, built: Built, facts: Sequence[Any]) -> str:
+    """Return a digest of a step and facts about its data and machine, the same in any process."""
     held = [
         variable for part in variables.parts(task) for variable in variables.variables(part.value)
     ]
-    known = [
-        built.digest,
-        sorted(f"{variable.dtype.name}{tuple(variable.shape)}" for variable in held),
-        None if batches.spec is None else str(batches.spec),
-        batches.resident_size,
-        batches.terms,
-        for_digest(settings),
-    ]
-    return hashlib.sha256(repr(known).encode()).hexdigest()
+    shapes = sorted(f"{variable.dtype.name}{tuple(variable.shape)}" for variable in held)
+    return hashlib.sha256(repr([built.digest, shapes, *facts]).encode()).hexdigest()
 
 
-def title(task: Any, feed: Feed | None) -> str:
-    """Return the name of a kind of step for people: `Supervised, functional, batch 32x20 32x1`."""
-    model = getattr(getattr(task, "model", None), "name", None)
-    shapes = [] if feed is None else [leaf.shape for leaf in tf.nest.flatten(feed.batch_spec)]
-    rows = feed.resident.batch_size if feed is not None and feed.resident is not None else None
-    sizes = [
-        "x".join("?" if size is None else str(size) for size in (shape[0] or rows, *shape[1:]))
-        for shape in shapes
-        if shape.rank
-    ]
-    words = [class_name(task), str(model or ""), f"batch {' '.join(sizes)}" if sizes else ""]
-    return ", ".join(filter(None, words))
+def identity(task: Any, built: Built, feed: Feed | None, terms: Terms) -> str:
+    """Return a digest of step, shapes, machine, versions and process settings."""
+    facts = [*data_facts(feed, terms), for_digest(settings_of.current())]
+    return digest(task, built, facts)
 
 
 def asked_for(plan: "Plan | PlanHistory | str | os.PathLike[str]") -> PlanHistory | None:
@@ -124,12 +88,10 @@ def _without_changes(history: PlanHistory, path: str) -> PlanHistory:
         return history
     changes = [f"{c.settings.in_words} from step {c.step + 1:,}" for c in history.settings]
     raise ConfigurationError(
-        message(
-            f"{path} changes its process settings in mid-run, which no process can.",
-            expected="a plan history with the same process settings for all steps",
-            received="; ".join(changes),
-            do='leave plan out: the run directory resumes by its own record, and "auto" measures',
-        )
+        f"{path} changes its process settings in mid-run, which no process can.",
+        expected="a plan history with the same process settings for all steps",
+        received="; ".join(changes),
+        do='leave plan out: the run directory resumes by its own record, and "auto" measures',
     )
 
 
@@ -139,20 +101,15 @@ class PlanSelector:
 
     def __init__(self, asked: PlanHistory | None, compiled: CompiledSteps, task: Any) -> None:
         self._asked, self._compiled, self._task = asked, compiled, task
-        self._tuners: dict[Any, Tuner] = {}
-        self._tuner: Tuner | None = None
-        self._identity = self._title = ""
+        self._tuners: dict[str, Tuner] = {}
+        self._identity = ""
+        """Of the step of this call of `fit`, if its plans are measured: the key of its tuner."""
+        self._pilot: Pilot = Recorded(PlanHistory())
         self._recorder: PlanRecorder | None = None
         self._done_before: PlanHistory | None = None
-        self._replayed: PlanHistory | None = None
-        """What the steps of this call of `fit` repeat, until its last change."""
         self._is_continued = self._is_unwritten = False
-        self._batches = _Batches(None, None, Terms("none"))
-        self._identities: dict[Settings, str] = {}
-        """Of the step of this call of `fit`, by settings: a digest takes milliseconds."""
-        self._recorded: PlanHistory | None = None
-        """What the run has recorded, also of steps that are run again."""
-        self._notes = list[str]()
+        self._batch_spec: Any = None
+        self._data_facts: list[Any] = []
         self.settings = settings_of.current()
         """What this process runs by."""
         self.history = PlanHistory()
@@ -166,89 +123,162 @@ class PlanSelector:
 
     @property
     def plan_in_force(self) -> Plan:
-        """The plan to score and predict by: the plan in use, or the one before its trial.
+        """The plan to score and predict by: the plan in use, or the one before its comparison.
 
         It follows from the record alone, so that a run that is repeated scores by the same plans.
         """
         return self.history.in_force or self.plan
 
+    @property
+    def asked_settings(self) -> Settings | None:
+        """The process settings in the plan history that was asked for, if any."""
+        return None if self._asked is None else self._asked.settings_after(0)
+
+    @property
+    def step_digest(self) -> str:
+        """A digest of the step and its shapes, the same on any machine."""
+        built = self._compiled.built("train_step", self._batch_spec)
+        return digest(self._task, built, self._data_facts)
+
+    @property
+    def is_tuning(self) -> bool:
+        """Whether plans are measured here, and something is left to try."""
+        return self._tuner is not None and self._tuner.state is not State.SETTLED
+
+    @property
+    def _tuner(self) -> Tuner | None:
+        return self._tuners.get(self._identity)
+
+    # -- a call of fit -------------------------------------------------------------------------
+
     def begin(
         self, feed: Feed | None, compiler: Compiler, watch: Stopwatch, budget: Budget
     ) -> Pilot:
         """Return what chooses the plans of one call of `fit`."""
-        self._batches = _batches(feed, self._compiled.terms(feed))
-        self._identities = {}
-        pilot = self._pilot(feed, compiler, watch, budget)
-        before, self._done_before, self._is_continued = self._done_before, None, False
-        self._replayed = self._asked
-        terms = self._compiled.terms(feed)
-        # On other devices than before, what was recorded may not run any more.
-        if before is None or any(objection(c.plan, terms) is not None for c in before.changes):
-            return pilot
-        self._replayed = before
-        return Replayed(before, pilot)
-
-    def _pilot(
-        self, feed: Feed | None, compiler: Compiler, watch: Stopwatch, budget: Budget
-    ) -> Pilot:
-        self._tuner = None
-        terms = self._compiled.terms(feed)
+        terms, self._identity = self._compiled.terms(feed), ""
+        self._batch_spec = None if feed is None else feed.batch_spec
+        self._data_facts = data_facts(feed, terms)
+        before, self._done_before = self._done_before, None
+        start = settled(WORDS["graph"], terms)
         if self._asked is not None:
             for change in self._asked.changes:
                 refuse(change.plan, terms)
-            return Recorded(self._asked.with_plans(lambda plan: settled(plan, terms)))
-        start = settled(WORDS["graph"], terms)
-        if self._compiled.workers > 1:
+            self._pilot = Recorded(self._asked.with_plans(lambda plan: settled(plan, terms)))
+        elif self._compiled.workers > 1:
             # What each of them measures or remembers is another thing.
-            return Recorded(PlanHistory().changed(0, start))
-        spec = None if feed is None else feed.batch_spec
-        built = self._compiled.built("train_step", spec)
-        faster = candidates(built, feed, terms)
-        self._identity = self.identity_by(self.settings)
-        self._title = title(self._task, feed)
-        if self._identity not in self._tuners:
-            remembered = self._recalled(start, terms, [each.plan for each in faster])
-            known = None if remembered is None else remembered.choice
-            if known is not None and remembered is not None and remembered.entry is None:
-                is_in_use = known.plan in (start, self._plan_before)
-                if is_in_use or not read_alike(start, known.plan):
-                    self._tuner = Tuner(known.plan, deque(), remembered=remembered)
-                    return self._tuner
-            self._tuners[self._identity] = Tuner(
-                start, deque(faster), self._note, remembered=remembered
-            )
-        self._tuner = self._tuners[self._identity]
-        self._tuner.begin(compiler, watch, budget)
-        return self._tuner
+            self._pilot = Recorded(PlanHistory().changed(0, start))
+        else:
+            built = self._compiled.built("train_step", self._batch_spec)
+            faster = candidates(built, feed, terms)
+            self._identity = identity(self._task, built, feed, terms)
+            if self._tuner is None:
+                in_use = (start, (before or self.history).in_force)
+                self._tuners[self._identity] = self._make_tuner(terms, start, faster, in_use)
+            self._pilot = self._tuners[self._identity]
+            self._pilot.begin(compiler, watch, budget)
+        self._is_continued = False
+        # On other devices than before, what was recorded may not run any more.
+        if before is not None and all(objection(c.plan, terms) is None for c in before.changes):
+            self._pilot = Recorded(before, self._pilot)
+        return self._pilot
 
-    def _recalled(self, start: Plan, terms: Terms, faster: list[Plan]) -> Remembered | None:
-        """Return what is known of this kind of step, and record the answer."""
-        found = memory.recall(
-            self.history, self._identity, start, faster, is_continued=self._is_continued
+    def _make_tuner(
+        self, terms: Terms, start: Plan, faster: Sequence[Candidate], in_use: Sequence[Plan | None]
+    ) -> Tuner:
+        """Return a tuner that knows what is known of this kind of step; record the answer."""
+        known = recall(
+            self.history,
+            self._identity,
+            start,
+            [candidate.plan for candidate in faster],
+            is_continued=self._is_continued,
         )
-        self._is_unwritten |= found.history is not self.history
-        self.history, choice, entry = found.history, found.choice, found.entry
-        self._notes += [found.note] if found.note else []
+        self._is_unwritten |= known.history is not self.history
+        self.history, choice = known.history, known.choice
         if choice is not None and objection(choice.plan, terms) is not None:
-            return None
-        if choice is None and entry is None:
-            return None
-        if choice is not None:
-            choice = replace(choice, why=f"measured before: {choice.why}")
-            if not read_alike(start, choice.plan):
-                entry = None  # its data would have to be opened in another way
-        check = "not due" if entry is None else entry.check(time.time())
-        return Remembered(choice, entry, check)
+            return Tuner(start, faster, self._note)
+        if choice is not None and known.row is None:
+            is_read_alike = (start.feed == "resident") == (choice.plan.feed == "resident")
+            if choice.plan in in_use or not is_read_alike:
+                # It needs no compile beside training, or cannot follow while the data is open.
+                return Tuner(choice.plan, [], remembered=choice)
+        return Tuner(start, faster, self._note, remembered=choice, row=known.row)
 
-    @property
-    def _plan_before(self) -> Plan | None:
-        """The plan that the run had switched to, also after the checkpoint it resumes from."""
-        return (self._done_before or self.history).in_force
+    def record_plan(self, step: int, plan: Plan) -> None:
+        """Record that the steps after `step` run by this plan."""
+        self._record_choice()
+        is_compared = self._pilot.is_comparing(step, plan)
+        changed = self.history.changed(step, plan, is_trial=is_compared)
+        changed = changed.with_settings(step, self.settings)
+        self._is_unwritten |= changed is not self.history
+        self.history = changed
+        self._write()
 
-    def take_notes(self) -> list[str]:
-        """Return what people should know of the memory since the last call."""
-        notes, self._notes = self._notes, []
-        return notes
+    def pending_events(self, step: int) -> Iterable[PlanChosen]:
+        """Return what has been chosen since the last call."""
+        self._record_choice()
+        if self.history.changes:
+            self._write()
+        tuner = self._tuner
+        choice = None if tuner is None else tuner.take_choice()
+        if tuner is not None and choice is not None:
+            why = f"{'measured before: ' if choice == tuner.remembered else ''}{choice.why}"
+            yield PlanChosen(step, choice.plan.in_words, why, f"plan={choice.plan!r}")
+
+    def end(self) -> None:
+        """End a call of `fit`."""
+        if self._tuner is not None:
+            self._tuner.end()
+            list(self.pending_events(0))
+
+    # -- the record ----------------------------------------------------------------------------
+
+    def follow(self, plans: PlanHistory) -> None:
+        """Follow these plans from now on."""
+        self._asked = plans
+
+    def resume(self, history: PlanHistory, step: int, *, is_continued: bool) -> None:
+        """Resume a run after `step` steps; `history` may include later ones, not saved.
+
+        A leg that `is_continued` follows this record, not what the cache has learned since.
+        """
+        self.history, self._is_continued = history.until(step), is_continued
+        if self._asked is None:
+            self._done_before = history
+        else:
+            # Asked for by name, a plan leaves open what a run in its middle has settled.
+            self._asked = self._asked.with_rewrites_of(history)
+
+    def go_back(self, step: int) -> None:
+        """Forget the plans after `step` steps: these steps run again."""
+        self.history = self.history.until(step)
+
+    def record_to(self, recorder: PlanRecorder) -> None:
+        """Write each change to a recorder before it is used."""
+        self._recorder = recorder
+
+    def _record_choice(self) -> None:
+        """Record what was measured: in the history of the run, and in the cache."""
+        tuner = self._tuner
+        if tuner is None:
+            return
+        if tuner.choice is not None and tuner.choice != tuner.remembered:
+            chosen = self.history.chosen(self._identity, tuner.choice)
+            self._is_unwritten |= chosen != self.history
+            self.history = chosen
+        row = tuner.take_row()
+        if row is not None:
+            cache.write("plans", self._identity, row)
+
+    def _write(self) -> None:
+        if self._is_unwritten and self._recorder is not None:
+            self._recorder.write_plans(self.history)
+        self._is_unwritten = False
+
+    def _note(self, text: str) -> None:
+        self.history = self.history.noted(text)
+
+    # -- beside a run --------------------------------------------------------------------------
 
     def aside(
         self, plan: Plan | PlanHistory | None = None, compiled: CompiledSteps | None = None
@@ -270,122 +300,9 @@ class PlanSelector:
             return [], "several workers share one plan"
         terms = compiled.terms(feed)
         built = compiled.built("train_step", None if feed is None else feed.batch_spec)
-        start = settled(WORDS["graph"], terms)
-        known = identity(self._task, built, feed, terms)
-        faster = [each.plan for each in candidates(built, feed, terms)]
-        found = memory.recall(self.history, known, start, faster, is_continued=False)
-        if found.choice is not None:
-            return [], f"measured before: {found.choice.plan.in_words}"
+        faster = [candidate.plan for candidate in candidates(built, feed, terms)]
+        key, start = identity(self._task, built, feed, terms), settled(WORDS["graph"], terms)
+        known = recall(self.history, key, start, faster, is_continued=False).choice
+        if known is not None:
+            return [], f"measured before: {known.plan.in_words}"
         return faster, "none may be faster"
-
-    def follow(self, plans: PlanHistory) -> None:
-        """Follow these plans from now on."""
-        self._asked = plans
-
-    def resume(self, history: PlanHistory, step: int, *, is_continued: bool) -> None:
-        """Resume a run after `step` steps; `history` may include later ones, not saved.
-
-        A leg that `is_continued` follows this record, not what the cache has learned since.
-        """
-        self.history, self._is_continued = history.until(step), is_continued
-        self._recorded = history
-        if self._asked is None:
-            self._done_before = history
-        else:
-            # Asked for by name, a plan leaves open what a run in its middle has settled.
-            self._asked = self._asked.with_rewrites_of(history)
-
-    def go_back(self, step: int) -> None:
-        """Forget the plans after `step` steps: these steps run again."""
-        self.history = self.history.until(step)
-
-    def record_to(self, recorder: PlanRecorder) -> None:
-        """Write each change to a recorder before it is used."""
-        self._recorder = recorder
-
-    def record_plan(self, step: int, plan: Plan) -> None:
-        """Record that the steps after `step` run by this plan."""
-        for note in xla_rewrites.notes() if plan.step == "xla" else ():
-            if note not in self.history.notes:
-                self._note(note)
-        self._record_choice()
-        changed = self.history.changed(step, plan, is_trial=self._is_trial(step, plan))
-        changed = changed.with_settings(step, self.settings)
-        if changed is not self.history or self._is_unwritten:
-            self.history, self._is_unwritten = changed, False
-            self._write(changed)
-
-    # -- process settings ----------------------------------------------------------------------
-
-    @property
-    def is_tuning(self) -> bool:
-        """Whether plans are measured here, and something is left to try."""
-        return self._tuner is not None and not self._tuner.is_settled
-
-    def identity_by(self, settings: Settings) -> str:
-        """Return the identity of the step in a process with these settings."""
-        if settings not in self._identities:
-            built = self._compiled.built("train_step", self._batches.spec)
-            found = _digest(self._task, built, self._batches, settings)
-            self._identities[settings] = found
-        return self._identities[settings]
-
-    def settings_after(self, step: int) -> Settings | None:
-        """Return the settings to run the steps after `step` by: asked for or recorded, if any."""
-        is_asked = self._asked is not None and bool(self._asked.settings)
-        followed = self._asked if is_asked else self._recorded
-        return None if followed is None else followed.settings_after(step)
-
-    def other_settings_after(self, step: int) -> Settings | None:
-        """Return the settings that the run has recorded for steps after `step`, if they change."""
-        later = [] if self._recorded is None else self._recorded.settings
-        return next((change.settings for change in later if change.step > step), None)
-
-    def _is_trial(self, step: int, plan: Plan) -> bool:
-        replayed = self._replayed
-        last = replayed.changes[-1].step if replayed is not None and replayed.changes else -1
-        if replayed is not None and (replayed is self._asked or step < last):
-            return replayed.is_trial_at(step)
-        return self._tuner is not None and self._tuner.is_trying(plan)
-
-    def pending_events(self, step: int) -> Iterable[PlanChosen]:
-        """Return what has been chosen since the last call."""
-        self._record_choice()
-        if self._is_unwritten and self.history.changes:
-            self._is_unwritten = False
-            self._write(self.history)
-        choice = None if self._tuner is None else self._tuner.take_choice()
-        if choice is not None:
-            yield PlanChosen(step, choice.plan.in_words, choice.why, f"plan={choice.plan!r}")
-
-    def _record_choice(self) -> None:
-        """Record what was measured: in the history of the run, and in the memory of the machine."""
-        tuner = self._tuner
-        if tuner is None:
-            return
-        remembered = None if tuner.remembered is None else tuner.remembered.choice
-        if tuner.choice is not None and tuner.choice != remembered:
-            chosen = self.history.chosen(self._identity, tuner.choice)
-            self._is_unwritten |= chosen != self.history
-            self.history = chosen
-        news = tuner.take_news()
-        if news is not None:
-            choice, tried, is_all_new = news
-            entry = None if tuner.remembered is None else tuner.remembered.entry
-            date = time.time() if entry is None or is_all_new else entry.date
-            load = memory.load_per_core()
-            found = memory.Entry(choice, tried, date, load, __version__, self._title)
-            memory.write(self._identity, found)
-
-    def end(self) -> None:
-        """End a call of `fit`."""
-        if self._tuner is not None:
-            self._tuner.end()
-            list(self.pending_events(0))
-
-    def _write(self, history: PlanHistory) -> None:
-        if self._recorder is not None:
-            self._recorder.write_plans(history)
-
-    def _note(self, text: str) -> None:
-        self.history = self.history.noted(text)

@@ -1,5 +1,6 @@
 """Predictions over whole data sets, many batches in one call, leaving the task unchanged."""
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, final
@@ -8,18 +9,18 @@ import numpy as np
 import tensorflow as tf
 
 from loopwright.compat import (
-    error_messages,
     keras_optimizers,
-    runtime_errors,
+    step_errors,
     tensorflow_internals,
 )
 from loopwright.data import batches as nests
 from loopwright.data.read_errors import read_errors_explained
-from loopwright.data.readers import Resident, ResidentReader
+from loopwright.data.readers import ResidentReader, StreamReader
 from loopwright.data.source import Data, Feed
 from loopwright.distribute import replicas
-from loopwright.engine.scorer import feed_after, undisturbed
-from loopwright.errors import DataError, message
+from loopwright.engine.scorer import feed_after
+from loopwright.engine.state import undisturbed
+from loopwright.errors import DataError
 from loopwright.loop.clock import Pace
 from loopwright.loop.signals import deferred
 from loopwright.plans.plan import Plan
@@ -45,16 +46,16 @@ class Predictor:
         feed: Feed | None = data.one_pass(steps=steps)
         title = f"{class_name(self._task)}.predict_step"
         while feed is not None:
-            with error_messages.explained(title, feed.batch_spec):
+            with step_errors.trace_explained(title, feed.batch_spec):
                 if plan.step == "eager":
                     batches = _batch_by_batch(self._step(self._task.predict_step), feed)
                 else:
                     # Traced before anything is kept: the step may make variables lazily.
                     batches = self._traced_for(feed.batch_spec).in_loops(feed)
                 with (
-                    undisturbed(self._task, self._strategy),
+                    undisturbed(self._task),
                     read_errors_explained(feed),
-                    runtime_errors.explained(title, self._graphs),
+                    step_errors.run_explained(title, self._graphs),
                 ):
                     parts += batches
             feed = feed_after(feed, len(parts))
@@ -64,12 +65,21 @@ class Predictor:
         return [traced.graph for traced in self._traced.values()]
 
     def _step(self, own: _Step) -> _Step:
+        """Return the step on all replicas."""
+        casts, strategy = self._task.reported != "last", self._strategy
+
         def on_replica(batch: Any) -> Any:
             with context.entered(context.StepContext(counter=self._task.step_counter)):
                 return own(batch)
 
-        casts = self._task.reported != "last"
-        return _on_all_replicas(on_replica, self._strategy, casts=casts)
+        def on_batch(batch: Any) -> Any:
+            shares = replicas.split(nests.to_floatx(batch) if casts else batch, strategy, here=True)
+            with keras_optimizers.replicas_draw_apart(replicas.local_replicas(strategy)):
+                outputs = strategy.run(on_replica, args=(shares,))
+            local = strategy.experimental_local_results
+            return tf.nest.map_structure(lambda value: _joined(local(value)), outputs)
+
+        return on_batch
 
     @deferred()
     def _traced_for(self, batch_spec: Any) -> "_Traced":
@@ -84,21 +94,6 @@ class Predictor:
         return self._traced[kind]
 
 
-def _on_all_replicas(step: _Step, strategy: tf.distribute.Strategy, *, casts: bool) -> _Step:
-    def on_batch(batch: Any) -> Any:
-        batch = nests.to_floatx(batch) if casts else batch
-        shares = replicas.split_here(batch, strategy)
-        with keras_optimizers.replicas_draw_apart(replicas.local_replicas(strategy)):
-            outputs = strategy.run(step, args=(shares,))
-        local = strategy.experimental_local_results
-        return tf.nest.map_structure(lambda value: _joined(local(value)), outputs)
-
-    return on_batch
-
-
-# -- ways through a feed: each gives the predictions in parts, of one batch or of many ------------
-
-
 def _batch_by_batch(step: _Step, feed: Feed) -> Iterator[Any]:
     yield from map(step, feed.open().iterator)
 
@@ -110,6 +105,7 @@ class _Traced:
     def __init__(self, step: _Step, batch_spec: Any) -> None:
         function: Any = tensorflow_internals.compiled(step, input_signature=(batch_spec,))
         self._step: Any = function.get_concrete_function()
+        self._leaves: list[Any] = tf.nest.flatten(self._step.structured_outputs)
         self._loops: dict[int | None, Any] = {}
 
     @property
@@ -118,29 +114,83 @@ class _Traced:
         return self._step.graph
 
     def in_loops(self, feed: Feed) -> Iterator[Any]:
-        """Many batches in one call, where all of them have predictions of one shape."""
-        if not all(map(_fits_into_a_loop, _leaves(self._step))):
+        """Yield predictions of many batches in one call, each short enough for Ctrl-C.
+
+        Batch by batch, unless all of them have predictions of one shape.
+        """
+        if not all(map(_fits_into_a_loop, self._leaves)):
             yield from _batch_by_batch(self._step, feed)
             return
-        resident = feed.resident
-        if resident is None:
-            run = _over_stream(self._loop(None), feed)
-        else:
-            run = _over_resident(self._loop(resident.batch_size), resident)
-        for leaves in _in_calls(run):
-            yield tf.nest.pack_sequence_as(self._step.structured_outputs, leaves)
+        reader = feed.open() if feed.resident is None else ResidentReader(feed.resident)
+        pace, asked, ran = Pace(), 0, 0
+        while ran == asked:
+            began, asked = time.perf_counter(), pace.at_most_steps
+            ran, leaves = self._run(reader, asked)
+            pace.add(steps=ran, seconds=time.perf_counter() - began)
+            if ran:
+                arrays = [np.asarray(leaf) for leaf in leaves]
+                yield tf.nest.pack_sequence_as(self._step.structured_outputs, arrays)
+
+    def _run(self, reader: StreamReader | ResidentReader, batches: int) -> tuple[int, Any]:
+        """Run up to so many batches; return how many, and their predictions, leaf by leaf."""
+        # Tensors, not Python numbers: every new number would be traced again.
+        if isinstance(reader, StreamReader):
+            ran, leaves = self._loop(None)(reader.iterator, tf.constant(batches))
+            return int(ran), leaves
+        batches, resident = min(batches, reader.batches_left), reader.resident
+        if not batches:
+            return 0, []
+        begin = tf.constant(reader.index * resident.batch_size)
+        loop = self._loop(resident.batch_size)
+        _, leaves = loop(resident.tensors, reader.order, begin, tf.constant(batches))
+        reader.advance(batches)
+        return batches, leaves
 
     def _loop(self, size: int | None) -> Any:
-        """A compiled loop over batches gathered by `size`; None: over an iterator."""
+        """Return a compiled loop over batches gathered by `size`; None: over an iterator."""
         if size not in self._loops:
-            loop = _stream_loop(self._step) if size is None else _resident_loop(self._step, size)
+
+            def gather(batches: Any, tensors: Any, order: Any, begin: Any) -> tuple[Any, Any]:
+                places = order[begin + batches * size : begin + (batches + 1) * size]
+                batch = tf.nest.map_structure(lambda leaf: tf.gather(leaf, places), tensors)
+                return tf.constant(True), tf.nest.flatten(self._step(batch))
+
+            predict_at = self._predict_next if size is None else gather
+            loop = functools.partial(self._collected, predict_at)
             self._loops[size] = tensorflow_internals.compiled(loop)
         return self._loops[size]
 
+    def _predict_next(self, _: Any, iterator: Any) -> tuple[Any, Any]:
+        """Return whether there is a next batch, and its predictions; for none, of no examples."""
+        optional = iterator.get_next_as_optional()
+        has_batch = optional.has_value()
+        return has_batch, tf.cond(
+            has_batch,
+            lambda: tf.nest.flatten(self._step(optional.get_value())),
+            lambda: [tf.zeros([0, *leaf.shape[1:]], leaf.dtype) for leaf in self._leaves],
+        )
 
-def _leaves(step: Any) -> list[Any]:
-    """Return the outputs of a traced step, as symbolic tensors."""
-    return tf.nest.flatten(step.structured_outputs)
+    def _collected(self, predict_at: Callable[..., Any], *given: Any) -> Any:
+        """Run a loop until it has enough, or the data ends; return how many batches, and leaves."""
+        *source, steps = given
+
+        def body(done: Any, _: Any, arrays: Any) -> Any:
+            has_batch, leaves = predict_at(done, *source)
+            pairs = zip(arrays, leaves, strict=True)
+            written = [array.write(done, leaf) for array, leaf in pairs]
+            return done + tf.cast(has_batch, tf.int32), has_batch, written
+
+        arrays = [
+            tf.TensorArray(leaf.dtype, 0, dynamic_size=True, element_shape=[None, *leaf.shape[1:]])
+            for leaf in self._leaves
+        ]
+        done, _, arrays = tf.while_loop(
+            lambda done, more, _: tf.logical_and(more, done < steps),
+            body,
+            (tf.constant(0), tf.constant(True), arrays),
+            parallel_iterations=1,
+        )
+        return done, [array.concat() for array in arrays]
 
 
 def _fits_into_a_loop(leaf: Any) -> bool:
@@ -148,106 +198,6 @@ def _fits_into_a_loop(leaf: Any) -> bool:
     if not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
         return False
     return leaf.shape[1:].is_fully_defined()
-
-
-_Run = Callable[[int], tuple[int, Any]]
-"""Runs up to so many batches; returns how many it ran, and their predictions, leaf by leaf."""
-
-
-def _in_calls(run: _Run) -> Iterator[list[np.ndarray]]:
-    """Yield the results of calls until the data ends, each short enough for Ctrl-C."""
-    pace, asked, ran = Pace(), 0, 0
-    while ran == asked:
-        began, asked = time.perf_counter(), pace.at_most_steps
-        ran, leaves = run(asked)
-        pace.add(steps=ran, seconds=time.perf_counter() - began)
-        if ran:
-            yield [np.asarray(leaf) for leaf in leaves]
-
-
-def _resident_loop(step: Any, size: int) -> Callable[..., Any]:
-    """Over batches gathered from tensors on the device."""
-
-    def loop(tensors: Any, order: Any, begin: Any, steps: Any) -> Any:
-        def leaves_at(done: Any) -> Any:
-            first = begin + done * size
-            some = order[first : first + size]
-            batch = tf.nest.map_structure(lambda leaf: tf.gather(leaf, some), tensors)
-            return tf.constant(True), tf.nest.flatten(step(batch))
-
-        return _collected(leaves_at, step, steps)
-
-    return loop
-
-
-def _over_resident(compiled: Any, resident: Resident) -> _Run:
-    reader = ResidentReader(resident)
-
-    def run(steps: int) -> tuple[int, Any]:
-        batches = min(steps, reader.batches_left)
-        if not batches:
-            return 0, None
-        # Tensors, not Python numbers: every new number would be traced again.
-        begin = tf.constant(reader.index * resident.batch_size)
-        _, leaves = compiled(resident.tensors, reader.order, begin, tf.constant(batches))
-        reader.advance(batches)
-        return batches, leaves
-
-    return run
-
-
-def _stream_loop(step: Any) -> Callable[..., Any]:
-    """Over batches from an iterator, which runs out at the end of one pass."""
-
-    def loop(iterator: Any, steps: Any) -> Any:
-        def leaves_at(_: Any) -> Any:
-            optional = iterator.get_next_as_optional()
-            has_batch = optional.has_value()
-            leaves = tf.cond(
-                has_batch,
-                lambda: tf.nest.flatten(step(optional.get_value())),
-                lambda: [tf.zeros([0, *leaf.shape[1:]], leaf.dtype) for leaf in _leaves(step)],
-            )
-            return has_batch, leaves
-
-        return _collected(leaves_at, step, steps)
-
-    return loop
-
-
-def _over_stream(compiled: Any, feed: Feed) -> _Run:
-    iterator = feed.open().iterator
-
-    def run(steps: int) -> tuple[int, Any]:
-        ran, leaves = compiled(iterator, tf.constant(steps))
-        return int(ran), leaves
-
-    return run
-
-
-def _collected(leaves_at: Callable[[Any], Any], step: Any, steps: Any) -> Any:
-    """Return how many batches a loop ran until it had enough or the data ended, and its outputs.
-
-    `leaves_at` says whether there was a batch, and gives predictions; for none, of no examples.
-    """
-
-    def body(done: Any, _: Any, arrays: Any) -> Any:
-        has_batch, leaves = leaves_at(done)
-        pairs = zip(arrays, leaves, strict=True)
-        written = [array.write(done, leaf) for array, leaf in pairs]
-        return done + tf.cast(has_batch, tf.int32), has_batch, written
-
-    arrays = [
-        tf.TensorArray(leaf.dtype, 0, dynamic_size=True, element_shape=[None, *leaf.shape[1:]])
-        for leaf in _leaves(step)
-    ]
-    done, _, arrays = tf.while_loop(
-        lambda done, more, _: tf.logical_and(more, done < steps),
-        body,
-        (tf.constant(0), tf.constant(True), arrays),
-        parallel_iterations=1,
-    )
-    return done, [array.concat() for array in arrays]
 
 
 # -- joining ---------------------------------------------------------------------------------------
@@ -275,10 +225,8 @@ def _joined(parts: tuple[Any, ...]) -> Any:
         return np.concatenate(parts) if is_numpy else tf.concat(list(parts), axis=0)
     except (ValueError, tf.errors.InvalidArgumentError):
         raise DataError(
-            message(
-                "Predictions of different shapes cannot be joined.",
-                expected="predictions that differ in their first axis only",
-                received=", ".join(str(tuple(part.shape)) for part in parts[:4]),
-                do="pad the data to one shape, or predict batch by batch",
-            )
+            "Predictions of different shapes cannot be joined.",
+            expected="predictions that differ in their first axis only",
+            received=", ".join(str(tuple(part.shape)) for part in parts[:4]),
+            do="pad the data to one shape, or predict batch by batch",
         ) from None

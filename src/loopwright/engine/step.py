@@ -83,12 +83,12 @@ class Step:
         if not self.reports_last:  # Keras passes a pipeline's floats to a compiled model unchanged
             batch = batches.to_floatx(batch)
         if examples is not None:
-            here = runtime.split_here(batch, self.strategy)
+            here = runtime.split(batch, self.strategy, here=True)
             return here, examples, examples < self.replicas
         if not self.is_share:
             examples = runtime.count_examples(batch)
             return runtime.split(batch, self.strategy), examples, examples < self.replicas
-        shares = runtime.split_here(batch, self.strategy)
+        shares = runtime.split(batch, self.strategy, here=True)
         counted = self.strategy.run(_counted, args=(shares,))
         examples, idle = runtime.sums_over_replicas(self.strategy, counted)
         return shares, tf.cast(examples, tf.int32), idle > 0

@@ -12,8 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals
+from loopwright.engine.step import Step
+from loopwright.plans.plan import Plan
 from loopwright.task.metric_updates import Updates
-from loopwright.task.task import Task, results
+from loopwright.task.task import results
 
 _ROWS = 1024  # in a loop inside XLA a table has a fixed size
 
@@ -26,17 +28,12 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        task: Task,
-        updates: Updates,
-        variables: Sequence[Any],
-        outputs: Any,
-        *,
-        loops: bool,
-        fused: bool,
+        self, step: Step, plan: Plan, updates: Updates, variables: Sequence[Any], outputs: Any
     ) -> None:
-        self._task, self._updates, self._variables, self._fused = task, updates, variables, fused
-        self._specs = self._found_specs(outputs) if loops else None
+        self._task, self._updates, self._variables = step.task, updates, variables
+        self._is_fused = plan.loop == "fused"
+        in_loops = plan.loop != "python" and step.replicas == 1
+        self._specs = self._row_specs(outputs) if in_loops else None
 
     @property
     def most_steps(self) -> int:
@@ -49,7 +46,7 @@ class Recorder:
         """Return the empty table of a call, as a loop variable."""
         if self._specs is None:
             return ()
-        size = _ROWS if self._fused else steps
+        size = _ROWS if self._is_fused else steps
         # One more, for what is written for no step.
         return tf.TensorArray(tf.float64, size + 1, element_shape=[sum(self._sizes())])
 
@@ -70,7 +67,8 @@ class Recorder:
     def columns(self, table: Any, outputs: Any, steps: int) -> Any:
         """Return the numbers of `steps` steps; `outputs` are those of one, without a table."""
         if self._specs is None:
-            return tf.nest.map_structure(_one, (outputs, *self._read()))
+            one = (outputs, *self._read())
+            return tf.nest.map_structure(lambda value: np.asarray(value)[np.newaxis], one)
         ends = np.cumsum(self._sizes())[:-1]
         parts = np.split(table.numpy()[:steps], ends, axis=1)
         pairs = zip(parts, tf.nest.flatten(self._specs), strict=True)
@@ -86,26 +84,22 @@ class Recorder:
     def _sizes(self) -> list[int]:
         return [math.prod(spec.shape) for spec in tf.nest.flatten(self._specs)]
 
-    def _found_specs(self, outputs: Any) -> Any:
+    def _row_specs(self, outputs: Any) -> Any:
         """Return the specs of a row; None if a loop cannot record it."""
         try:
             # A user's metric may compute its result outside of any graph.
-            read = tensorflow_internals.compiled(self._read, xla=self._fused)()
+            read = tensorflow_internals.compiled(self._read, xla=self._is_fused)()
             specs = (outputs, *tf.nest.map_structure(tf.TensorSpec.from_tensor, read))
             leaves = tf.nest.flatten(specs)
         except Exception:  # then the steps are run one by one
             return None
-        fits = all(s.shape.is_fully_defined() and _is_number(s.dtype) for s in leaves)
+        fits = all(spec.shape.is_fully_defined() and _is_number(spec.dtype) for spec in leaves)
         return specs if fits and leaves else None
 
 
 def joined(parts: Sequence[Any]) -> Any:
     """Concatenate the columns of several calls."""
     return tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
-
-
-def _one(value: Any) -> np.ndarray:
-    return np.asarray(value)[np.newaxis]
 
 
 def _is_number(dtype: tf.DType) -> bool:

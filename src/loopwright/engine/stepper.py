@@ -1,7 +1,8 @@
 """The stepper: runs a step over its data, some steps at a time, by the plan that is chosen."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -9,13 +10,13 @@ from loopwright.data.read_errors import read_errors_explained
 from loopwright.data.readers import NOTHING_READ, AnyReader, HeldReader, Read, ResidentReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
-from loopwright.engine.background_compile import BackgroundCompile
+from loopwright.engine.background_compile import compile_in_background
+from loopwright.engine.compiled_loop import CompiledLoop, LoopResult
 from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.epoch_metrics import EpochMetrics
-from loopwright.engine.loops import next_optional
-from loopwright.engine.nan import MOST_SKIPPED, BadStep, IgnoredNan
+from loopwright.engine.loop_graph import next_optional
+from loopwright.engine.nan import MOST_SKIPPED, IgnoredNan
 from loopwright.engine.plan_selector import PlanSelector
-from loopwright.engine.runner import Ran, StepRunner
 from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
 from loopwright.events import BatchSkipped
 from loopwright.loop.clock import Stopwatch
@@ -41,13 +42,25 @@ class StepNumbers:
 
 @final
 @dataclass(frozen=True)
+class StepsRun:
+    """What happened in some steps."""
+
+    steps: int
+    records: Sequence[StepNumbers] = ()
+    """The numbers of each step, if they are recorded."""
+    skipped: Sequence[BatchSkipped] = ()
+    """The steps that were not finite and changed nothing."""
+
+
+@final
+@dataclass(frozen=True)
 class NextStep:
     """The step that comes next, to be run by itself any number of times."""
 
     plan: Plan
     batch: Any
     """None for a step without data."""
-    run: Callable[[], Ran]
+    run: Callable[[], LoopResult]
     """Runs the step as its plan does. Nothing is counted, and no loss of NaN is an error."""
 
 
@@ -86,16 +99,13 @@ class Stepper:
         """Steps whose batch is read and not trained on, because it would spoil the run."""
         self.tells_data = True
         """Whether the data is told that an epoch has ended; not of steps that are undone."""
-        self._skipped: list[BatchSkipped] = []
-        self._skipped_in_a_row = 0
+        self._last_skipped, self._skipped_in_a_row = -1, 0
         self.steps_in_epoch = 0
-        self.recorded: list[StepNumbers] = []
-        """The numbers of each step that the last `run_steps` ran, if they are recorded."""
         self.failed_step: int | None = None
         """The step that raised an error or was not finite, and ended the run."""
-        self._runners: dict[Plan, StepRunner] = {}
+        self._loops: dict[Plan, CompiledLoop] = {}
         self._pilot = self._begin(feed)
-        self._runner(self._pilot.plan_after(step))  # what is wrong with the step shows now
+        self._loop(self._pilot.plan_after(step))  # what is wrong with the step shows now
         self._settings = compiled.watched_settings()
 
     def _begin(self, feed: Feed | None) -> Pilot:
@@ -113,28 +123,33 @@ class Stepper:
         if feed is not None and (self._reader is None or feed.end == "each epoch"):
             self._open(feed)
 
-    def run_steps(self, steps: int) -> int:
+    def run_steps(self, steps: int) -> StepsRun:
         """Run `steps` steps; fewer only if the epoch's data ended."""
-        ran = 0
-        self.recorded = []
+        ran, records, skipped = 0, list[StepNumbers](), list[BatchSkipped]()
         self._look_for_changes()
         while ran < steps:
             if self.step + 1 in self.passed_over:
                 self._pass_over()
+                records += [] if self._records is None else [StepNumbers(self.metrics.numbers())]
                 ran += 1
                 continue
             ahead = [step - self.step - 1 for step in self.passed_over if step > self.step]
             plan, asked = self._pilot.next(self.step, min([steps - ran, *ahead]))
             self._selector.record_plan(self.step, plan)
-            done = self._run(plan, asked)
-            ran += done
-            if done < asked and not self._reopened():
+            result = self._run(plan, asked)
+            skipped += self._skip(plan, result)
+            records += self._numbers(result)
+            if result.totals is not None:
+                self.metrics.add(result.totals)
+            self._count(result.steps)
+            ran += result.steps
+            if result.steps < asked and not self._reopened():
                 self.read = replace(self.read, ends=self.read.ends + 1)
                 break
         is_end = self._feed is not None and self.steps_in_epoch == self._feed.steps_per_epoch
         if self._feed is not None and is_end and self.tells_data:
             self._feed.epoch_ended()
-        return ran
+        return StepsRun(ran, records, skipped)
 
     def position(self) -> tuple[Read, dict[str, Any]]:
         """Return the position in the data: how much was read, and the state of the reader."""
@@ -191,12 +206,12 @@ class Stepper:
         The next call of `run_steps` runs this step; a stream cannot be read further after it.
         """
         plan, _ = self._pilot.next(self.step, 1)
-        runner, reader = self._runner(plan), self._reader
+        loop, reader = self._loop(plan), self._reader
         if reader is None:
-            return NextStep(plan, None, lambda: runner.run(None, 1, self._watch))
+            return NextStep(plan, None, lambda: loop.run(None, 1))
         if isinstance(reader, ResidentReader):
             batch = reader.next_batch()
-            return NextStep(plan, batch, lambda: runner.run(copy.copy(reader), 1, self._watch))
+            return NextStep(plan, batch, lambda: loop.run(copy.copy(reader), 1))
         with read_errors_explained(self._feed):
             optional = next_optional(reader.iterator, reader.end)
             has_value = bool(optional.has_value())
@@ -207,7 +222,7 @@ class Stepper:
             return None
         batch = optional.get_value()
         held = self._reader = HeldReader(batch, reader)
-        return NextStep(plan, batch, lambda: runner.run(held, 1, self._watch))
+        return NextStep(plan, batch, lambda: loop.run(held, 1))
 
     def examples(self, number: int) -> Sequence[int] | None:
         """Return the indices of a batch's examples, by how many batches were read before it."""
@@ -230,11 +245,6 @@ class Stepper:
         batch = self.batch_in_words(self.read.batches + done - self.step)
         return f"step {done + 1:,} ({batch})" if self._feed is not None else f"step {done + 1:,}"
 
-    def pending_events(self) -> list[BatchSkipped]:
-        """Return the steps that were skipped since the last call."""
-        skipped, self._skipped = self._skipped, []
-        return skipped
-
     def report(self) -> dict[str, Any]:
         """Return the metrics of the epoch so far."""
         return self.metrics.numbers()
@@ -246,40 +256,33 @@ class Stepper:
             return True
         return bool(reader.sizes) or replicas.known_example_count(reader.batch_spec) is not None
 
-    def prepare(self, plan: Plan) -> BackgroundCompile:
+    def prepare(self, plan: Plan) -> Future[None]:
         """Trace a plan now, for this data, and compile it in the background."""
-        return BackgroundCompile(self._runner(plan).prepare(self._reader))
+        return compile_in_background(self._loop(plan).prepare(self._reader))
 
-    def _run(self, plan: Plan, steps: int) -> int:
-        watch = self._watch
-        began, before = watch.clock(), dict(watch.seconds)
+    def _run(self, plan: Plan, steps: int) -> LoopResult:
         try:
             with read_errors_explained(self._feed):
-                ran = self._runner(plan).run(self._reader, steps, watch, self._step_in_words)
+                loop, clock = self._loop(plan), self._watch.clock
+                result = loop.run(self._reader, steps, self._step_in_words, clock)
         except Exception:
             self._raise_failure_of_data()
             self.failed_step = int(self._task.step_counter.read_value()) + 1
             raise
-        seconds = watch.clock() - began
-        compile_seconds = watch.seconds["compile"] - before["compile"]
-        waited_seconds = watch.seconds["data wait"] - before["data wait"]
-        watch.add("step", seconds - compile_seconds - waited_seconds)
-        done = ran.steps
-        self._pilot.ran(plan, done, seconds, compile_seconds)
-        if not ran.not_finite:
-            self._skipped_in_a_row = 0
-        elif ran.not_finite[0].has_finite_loss or not self._ignored_nan:
-            self._not_finite(plan, ran.not_finite, done)
-        if ran.columns is not None:
-            outputs, metrics, variables = ran.columns
-            logs = self.metrics.after_each(outputs, metrics)
-            values = zip(*variables, strict=True) if variables else [()] * done
-            returned = self.metrics.of_each(outputs)
-            self.recorded += map(StepNumbers, logs, values, returned)
-        if done:
-            self.metrics.add(ran.outputs)
-        self._count(done)
-        return done
+        for part, seconds in result.seconds.items():
+            self._watch.add(part, seconds)
+        compiling = result.seconds["compile"]
+        self._pilot.ran(plan, result.steps, sum(result.seconds.values()), compiling)
+        return result
+
+    def _numbers(self, result: LoopResult) -> Iterable[StepNumbers]:
+        """Return the numbers of each step, before they are added to those of the epoch."""
+        if result.per_step is None:
+            return ()
+        outputs, metrics, variables = result.per_step
+        logs = self.metrics.after_each(outputs, metrics)
+        values = zip(*variables, strict=True) if variables else [()] * result.steps
+        return map(StepNumbers, logs, values, self.metrics.of_each(outputs))
 
     def _look_for_changes(self) -> None:
         """Warn of settings that the compiled step does not see; an eager step does."""
@@ -298,39 +301,39 @@ class Stepper:
             self._reader.skip(1)
         self._task.step_counter.assign_add(1)
         self._count(1)
-        if self._records is not None:
-            self.recorded.append(StepNumbers(self.metrics.numbers()))
 
-    def _not_finite(self, plan: Plan, bad_steps: Sequence[BadStep], done: int) -> None:
-        """Raise for the first step that was not finite, or note those that were skipped."""
-        places = [bad.place for bad in bad_steps]
-        batches = [self.batch_in_words(self.read.batches + place) for place in places]
-        steps = [self.step + place + 1 for place in places]
-        runner = self._runner(plan)
-        if not runner.skips:
-            where = "; ".join(filter(None, [batches[0], runner.first_not_finite]))
-            self.failed_step = steps[0]
-            has_finite_loss = bad_steps[0].has_finite_loss
-            text = _not_finite(steps[0], where, has_finite_loss=has_finite_loss)
-            raise NotFiniteError(text, step=steps[0])
-        self._skipped_in_a_row = skipped_in_a_row(self._skipped_in_a_row, places, done)
-        if max(len(places), self._skipped_in_a_row) > MOST_SKIPPED:
-            raise NotFiniteError(_too_many(steps[-1], batches[-1]), step=steps[-1])
-        self._skipped += map(BatchSkipped, steps, batches)
+    def _skip(self, plan: Plan, result: LoopResult) -> list[BatchSkipped]:
+        """Return the steps that were skipped; raise for one that must not be, or for too many."""
+        skipped = [
+            BatchSkipped(self.step + place + 1, self.batch_in_words(self.read.batches + place))
+            for place in result.not_finite
+        ]
+        for bad in skipped:
+            if not self._loop(plan).skips:
+                where = "; ".join(filter(None, [bad.batch, result.first_not_finite]))
+                self.failed_step = bad.step
+                text = _not_finite(bad.step, where, has_finite_loss=result.has_finite_loss)
+                raise NotFiniteError(text, step=bad.step)
+            is_next = bad.step == self._last_skipped + 1
+            self._skipped_in_a_row = self._skipped_in_a_row + 1 if is_next else 1
+            self._last_skipped = bad.step
+            if max(len(skipped), self._skipped_in_a_row) > MOST_SKIPPED:
+                raise NotFiniteError(_too_many(bad.step, bad.batch), step=bad.step)
+        return skipped
 
-    def _runner(self, plan: Plan) -> StepRunner:
-        if plan not in self._runners:
-            self._runners[plan] = self._compiled.runner(
+    def _loop(self, plan: Plan) -> CompiledLoop:
+        if plan not in self._loops:
+            self._loops[plan] = self._compiled.loop(
                 "train_step",
                 self._feed,
                 plan,
                 recorded=self._records,
                 ignored_nan=self._ignored_nan,
             )
-        return self._runners[plan]
+        return self._loops[plan]
 
     def _open(self, feed: Feed) -> None:
-        self._reader = self._runner(self._pilot.plan_after(self.step)).open(feed)
+        self._reader = self._loop(self._pilot.plan_after(self.step)).open(feed)
 
     def _raise_failure_of_data(self) -> None:
         failure = None if self._feed is None else self._feed.failure()
@@ -348,7 +351,7 @@ class Stepper:
             self._feed, change = wider
             warn_at_call(RetraceWarning(_retraced(change)))
             with self._watch.timing("compile"):
-                self._runners.clear()
+                self._loops.clear()
                 self._pilot = self._begin(self._feed)
                 self._open(self._feed)
                 self._settings = self._compiled.watched_settings()
@@ -377,18 +380,6 @@ def _not_finite(step: int, batch: str, *, has_finite_loss: bool) -> str:
         'clipnorm=); Trainer(..., on_nan="rollback") or "skip" continues without the batch, '
         'plan="eager" names the first operation that is not finite',
     )
-
-
-def skipped_in_a_row(before: int, places: Sequence[int], done: int) -> int:
-    """Return how many steps in a row were skipped at the end of a call of `done` steps.
-
-    >>> skipped_in_a_row(5, places=[0, 1], done=2), skipped_in_a_row(5, places=[0, 2], done=3)
-    (7, 1)
-    """
-    ending = 0
-    while ending < len(places) and places[-1 - ending] == done - 1 - ending:
-        ending += 1
-    return before + done if ending == done else ending
 
 
 def _too_many(step: int, batch: str) -> str:

@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from loopwright import step_warnings
 from loopwright.compat import (
-    error_messages,
     keras_internals,
     keras_optimizers,
+    step_errors,
     tensorflow_internals,
 )
 from loopwright.engine.step import Step
@@ -34,14 +34,15 @@ from loopwright.task.context import StepContext, entered
 from loopwright.task.gradients import build_optimizers
 from loopwright.task.task import owner
 
-GUARDS: list[Guard[StepTrace]] = [
-    *calls.GUARDS,
-    *labels.GUARDS,
-    *updates.GUARDS,
-    *constants.GUARDS,
-]
+GUARDS: list[Guard[StepTrace]] = [*calls.GUARDS, *labels.GUARDS, *updates.GUARDS]
 """The guards of a traced step, in the order in which they look at it."""
-FAILED_TRACE_GUARDS: list[Guard[StepTrace]] = [calls.SWAPPED_ARGUMENTS, labels.FAILED_LOSS]
+TRAIN_GUARDS: list[Guard[StepTrace]] = [
+    *calls.TRAIN_GUARDS,
+    *updates.TRAIN_GUARDS,
+    *constants.TRAIN_GUARDS,
+]
+"""Those of a train step, after them."""
+FAILED_TRACE_GUARDS: list[Guard[StepTrace]] = [calls.swapped_arguments, labels.failed_loss]
 """Those that look at a trace that failed: they know its cause better than the error."""
 
 
@@ -89,7 +90,7 @@ class Built:
 def build(step: Step, batch_spec: Any) -> Built:
     """Trace `step` for batches of this spec; warn of mistakes, raise what cannot be trained."""
     with (
-        error_messages.explained(step.title, batch_spec),
+        step_errors.trace_explained(step.title, batch_spec),
         step_warnings.silenced(step.silenced),
         constants.recorded() as traces,
     ):
@@ -111,8 +112,12 @@ def _build_compiled(step: Step, batch_spec: Any) -> Built:
             outputs = step.on_all_replicas(batch)
             if step.replicas == 1:
                 _note_unused_losses(step, trace.observed, was_asked)
-    examine(GUARDS, replace(trace, outputs=outputs))
+    _examine(replace(trace, outputs=outputs))
     return _built(outputs, graph)
+
+
+def _examine(trace: StepTrace) -> None:
+    examine([*GUARDS, *(TRAIN_GUARDS if trace.is_train else ())], trace)
 
 
 @contextlib.contextmanager
@@ -239,7 +244,7 @@ def _build_task(step: Step, batch_spec: Any) -> Built:
     if several:
         with step.strategy.scope():
             build_optimizers(requested)
-    examine(GUARDS, replace(trace, outputs=outputs))
+    _examine(replace(trace, outputs=outputs))
     # With several replicas this trace has no updates in it.
     owned = [v for optimizer, _ in requested for v in state.variables(optimizer)] if several else []
     built = _built(outputs, graph, owned)
@@ -265,8 +270,7 @@ def _note_unused_losses(
     step: Step, observed: Observed, was_asked: Callable[[keras.Layer], bool]
 ) -> None:
     if step.name == "train_step":
-        updates = [*observed.requested, *observed.updates]
-        trained = [v for _, variables in updates for v in variables]
+        trained = [v for _, variables in observed.all_updates for v in variables]
         models = state.of_kind(keras.Layer, step.task)
         observed.unused_losses[:] = calls.count_unused_losses(models, trained, was_asked)
 

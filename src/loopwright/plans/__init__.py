@@ -3,6 +3,6 @@
 Pure: imports no TensorFlow, Keras or NumPy. Never compiles or runs a step: that is `engine/`; the
 tuner decides from timings that it is given. The memory of choices is all that it writes.
 
-Open files: launch, memory, plan, plan_history, processor, settings, settings_memory, tuner,
-worth.
+Open files: cache, comparison, evidence, launch, plan, plan_history, processor, settings,
+settings_memory, tuner, worth.
 """

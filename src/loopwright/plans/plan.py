@@ -11,7 +11,7 @@ executor, unless another plan is given.
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 
 _COMBINATIONS = (
     ("eager", "python"),
@@ -60,13 +60,11 @@ class Plan:
             plans = [f"Plan(step={step!r}, loop={loop!r})" for step, loop in _COMBINATIONS]
             feeds = " or ".join(repr(feed) for feed in _FEEDS if feed)
             raise ConfigurationError(
-                message(
-                    "Unknown plan.",
-                    expected=f"{' or '.join(plans)}, with feed={feeds} or none; with step='xla' "
-                    f"also rewrites={REWRITES!r}, part of it in this order, or none",
-                    received=repr(self),
-                    do='leave it out, or use plan="eager" for debugging',
-                )
+                "Unknown plan.",
+                expected=f"{' or '.join(plans)}, with feed={feeds} or none; with step='xla' "
+                f"also rewrites={REWRITES!r}, part of it in this order, or none",
+                received=repr(self),
+                do='leave it out, or use plan="eager" for debugging',
             )
 
     def __repr__(self) -> str:
@@ -114,12 +112,10 @@ def plan_of(plan: Plan | str) -> Plan:
     if plan not in WORDS:
         words = " or ".join(map(repr, ["auto", *WORDS]))
         raise ConfigurationError(
-            message(
-                f"Unknown plan {plan!r}.",
-                expected=f"{words}, a Plan(...), a plan history, or the path of a plan.json",
-                received=repr(plan),
-                do="leave it out, or use one of the names above",
-            )
+            f"Unknown plan {plan!r}.",
+            expected=f"{words}, a Plan(...), a plan history, or the path of a plan.json",
+            received=repr(plan),
+            do="leave it out, or use one of the names above",
         )
     return WORDS[plan]
 
@@ -201,10 +197,8 @@ def refuse(plan: Plan, terms: Terms) -> None:
     if objected is not None:
         reason, _ = objected
         raise ConfigurationError(
-            message(
-                f"The plan {plan} cannot run this task: {reason}.",
-                expected="a plan that fits the task and its data",
-                received=f"plan={plan}",
-                do=f"use plan={nearest(plan, terms)}, the nearest that works, or leave it out",
-            )
+            f"The plan {plan} cannot run this task: {reason}.",
+            expected="a plan that fits the task and its data",
+            received=f"plan={plan}",
+            do=f"use plan={nearest(plan, terms)}, the nearest that works, or leave it out",
         )

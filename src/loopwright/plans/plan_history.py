@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 from loopwright import disk, untrusted
-from loopwright.errors import ConfigurationError, first_line, message
-from loopwright.plans import settings
+from loopwright.errors import ConfigurationError, first_line
 from loopwright.plans.plan import Plan
 from loopwright.plans.settings import Settings
 
@@ -45,6 +44,10 @@ class Pilot(Protocol):
 
     def plan_after(self, step: int) -> Plan:
         """Return the plan after `step` steps, as far as it is known now."""
+        ...
+
+    def is_comparing(self, step: int, plan: Plan) -> bool:
+        """Return whether the plan after `step` steps is in a comparison."""
         ...
 
     def next(self, step: int, steps: int) -> tuple[Plan, int]:
@@ -148,11 +151,6 @@ class PlanHistory:
         known = [change.settings for change in self.settings if change.step <= step]
         return known[-1] if known else None
 
-    def steps_to_settings_change(self, step: int) -> int | None:
-        """Return in how many steps the settings change; None if they do not."""
-        later = [change.step - step for change in self.settings if change.step > step]
-        return later[0] if later else None
-
     def at(self, step: int) -> tuple[Plan, int | None]:
         """Return the plan after `step` steps, and for how many steps; None: to the end."""
         later = [change.step for change in self.changes if change.step > step]
@@ -202,54 +200,43 @@ class PlanHistory:
 
 @final
 class Recorded:
-    """Runs steps by the plans of a history; a fixed plan is a history of one plan."""
+    """Runs steps by the plans of a history; after its last change by another pilot, if given.
 
-    def __init__(self, history: PlanHistory) -> None:
-        self._history = history
-
-    def plan_after(self, step: int) -> Plan:
-        """Return the plan after `step` steps."""
-        return self._history.at(step)[0]
-
-    def next(self, step: int, steps: int) -> tuple[Plan, int]:
-        """Return the plan after `step` steps, and how many of the next `steps` to run by it."""
-        plan, left = self._history.at(step)
-        return plan, steps if left is None else min(steps, left)
-
-    def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
-        """Do nothing: the plans are fixed."""
-
-
-@final
-class Replayed:
-    """Repeats steps by the plans that they ran by before, then follows another pilot.
-
-    The steps after the last checkpoint are repeated in the same way.
+    A fixed plan is a history of one plan. A resumed run repeats the steps after its checkpoint by
+    the plans that they ran by before.
     """
 
-    def __init__(self, history: PlanHistory, then: Pilot) -> None:
+    def __init__(self, history: PlanHistory, then: Pilot | None = None) -> None:
         self._history, self._then = history, then
-        self._until_step = history.changes[-1].step if history.changes else 0
-        self._is_replaying = False
+        self._last_change = history.changes[-1].step if history.changes else 0
+        self._is_repeating = True
 
     def plan_after(self, step: int) -> Plan:
         """Return the plan after `step` steps."""
-        if step < self._until_step:
-            return self._history.at(step)[0]
-        return self._then.plan_after(step)
+        later = self._after(step)
+        return self._history.at(step)[0] if later is None else later.plan_after(step)
+
+    def is_comparing(self, step: int, plan: Plan) -> bool:
+        """Return whether the plan after `step` steps was only being compared."""
+        later = self._after(step)
+        return self._history.is_trial_at(step) if later is None else later.is_comparing(step, plan)
 
     def next(self, step: int, steps: int) -> tuple[Plan, int]:
         """Return the plan after `step` steps, and how many of the next `steps` to run by it."""
-        self._is_replaying = step < self._until_step
-        if not self._is_replaying:
-            return self._then.next(step, steps)
+        later = self._after(step)
+        self._is_repeating = later is None
+        if later is not None:
+            return later.next(step, steps)
         plan, left = self._history.at(step)
         return plan, steps if left is None else min(steps, left)
 
     def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
         """Pass the time on to the other pilot, if the plan was its own."""
-        if not self._is_replaying:
+        if self._then is not None and not self._is_repeating:
             self._then.ran(plan, steps, seconds, compile_seconds)
+
+    def _after(self, step: int) -> Pilot | None:
+        return self._then if step >= self._last_change else None
 
 
 def recorded(run_dir: Path) -> PlanHistory | None:
@@ -278,13 +265,18 @@ def load(path: str | os.PathLike[str]) -> PlanHistory:
     except (OSError, ValueError) as error:
         reason = first_line(error)
     raise ConfigurationError(
-        message(
-            "The plan history cannot be read.",
-            expected="a file written by trainer.plan_history.save(...)",
-            received=f"{os.fspath(path)}: {reason}",
-            do='check the path, or leave plan out: "auto" measures again',
-        )
+        "The plan history cannot be read.",
+        expected="a file written by trainer.plan_history.save(...)",
+        received=f"{os.fspath(path)}: {reason}",
+        do='check the path, or leave plan out: "auto" measures again',
     )
+
+
+def settings_in_words(content: Any) -> str:
+    """Return one of the "settings" of a plan history in words; raise ValueError for others."""
+    from loopwright.plans import records
+
+    return records.read(records.SettingsChangeRecord, content).value.in_words
 
 
 def parsed(content: Any) -> PlanHistory:
@@ -297,5 +289,5 @@ def parsed(content: Any) -> PlanHistory:
         if steps != sorted(set(steps)):
             raise ValueError("the steps of the changes are not increasing")
     choices = {name: Choice(c.plan.value, c.why) for name, c in found.choices.items()}
-    processes = tuple(SettingsChange(c.step, settings.of_record(c)) for c in found.settings)
+    processes = tuple(SettingsChange(c.step, c.value) for c in found.settings)
     return PlanHistory(changes, tuple(found.notes), choices, tuple(found.measured), processes)

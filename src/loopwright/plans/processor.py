@@ -10,24 +10,22 @@ _VECTORS = ("fma", "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", 
 
 def name() -> str:
     """Return the name of the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
+    return _described("model name") or platform.processor() or platform.machine()
 
 
 @functools.cache
 def cpu_flags() -> frozenset[str]:
     """Return the instruction sets of the processor, as Linux names them; none elsewhere."""
+    return frozenset(_described("flags", "Features").split())
+
+
+def _described(*fields: str) -> str:
+    """Return what Linux says of the first processor; empty elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return frozenset()
-    kinds = ("flags", "Features")
-    named = (line.partition(":")[2].split() for line in lines if line.startswith(kinds))
-    return frozenset(next(named, ()))
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(fields)), "")
 
 
 def vectors() -> str | None:

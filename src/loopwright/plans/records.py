@@ -8,19 +8,16 @@ Imported only when a file is read: `loopwright --help` does without pydantic.
 # Of pydantic's own attributes, in classes with an abstract base.
 
 import json
-from abc import ABC
 from typing import Annotated, Any, Literal, TypeVar, final
 
 from pydantic import Field, ValidationError
 
 from loopwright.plans.plan import Plan, Rewrite
-from loopwright.plans.settings import MOST_THREADS
+from loopwright.plans.settings import MOST_THREADS, Settings
 from loopwright.records import Record, in_words
 
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Threads = Annotated[int, Field(ge=0, le=MOST_THREADS)]
-_Amount = Annotated[float, Field(ge=0)]
-_Rate = Annotated[float, Field(gt=0)]
 
 
 @final
@@ -39,15 +36,6 @@ class PlanRecord(Record):
         return Plan(self.step, self.loop, self.feed, rewrites)
 
 
-class SettingsFields(Record, ABC):
-    """What a process is started by."""
-
-    onednn: bool
-    xla_flags: list[str] = []
-    intra_op_threads: _Threads = 0
-    inter_op_threads: _Threads = 0
-
-
 @final
 class _Change(Record):
     step: _Count
@@ -56,13 +44,20 @@ class _Change(Record):
 
 
 @final
-class SettingsRecord(SettingsFields):
-    """Process settings."""
+class SettingsChangeRecord(Record):
+    """What a process was started by that ran the steps after `step`."""
 
-
-@final
-class _SettingsChange(SettingsFields):
     step: _Count
+    onednn: bool
+    xla_flags: list[str] = []
+    intra_op_threads: _Threads = 0
+    inter_op_threads: _Threads = 0
+
+    @property
+    def value(self) -> Settings:
+        """The settings themselves."""
+        threads = (self.intra_op_threads, self.inter_op_threads)
+        return Settings(self.onednn, tuple(self.xla_flags), *threads)
 
 
 @final
@@ -80,43 +75,7 @@ class HistoryRecord(Record):
     notes: list[str]
     choices: dict[str, _Choice]
     measured: list[str] = []
-    settings: list[_SettingsChange] = []
-
-
-@final
-class _Tried(Record):
-    plan: PlanRecord
-    state: Literal["measured", "failed", "not tried"]
-    reason: str
-    rates: list[_Rate]
-    steps: _Count
-    compile_seconds: _Amount
-
-
-@final
-class EntryRecord(Record):
-    """A file of the memory of plans."""
-
-    format: Literal[2]
-    plan: PlanRecord
-    why: str
-    tried: list[_Tried]
-    date: str
-    load: _Amount
-    version: str
-    title: str
-
-
-@final
-class ChoiceRecord(Record):
-    """A file of the memory of process settings."""
-
-    format: Literal[2]
-    identity: str
-    default: SettingsRecord
-    chosen: SettingsRecord
-    gain: _Rate
-    run_dir: str
+    settings: list[SettingsChangeRecord] = []
 
 
 _R = TypeVar("_R", bound=Record)
@@ -125,7 +84,7 @@ _R = TypeVar("_R", bound=Record)
 def read(kind: type[_R], content: Any) -> _R:
     """Return the record in JSON values; raise ValueError that names the first problem.
 
-    >>> read(SettingsRecord, {"onednn": "yes"})
+    >>> read(SettingsChangeRecord, {"step": 0, "onednn": "yes"})
     Traceback (most recent call last):
     ValueError: onednn: expected a valid boolean, received 'yes'
     """

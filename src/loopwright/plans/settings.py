@@ -7,17 +7,11 @@ the bits of a run, so `plan.json` records which settings ran which steps.
 
 import functools
 import os
-import re
-import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from loopwright.plans.processor import cpu_flags
-
-if TYPE_CHECKING:
-    from loopwright.plans.records import SettingsFields
 
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 """Whether TensorFlow runs convolutions and matrix products by oneDNN; read at its import."""
@@ -37,20 +31,6 @@ _ONEDNN_BY_DEFAULT = frozenset(
 # They say where files are written and what is logged, not what is computed.
 _WITHOUT_MEANING = ("dump", "persistent_cache", "log", "debug_options_file")
 
-# What a record may set in a process: numbers and switches only. Other flags of XLA name files to
-# write, or directories with compiled programs to run, and a record may come from anyone.
-_SWITCHES = (
-    *("cpu_multi_thread_eigen", "cpu_enable_fast_math", "cpu_enable_fast_min_max"),
-    *(f"cpu_fast_math_honor_{what}" for what in ("nans", "infs", "division", "functions")),
-    *("gpu_deterministic_ops", "gpu_exclude_nondeterministic_ops", "allow_excess_precision"),
-)
-_APPLICABLE = re.compile(
-    rf"--xla_({'|'.join(_SWITCHES)})(=(true|false|0|1))?"
-    r"|--xla_(gpu_autotune|backend_optimization)_level=[0-4]"
-    r"|--xla_force_host_platform_device_count=[1-9][0-9]?"
-    r"|--tf_xla_auto_jit=[0-2]"
-)
-
 
 @final
 @dataclass(frozen=True)
@@ -68,6 +48,10 @@ class Settings:
     """Set by a variable; 0: TensorFlow decides."""
     inter_op_threads: int = 0
 
+    def __post_init__(self) -> None:
+        if not all(0 <= getattr(self, name) <= MOST_THREADS for name in THREADS):
+            raise ValueError(f"expected up to {MOST_THREADS} threads, received {self}")
+
     @property
     def in_words(self) -> str:
         """The settings in words."""
@@ -80,7 +64,8 @@ class Settings:
     def variables(self) -> dict[str, str]:
         """Return the variables that Loopwright sets to start a process by these settings.
 
-        XLA's flags are never chosen: they are what the user has set.
+        Never XLA's flags: they are what the user has set. Some name files to write or programs to
+        run, and a record may come from anyone.
 
         >>> Settings(intra_op_threads=1).variables()
         {'TF_ENABLE_ONEDNN_OPTS': '0', 'TF_NUM_INTRAOP_THREADS': '1'}
@@ -89,76 +74,39 @@ class Settings:
         threads = {variable: str(count) for variable, count in counts.items() if count}
         return {ONEDNN: "1" if self.onednn else "0", **threads}
 
-    def applicable_flags(self, own: Iterable[str] = ()) -> list[str]:
-        """Return the flags that a record may set: harmless by name and value, or set by the user.
-
-        >>> flags = ("--a=1", "--xla_cpu_enable_fast_math=true", "--xla_dump_to=/home/me")
-        >>> Settings(xla_flags=flags).applicable_flags(own=["--a=1"])
-        ['--a=1', '--xla_cpu_enable_fast_math=true']
-        """
-        known = {*own}
-        return [flag for flag in self.xla_flags if flag in known or _APPLICABLE.fullmatch(flag)]
-
     def content(self) -> dict[str, Any]:
         """Return the settings as JSON values."""
         threads = {name: getattr(self, name) for name in THREADS if getattr(self, name)}
         return {"onednn": self.onednn, "xla_flags": list(self.xla_flags), **threads}
 
 
-def parsed(content: Any) -> Settings:
-    """Return the settings in the values of `Settings.content`; raise ValueError for others."""
-    from loopwright.plans import records
-
-    return of_record(records.read(records.SettingsRecord, content))
-
-
-def of_record(found: "SettingsFields") -> Settings:
-    """Return the settings in a record."""
-    flags, threads = tuple(found.xla_flags), (found.intra_op_threads, found.inter_op_threads)
-    return Settings(found.onednn, flags, *threads)
-
-
 def current() -> Settings:
     """Return the settings of this process, by its variables and its processor."""
-    return from_environment(os.environ, onednn=onednn_is_on())
+    return replace(from_environment(os.environ), onednn=onednn_is_on())
 
 
 @functools.cache
 def onednn_is_on() -> bool:
     """Return whether TensorFlow runs oneDNN here; asked once: it reads the variable once."""
-    asked = onednn_asked(os.environ)
-    return onednn_by_default() if asked is None else asked
+    return from_environment(os.environ).onednn
 
 
-def from_environment(
-    environment: Mapping[str, str], *, onednn: bool, is_recorded: bool = False
-) -> Settings:
-    """Return the settings of a process with these variables, of which oneDNN is known.
+def from_environment(environment: Mapping[str, str]) -> Settings:
+    """Return the settings of a process with these variables, on this processor.
 
-    `is_recorded`: the variables are of a record, and no file that they name is read.
-
-    >>> from_environment({"XLA_FLAGS": "--b=1 --xla_dump_to=/tmp --a=2"}, onednn=False).xla_flags
+    >>> from_environment({"XLA_FLAGS": "--b=1 --xla_dump_to=/tmp --a=2"}).xla_flags
     ('--a=2', '--b=1')
     """
-    texts = [environment.get(name, "") for name in XLA_FLAGS]
-    flags = [flag for text in texts for flag in _flags(text, reads_file=not is_recorded)]
+    words = {"1": True, "true": True, "0": False, "false": False}  # others are ignored
+    onednn = words.get(environment.get(ONEDNN, "").lower(), onednn_by_default())
+    flags = [flag for name in XLA_FLAGS for flag in environment.get(name, "").split()]
     meaningful = {
         flag
         for flag in flags
         if not any(word in flag.partition("=")[0] for word in _WITHOUT_MEANING)
     }
-    threads = {name: _count(environment.get(variable)) for name, variable in THREADS.items()}
+    threads = {name: _count(environment.get(variable, "")) for name, variable in THREADS.items()}
     return Settings(onednn, tuple(sorted(meaningful)), **threads)
-
-
-def onednn_asked(environment: Mapping[str, str]) -> bool | None:
-    """Return what the variable asks of TensorFlow; None if it is unset or TensorFlow ignores it.
-
-    >>> onednn_asked({"TF_ENABLE_ONEDNN_OPTS": "1"}), onednn_asked({})
-    (True, None)
-    """
-    words = {"1": True, "true": True, "0": False, "false": False}
-    return words.get(environment.get(ONEDNN, "").lower())
 
 
 def onednn_by_default() -> bool:
@@ -176,7 +124,7 @@ def onednn_is_left_off(environment: Mapping[str, str]) -> bool:
 
 
 def candidates(
-    now: Settings, given: Mapping[str, str], *, step_seconds: float, cores: int
+    default: Settings, given: Mapping[str, str], *, step_seconds: float, cores: int
 ) -> list[Settings]:
     """Return the settings to compare with those of a process; what the user has set stays.
 
@@ -185,25 +133,12 @@ def candidates(
     >>> candidates(Settings(), {"TF_ENABLE_ONEDNN_OPTS": "0"}, step_seconds=0.1, cores=2)
     []
     """
-    others = [] if ONEDNN in given else [replace(now, onednn=not now.onednn)]
+    others = [] if ONEDNN in given else [replace(default, onednn=not default.onednn)]
     is_open = THREADS["intra_op_threads"] not in given and cores > 1
     if is_open and 0 < step_seconds < _SHORT_SECONDS:
-        others.append(replace(now, intra_op_threads=1))
+        others.append(replace(default, intra_op_threads=1))
     return others
 
 
-def _flags(text: str, *, reads_file: bool) -> list[str]:
-    if text and not text.lstrip().startswith("-") and reads_file:  # the name of a file of flags
-        try:
-            text = Path(text.strip()).read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            return [text]
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
-def _count(text: str | None) -> int:
-    is_number = text is not None and text.isdecimal() and len(text) < 10
-    return min(int(text), MOST_THREADS) if text is not None and is_number else 0
+def _count(text: str) -> int:
+    return min(int(text), MOST_THREADS) if text.isdecimal() and len(text) < 10 else 0

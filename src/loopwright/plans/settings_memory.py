@@ -4,22 +4,15 @@ A step is known only after TensorFlow was imported, when it is too late to choos
 remembered by command, machine and versions, with the digest of its step to be checked later.
 """
 
-import contextlib
 import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, final
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
 
-from loopwright import disk
-from loopwright.plans import memory, processor, settings
+from loopwright.plans import cache, processor
 from loopwright.plans.settings import Settings
-
-_FORMAT = 2
-_MOST_BYTES = 100_000
-_UNREADABLE = (OSError, ValueError, RecursionError, disk.UnsafeFileError)
 
 
 @final
@@ -27,8 +20,9 @@ _UNREADABLE = (OSError, ValueError, RecursionError, disk.UnsafeFileError)
 class SettingsChoice:
     """The settings to start a command by."""
 
-    identity: str
-    """Of its first step, by the settings in `default`."""
+    __pydantic_config__: ClassVar[Any] = cache.STRICT
+    step_digest: str
+    """Of the step that it trains first; empty if the command could not be measured."""
     default: Settings
     """What the process had without a choice."""
     chosen: Settings
@@ -62,50 +56,14 @@ def program_key(program: Sequence[str]) -> str:
 
 def remembered(key: str) -> SettingsChoice | None:
     """Return the choice remembered for a command; None if there is none that can be read."""
-    with contextlib.suppress(*_UNREADABLE):
-        place = _directory()
-        if place is not None:
-            return parsed(json.loads(disk.read(place, f"{key}.json", _MOST_BYTES)))
-    return None
-
-
-def parsed(content: Any) -> SettingsChoice:
-    """Return the choice in the values of a file; raise ValueError for others."""
-    from loopwright.plans import records
-
-    found = records.read(records.ChoiceRecord, content)
-    default, chosen = map(settings.of_record, (found.default, found.chosen))
-    return SettingsChoice(found.identity, default, chosen, found.gain, found.run_dir)
+    return cache.read("settings", key, SettingsChoice)
 
 
 def remember(key: str, choice: SettingsChoice) -> None:
     """Write a choice for a command; do nothing where that is not possible."""
-    named = {"default": choice.default.content(), "chosen": choice.chosen.content()}
-    content = json.dumps({"format": _FORMAT, **asdict(choice), **named}, indent=2) + "\n"
-    with contextlib.suppress(*_UNREADABLE):
-        place = _directory()
-        if place is not None:
-            disk.make_run_directory(place)
-            disk.write_whole(place, f"{key}.json", content.encode(), shared=True)
+    cache.write("settings", key, choice)
 
 
-def forget(identity: str) -> None:
-    """Forget the choices of all commands that train this kind of step first."""
-    place = _directory()
-    for key in [] if place is None else [name.removesuffix(".json") for name in disk.names(place)]:
-        choice = remembered(key)
-        if choice is not None and choice.identity == identity:
-            forget_command(key)
-
-
-def forget_command(key: str) -> None:
+def forget(key: str) -> None:
     """Forget the choice of a command: its step has changed."""
-    place = _directory()
-    with contextlib.suppress(*_UNREADABLE):
-        if place is not None:
-            disk.delete(place, f"{key}.json")
-
-
-def _directory() -> Path | None:
-    plans = memory.cache_directory()
-    return None if plans is None else plans.parent / "settings"
+    cache.delete("settings", key)

@@ -7,12 +7,10 @@ BESIDE_TRAINING = 1.5
 """How much longer a compile takes while training continues, on two cores."""
 _TRAINING_BESIDE = 0.6  # of its speed
 _COST_OF_COMPILE = BESIDE_TRAINING * (1 - _TRAINING_BESIDE)
-_SECONDS_OF_TRIAL = 0.5
+_SECONDS_OF_COMPARISON = 0.5
 _SURELY = 2.0
 """A plan is tried if it can be expected to save so many times its cost."""
 _LATEST_START = 1.5  # times the first call of the first plan
-CHECK_SHARE = 0.01
-"""The part of a run's time that checking a remembered choice may take."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +19,11 @@ class Budget:
 
     steps: int | None = None
     seconds: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the end is known."""
+        return bool(self.steps or self.seconds)
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,9 @@ class Pace:
     compile_seconds: float
 
 
-def trial_seconds(compile_seconds: float) -> float:
-    """Return what training loses by a compile in the background and a trial."""
-    return _COST_OF_COMPILE * compile_seconds + _SECONDS_OF_TRIAL
+def comparison_seconds(compile_seconds: float) -> float:
+    """Return what training loses by a compile in the background and a comparison."""
+    return _COST_OF_COMPILE * compile_seconds + _SECONDS_OF_COMPARISON
 
 
 def is_worth(left_seconds: float, saving: float, cost_seconds: float) -> bool:

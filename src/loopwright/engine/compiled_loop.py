@@ -1,9 +1,10 @@
-"""Running: many steps in one call, by a plan."""
+"""A compiled loop: many steps of a task in one call, by a plan."""
 
 import contextlib
 import functools
+import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -13,18 +14,25 @@ from loopwright import step_warnings
 from loopwright.compat import (
     function_names,
     keras_internals,
-    runtime_errors,
+    step_errors,
     tensorflow_internals,
 )
-from loopwright.compat.error_messages import explained
-from loopwright.compat.runtime_errors import error_for
 from loopwright.data.readers import AnyReader, ResidentReader, StreamReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
-from loopwright.engine import loops
+from loopwright.engine import chunks
 from loopwright.engine.bounds import Bounds
-from loopwright.engine.loops import Loops, next_optional
-from loopwright.engine.nan import FINITE, STATE, BadStep, Watch, first_operation
+from loopwright.engine.loop_graph import LoopGraph, LoopState, next_optional
+from loopwright.engine.nan import (
+    BROKEN,
+    FINITE,
+    LOSS,
+    MOST_SKIPPED,
+    STATE,
+    FiniteCheck,
+    first_operation,
+)
+from loopwright.engine.state import capture
 from loopwright.engine.step import Step
 from loopwright.engine.step_records import Recorder, joined
 from loopwright.engine.trace import Built, require_unchanging
@@ -32,34 +40,32 @@ from loopwright.errors import StepWarning
 from loopwright.guards import constants
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan
-from loopwright.task import variables as state
+from loopwright.task import variables
 from loopwright.task.metric_updates import Updated, Updates, watched
-
-_Looked = tuple[list[BadStep], Any]
-"""Which steps were not finite, and what is noted about bounds."""
-
-_Called = tuple[int, Any, _Looked, bool, Any]
-"""How many steps, their outputs, what was seen in them, whether more may be run, the table."""
-
-_NOTHING_SEEN: _Looked = ([], None)
 
 
 @final
 @dataclass(frozen=True)
-class Ran:
-    """The result of some steps."""
+class LoopResult:
+    """What some steps gave."""
 
     steps: int
-    outputs: Any
-    """Their totals, or the last ones."""
-    not_finite: Sequence[BadStep] = ()
-    """Which steps were not finite: those that were skipped, or the first."""
-    columns: Any = None
+    totals: Any
+    """The sums of their outputs, or the last ones; None if each was skipped."""
+    seconds: Mapping[str, float]
+    """How long they took, by part of a `Stopwatch`."""
+    per_step: Any = None
     """The numbers of each step, if they are recorded; see `Recorder`."""
+    not_finite: Sequence[int] = ()
+    """Which steps were not finite, counted from 0: those that were skipped, or the last one."""
+    has_finite_loss: bool = False
+    """Whether only what the last of them wrote was NaN or infinite."""
+    first_not_finite: str = ""
+    """Where NaN or infinity began, if an eager step found it."""
 
 
 @final
-class StepRunner:
+class CompiledLoop:
     """Runs one step of a task over batches of one spec, by one plan."""
 
     def __init__(
@@ -67,33 +73,30 @@ class StepRunner:
         step: Step,
         built: Built,
         plan: Plan,
-        watch: Watch,
+        check: FiniteCheck,
         updates: Updates,
         recorder: Recorder | None = None,
     ) -> None:
-        self._step, self._built, self._plan, self._finite = step, built, plan, watch
+        self._step, self._built, self._plan, self._check = step, built, plan, check
         # Without a trace, running the step shows which metrics it updates.
         self._updates = updates if built.updated is None and not step.reports_last else None
         self._recorder = recorder
         self._bounds = Bounds(looks=plan.step == "xla")
-        self._loops = Loops(step, built.outputs, plan, watch, self._bounds, recorder)
+        self._graph = LoopGraph(step, built.outputs, plan, check, self._bounds, recorder)
         self._functions: dict[Any, Any] = {}
         self._graphs: list[Any] = []
         """Those that the loops were traced into."""
         self._batch: Any = None
         """The last one of an eager step."""
-        self.first_not_finite = ""
-        """Where NaN or infinity began, if an eager step found it."""
+        self._first_not_finite = ""
 
     @property
     def skips(self) -> bool:
         """Whether steps that are not finite change nothing."""
-        return self._finite.skips
+        return self._check.skips
 
-    def open(self, feed: Feed | None) -> AnyReader:
-        """A reader at the beginning of the feed, of the kind that the plan reads."""
-        if feed is None:
-            return None
+    def open(self, feed: Feed) -> AnyReader:
+        """Return a reader at the beginning of the feed, of the kind that the plan reads."""
         if self._plan.feed == "resident" and feed.resident is not None:
             return ResidentReader(feed.resident)
         return feed.open()
@@ -102,28 +105,44 @@ class StepRunner:
         self,
         reader: AnyReader,
         steps: int,
-        watch: Stopwatch,
         where: Callable[[int], str] = lambda done: "",
-    ) -> Ran:
-        """Runs up to `steps` steps; fewer only if the data ended.
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> LoopResult:
+        """Run up to `steps` steps; fewer if the data ended, or after one that is not finite.
 
         `where` names a step for messages, by how many steps the task has done before it.
         """
-        ran, total, not_finite, more, columns = 0, None, list[BadStep](), True, list[Any]()
-        recorder = self._recorder
-        while ran < steps and more:
-            most = steps if recorder is None else recorder.most_steps
+        watch = Stopwatch(clock)
+        began, calls = watch.clock(), self._calls(reader, steps, watch)
+        ran, totals, columns, not_finite, verdict = 0, None, list[Any](), list[int](), FINITE
+        while len(not_finite) <= (MOST_SKIPPED if self.skips else 0):
             with self._failures_explained(where, reader):
-                called = self._run(reader, min(steps - ran, most), watch)
-            done, outputs, (found, note), more, table = called
-            if done:
-                self._require_in_bounds(note, done, where)
-                outputs = tf.nest.map_structure(lambda output: output.numpy(), outputs)
-                not_finite += [replace(bad, place=ran + bad.place) for bad in found]
-                ran, total = ran + done, self._loops.added(total, outputs)
-                if recorder is not None:
-                    columns.append(recorder.columns(table, outputs, done))
-        return Ran(ran, total, not_finite, joined(columns) if columns else None)
+                call = next(calls, None)
+            if call is None:
+                break
+            done, verdict = int(call.done), int(call.verdict)
+            if verdict == BROKEN:
+                before = int(self._step.task.step_counter.read_value()) - 1
+                raise self._bounds.error(call.broken, self._step.title, where(before))
+            outputs = tf.nest.map_structure(lambda output: output.numpy(), call.totals)
+            ran += done
+            if verdict != FINITE and not (verdict == LOSS and self._check.passes_losses):
+                not_finite.append(ran - 1)
+            if done > 1 or not self.skips or verdict == FINITE:
+                totals = self._graph.added(totals, outputs)
+            if self._recorder is not None:
+                columns.append(self._recorder.columns(call.rows, outputs, done))
+        spent = watch.clock() - began
+        watch.add("step", spent - watch.seconds["compile"] - watch.seconds["data wait"])
+        return LoopResult(
+            ran,
+            totals,
+            watch.seconds,
+            joined(columns) if columns else None,
+            not_finite,
+            has_finite_loss=verdict == STATE,
+            first_not_finite=self._first_not_finite,
+        )
 
     def prepare(self, reader: AnyReader) -> Callable[[], None]:
         """Trace now; the function it returns compiles, also while training continues.
@@ -140,62 +159,79 @@ class StepRunner:
 
     # -- by the plan's loop and feed -----------------------------------------------------------
 
-    def _run(self, reader: AnyReader, steps: int, watch: Stopwatch) -> _Called:
-        """One call of a function."""
+    def _calls(self, reader: AnyReader, steps: int, watch: Stopwatch) -> Iterator[LoopState]:
+        """Call functions until `steps` steps have run, or the data has ended."""
         if isinstance(reader, ResidentReader):
-            return self._run_resident(reader, steps, watch)
+            return self._over_resident(reader, steps, watch)
         if self._plan.loop == "python":
-            return self._run_in_python(reader, watch)
+            return self._step_by_step(reader, steps, watch)
         if reader is None:
-            # Tensors, not Python numbers: every new number would be traced again.
-            arguments = (tf.constant(steps),)
-            _, outputs, marks, table = self._call(
-                "none", self._loops.without_data, arguments, watch
-            )
-            return steps, outputs, self._seen(marks, steps), True, table
+            return self._without_data(steps, watch)
         if self._plan.feed == "chunk":
-            return self._run_chunk(reader, steps, watch)
-        return self._run_stream(reader, steps, watch)
+            return self._over_chunks(reader, steps, watch)
+        return self._over_stream(reader, steps, watch)
 
-    def _run_resident(self, reader: ResidentReader, steps: int, watch: Stopwatch) -> _Called:
-        resident, batches = reader.resident, min(steps, reader.batches_left)
-        if not batches:
-            return 0, None, _NOTHING_SEEN, False, ()
-        size = resident.batch_size
-        if self._plan.loop == "fused":
-            whole = resident.examples // size - reader.index
-            batches, size = (min(batches, whole), size) if whole else (1, resident.examples % size)
-        begin = tf.constant(reader.index * resident.batch_size)
-        arguments = (resident.tensors, reader.order, begin, tf.constant(batches))
-        loop = self._loops.over_resident(size)
-        _, outputs, marks, table = self._call(("resident", size), loop, arguments, watch)
-        reader.advance(batches)
-        return batches, outputs, self._seen(marks, batches), True, table
+    def _in_one_call(self, steps: int) -> int:
+        return steps if self._recorder is None else min(steps, self._recorder.most_steps)
 
-    def _run_stream(self, reader: StreamReader, steps: int, watch: Stopwatch) -> _Called:
-        loop = self._loops.over_stream(reader.end, reader.batch_spec)
-        compiling = watch.seconds["compile"]
-        arguments = (reader.iterator, tf.constant(steps))
+    def _without_data(self, steps: int, watch: Stopwatch) -> Iterator[LoopState]:
+        while steps:
+            # Tensors, not Python numbers: every new number would be traced again.
+            arguments = (tf.constant(self._in_one_call(steps)),)
+            yield (call := self._call("none", self._graph.without_data, arguments, watch))
+            steps -= int(call.done)
+
+    def _over_resident(
+        self, reader: ResidentReader, steps: int, watch: Stopwatch
+    ) -> Iterator[LoopState]:
+        resident = reader.resident
+        while steps and reader.batches_left:
+            batches, size = self._in_one_call(min(steps, reader.batches_left)), resident.batch_size
+            if self._plan.loop == "fused":
+                whole = resident.examples // size - reader.index
+                rest = resident.examples % size
+                batches, size = (min(batches, whole), size) if whole else (1, rest)
+            begin = tf.constant(reader.index * resident.batch_size)
+            arguments = (resident.tensors, reader.order, begin, tf.constant(batches))
+            loop = self._graph.over_resident(size)
+            call = self._call(("resident", size), loop, arguments, watch)
+            done = int(call.done)
+            reader.advance(done)
+            steps -= done
+            yield call
+
+    def _over_stream(
+        self, reader: StreamReader, steps: int, watch: Stopwatch
+    ) -> Iterator[LoopState]:
+        loop = self._graph.over_stream(reader.end, reader.batch_spec)
         key = ("stream", reader.end == "marked")  # the loop reads the end of the data from it
-        done, outputs, marks, table, waited, sizes = self._call(key, loop, arguments, watch)
-        watch.add("data wait", float(waited))
-        if watch.seconds["compile"] != compiling:  # the first call waited inside its compile time
-            watch.add("compile", -float(waited))
-        reader.sizes |= {int(size) for size in sizes if 0 < size < tf.int32.max}
-        done = int(done)
-        return done, outputs, self._seen(marks, done), done == steps, table
+        has_more = True
+        while steps and has_more:
+            compiling = watch.seconds["compile"]
+            arguments = (reader.iterator, tf.constant(self._in_one_call(steps)))
+            call, has_more, waited, sizes = self._call(key, loop, arguments, watch)
+            watch.add("data wait", float(waited))
+            if watch.seconds["compile"] != compiling:  # the first call waited while it compiled
+                watch.add("compile", -float(waited))
+            reader.sizes |= {int(size) for size in sizes if 0 < size < tf.int32.max}
+            steps -= int(call.done)
+            if call.done:
+                yield call
 
-    def _run_chunk(self, reader: StreamReader, steps: int, watch: Stopwatch) -> _Called:
-        with watch.timing("data wait"):
-            count, chunk, more = self._pulled(reader, steps)
-        if not count:
-            return 0, None, _NOTHING_SEEN, more, ()
-        arguments = (chunk, tf.constant(count))
-        size = tf.nest.flatten(chunk)[0].shape[1]
-        _, outputs, marks, table = self._call(
-            ("chunk", size), self._loops.over_chunk, arguments, watch
-        )
-        return count, outputs, self._seen(marks, count), more, table
+    def _over_chunks(
+        self, reader: StreamReader, steps: int, watch: Stopwatch
+    ) -> Iterator[LoopState]:
+        has_more = True
+        while steps and has_more:
+            with watch.timing("data wait"):
+                count, chunk, has_more = self._pulled(reader, self._in_one_call(steps))
+            steps -= count
+            begin = 0
+            while begin < count:  # a step that is skipped ends a call
+                key = ("chunk", tf.nest.flatten(chunk)[0].shape[1])
+                arguments = (chunk, tf.constant(begin), tf.constant(count - begin))
+                yield (call := self._call(key, self._graph.over_chunk, arguments, watch))
+                begin += int(call.done)
 
     def _pulled(self, reader: StreamReader, steps: int) -> tuple[int, Any, bool]:
         """Return how many batches of one size there are, their chunk, and if more may come."""
@@ -209,45 +245,36 @@ class StepRunner:
             batch, reader.held = reader.held, None
             size = int(replicas.count_examples(batch))
             reader.sizes.add(size)
-            return 1, loops.alone(batch, spec, size), True
+            return 1, chunks.alone(batch, spec, size), True
         size = max(reader.sizes)
-        limit = min(steps, loops.room(spec, size))
+        limit = min(steps, chunks.room(spec, size))
 
         def pull(iterator: Any, limit: Any) -> Any:
-            return loops.pull(lambda: next_optional(iterator, reader.end), spec, size, limit)
+            return chunks.pull(lambda: next_optional(iterator, reader.end), spec, size, limit)
 
         function = self._function(("pull", size, reader.end == "marked"), pull)
         count, chunk, is_other, other = function(reader.iterator, tf.constant(limit))
         reader.held = other if bool(is_other) else None
         return int(count), chunk, int(count) == limit or reader.held is not None
 
-    def _run_in_python(self, reader: StreamReader | None, watch: Stopwatch) -> _Called:
-        """One call for one step."""
-        batch = None
-        if reader is not None:
-            with watch.timing("data wait"):
-                optional = next_optional(reader.iterator, reader.end)
-                if not optional.has_value():
-                    return 0, None, _NOTHING_SEEN, False, ()
-                batch = optional.get_value()
-        if self._plan.step == "eager":
-            self._batch = batch
-            outputs, (verdict, note) = self._run_eagerly(batch)
-        else:
-            outputs, (verdict, note) = self._call("python", self._loops.one, (batch,), watch)
-        bad = [] if verdict == FINITE else [BadStep(0, has_finite_loss=bool(verdict == STATE))]
-        return 1, outputs, (bad, note), True, ()
-
-    def _seen(self, marks: Any, steps: int) -> _Looked:
-        of_finite, note = marks
-        return self._finite.not_finite(of_finite, steps), note
-
-    def _require_in_bounds(self, note: Any, done: int, where: Callable[[int], str]) -> None:
-        """Raises for the first of the last `done` steps that broke a bound."""
-        violation = self._bounds.violation(note)
-        if violation is not None:
-            step = int(self._step.task.step_counter.read_value()) - done + violation.step
-            raise error_for(violation.failure, self._step.title, violation.place, where(step))
+    def _step_by_step(
+        self, reader: StreamReader | None, steps: int, watch: Stopwatch
+    ) -> Iterator[LoopState]:
+        for _ in range(steps):
+            batch = None
+            if reader is not None:
+                with watch.timing("data wait"):
+                    optional = next_optional(reader.iterator, reader.end)
+                    if not optional.has_value():
+                        return
+                    batch = optional.get_value()
+            if self._plan.step == "eager":
+                self._batch = batch
+                outputs, verdict, broken = self._run_eagerly(batch)
+            else:
+                arguments = (batch,)
+                outputs, verdict, broken = self._call("python", self._graph.one, arguments, watch)
+            yield LoopState(1, verdict, broken, outputs, ())
 
     def _failures_explained(
         self, where: Callable[[int], str], reader: AnyReader
@@ -255,7 +282,7 @@ class StepRunner:
         if tensorflow_internals.workers(self._step.strategy)[0] > 1:
             return contextlib.nullcontext()  # it may be another worker's failure
         counter = self._step.task.step_counter
-        return runtime_errors.explained(
+        return step_errors.run_explained(
             self._step.title,
             lambda: self._graphs,
             lambda: where(int(counter.read_value())),
@@ -270,22 +297,21 @@ class StepRunner:
             return int(replicas.count_examples(self._batch))
         return replicas.known_example_count(self._built.batch_spec)
 
-    def _run_eagerly(self, batch: Any) -> tuple[Any, Any]:
-        looks = self._finite.looks and not self.skips and self._step.replicas == 1
-        variables = list(state.named(self._step.task).values()) if looks else []
-        before = [variable.read_value() for variable in variables]
+    def _run_eagerly(self, batch: Any) -> tuple[Any, Any, Any]:
+        looks = self._check.looks and not self.skips and self._step.replicas == 1
+        before = capture(variables.named(self._step.task).values() if looks else [])
         with step_warnings.silenced(self._step.silenced):
-            outputs, seen = self._one_eager_step(batch)
-        if looks and seen[0] != FINITE:
-            again = functools.partial(self._loops.one, batch)
-            self.first_not_finite = first_operation(again, variables, before)
-        return outputs, seen
+            outputs, verdict, broken = self._one_eager_step(batch)
+        if looks and verdict != FINITE:
+            again = functools.partial(self._graph.one, batch)
+            self._first_not_finite = first_operation(again, before)
+        return outputs, verdict, broken
 
-    def _one_eager_step(self, batch: Any) -> tuple[Any, Any]:
+    def _one_eager_step(self, batch: Any) -> tuple[Any, Any, Any]:
         if self._updates is None:
-            return self._loops.one(batch)
+            return self._graph.one(batch)
         with watched(self._step.task) as updated:
-            called = self._loops.one(batch)
+            called = self._graph.one(batch)
         self._updates.note(self._step.name, Updated(frozenset(updated)))
         return called
 
@@ -313,7 +339,7 @@ class StepRunner:
         def trace() -> Any:
             # Under the name of a program that it is not, a traced function would run that one.
             self._functions.pop(key, None)
-            self._loops.forget_compiled_steps()
+            self._graph.forget_compiled_steps()
             compiled = self._function(key, function)
             with constants.recorded() as traced, keras_internals.without_keras_warnings():
                 concrete = compiled.get_concrete_function(*arguments)
@@ -338,24 +364,24 @@ class StepRunner:
 
     @contextlib.contextmanager
     def _trace_explained(self, key: Any) -> Iterator[None]:
-        """Explains a trace that fails for one size of batches, as the step would fail for it."""
-        with explained(self._step.title, self._built.batch_spec):
+        """Explain a trace that fails for one size of batches, as the step would fail for it."""
+        spec = self._built.batch_spec
+        with step_errors.trace_explained(self._step.title, spec):
             try:
                 yield
             except (TypeError, ValueError):
-                if isinstance(key, tuple) and self._built.batch_spec is not None:
-                    self._run_zeros(size=key[1])
+                if isinstance(key, tuple) and spec is not None:
+                    # Without XLA, on copies of its variables; what is made for XLA may not run so.
+                    plan = replace(self._plan, rewrites=())
+                    graph = LoopGraph(
+                        self._step, self._built.outputs, plan, self._check, self._bounds
+                    )
+                    one: Any = tensorflow_internals.compiled(graph.one)
+                    concrete = one.get_concrete_function(spec)
+                    self._graphs.append(concrete.graph)
+                    zeros = chunks.zeros(spec, size=key[1])
+                    tensorflow_internals.run_on_copies(concrete, (zeros,))
                 raise
-
-    def _run_zeros(self, size: int) -> None:
-        """Runs the step without XLA on a batch of zeros, on copies of its variables."""
-        spec = self._built.batch_spec
-        plan = replace(self._plan, rewrites=())  # made for XLA, they may not run without it
-        as_written = Loops(self._step, self._built.outputs, plan, self._finite, self._bounds)
-        one: Any = tensorflow_internals.compiled(as_written.one)
-        concrete = one.get_concrete_function(spec)
-        self._graphs.append(concrete.graph)
-        tensorflow_internals.run_on_copies(concrete, (loops.zeros(spec, size),))
 
     def _function(self, key: Any, function: Callable[..., Any]) -> Any:
         if key not in self._functions:
@@ -375,7 +401,7 @@ class StepRunner:
         With an iterator, also the arguments to compile with, which take nothing from it.
         """
         if reader is None:
-            yield "none", self._loops.without_data, ()
+            yield "none", self._graph.without_data, ()
         elif isinstance(reader, ResidentReader):
             resident = reader.resident
             rest = resident.examples % resident.batch_size
@@ -384,15 +410,15 @@ class StepRunner:
                 if size and begin < resident.examples:
                     own = size if self._plan.loop == "fused" else resident.batch_size
                     arguments = (resident.tensors, reader.order, tf.constant(begin))
-                    yield ("resident", own), self._loops.over_resident(own), arguments
+                    yield ("resident", own), self._graph.over_resident(own), arguments
         else:
             spec, known = reader.batch_spec, replicas.known_example_count(reader.batch_spec)
             for size in reader.sizes if known is None else [known]:
                 if self._plan.feed == "chunk":
-                    chunk = loops.empty(spec, size)
-                    yield ("chunk", size), self._loops.over_chunk, (chunk,)
+                    chunk = chunks.empty(spec, size)
+                    yield ("chunk", size), self._graph.over_chunk, (chunk, tf.constant(0))
                 else:
-                    loop = self._loops.over_stream(reader.end, spec)
+                    loop = self._graph.over_stream(reader.end, spec)
                     key = ("stream", reader.end == "marked")
                     yield key, loop, (reader.iterator,), (reader.zeros(size),)
 

@@ -1,4 +1,4 @@
-"""A trial: two plans take turns over real steps, and the spread of the turns decides.
+"""A comparison: two plans take turns over real steps, and the spread of the turns decides.
 
 A turn takes about a tenth of a second, and its rate is kept. A plan is faster if most of its turns
 are faster than the best turn of the other one. While the turns of the two overlap there are more of
@@ -45,6 +45,11 @@ class Speed:
     def seconds_per_step(self) -> float:
         """Of the best turn: other work on the machine only makes turns slower."""
         return min([self.estimate, *self.turns])
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a turn has ended, or the speed was known before."""
+        return self.seconds_per_step < float("inf")
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -98,8 +103,21 @@ def _beats(one: Sequence[float], other: Sequence[float], factor: float = 1.0) ->
     return sorted(one)[passed_over] * factor > max(other)
 
 
+def rate_in_words(rates: Sequence[float]) -> str:
+    """Return the usual rate, and the spread where there is one.
+
+    >>> rate_in_words((35.0, 36.8, 37.2)), rate_in_words((5000.0, 5000.0))
+    ('36.8 (35-37.2)', '5,000')
+    """
+    usual, *spread = (
+        f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
+        for rate in (statistics.median(rates), min(rates), max(rates))
+    )
+    return usual if len({*spread}) == 1 else f"{usual} ({'-'.join(spread)})"
+
+
 @final
-class Trial:
+class Comparison:
     """A comparison of a challenger with the favourite, whose speed is known."""
 
     def __init__(self, challenger: Plan, favourite: Plan, speed: Speed) -> None:

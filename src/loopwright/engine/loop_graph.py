@@ -1,0 +1,309 @@
+"""Loops around a step, as graphs: over resident arrays, chunks, an iterator, or no data."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import tensorflow as tf
+
+from loopwright.compat import tensorflow_internals
+from loopwright.distribute import replicas
+from loopwright.engine.bounds import Bounds, is_assertion, operations_made
+from loopwright.engine.nan import FINITE, LOSS, MOST_STEPS, STATE, FiniteCheck, all_finite
+from loopwright.engine.state import apply, capture
+from loopwright.engine.step import Step
+from loopwright.engine.step_records import Recorder
+from loopwright.plans.plan import Plan
+from loopwright.rewrites import scope
+
+_SCALAR = tf.TensorShape([])
+
+
+@final
+class LoopState(NamedTuple):
+    """What a loop carries from step to step, and returns."""
+
+    done: Any
+    """How many steps it has run."""
+    verdict: Any
+    """On the last step, see `nan`: one that is not finite, or broke a bound, ends the loop."""
+    broken: Any
+    """Which bound the last step broke, see `bounds`."""
+    totals: Any
+    """The sums of the outputs, or the last ones."""
+    rows: Any
+    """The table of the recorder: a row for each step, or nothing."""
+
+
+@final
+class LoopGraph:
+    """The loops of one plan around one step; `outputs` are the specs of its outputs."""
+
+    def __init__(
+        self,
+        step: Step,
+        outputs: Any,
+        plan: Plan,
+        check: FiniteCheck,
+        bounds: Bounds,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._step, self._outputs, self._plan = step, outputs, plan
+        self._check, self._bounds, self._recorder = check, bounds, recorder
+        self._xla_steps = dict[bool, Callable[..., Any]]()
+
+    def one(
+        self, batch: Any, examples: Any = None, *, in_attempt: bool = False
+    ) -> tuple[Any, Any, Any]:
+        """One step, as it is: its outputs, the verdict on it, and which bound it broke.
+
+        See `Step.on_all_replicas` and `FiniteCheck.checked`. A step that is skipped has changed
+        nothing but the counter.
+        """
+        is_xla = self._plan.step == "xla"
+        for_xla = scope.applied(self._plan.rewrites or ()) if is_xla else contextlib.nullcontext()
+        with for_xla, operations_made() as made:
+            outputs, verdict = self._check.checked(
+                lambda: self._step.on_all_replicas(batch, examples), in_attempt=in_attempt
+            )
+        broken = self._bounds.broken_by(made)
+        verdict = self._bounds.judged(verdict, broken)
+        if self._step.name == "train_step":
+            # After a failure the counter says which step failed.
+            with tf.control_dependencies([*tf.nest.flatten(outputs), *filter(is_assertion, made)]):
+                self._step.task.step_counter.assign_add(1)
+        return outputs, verdict, broken
+
+    def added(self, before: Any, outputs: Any) -> Any:
+        """Return the totals after these outputs: sums, or the last ones."""
+        if before is None or self._step.reports_last:
+            return outputs
+        return tf.nest.map_structure(lambda a, b: a + b, before, outputs)
+
+    def without_data(self, steps: Any) -> LoopState:
+        """A loop around a step that needs no batch."""
+        return self._counted(lambda _: None, steps)
+
+    def over_resident(self, size: int) -> Callable[..., LoopState]:
+        """A loop that gathers its batches from tensors on the device, by their place in `order`."""
+        is_fused = self._plan.loop == "fused"
+
+        def loop(tensors: Any, order: Any, begin: Any, steps: Any) -> LoopState:
+            def places(done: Any) -> Any:
+                first = begin + done * size
+                if is_fused:
+                    # XLA has to know the size (a smaller last batch runs by itself), and the
+                    # beginning of a slice would be a constant to it: a compile for each call.
+                    return tf.gather(order, first + tf.range(size))
+                return order[first : first + size]
+
+            def gathered(some: Any) -> Any:
+                return tf.nest.map_structure(lambda leaf: tf.gather(leaf, some), tensors)
+
+            def run_own_part(some: Any) -> tuple[Any, Any, Any]:
+                own = replicas.part_here(some, self._step.strategy)
+                return self.one(gathered(own), examples=tf.shape(some)[0])
+
+            if tensorflow_internals.workers(self._step.strategy)[0] > 1:
+                return self._counted(places, steps, run_own_part)
+            return self._counted(lambda done: gathered(places(done)), steps)
+
+        return loop
+
+    def over_chunk(self, chunk: Any, begin: Any, steps: Any) -> LoopState:
+        """A loop over `steps` batches of a chunk."""
+
+        def batch(done: Any) -> Any:
+            return tf.nest.map_structure(lambda leaf: tf.gather(leaf, begin + done), chunk)
+
+        return self._counted(batch, steps)
+
+    def over_stream(self, end: str, batch_spec: Any) -> Callable[..., Any]:
+        """A loop over an iterator; `end` says how its data shows that it has come to an end.
+
+        It also returns whether there may be more batches, for how many seconds it waited, and the
+        smallest and largest number of examples in a batch, where the spec leaves that open.
+        """
+        is_open = replicas.known_example_count(batch_spec) is None
+        run_step = self._step_in_loop()
+
+        def loop(iterator: Any, steps: Any) -> Any:
+            def body(state: LoopState, _: Any, waited: Any, sizes: Any) -> Any:
+                began = tf.timestamp()
+                with tf.control_dependencies([began]):
+                    optional = next_optional(iterator, end)
+                    has_batch = optional.has_value()
+                with tf.control_dependencies([has_batch]):
+                    waited += tf.timestamp() - began
+
+                def advanced() -> Any:
+                    batch = optional.get_value()
+                    seen = _with_size_of(batch, sizes) if is_open else sizes
+                    return self._advanced(run_step, batch, state), seen
+
+                state, sizes = tf.cond(has_batch, advanced, lambda: (state, sizes))
+                return state, has_batch, waited, sizes
+
+            no_time = tf.constant(0.0, tf.float64)
+            return tf.while_loop(
+                lambda state, more, *_: tf.logical_and(more, self._continues(state, steps)),
+                body,
+                (self._nothing_run(steps), True, no_time, (tf.int32.max, 0)),
+                shape_invariants=(self._shapes(), _SCALAR, _SCALAR, (_SCALAR, _SCALAR)),
+                parallel_iterations=1,
+            )
+
+        def ended(iterator: Any, steps: Any) -> Any:
+            state, *others = loop(iterator, steps)
+            return self._ended(state), *others
+
+        return ended
+
+    def forget_compiled_steps(self) -> None:
+        """Compile steps inside loops again: their names belong to another program."""
+        self._xla_steps.clear()
+
+    def _counted(
+        self,
+        batch: Callable[[Any], Any],
+        steps: Any,
+        run: Callable[[Any], tuple[Any, Any, Any]] | None = None,
+    ) -> LoopState:
+        if self._check.repeats:
+            return self._attempted(batch, steps)
+        state = self._run_until(steps, run or self._step_in_loop(), batch, self._nothing_run(steps))
+        return self._ended(state)
+
+    def _run_until(
+        self,
+        steps: Any,
+        run: Callable[[Any], tuple[Any, Any, Any]],
+        batch: Callable[[Any], Any],
+        before: LoopState,
+    ) -> LoopState:
+        # A while on tensors: the bounds of a tf.range would be constants to XLA, and every new
+        # number of steps would be compiled again.
+        (state,) = tf.while_loop(
+            lambda state: self._continues(state, steps),
+            lambda state: (self._advanced(run, batch(state.done), state),),
+            (before,),
+            shape_invariants=(self._shapes(),),
+            parallel_iterations=1,
+        )
+        return state
+
+    def _attempted(self, batch: Callable[[Any], Any], steps: Any) -> LoopState:
+        """The same, with one copy of the lasting state, and one look at it, for up to 64 steps.
+
+        If one of them was not finite, the state and the counter of steps are restored, and they
+        run again one by one, by the same compiled code and so with the same bits, until the first
+        bad one is found. Which step is found does not depend on where an attempt begins.
+        """
+        check, counter = self._check, self._step.task.step_counter
+        run, kept = self._step_in_loop(in_attempt=True), [*check.kept, counter]
+
+        def attempt(before: LoopState, length: Any) -> tuple[LoopState, Any]:
+            held = capture(kept)
+            after = self._run_until(tf.minimum(before.done + length, steps), run, batch, before)
+            is_finite = all_finite([variable.read_value() for variable in check.lasting])
+            verdict = tf.maximum(after.verdict, tf.where(is_finite, FINITE, STATE))
+            is_good, is_single = verdict == FINITE, length == 1
+            is_kept = is_good if check.skips else tf.logical_or(is_good, is_single)
+            apply(held, unless=is_kept)
+            totals = tf.nest.map_structure(
+                lambda old, new: tf.where(is_kept, new, old), before.totals, after.totals
+            )
+            is_run = tf.logical_or(is_good, is_single)
+            state = after._replace(
+                done=tf.where(is_run, after.done, before.done),
+                verdict=tf.where(is_run, verdict, FINITE),
+                totals=totals,
+            )
+            return state, tf.where(is_good, length, 1)
+
+        state, _ = tf.while_loop(
+            lambda state, _: self._continues(state, steps),
+            attempt,
+            (self._nothing_run(steps), MOST_STEPS),
+            shape_invariants=(self._shapes(), _SCALAR),
+            parallel_iterations=1,
+        )
+        if check.skips:
+            is_skipped = state.verdict != FINITE
+            counter.assign_add(tf.cast(is_skipped, counter.dtype))
+            if self._recorder is not None:
+                place = tf.where(is_skipped, state.done - 1, steps)  # the last row is for no step
+                nothing = tf.nest.map_structure(tf.zeros_like, state.totals)
+                rows = self._recorder.written(state.rows, place, nothing)
+                state = state._replace(rows=rows)
+        return self._ended(state)
+
+    def _advanced(
+        self, run: Callable[[Any], tuple[Any, Any, Any]], batch: Any, before: LoopState
+    ) -> LoopState:
+        """Return the state after one more step."""
+        outputs, verdict, broken = run(batch)
+        rows, totals = before.rows, self.added(before.totals, outputs)
+        if self._recorder is not None:
+            rows = self._recorder.written(rows, before.done, outputs)
+        if self._check.skips and self._step.reports_last:
+            totals = tf.nest.map_structure(
+                lambda old, new: tf.where(verdict == FINITE, new, old), before.totals, totals
+            )
+        if self._check.passes_losses:
+            verdict = tf.maximum(before.verdict, verdict)
+        return LoopState(before.done + 1, verdict, broken, totals, rows)
+
+    def _continues(self, state: LoopState, steps: Any) -> Any:
+        """Return whether there are steps left, and the last one was good."""
+        is_left = state.done < steps
+        if not self._check.looks and not self._bounds.looks:
+            return is_left
+        is_good = state.verdict == FINITE
+        if self._check.passes_losses:
+            is_good = tf.logical_or(is_good, state.verdict == LOSS)
+        return tf.logical_and(is_left, is_good)
+
+    def _step_in_loop(self, *, in_attempt: bool = False) -> Callable[[Any], tuple[Any, Any, Any]]:
+        """One step inside a loop, compiled by itself unless XLA compiles the loop as a whole."""
+
+        def one(batch: Any) -> tuple[Any, Any, Any]:
+            return self.one(batch, in_attempt=in_attempt)
+
+        if self._plan.step != "xla" or self._plan.loop == "fused":
+            return one
+        if in_attempt not in self._xla_steps:
+            self._xla_steps[in_attempt] = tensorflow_internals.compiled(one, xla=True)
+        return self._xla_steps[in_attempt]
+
+    def _nothing_run(self, steps: Any) -> LoopState:
+        """Return the state before the first of `steps` steps."""
+        rows = () if self._recorder is None else self._recorder.no_rows(steps)
+        totals = tf.nest.map_structure(_zeros, self._outputs)
+        return LoopState(tf.constant(0), tf.constant(FINITE), self._bounds.none(), totals, rows)
+
+    def _shapes(self) -> LoopState:
+        """Return the shapes that stay the same from step to step."""
+        totals = tf.nest.map_structure(lambda output: output.shape, self._outputs)
+        rows = () if self._recorder is None else self._recorder.shapes()
+        broken = tf.nest.map_structure(lambda note: note.shape, self._bounds.none())
+        return LoopState(_SCALAR, _SCALAR, broken, totals, rows)
+
+    def _ended(self, state: LoopState) -> LoopState:
+        """Return the state as it leaves the graph."""
+        rows = state.rows
+        return state._replace(rows=rows.stack() if isinstance(rows, tf.TensorArray) else rows)
+
+
+def next_optional(iterator: Any, end: str) -> Any:
+    """Return the next batch, or none; elements mark the end of an epoch of unknown length."""
+    return iterator.get_next() if end == "marked" else iterator.get_next_as_optional()
+
+
+def _with_size_of(batch: Any, sizes: Any) -> Any:
+    examples = replicas.count_examples(batch)
+    return tf.minimum(sizes[0], examples), tf.maximum(sizes[1], examples)
+
+
+def _zeros(like: Any) -> Any:
+    return tf.zeros([0 if size is None else size for size in like.shape], like.dtype)
