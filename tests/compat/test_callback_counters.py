@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import keras
-import pytest
 from keras import callbacks as kc
 
 from loopwright.compat import keras_internals
@@ -43,17 +42,3 @@ def test_tensorboard_counts_batches_of_which_it_writes_nothing(tmp_path: Path):
     board = kc.TensorBoard(tmp_path, update_freq=3)
     assert [keras_internals.count_batch(board) for _ in range(3)] == [True, True, False]
     assert board._global_train_batch == 2
-    del board._global_train_batch
-    assert not keras_internals.count_batch(board)
-
-
-@pytest.mark.parametrize("name", ["_batches_seen_since_last_saving", "_global_train_batch"])
-def test_without_its_counter_every_step_is_a_stop(name: str, tmp_path: Path):
-    save = kc.ModelCheckpoint(tmp_path / "never.keras", save_freq=3)
-    board = kc.TensorBoard(tmp_path, profile_batch=(3, 4))
-    callback, left = {
-        "_batches_seen_since_last_saving": (save, keras_internals.steps_to_save),
-        "_global_train_batch": (board, keras_internals.steps_to_profile),
-    }[name]
-    delattr(callback, name)
-    assert left(callback) == 1

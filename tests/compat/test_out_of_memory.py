@@ -41,10 +41,13 @@ def test_the_batch_size_the_tensor_and_the_line_are_named(plan, kind):
     text = str(caught.value)
     assert "Wide.train_step ran out of memory (file" in text
     assert "wide = tf.reduce_mean(tf.tile(x" in text
-    assert "batches of 64 examples" in text
-    assert "a tensor of (64, 17592186044416) float32, 4,096.0 TB" in text
-    assert "do: lower batch_size: 32 instead of 64" in text
-    assert text.endswith("accumulate: gradient_accumulation_steps=2 of the optimizer")
+    assert "OOM when allocating tensor with shape[64,17592186044416] and type float" in text
+    if kind == "arrays" or plan == "eager":  # a graph of a dataset leaves the size open
+        assert "batches of 64 examples" in text
+        assert "do: lower batch_size: 32 instead of 64" in text
+        assert text.endswith("accumulate: gradient_accumulation_steps=2 of the optimizer")
+    else:
+        assert "do: use smaller batches" in text
     assert isinstance(caught.value.__cause__, tf.errors.ResourceExhaustedError)
 
 

@@ -99,12 +99,12 @@ def test_an_attribute_of_instances_is_replaced_for_one_thread_and_can_still_be_s
             self.steps = 2
 
     plain = Plain()
-    hidden = replaced(Plain, "steps", lambda _: lambda self: None)
+    hidden = replaced(Plain, "steps", lambda _: lambda self: None, is_field=True)
     with entered_elsewhere(hidden):
         assert plain.steps == 2
         plain.steps = 3
         assert plain.steps == 3
-    with replaced(Plain, "steps", lambda _: lambda self: None):
+    with replaced(Plain, "steps", lambda _: lambda self: None, is_field=True):
         assert plain.steps is None
     assert (plain.steps, "steps" in vars(Plain)) == (3, False)
 

@@ -5,7 +5,8 @@ from typing import Any
 import keras
 import pytest
 import tensorflow as tf
-from tests.compat.keras_parts import one_variable, two_replicas
+from tests.compat.keras_parts import one_variable
+from tests.mirrored import mirrored
 
 from loopwright.compat import keras_optimizers
 from loopwright.errors import StepError
@@ -30,7 +31,7 @@ def keras_losses() -> list[float]:
 
 
 def test_keras_losses_weigh_as_on_one_device():
-    with two_replicas().scope():
+    with mirrored().scope():
         divided = keras_losses()
         with keras_optimizers.losses_as_for_one_device():
             whole = keras_losses()
@@ -44,7 +45,7 @@ def test_keras_losses_weigh_as_on_one_device():
 
 @pytest.mark.parametrize("make", [SGD, lambda rate: LossScaleOptimizer(SGD(rate), 1.0)])
 def test_gradients_that_are_reduced_already_are_not_summed_again(make: Any):
-    strategy = two_replicas()
+    strategy = mirrored()
     with strategy.scope():
         optimizer = make(1.0)
         w = one_variable(optimizer)

@@ -92,5 +92,5 @@ def test_every_frame_is_shown_on_request(way: str, monkeypatch: pytest.MonkeyPat
             error = fail()
         finally:
             keras.config.enable_traceback_filtering()
-    assert "runner.py" in files_in(error)
+    assert "compiled_loop.py" in files_in(error)
     assert "Graph execution error" in str(error.__cause__)

@@ -1,16 +1,14 @@
-"""Steps become graphs as they should, and draw the numbers that XLA draws."""
+"""Steps become graphs as they should."""
 
-import contextlib
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.compat.keras_parts import two_replicas
+from tests.mirrored import mirrored
 
-import loopwright
-from loopwright.compat import tensorflow_internals, xla_rewrites
+from loopwright.compat import tensorflow_internals
 from loopwright.errors import StepError
 
 # --- autograph ------------------------------------------------------------------------------------
@@ -37,7 +35,7 @@ def test_a_converted_function_can_merge_replicas():
             x = -x
         return tf.distribute.get_replica_context().merge_call(lambda strategy, v: v, args=(x,))
 
-    strategy = two_replicas()
+    strategy = mirrored()
 
     def step():
         return strategy.run(tensorflow_internals.autograph(merged), args=(tf.constant(-2.0),))
@@ -91,64 +89,6 @@ def test_many_compiled_functions_from_one_line_are_no_reason_for_a_warning(
         assert "triggered tf.function retracing" in each_anew(tf.function)[0]
     finally:
         logger.removeHandler(caplog.handler)
-
-
-# --- random numbers -------------------------------------------------------------------------------
-
-DRAWS = {
-    "uniform": lambda seed: keras.random.uniform((64,), seed=seed),
-    "normal": lambda seed: keras.random.normal((64,), seed=seed),
-    "truncated normal": lambda seed: keras.random.truncated_normal((64,), seed=seed),
-    "integers": lambda seed: keras.random.randint((64,), 0, 1000, seed=seed),
-    "categorical": lambda seed: keras.random.categorical(tf.zeros((8, 5)), 4, seed=seed),
-    "shuffle": lambda seed: keras.random.shuffle(tf.range(64), seed=seed),
-    "dropout": lambda seed: keras.random.dropout(tf.ones(64), 0.5, seed=seed),
-}
-
-
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
-def test_random_numbers_for_xla_are_the_ones_that_xla_draws_anyway(draw):
-    def drawn(scope):
-        seed = keras.random.SeedGenerator(3)
-
-        def function():
-            with scope():
-                return draw(seed)
-
-        return tf.function(function, jit_compile=True, autograph=False)().numpy()
-
-    adapted, plain = drawn(lambda: xla_rewrites.applied(())), drawn(contextlib.nullcontext)
-    np.testing.assert_array_equal(adapted, plain)
-
-
-def test_random_numbers_for_xla_ask_for_philox_by_name_and_only_in_scope():
-    def algorithms():
-        seed = keras.random.SeedGenerator(3)
-        function = tf.function(lambda: keras.random.uniform((4,), seed=seed), autograph=False)
-        graph = function.get_concrete_function().graph
-        return {op.type for op in graph.get_operations()}
-
-    with xla_rewrites.applied(()):
-        named = algorithms()
-    open_choice = algorithms()
-    # The operation that chooses by device, and whose choice XLA makes slowly.
-    assert "StatelessRandomGetKeyCounter" not in named
-    assert "StatelessRandomGetKeyCounter" in open_choice
-
-
-def test_a_tensorflow_that_has_moved_the_function_is_left_alone(monkeypatch):
-    monkeypatch.delattr(xla_rewrites.random_ops_util, "get_key_counter_alg")
-    with xla_rewrites.applied(()):
-        assert not hasattr(xla_rewrites.random_ops_util, "get_key_counter_alg")
-    note = xla_rewrites.slow_random_numbers()
-    assert note is not None
-    assert note.startswith("random numbers inside XLA are drawn slowly: TensorFlow")
-
-    dense = keras.layers.Dense(1, kernel_initializer="zeros")
-    model = keras.Sequential([keras.Input((4,)), dense])
-    trainer = loopwright.Trainer(loopwright.Supervised(model, "mse", "sgd"), plan="fused")
-    trainer.fit(np.zeros((8, 4)), np.zeros((8, 1)), shuffle=False, verbose=0)
-    assert trainer.plan_history.notes == (note,)
 
 
 # --- written_handles ------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""The only room that touches internals of Keras and TensorFlow, or reads their messages.
+"""Internals of Keras and TensorFlow, and their messages; `rewrites` has a few of its own.
 
 Never: knows a task, a plan or a run; changes Keras for longer than a scope, or for another thread.
 `@uses` names what a function touches and what happens if it moves; `make compat` lists it.
 
-Open files: environment, error_messages, function_names, keras_internals,
-keras_optimizers, messages, out_of_memory, quiet_start, runtime_errors,
-tensorflow_internals, tracebacks, xla_rewrites, xplane.
+Open files: function_names, internals, keras_internals, keras_optimizers, lines, messages, patches,
+quiet_start, step_errors, tensorflow_internals, tracebacks, xplane.
 """

@@ -7,17 +7,19 @@ import importlib
 import pkgutil
 import sys
 
-from loopwright import compat
 from loopwright.compat.internals import INTERNALS, Internal
 from loopwright.compat.quiet_start import quiet_start
+
+_ROOMS = ("loopwright.compat", "loopwright.rewrites")
 
 
 def main() -> int:
     """Print the list; return 1 if something is gone for which there is no fallback."""
     with quiet_start():
-        for found in pkgutil.iter_modules(compat.__path__):
-            if found.name != "__main__":
-                importlib.import_module(f"{compat.__name__}.{found.name}")
+        for room in map(importlib.import_module, _ROOMS):
+            for module in pkgutil.iter_modules(room.__path__):
+                if module.name != "__main__":
+                    importlib.import_module(f"{room.__name__}.{module.name}")
         import keras
         import tensorflow as tf
     print(f"Internals of TensorFlow {tf.__version__} and Keras {keras.__version__}")

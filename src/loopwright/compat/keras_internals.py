@@ -10,19 +10,16 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from loopwright.compat import internals
 from loopwright.compat.internals import uses
-from loopwright.compat.patches import replaced, shared
+from loopwright.compat.patches import Function, observed, replaced, shared
 
 global_state = internals.module("keras.src.backend.common.global_state")
-
-Function = Callable[..., Any]
-T = TypeVar("T", bound=Function)
 
 
 @dataclass(frozen=True)
@@ -46,47 +43,58 @@ class Comparison:
 def watching_comparisons(losses: list[Comparison], metrics: list[Comparison]) -> Iterator[None]:
     """Record each call of a Keras loss, and each update of a metric that wraps a function."""
 
-    def of_loss(original: Function) -> Function:
-        def call(self: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-            noted = _comparison(self, getattr(self, "fn", None), y_true, y_pred)
-            with without_keras_warnings(), _recorded(noted, losses):
-                return original(self, y_true, y_pred, *args, **kwargs)
+    def of_object(function: str) -> Callable[..., Comparison]:
+        return lambda self, y_true, y_pred, *_, **__: _comparison(
+            self, getattr(self, function, None), y_true, y_pred
+        )
+
+    def of_function(function: Function) -> Callable[..., Comparison]:
+        name, signature = function.__name__, inspect.signature(function)
+
+        def describe(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Comparison:
+            settings = dict(signature.bind(y_true, y_pred, *args, **kwargs).arguments)
+            return Comparison(name, name, y_true, y_pred, settings, [])
+
+        return describe
+
+    losses_noted, metrics_noted = of_object("fn"), of_object("_fn")
+    owner = keras.metrics.MeanMetricWrapper
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced(keras.losses.Loss, "__call__", _noting(losses, losses_noted)))
+        stack.enter_context(replaced(owner, "update_state", _noting(metrics, metrics_noted)))
+        for name, function in list(vars(keras.losses).items()):
+            if inspect.isfunction(function) and _takes_labels(function):
+                noting = _noting(losses, of_function(function))
+                stack.enter_context(replaced(keras.losses, name, noting))
+        yield
+
+
+def _noting(
+    into: list[Comparison], describe: Callable[..., Comparison]
+) -> Callable[[Function], Function]:
+    """Return a replacement that notes a comparison, and the last operation that it made."""
+
+    def around(original: Function) -> Function:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            comparison = describe(*args, **kwargs)
+            into.append(comparison)
+            with without_keras_warnings():
+                result = original(*args, **kwargs)
+            graph = tf.compat.v1.get_default_graph()
+            comparison.operations.extend(graph.get_operations()[-1:])
+            return result
 
         return call
 
-    def of_metric(original: Function) -> Function:
-        def update_state(self: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-            noted = _comparison(self, getattr(self, "_fn", None), y_true, y_pred)
-            with _recorded(noted, metrics):
-                return original(self, y_true, y_pred, *args, **kwargs)
-
-        return update_state
-
-    def of_function(name: str, signature: inspect.Signature, original: Function) -> Function:
-        def noted(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-            settings = dict(signature.bind(y_true, y_pred, *args, **kwargs).arguments)
-            comparison = Comparison(name, name, y_true, y_pred, settings, [])
-            with without_keras_warnings(), _recorded(comparison, losses):
-                return original(y_true, y_pred, *args, **kwargs)
-
-        return noted
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(replaced(keras.losses.Loss, "__call__", of_loss))
-        stack.enter_context(replaced(keras.metrics.MeanMetricWrapper, "update_state", of_metric))
-        for name, function in list(vars(keras.losses).items()):
-            if inspect.isfunction(function) and _takes_labels(function):
-                signature = inspect.signature(function)
-                recording = functools.partial(of_function, function.__name__, signature)
-                stack.enter_context(replaced(keras.losses, name, recording))
-        yield
+    return around
 
 
 def _comparison(caller: Any, function: Any, y_true: Any, y_pred: Any) -> Comparison:
     kind = type(caller).__name__
     name = getattr(function, "__name__", kind) if kind in _WRAPPERS else kind
-    settings = loss_arguments(caller)
-    return Comparison(name, _of_keras(function), y_true, y_pred, settings, [])
+    is_of_keras = (getattr(function, "__module__", None) or "").startswith("keras.")
+    of_keras = function.__name__ if is_of_keras else ""
+    return Comparison(name, of_keras, y_true, y_pred, loss_arguments(caller), [])
 
 
 _WRAPPERS = ("LossFunctionWrapper", "MeanMetricWrapper")
@@ -117,19 +125,6 @@ def _ignored() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _recorded(comparison: Comparison, into: list[Comparison]) -> Iterator[None]:
-    into.append(comparison)
-    yield
-    graph = tf.compat.v1.get_default_graph()
-    comparison.operations.extend(graph.get_operations()[-1:])
-
-
-def _of_keras(function: Any) -> str:
-    is_of_keras = (getattr(function, "__module__", None) or "").startswith("keras.")
-    return function.__name__ if is_of_keras else ""
-
-
 def _takes_labels(function: Callable[..., Any]) -> bool:
     return list(inspect.signature(function).parameters)[:2] == ["y_true", "y_pred"]
 
@@ -140,17 +135,10 @@ def watching_losses() -> Iterator[Callable[[keras.Layer], bool]]:
     """Record which layers are asked for their `losses`; yield a question about one of them."""
     asked: list[keras.Layer] = []
 
-    def recording(original: Function) -> Function:
-        def losses(self: keras.Layer) -> Any:
-            asked.append(self)
-            return original(self)
-
-        return losses
-
     def was_asked(layer: keras.Layer) -> bool:
         return any(layer is inner for outer in asked for inner in layers_in(outer))
 
-    with replaced(keras.Layer, "losses", recording):
+    with observed(keras.Layer, "losses", lambda _, layer: asked.append(layer)):
         yield was_asked
 
 
@@ -199,20 +187,11 @@ def watching_calls() -> Iterator[Called]:
 
 
 @uses("keras.Layer.__call__")
-@contextlib.contextmanager
-def watching_outputs(seen: Callable[[keras.Layer, Any], None]) -> Iterator[None]:
+def watching_outputs(
+    seen: Callable[[keras.Layer, Any], None],
+) -> contextlib.AbstractContextManager[None]:
     """Call `seen` with every layer that returns, inner layers first, and with its outputs."""
-
-    def reporting(original: Function) -> Function:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            outputs = original(self, *args, **kwargs)
-            seen(self, outputs)
-            return outputs
-
-        return call
-
-    with replaced(keras.Layer, "__call__", reporting):
-        yield
+    return observed(keras.Layer, "__call__", lambda out, layer, *_, **__: seen(layer, out))
 
 
 @uses("keras.Model.fit", if_moved="model.fit in a step ends in an error of Keras")
@@ -247,10 +226,7 @@ def _refused(name: str, original: Function) -> Function:
 def layers_in(layer: keras.Layer) -> list[keras.Layer]:
     """Return the layer and all layers inside it, at any depth."""
     flatten = getattr(layer, "_flatten_layers", None)
-    if flatten is not None:
-        return list(flatten())
-    internals.warn_moved(layers_in)
-    return [layer, *(inner for part in getattr(layer, "layers", ()) for inner in layers_in(part))]
+    return [layer, *getattr(layer, "layers", ())] if flatten is None else list(flatten())
 
 
 @uses(
@@ -259,12 +235,9 @@ def layers_in(layer: keras.Layer) -> list[keras.Layer]:
 )
 def build_compiled_model(task: Any, batch_spec: Any) -> None:
     """Create what a compiled model creates lazily, as Keras' own `fit` does before it trains."""
-    build = getattr(task.model, "_symbolic_build", None)
-    if build is None:
-        internals.warn_moved(build_compiled_model)
-        return
     batch = tf.nest.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), batch_spec)
-    build(data_batch=batch)
+    if hasattr(task.model, "_symbolic_build"):
+        task.model._symbolic_build(data_batch=batch)
 
 
 @uses("keras.metrics.Accuracy._direction", if_moved="KeepBest needs an explicit mode")
@@ -303,19 +276,15 @@ def watching_updates(metrics: Sequence[keras.metrics.Metric]) -> Iterator[set[An
     """Record the metrics whose `update_state` is called, also by calling the metric."""
     updated = set[Any]()
 
-    def recording(original: Function) -> Function:
-        def update_state(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if any(self is metric for metric in metrics):
-                updated.add(self)
-            return original(self, *args, **kwargs)
-
-        return update_state
+    def note(_: Any, metric: keras.metrics.Metric, *args: Any, **kwargs: Any) -> None:
+        if any(metric is known for known in metrics):
+            updated.add(metric)
 
     kinds = {kind for metric in metrics for kind in type(metric).__mro__}
     with contextlib.ExitStack() as stack:
         for kind in kinds:
             if "update_state" in vars(kind):
-                stack.enter_context(replaced(kind, "update_state", recording))
+                stack.enter_context(observed(kind, "update_state", note))
         yield updated
 
 
@@ -408,11 +377,6 @@ def count_batch(callback: Any) -> bool:
     return True
 
 
-def registered(part: T) -> T:
-    """Register a class or function, so that Keras can save it by name and load it again."""
-    return keras.saving.register_keras_serializable(package="loopwright")(part)
-
-
 @uses(
     "keras.src.backend.common.global_state.get_global_attribute",
     if_moved="a rehearsal consumes numbers of keras.random without a seed",
@@ -424,9 +388,6 @@ def global_seed() -> tf.Variable | None:
     >>> global_seed().shape
     TensorShape([2])
     """
-    get = getattr(global_state, "get_global_attribute", None)
-    if get is None:
-        internals.warn_moved(global_seed)
-        return None
+    get = getattr(global_state, "get_global_attribute", lambda _: None)
     generator = get("global_seed_generator")
     return None if generator is None else generator.state.value

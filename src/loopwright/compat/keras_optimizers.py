@@ -13,12 +13,11 @@ import tensorflow as tf
 
 from loopwright.compat import internals
 from loopwright.compat.internals import uses
-from loopwright.compat.patches import replaced
+from loopwright.compat.patches import Function, replaced
 from loopwright.errors import StepError, message
 from loopwright.loop.signals import blocked
 
 keras_loss = internals.module("keras.src.losses.loss")
-Function = Callable[..., Any]
 
 
 @uses("keras.Optimizer.iterations", "keras.Optimizer.gradient_accumulation_steps")
@@ -42,7 +41,7 @@ def without_accumulation(optimizer: keras.optimizers.Optimizer) -> Iterator[None
         return lambda self: counter // steps if self is optimizer else original(self)
 
     with (
-        replaced(owner, "gradient_accumulation_steps", no_accumulation),
+        replaced(owner, "gradient_accumulation_steps", no_accumulation, is_field=True),
         replaced(owner, "iterations", updates),
     ):
         yield
@@ -94,17 +93,10 @@ def watching_applies() -> Iterator[list[Applied]]:
         yield seen
 
 
-@uses(
-    "keras.Optimizer._accumulated_gradients",
-    "keras.Optimizer._get_variable_index",
-    if_moved="gradient accumulation with several replicas is refused",
-)
+@uses("keras.Optimizer._accumulated_gradients", "keras.Optimizer._get_variable_index")
 def accumulators(optimizer: keras.optimizers.Optimizer, variables: list[Any]) -> list[Any]:
     """Return the optimizer's own gradient accumulators for `variables`, as `tf.Variable`s."""
-    stored = getattr(optimizer, "_accumulated_gradients", None)
-    index_of = getattr(optimizer, "_get_variable_index", None)
-    if stored is None or index_of is None:
-        raise internals.refusal(accumulators)
+    stored, index_of = optimizer._accumulated_gradients, optimizer._get_variable_index
     return [stored[index_of(variable)].value for variable in variables]
 
 
@@ -114,15 +106,10 @@ def trained_by(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     return list(optimizer._trainable_variables)
 
 
-@uses("keras.Optimizer._learning_rate", if_moved="the config of the optimizer has it")
+@uses("keras.Optimizer._learning_rate")
 def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
     """Return the learning rate an optimizer was given: a variable, a schedule or a function."""
-    if hasattr(optimizer, "_learning_rate"):
-        return optimizer._learning_rate
-    config = optimizer.get_config()["learning_rate"]
-    is_schedule = isinstance(config, dict)
-    schedules = keras.optimizers.schedules
-    return schedules.deserialize(config) if is_schedule else optimizer.learning_rate
+    return optimizer._learning_rate
 
 
 def with_rates(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
@@ -134,7 +121,7 @@ def with_rates(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.O
     return [own for one in several or [inside] for own in with_rates(one)]
 
 
-@uses("keras.Optimizer._learning_rate", if_moved="find_learning_rate is refused")
+@uses("keras.Optimizer._learning_rate")
 @contextlib.contextmanager
 def rate_replaced(optimizer: keras.optimizers.Optimizer, rate: Callable[[], Any]) -> Iterator[None]:
     """Make `rate()` the learning rate of an optimizer, whatever it was given, until the end.
@@ -143,8 +130,6 @@ def rate_replaced(optimizer: keras.optimizers.Optimizer, rate: Callable[[], Any]
     drop that one, and refuses to replace a schedule.
     """
     held = vars(optimizer)
-    if "_learning_rate" not in held:
-        raise internals.refusal(rate_replaced)
     before = held["_learning_rate"]
     held["_learning_rate"] = rate
     try:
@@ -153,17 +138,10 @@ def rate_replaced(optimizer: keras.optimizers.Optimizer, rate: Callable[[], Any]
         held["_learning_rate"] = before
 
 
-@uses(
-    "keras.Optimizer._iterations",
-    if_moved="without accumulation iterations is the same count; with it training is refused",
-)
+@uses("keras.Optimizer._iterations")
 def update_counter(optimizer: keras.optimizers.Optimizer) -> Any:
     """Return the optimizer's count of calls; `iterations` divides it by the accumulation steps."""
-    if hasattr(optimizer, "_iterations"):
-        return optimizer._iterations
-    if optimizer.gradient_accumulation_steps:
-        raise internals.refusal(update_counter)
-    return optimizer.iterations
+    return optimizer._iterations
 
 
 def counter_in(graph: Any, optimizer: keras.optimizers.Optimizer) -> Any:
@@ -194,11 +172,8 @@ def losses_as_for_one_device() -> Iterator[None]:
     Gradients are weighted by examples when they are reduced, so that plain functions, Keras
     losses and regularization all count the same.
     """
-    names = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
-    if not all(hasattr(keras_loss, name) for name in names):
-        raise internals.refusal(losses_as_for_one_device)
     with contextlib.ExitStack() as stack:
-        for name in names:
+        for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
             stack.enter_context(replaced(keras_loss, name, lambda _: lambda value: value))
         yield
 
@@ -219,9 +194,6 @@ def replicas_draw_apart(count: int, alike: Callable[[], bool] = lambda: False) -
     if count == 1:
         yield
         return
-    owner = keras.random.SeedGenerator
-    if "next" not in vars(owner):
-        raise internals.refusal(replicas_draw_apart)
 
     def apart(original: Function) -> Function:
         def next_seed(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -233,7 +205,7 @@ def replicas_draw_apart(count: int, alike: Callable[[], bool] = lambda: False) -
 
         return next_seed
 
-    with replaced(owner, "next", apart):
+    with replaced(keras.random.SeedGenerator, "next", apart):
         yield
 
 
@@ -251,13 +223,10 @@ def optimizers_reduce_nothing(replicas: int = 1) -> Iterator[None]:
     """
     name = "_all_reduce_sum_gradients"
     owner = _defining_class(name)
-    if owner is None:
-        if replicas > 1:
-            raise internals.refusal(optimizers_reduce_nothing)
-        internals.warn_moved(optimizers_reduce_nothing)
+    if owner is None and replicas == 1:
         yield
         return
-    with replaced(owner, name, lambda _: lambda self, pairs: list(pairs)):
+    with replaced(owner or keras.Optimizer, name, lambda _: lambda self, pairs: list(pairs)):
         yield
 
 

@@ -1,8 +1,11 @@
 """Texts of TensorFlow and its converters that Loopwright acts on. Imports no TensorFlow."""
 
+import contextlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from loopwright.errors import CheckpointError
 
 _LOST_WORKER = re.compile(r"Collective|CoordinationService|WorkerService|heartbeat")
 _ABORTED_BY = re.compile(r"aborted by: *([^\n]+)")
@@ -11,17 +14,36 @@ _WORKER_NOISE = re.compile(
     r"|^Additional GRPC error information|^ *:UNKNOWN:Error received from peer"
     r"|^The error could be from a previous operation|\[\[\{\{node Collective"
 )
-_AFTER = re.compile(r"\s*\[(?:\[\{\{|Op:)")
 _MOST_SHOWN = 300
 
+_AROUND = re.compile(
+    r"Graph execution error:|Detected at node|File \"|<stack traces unavailable>|\[\["
+    r"|Stack trace for op|tf2xla conversion failed|Exception encountered when calling"
+    r"|Arguments received by|• |\d+ root error"
+)
+_BEFORE = re.compile(
+    r"^(?:\(\d+\) [A-Z_]+: +)?(?:\{\{(?:function_node|node) [^}]*\}\} *)*"
+    r"(?:Error in user-defined function passed to .*?: [\w:\[\]]+: )?"
+)
+_AFTER = re.compile(r"\s*\[(?:Op:|\[\{\{).*$")
 
-def kernel_message(error: BaseException | str) -> str:
-    """Return the sentence of an operation, without the names of nodes that TensorFlow adds.
 
-    >>> kernel_message("{{function_node f}} {{node RestoreV2}} no such tensor [Op:RestoreV2]")
+def plain_text(error: BaseException) -> str:
+    """Return the text of an error without the colours that Keras puts into it."""
+    return re.sub(r"\x1b\[\d*m", "", str(error))
+
+
+def reason_in(text: str) -> str:
+    r"""Return the line that an operation or a layer wrote, without what stands around it.
+
+    >>> reason_in("Graph execution error:\n\n 7 is too much\n\t [[{{node x}}]] [Op:f]")
+    '7 is too much'
+    >>> reason_in("{{function_node f}} {{node RestoreV2}} no such tensor [Op:RestoreV2]")
     'no such tensor'
     """
-    return _AFTER.split(str(error))[0].rpartition("}} ")[2]
+    lines = (line.strip() for line in text.splitlines())
+    own = (_AFTER.sub("", _BEFORE.sub("", line)) for line in lines if not _AROUND.match(line))
+    return next(filter(None, own), "an error without a text")
 
 
 def system_error_number(error: BaseException, candidates: Iterable[int]) -> int | None:
@@ -87,13 +109,44 @@ def stateful_operation(text: str) -> str:
     return found[1] if found else ""
 
 
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether Python or TensorFlow could not allocate memory.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(ValueError())
+    (True, False)
+    """
+    return isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError"
+
+
+@contextlib.contextmanager
+def out_of_memory_explained(what: str) -> Iterator[None]:
+    """Raise a `CheckpointError` that begins with `what` where memory runs out."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise CheckpointError(
+            f"{what}: out of memory.",
+            expected="enough free memory for the whole state of the run",
+            received=reason_in(str(error) or "no memory left"),
+            do="free memory or use a machine with more, then start again; the checkpoints are "
+            "untouched",
+        ) from error
+
+
 # -- converters of LiteRT and ONNX -----------------------------------------------------------------
 
 _STATIC_SHAPE = re.compile(r"element_shape to be static|Lowering tensor list ops is failed")
-_LITERT_OPERATION = re.compile(r"'(?:tf|tfl)\.(\w+)' op is neither a custom op nor a flex op")
-_LITERT_LISTED = re.compile(r"(?:TF Select ops|Custom ops|Flex ops|Select TF ops): ([\w, ]+)")
-_ONNX_OPERATIONS = re.compile(r"Unsupported ops: Counter\(\{([^}]*)\}\)")
-_ONNX_NOT_SUPPORTED = re.compile(r"Tensorflow op \[[^\]:]*: (\w+)\] is not supported")
+_MISSING = (
+    r"'(?:tf|tfl)\.(\w+)' op is neither a custom op nor a flex op",
+    r"(?:TF Select ops|Custom ops|Flex ops|Select TF ops): ([\w, ]+)",
+    r"Unsupported ops: Counter\(\{([^}]*)\}\)",
+    r"Tensorflow op \[[^\]:]*: (\w+)\] is not supported",
+)
 _SHORT_FLOAT = re.compile(r"x(bf16|f16)>")
 _NAMES = {"f16": "float16", "bf16": "bfloat16"}
 _ERROR = re.compile(r"(?:\w*Error|error): *([^\n]+)")
@@ -111,13 +164,9 @@ def litert_reason(printed: str) -> str:
     """
     if _STATIC_SHAPE.search(printed):
         return FIXED_BATCH_SIZE
-    listed = [name for text in _LITERT_LISTED.findall(printed) for name in text.split(", ")]
-    names = {*_LITERT_OPERATION.findall(printed), *(n.strip() for n in listed if n.strip())}
-    if not names:
-        return last_error(printed)
-    short = _SHORT_FLOAT.search(printed)
+    names, short = _missing_operations(printed), _SHORT_FLOAT.search(printed)
     dtype = f" in {_NAMES[short[1]]}" if short else ""
-    return f"LiteRT has no operation for {', '.join(sorted(names))}{dtype}"
+    return f"LiteRT has no operation for {names}{dtype}" if names else last_error(printed)
 
 
 def onnx_reason(printed: str) -> str:
@@ -126,11 +175,13 @@ def onnx_reason(printed: str) -> str:
     >>> onnx_reason("tf2onnx: Unsupported ops: Counter({'StringLower': 1, 'Foo': 2})")
     'ONNX has no operation for Foo, StringLower'
     """
-    counted = ",".join(_ONNX_OPERATIONS.findall(printed))
-    names = {*re.findall(r"'(\w+)'", counted), *_ONNX_NOT_SUPPORTED.findall(printed)}
-    if names:
-        return f"ONNX has no operation for {', '.join(sorted(names))}"
-    return ""
+    names = _missing_operations(printed)
+    return f"ONNX has no operation for {names}" if names else ""
+
+
+def _missing_operations(printed: str) -> str:
+    texts = " ".join(text for pattern in _MISSING for text in re.findall(pattern, printed))
+    return ", ".join(sorted(set(re.findall(r"[A-Za-z]\w*", texts))))
 
 
 def last_error(printed: str) -> str:

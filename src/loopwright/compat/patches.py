@@ -12,20 +12,25 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeVar, final
 
+import keras
 import tensorflow as tf
 
 from loopwright.compat.internals import uses
+from loopwright.errors import ConfigurationError, message
 
 Function = Callable[..., Any]
 T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def replaced(owner: Any, name: str, around: Callable[[Function], Function]) -> Iterator[None]:
+def replaced(
+    owner: Any, name: str, around: Callable[[Function], Function], *, is_field: bool = False
+) -> Iterator[None]:
     """Replace a function of a class or module, for this thread, until the scope is left.
 
     `around` gets the function it replaces: the original, or the replacement of a scope around this
-    one. Of a property, or of an attribute that instances hold, it is the getter.
+    one. Of a property, or of a field that instances hold, it is the getter. Without the function
+    numbers might be wrong: that is refused.
 
     >>> class Layer:
     ...     def call(self): return "layer"
@@ -35,6 +40,8 @@ def replaced(owner: Any, name: str, around: Callable[[Function], Function]) -> I
     >>> Layer().call()
     'layer'
     """
+    if not is_field and name not in getattr(owner, "__dict__", ()):
+        raise ConfigurationError(_moved(name))
     everywhere = shared(_carried_to_replicas, _carried_to_replicas)
     with everywhere, shared((owner, name), lambda: _dispatched(owner, name)) as site:
         outer = _replacements.get()
@@ -43,6 +50,22 @@ def replaced(owner: Any, name: str, around: Callable[[Function], Function]) -> I
             yield
         finally:
             _replacements.reset(token)
+
+
+def observed(
+    owner: Any, name: str, note: Callable[..., None]
+) -> contextlib.AbstractContextManager[None]:
+    """Call `note` with the result and the arguments of each call of a function, in this thread."""
+
+    def around(original: Function) -> Function:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            note(result, *args, **kwargs)
+            return result
+
+        return call
+
+    return replaced(owner, name, around)
 
 
 @contextlib.contextmanager
@@ -73,6 +96,16 @@ def shared(key: Hashable, scope: Callable[[], contextlib.AbstractContextManager[
                 held.scope.__exit__(None, None, None)
 
 
+def _moved(name: str) -> str:
+    return message(
+        f"{name} of Keras or TensorFlow has moved: Loopwright cannot train this way without it.",
+        expected="a version where Loopwright can reach it",
+        received=f"TensorFlow {tf.__version__}, Keras {keras.__version__}",
+        do="install a version that this Loopwright was tested with; python -m loopwright.compat "
+        "lists what has moved",
+    )
+
+
 @final
 class _Open:
     """A shared scope, and in how many threads it is open."""
@@ -97,9 +130,8 @@ _replacements: ContextVar[Mapping[_Site, Function]] = ContextVar("replacements",
 @contextlib.contextmanager
 def _dispatched(owner: Any, name: str) -> Iterator[_Site]:
     """Have an attribute look up the replacement of the calling thread."""
-    found = vars(owner).get(name)
-    is_field = found is None
-    held: Any = _field(name) if is_field else found
+    is_field = name not in vars(owner)
+    held: Any = _field(name) if is_field else vars(owner)[name]
     is_property = isinstance(held, property)
     getter: Any = held.fget if is_property else held
     site = _Site(getter)

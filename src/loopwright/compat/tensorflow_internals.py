@@ -4,8 +4,9 @@
 """
 
 import contextlib
+import functools
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,9 @@ import tensorflow as tf
 
 from loopwright.compat import internals
 from loopwright.compat.internals import uses
-from loopwright.compat.patches import replaced
+from loopwright.compat.patches import observed
 from loopwright.errors import LoopwrightError
 
-op_def_registry = internals.module("tensorflow.python.framework.op_def_registry")
 auto_control_deps_utils = internals.module("tensorflow.python.framework.auto_control_deps_utils")
 device_lib = internals.module("tensorflow.python.client.device_lib")
 eager_context = internals.module("tensorflow.python.eager.context")
@@ -88,10 +88,7 @@ def run_on_copies(concrete: Any, arguments: Any) -> None:
     An XLA step inside a loop is compiled when it first runs: this compiles it without an effect on
     the training.
     """
-    call = getattr(concrete, "_call_flat", None)
-    if call is None:
-        internals.warn_moved(run_on_copies)
-        return
+    call = getattr(concrete, "_call_flat", lambda *_: None)
     own = {id(variable.handle): variable for variable in concrete.graph.variables}
     copies = {
         key: tf.Variable(variable.read_value(), trainable=False, dtype=variable.dtype)
@@ -112,7 +109,6 @@ def captured_variables(graph: Any) -> list[Any]:
     """Return the variables that a scratch graph and its functions use; handles if only written."""
     watched = getattr(graph, "_watched_variables", None)
     if watched is None:
-        internals.warn_moved(captured_variables)
         return []
     by_handle = {
         id(v.handle): v
@@ -140,7 +136,6 @@ def written_handles(graph: Any) -> set[int] | None:
     """Return the ids of variables' handles that a scratch graph may change, in functions too."""
     inputs_of = getattr(auto_control_deps_utils, "get_read_write_resource_inputs", None)
     if inputs_of is None:
-        internals.warn_moved(written_handles)
         return None
     pairs = zip(graph.internal_captures, graph.external_captures, strict=True)
     handles = {id(inner): id(outer) for inner, outer in pairs}
@@ -282,8 +277,7 @@ def _pipeline_part(part: Any) -> PipelinePart:
         graphs.append(tf.compat.v1.GraphDef.FromString(text.numpy()))
     nodes = [node for graph in graphs for node in graph.node]
     nodes += [n for graph in graphs for f in graph.library.function for n in f.node_def]
-    definition_of = getattr(op_def_registry, "get", lambda _: None)
-    definitions = map(definition_of, {node.op for node in nodes})
+    definitions = map(_definition_of, {node.op for node in nodes})
     reshuffles = getattr(part, "_reshuffle_each_iteration", True) is not False
     return PipelinePart(
         dataset=part,
@@ -312,10 +306,7 @@ def gpu_memory_bytes() -> int | None:
     """Return the memory of the smallest GPU; None if there is none."""
     if not tf.config.list_physical_devices("GPU"):
         return None
-    devices = getattr(device_lib, "list_local_devices", None)
-    if devices is None:
-        internals.warn_moved(gpu_memory_bytes)
-        return None
+    devices = getattr(device_lib, "list_local_devices", list)
     return min((d.memory_limit for d in devices() if d.device_type == "GPU"), default=None)
 
 
@@ -352,8 +343,6 @@ def mirrored_strategy(devices: list[str] | None = None) -> tf.distribute.Strateg
     kind = tf.distribute.MirroredStrategy
     if hasattr(kind, "_collective_key_base"):
         kind._collective_key_base += 100_000
-    else:
-        internals.warn_moved(mirrored_strategy)
     return kind(devices)
 
 
@@ -364,13 +353,10 @@ def mirrored_strategy(devices: list[str] | None = None) -> tf.distribute.Strateg
 def inner_graphs(op: Any) -> list[Any]:
     """Return the graphs an operation calls: branches, loop bodies, a `tf.function`."""
     names: list[str] = []
-    for attribute, is_list in _function_attributes(op):
+    for attribute, is_list in _function_attributes(op.type):
         value = op.get_attr(attribute)
         names += [function.name for function in (value if is_list else [value])]
-    function_of = getattr(op.graph, "_get_function", None)
-    if function_of is None:
-        internals.warn_moved(inner_graphs)
-        return []
+    function_of = getattr(op.graph, "_get_function", lambda _: None)
     graphs = [getattr(function_of(name), "graph", None) for name in names if name]
     return [graph for graph in graphs if graph is not None]
 
@@ -380,7 +366,6 @@ def is_function(operation: str) -> bool:
     return operation.startswith("__")
 
 
-@uses("tensorflow.python.framework.op_def_registry.get", if_moved='on_nan="skip" is slower')
 def has_own_state(operation: str) -> bool:
     """Return whether operations of this type draw from a state, print, or call Python.
 
@@ -389,16 +374,25 @@ def has_own_state(operation: str) -> bool:
     >>> has_own_state("RandomUniform"), has_own_state("PrintV2"), has_own_state("AssignVariableOp")
     (True, True, False)
     """
-    definition_of = getattr(op_def_registry, "get", None)
-    if definition_of is None:
-        internals.warn_moved(has_own_state)
-        return True
-    definition = definition_of(operation)
+    definition = _definition_of(operation)
     if definition is None or not definition.is_stateful or operation == "Assert":
         return False
     is_call = any(attribute.type in ("func", "list(func)") for attribute in definition.attr)
     resource = tf.resource.as_datatype_enum
     return not is_call and all(each.type != resource for each in definition.input_arg)
+
+
+# Made here and not while a step is traced: each graph takes a number of those that name functions.
+_EMPTY_GRAPH = tf.Graph()
+
+
+@functools.cache
+def _definition_of(operation: str) -> Any:
+    """Return the definition of a type of operations; None for the name of a `tf.function`."""
+    try:
+        return _EMPTY_GRAPH.op_def_for_type(operation)
+    except RuntimeError:
+        return None
 
 
 def inner_inputs(op: Any, inner: Any) -> list[tuple[Any, Any]]:
@@ -416,16 +410,13 @@ def captured_values(graph: Any) -> dict[str, Any]:
     return {inner.name: outer for outer, inner in pairs if not tf.is_symbolic_tensor(outer)}
 
 
-_known: dict[str, Sequence[tuple[str, bool]]] = {}
-
-
-def _function_attributes(op: Any) -> Sequence[tuple[str, bool]]:
+@functools.cache
+def _function_attributes(operation: str) -> list[tuple[str, bool]]:
     """Return the names of attributes that hold functions, and whether they hold several."""
-    if op.type not in _known:  # a definition is copied each time it is asked for
-        kinds = {"func": False, "list(func)": True}
-        held = [(attribute.name, attribute.type) for attribute in op.op_def.attr]
-        _known[op.type] = [(name, kinds[kind]) for name, kind in held if kind in kinds]
-    return _known[op.type]
+    definition = _definition_of(operation)
+    kinds = {"func": False, "list(func)": True}
+    held = [] if definition is None else definition.attr
+    return [(each.name, kinds[each.type]) for each in held if each.type in kinds]
 
 
 @uses("tensorflow.GradientTape.gradient")
@@ -434,15 +425,11 @@ def watching_tapes() -> Iterator[list[tuple[Any, Any]]]:
     """Record the targets and sources of each `tape.gradient` without `output_gradients`."""
     seen = list[tuple[Any, Any]]()
 
-    def recording(original: Callable[..., Any]) -> Callable[..., Any]:
-        def gradient(
-            self: Any, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any
-        ) -> Any:
-            if output_gradients is None:
-                seen.append((target, sources))
-            return original(self, target, sources, output_gradients, **kwargs)
+    def note(
+        _: Any, tape: Any, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any
+    ) -> None:
+        if output_gradients is None:
+            seen.append((target, sources))
 
-        return gradient
-
-    with replaced(tf.GradientTape, "gradient", recording):
+    with observed(tf.GradientTape, "gradient", note):
         yield seen

@@ -7,6 +7,7 @@ The user's own frames, and those of other libraries, stay. `LOOPWRIGHT_FULL_TRAC
 import contextlib
 import functools
 import os
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -24,11 +25,8 @@ _Result = TypeVar("_Result")
 _Error = TypeVar("_Error", bound=BaseException)
 
 _HERE = str(Path(__file__).parent.parent) + os.sep  # the whole package
-_HIDDEN = (
-    _HERE,
-    *(str(Path(module.__file__ or "").parent) + os.sep for module in (keras, tf)),
-    contextlib.__file__,
-)
+_LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (keras, tf))
+_HIDDEN = (_HERE, *_LIBRARIES, contextlib.__file__)
 _GENERATED = "__autograph_generated"
 
 
@@ -47,7 +45,8 @@ def shortened(error: _Error) -> _Error:
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
         seen.add(id(link))
-        if isinstance(link, LoopwrightError) or not _is_raised_here(link):
+        # A bug of Loopwright needs every frame.
+        if isinstance(link, LoopwrightError) or not _innermost_file(link).startswith(_HERE):
             link.__traceback__ = _without_hidden(link.__traceback__)
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     return error
@@ -67,12 +66,14 @@ def shortens_tracebacks(method: Callable[_Parameters, _Result]) -> Callable[_Par
     return call
 
 
-def _is_raised_here(error: BaseException) -> bool:
-    """Return whether the innermost frame is ours: a bug of Loopwright, which needs every frame."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    return last is not None and last.tb_frame.f_code.co_filename.startswith(_HERE)
+def is_of_libraries(error: BaseException) -> bool:
+    """Return whether Keras or TensorFlow has raised an error."""
+    return _innermost_file(error).startswith(_LIBRARIES)
+
+
+def _innermost_file(error: BaseException) -> str:
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_code.co_filename if frames else ""
 
 
 def _without_hidden(trace: TracebackType | None) -> TracebackType | None:

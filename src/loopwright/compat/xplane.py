@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from loopwright.compat import internals
 from loopwright.compat.internals import uses
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 
 xplane_pb2: Any = internals.module("tensorflow.tsl.profiler.protobuf.xplane_pb2")
 _PICOSECONDS = 1e12
@@ -42,13 +42,11 @@ def profiling(directory: Path) -> Iterator[None]:
         tf.profiler.experimental.start(str(directory), options)
     except tf.errors.AlreadyExistsError as error:
         raise ConfigurationError(
-            message(
-                "Another profiler runs in this process.",
-                expected="one at a time",
-                received="a profile that was started and not stopped",
-                do="leave out keras.callbacks.TensorBoard(profile_batch=...), or stop the other "
-                "one: tf.profiler.experimental.stop()",
-            )
+            "Another profiler runs in this process.",
+            expected="one at a time",
+            received="a profile that was started and not stopped",
+            do="leave out keras.callbacks.TensorBoard(profile_batch=...), or stop the other "
+            "one: tf.profiler.experimental.stop()",
         ) from error
     try:
         yield
@@ -56,14 +54,9 @@ def profiling(directory: Path) -> Iterator[None]:
         tf.profiler.experimental.stop()
 
 
-@uses(
-    "tensorflow.tsl.profiler.protobuf.xplane_pb2.XSpace",
-    if_moved="trainer.profile is refused; tf.profiler.experimental and TensorBoard show a profile",
-)
+@uses("tensorflow.tsl.profiler.protobuf.xplane_pb2.XSpace")
 def recorded(directory: Path) -> list[Recorded]:
     """Return everything in the newest profile below a directory, in the order of its threads."""
-    if xplane_pb2 is None:
-        raise internals.refusal(recorded)
     files = sorted(directory.glob("plugins/profile/*/*.xplane.pb"))
     if not files:
         return []

@@ -19,7 +19,7 @@ _VECTORS = "processor instructions"
 
 def environment() -> dict[str, Any]:
     """Return what is equal in two processes that compute the same bits for the same program."""
-    return {**_machine(), _VECTORS: processor.vectors(), **by_name(settings.current())}
+    return {**_machine(), _VECTORS: processor.vectors(), **_by_name(settings.current())}
 
 
 def for_digest(found: settings.Settings) -> dict[str, Any]:
@@ -50,32 +50,13 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def by_name(found: settings.Settings) -> dict[str, Any]:
+def _by_name(found: settings.Settings) -> dict[str, Any]:
     """Return settings by their meaning: a variable that only names a file changes no bits."""
     return {
         "oneDNN": "on" if found.onednn else "off",
         "XLA flags": " ".join(found.xla_flags) or None,
         **{variable: getattr(found, name) or None for name, variable in settings.THREADS.items()},
     }
-
-
-def _by_meaning(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded environment; earlier versions recorded variables as they were set."""
-    raw = {
-        name: recorded[name]
-        for name in (settings.ONEDNN, *settings.XLA_FLAGS)
-        if recorded.get(name) and isinstance(recorded[name], str)
-    }
-    rest = {
-        name: v
-        for name, v in recorded.items()
-        if name not in (settings.ONEDNN, *settings.XLA_FLAGS)
-    }
-    if "oneDNN" in recorded or settings.ONEDNN not in recorded:
-        return rest
-    asked = settings.onednn_asked(raw)
-    onednn = settings.onednn_by_default() if asked is None else asked
-    return rest | by_name(settings.from_environment(raw, onednn=onednn, is_recorded=True))
 
 
 def about(run_dir: Path | None = None) -> dict[str, Any]:
@@ -130,7 +111,6 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     >>> changes({"cores": 4, "keras": "3.15.1"}, {"cores": 2, "keras": "3.15.1"})
     ['cores: 4 then, 2 now']
     """
-    before, now = _by_meaning(before), _by_meaning(now)
     before = {_VECTORS: now.get(_VECTORS), **before}  # earlier versions did not record them
     names = sorted({*before, *now})
     return [

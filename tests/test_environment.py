@@ -8,12 +8,11 @@ import sys
 import pytest
 import tensorflow as tf
 
-from loopwright.compat.environment import by_name, changes, environment, for_digest
+from loopwright.environment import changes, environment, for_digest
 from loopwright.plans.processor import cpu_flags
 from loopwright.plans.settings import (
     ONEDNN,
     Settings,
-    current,
     onednn_by_default,
     onednn_is_on,
 )
@@ -46,22 +45,9 @@ def test_settings_count_by_their_meaning(monkeypatch: pytest.MonkeyPatch):
     assert changes(before, environment()) == []
 
 
-def test_a_fingerprint_of_an_earlier_version_is_read_by_its_meaning(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    raw = {"XLA_FLAGS": None, "TF_XLA_FLAGS": None, ONEDNN: None}
-    now = environment()
-    rest = {name: now[name] for name in now if name not in by_name(current())}
-    assert changes({**rest, **raw}, now) == []
-    other = "0" if onednn_is_on() else "1"
-    words = ("off then, on now", "on then, off now")
-    expected = f"oneDNN: {words[int(other)]}"
-    assert changes({**rest, **raw, ONEDNN: other}, now) == [expected]
-
-
 PRODUCT = """
 import hashlib, tensorflow as tf
-from loopwright.compat.environment import environment
+from loopwright.environment import environment
 x = tf.random.stateless_normal((64, 300), [1, 2])
 print(environment()["processor instructions"])
 print(hashlib.sha256(tf.matmul(x, x, transpose_b=True).numpy().tobytes()).hexdigest())

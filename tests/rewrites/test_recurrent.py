@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from loopwright.compat import recurrent, xla_rewrites
+from loopwright.rewrites import recurrent, scope
 
 pytestmark = pytest.mark.kernels
 
@@ -255,7 +255,7 @@ def test_a_function_inside_a_step_keeps_the_loop_of_keras():
 
     def matrix_products(step: Callable[[Any], Any]) -> int:
         def traced(x: Any) -> Any:
-            with xla_rewrites.applied(("recurrent",)):
+            with scope.applied(("recurrent",)):
                 return step(x)
 
         graph = tf.function(traced, autograph=False).get_concrete_function(inputs()).graph
@@ -267,12 +267,7 @@ def test_a_function_inside_a_step_keeps_the_loop_of_keras():
     assert matrix_products(layer) < of_keras
 
 
-def test_without_the_loop_of_keras_a_note_says_that_layers_are_slower(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    assert xla_rewrites.available() == ("threefry", "recurrent")
+def test_without_the_loop_of_keras_a_plan_does_without_the_rewrite(monkeypatch: pytest.MonkeyPatch):
+    assert scope.available() == ("threefry", "recurrent")
     monkeypatch.delattr(GRU, "inner_loop")  # it still has the one of RNN
-    assert xla_rewrites.available() == ("threefry",)
-    (note,) = xla_rewrites.notes()
-    assert note.startswith("recurrent layers are slower inside XLA: Keras ")
-    assert note.endswith("has moved GRU.inner_loop")
+    assert scope.available() == ("threefry",)

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright.compat.internals import internal_of, uses
+from loopwright.compat.internals import uses
 from loopwright.compat.patches import Function, replaced
 
 _Loop = Callable[[Any, Any, Any, Any], tuple[Any, Any, tuple[Any, ...]]]
@@ -48,18 +48,10 @@ def recurrent_layers_at_once(is_free: Callable[[], bool]) -> Iterator[None]:
         yield
 
 
-def slow_recurrent_layers() -> str | None:
-    """Return a note for plans if `recurrent_layers_at_once` finds nothing to replace.
-
-    >>> slow_recurrent_layers()
-    """
-    gone = internal_of(recurrent_layers_at_once).missing()
-    own = (keras.layers.LSTM, keras.layers.GRU)  # each has one of its own, or it was not this loop
-    gone += [f"{kind.__name__}.inner_loop" for kind in own if "inner_loop" not in vars(kind)]
-    if not gone:
-        return None
-    moved = gone[0].removeprefix("keras.layers.")
-    return f"recurrent layers are slower inside XLA: Keras {keras.__version__} has moved {moved}"
+def is_available() -> bool:
+    """Return whether Keras has the loops that are replaced, each layer its own."""
+    has_loops = all("inner_loop" in vars(kind) for kind in (keras.layers.LSTM, keras.layers.GRU))
+    return has_loops and hasattr(keras.layers.LSTMCell, "get_dropout_mask")
 
 
 def _instead(

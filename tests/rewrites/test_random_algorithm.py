@@ -1,5 +1,6 @@
 """Random numbers by Threefry: where they are drawn, and that steps and seeds draw apart."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from loopwright.compat import xla_rewrites
+from loopwright.rewrites import scope
 
 pytestmark = pytest.mark.kernels
 
@@ -21,7 +22,7 @@ def algorithms(draw: Callable[[Any], Any]) -> set[int]:
     seed = tf.Variable([3, 5])
 
     def step() -> Any:
-        with xla_rewrites.applied(("threefry",)):
+        with scope.applied(("threefry",)):
             return draw(seed.read_value())
 
     concrete: Any = tf.function(step, autograph=False).get_concrete_function()
@@ -73,12 +74,53 @@ def test_threefry_draws_only_what_runs_inside_xla_for_sure(
     assert algorithms(draw) == expected
 
 
+DRAWS = {
+    "uniform": lambda seed: keras.random.uniform((64,), seed=seed),
+    "normal": lambda seed: keras.random.normal((64,), seed=seed),
+    "truncated normal": lambda seed: keras.random.truncated_normal((64,), seed=seed),
+    "integers": lambda seed: keras.random.randint((64,), 0, 1000, seed=seed),
+    "categorical": lambda seed: keras.random.categorical(tf.zeros((8, 5)), 4, seed=seed),
+    "shuffle": lambda seed: keras.random.shuffle(tf.range(64), seed=seed),
+    "dropout": lambda seed: keras.random.dropout(tf.ones(64), 0.5, seed=seed),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
+def test_random_numbers_for_xla_are_the_ones_that_xla_draws_anyway(draw):
+    def drawn(rewritten):
+        seed = keras.random.SeedGenerator(3)
+
+        def function():
+            with rewritten():
+                return draw(seed)
+
+        return tf.function(function, jit_compile=True, autograph=False)().numpy()
+
+    adapted, plain = drawn(lambda: scope.applied(())), drawn(contextlib.nullcontext)
+    np.testing.assert_array_equal(adapted, plain)
+
+
+def test_random_numbers_for_xla_ask_for_philox_by_name_and_only_in_scope():
+    def algorithms():
+        seed = keras.random.SeedGenerator(3)
+        function = tf.function(lambda: keras.random.uniform((4,), seed=seed), autograph=False)
+        graph = function.get_concrete_function().graph
+        return {op.type for op in graph.get_operations()}
+
+    with scope.applied(()):
+        named = algorithms()
+    open_choice = algorithms()
+    # The operation that chooses by device, and whose choice XLA makes slowly.
+    assert "StatelessRandomGetKeyCounter" not in named
+    assert "StatelessRandomGetKeyCounter" in open_choice
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_every_draw_that_xla_can_make_can_be_made_with_the_rewrite(dtype: str):
     seed, shape = keras.random.SeedGenerator(3), (7, 3)
 
     def step() -> list[Any]:
-        with xla_rewrites.applied(("threefry",)):
+        with scope.applied(("threefry",)):
             return [
                 keras.random.uniform(shape, dtype=dtype, seed=seed),
                 keras.random.normal(shape, dtype=dtype, seed=seed),
@@ -108,7 +150,7 @@ def test_no_step_and_no_seed_draws_what_another_has_drawn():
 
     def loop() -> Any:
         def body(done: Any, array: Any) -> Any:
-            with xla_rewrites.applied(("threefry",)):
+            with scope.applied(("threefry",)):
                 draws = [keras.random.normal((SIZE,), seed=seed) for seed in generators]
             return done + 1, array.write(done, tf.stack(draws))
 
