@@ -7,10 +7,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.insight.rehearsed import bits
 
 import loopwright as lw
 from loopwright.insight import learning_rates
-from loopwright.task import variables
 
 X = np.random.default_rng(0).normal(size=(512, 8)).astype("float32")
 Y = X @ np.arange(1.0, 9.0, dtype="float32")[:, None]
@@ -24,10 +24,6 @@ def model() -> keras.Model:
 def supervised(rate: Any = 0.001) -> lw.Supervised:
     keras.utils.set_random_seed(0)
     return lw.Supervised(model(), "mse", keras.optimizers.SGD(rate))
-
-
-def bits(trainer: lw.Trainer) -> dict[str, bytes]:
-    return {name: v.numpy().tobytes() for name, v in variables.named(trainer.task).items()}
 
 
 def find(task: Any, **options: Any) -> learning_rates.LearningRates:
@@ -123,7 +119,9 @@ def test_several_optimizers_rise_together_or_one_by_its_name():
     assert kept.raw_losses[-1] < kept.raw_losses[0]  # trained by its own rate, which stays
 
 
-def test_numbers_and_optimizers_that_are_not_there_are_refused_with_those_that_are():
+def test_what_cannot_be_swept_is_refused_with_what_can():
+    with pytest.raises(lw.ConfigurationError, match="not finite, or diverges"):
+        learning_rates.suggested([1e-7, 1e-6], [float("nan")] * 2, "loss")
     with pytest.raises(lw.ConfigurationError, match="monitor='one_loss' or monitor='two_loss'"):
         find(Two())
     with pytest.raises(lw.ConfigurationError, match="optimizer='first' or optimizer='second'"):
@@ -138,11 +136,6 @@ def test_a_loss_that_only_varies_from_batch_to_batch_gives_no_suggestion():
     found = learning_rates.suggested(rates, (3 + noise).tolist(), "loss")
     assert found.suggestion is None
     assert "does not fall more than it varies" in str(found)
-
-
-def test_a_loss_that_is_nan_from_the_start_is_refused():
-    with pytest.raises(lw.ConfigurationError, match="not finite, or diverges"):
-        learning_rates.suggested([1e-7, 1e-6], [float("nan")] * 2, "loss")
 
 
 def test_a_figure_is_written_and_a_missing_package_is_named(tmp_path, monkeypatch):

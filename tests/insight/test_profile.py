@@ -5,11 +5,11 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tests.insight.rehearsed import bits
 
 import loopwright as lw
 from loopwright.compat.xplane import Recorded
 from loopwright.insight.profile import stage_times
-from loopwright.task import variables
 
 X = np.random.default_rng(0).normal(size=(640, 64)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -20,10 +20,6 @@ def trainer(**options: Any) -> lw.Trainer:
     layers = [keras.layers.Dense(512, "relu", name="wide"), keras.layers.Dense(1, name="last")]
     model = keras.Sequential([keras.Input((64,)), *layers])
     return lw.Trainer(lw.Supervised(model, "mse", "adam"), plan="graph", **options)
-
-
-def bits(trainer: lw.Trainer) -> dict[str, bytes]:
-    return {name: v.numpy().tobytes() for name, v in variables.named(trainer.task).items()}
 
 
 def test_operations_are_named_with_the_layer_they_come_from_and_nothing_is_left(tmp_path):

@@ -11,10 +11,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.insight.rehearsed import bits
 
 import loopwright as lw
 from loopwright.insight.replayed import Replayed
-from loopwright.task import variables
 
 pytestmark = pytest.mark.kernels
 
@@ -79,10 +79,6 @@ def poisoned(run_dir: Path, *, save_every: str = "2 steps") -> tuple[lw.Trainer,
 def files(run_dir: Path) -> dict[str, bytes]:
     found = [path for path in sorted(run_dir.rglob("*")) if path.is_file()]
     return {str(path): path.read_bytes() for path in found}
-
-
-def bits(one: lw.Trainer) -> dict[str, bytes]:
-    return {name: v.numpy().tobytes() for name, v in variables.named(one.task).items()}
 
 
 def states(seen: Replayed) -> list[tuple[int, bool]]:

@@ -8,54 +8,21 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.insight.rehearsed import X, Y, bits, trainer
 
 import loopwright as lw
-from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.options import FitOptions
-from loopwright.fit.request import fit_request
 from loopwright.insight import scratch
-from loopwright.loop.schedule import Every, Place
-from loopwright.sinks.history import History
-from loopwright.task import variables
-
-X = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
-Y = X.sum(axis=1, keepdims=True)
-
-
-def trainer(run_dir: Any = None) -> lw.Trainer:
-    keras.utils.set_random_seed(0)
-    layers = [keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.5, seed=1)]
-    model = keras.Sequential([*layers, keras.layers.BatchNormalization(), keras.layers.Dense(1)])
-    return lw.Trainer(lw.Supervised(model, "mse", "adam"), run_dir=run_dir, plan="graph")
-
-
-def request_for(trainer: lw.Trainer, *data: Any, **options: Any) -> Any:
-    sizes = {"batch_size": 16} if isinstance(data[0], np.ndarray) else {}
-    given = FitOptions(*data, **sizes, **options)
-    parts = trainer._parts
-    return fit_request(
-        given, parts.task, parts.team, saves=False, sinks=[], is_observed=False, history=History()
-    )
+from loopwright.loop.schedule import Every
 
 
 def train_aside(trainer: lw.Trainer, *data: Any) -> int:
-    request = request_for(trainer, *data)
+    sizes = {"batch_size": 16} if isinstance(data[0], np.ndarray) else {}
+    request = scratch.request_aside(FitOptions(*data, **sizes), trainer._parts)
     with scratch.scratch_leg(trainer._parts, request, until=Every(steps=7)) as leg:
-        for _ in leg.looped(Place(), {}, NoCheckpoints()):
+        for _ in scratch.trained_events(leg):
             pass
         return int(trainer.task.step_counter.numpy())
-
-
-def bits(trainer: lw.Trainer) -> dict[str, bytes]:
-    return {name: v.numpy().tobytes() for name, v in variables.named(trainer.task).items()}
-
-
-def test_a_scratch_leg_writes_no_files_and_keeps_the_plans_of_the_trainer(tmp_path):
-    one = trainer(tmp_path / "run")
-    before = one.plan_history
-    train_aside(one, X, Y)
-    assert not (tmp_path / "run").exists()
-    assert one.plan_history == before
 
 
 class Draws(lw.Supervised):  # pyright: ignore[reportGeneralTypeIssues]

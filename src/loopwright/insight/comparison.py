@@ -79,30 +79,18 @@ def differences(runs: Sequence[RunRecord]) -> list[Differs]:
     A run that has not trained has recorded neither program, data nor plan: these do not differ.
     """
     found: list[Differs] = []
-    if all(configs := [_config(run) for run in runs]):
-        found += _differing("config", configs)
+    for kind, values_of in _RECORDED.items():
+        values = [values_of(run) for run in runs]
+        if all(values) or (kind == "code" and any(values)):
+            found += _differing(kind, values)
     if all(run.content for run in runs):
-        found += _programs(runs, {each.name for each in found})
-        found += _differing("data", [dict(_flat(run.content.get("data", {}))) for run in runs])
-    if all(run.plans.changes for run in runs):
-        found += _differing("plan", [plans_in_words(run.plans) for run in runs])
-    if all(environments := [_environment(run) for run in runs]):
-        found += _differing("code", [{"revision": _revision(run)} for run in runs])
-        found += _differing("environment", environments)
-    order = {kind: at for at, kind in enumerate(KINDS)}
-    return sorted(found, key=lambda each: order[each.kind])
+        found += _programs(runs, {each.name for each in found if each.kind == "config"})
+    return sorted(found, key=lambda each: KINDS.index(each.kind))
 
 
 def same_kinds(runs: Sequence[RunRecord], found: Sequence[Differs]) -> list[str]:
     """Return what the runs have in common: the kinds that were recorded and do not differ."""
-    known: dict[Kind, Callable[[RunRecord], object]] = {
-        "config": _config,
-        "program": lambda run: run.content.get("declared"),
-        "code": lambda run: run.json("environment.json").get("git"),
-        "data": lambda run: run.content.get("data"),
-        "plan": lambda run: run.plans.changes,
-        "environment": _environment,
-    }
+    known = {**_RECORDED, "program": lambda run: run.content.get("declared")}
     differ = {each.kind for each in found}
     return [kind for kind in KINDS if kind not in differ and all(map(known[kind], runs))]
 
@@ -141,13 +129,23 @@ def _environment(run: RunRecord) -> dict[str, str]:
     return {n: _text(v) for n, v in found.items() if n not in _NOT_THE_MACHINE}
 
 
-def _revision(run: RunRecord) -> str:
-    """Return the revision of the code that it was started with."""
+def _revision(run: RunRecord) -> dict[str, str]:
+    """Return the revision of the code that it was started with; empty outside a repository."""
     git = mapping(run.json("environment.json").get("git"))
     if not git.get("revision"):
-        return "not in a repository"
+        return {}
     changed = " with uncommitted changes" if git.get("is_changed") else ""
-    return f"{str(git['revision'])[:10]}{changed}"
+    return {"revision": f"{str(git['revision'])[:10]}{changed}"}
+
+
+_RECORDED: Mapping[Kind, Callable[[RunRecord], Mapping[str, str]]] = {
+    "config": _config,
+    "code": _revision,
+    "data": lambda run: dict(_flat(run.content.get("data") or {})),
+    "plan": lambda run: plans_in_words(run.plans) if run.plans.changes else {},
+    "environment": _environment,
+}
+"""The values that a run has recorded, by kind; programs are compared by their edits."""
 
 
 def _programs(runs: Sequence[RunRecord], known: set[str]) -> Iterator[Differs]:
@@ -252,7 +250,6 @@ def explained(
         because = _named(found, ("learning_rate", "optimizer", "schedules"))
         return _with_same(f"The learning rate: {texts[0]} in a, {texts[1]} in b.{because}", same)
     same += ["the learning rate"] if one.get("rates") else []
-    settings = [each for each in found if _is_numeric(each)]
     if one.get("plan") != other.get("plan"):
         return _with_same(
             f"The plan: a ran this step by {one.get('plan')}, b by {other.get('plan')}. Plans "
@@ -260,17 +257,18 @@ def explained(
             same,
         )
     same += ["the plan"] if one.get("plan") else []
-    wheres = [(kind, [each for each in found if each.kind == kind]) for kind in ("code", "config")]
-    wheres.append(("program", [each for each in found if each.kind == "program"]))
+    kinds = ("code", "config", "program")
+    written = [each for each in found if each.kind in kinds]
+    written = [each for each in written if each.name != "revision"] or written
+    settings = "; ".join(map(str, list(filter(_is_numeric, found))[:3]))
     is_rounding = relative is not None and relative <= _ROUNDING
-    if settings and (is_rounding or not any(each for _, each in wheres)):
-        names = "; ".join(map(str, settings[:3]))
-        return _with_same(f"The environment, which changes how numbers are rounded: {names}.", same)
-    for kind, each in wheres:
-        own = [one for one in each if one.name != "revision"] or each
+    if settings and (is_rounding or not written):
+        text = f"The environment, which changes how numbers are rounded: {settings}."
+        return _with_same(text, same)
+    for kind in kinds:
+        own = [str(each) for each in written if each.kind == kind]
         if own:
-            names = "; ".join(map(str, own[:3]))
-            return _with_same(f"The {kind}: {names}.", same)
+            return _with_same(f"The {kind}: {'; '.join(own[:3])}.", same)
     if reasons:
         return _with_same(f"The step cannot be repeated: {'; '.join(reasons[:2])}.", same)
     return _with_same(

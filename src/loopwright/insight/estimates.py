@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from loopwright.checkpoints.retention import KeepLatest, Rule, best_rules
-from loopwright.errors import CheckpointError, message
+from loopwright.errors import CheckpointError
 from loopwright.insight.rehearsal_report import in_bytes, in_rate, in_time
 from loopwright.loop.schedule import Every, Schedule
 from loopwright.task import variables
@@ -27,23 +27,16 @@ def parameters(task: Task) -> tuple[int, int, int]:
     (2, 0, 0)
     """
     layers = [p.value for p in variables.all_parts(task) if isinstance(p.value, keras.Layer)]
-    weights = {id(w): w for layer in layers for w in layer.weights}
+    sizes = {id(w): math.prod(w.shape) for layer in layers for w in layer.weights}
     trained = {id(w) for layer in layers for w in layer.trainable_weights}
     stopped = {id(w) for layer in layers if not layer.trainable for w in layer.weights}
-    frozen, own = stopped - trained, trained | stopped
-    # A variable that the task holds itself; its step counter is an integer.
-    held = [
-        part.value
-        for part in variables.parts(task)
-        if isinstance(part.value, tf.Variable | keras.Variable) and part.value.trainable
-    ]
-    alone = [v for v in held if tf.as_dtype(v.dtype).is_floating]
-
-    def size(ids: set[int]) -> int:
-        return sum(math.prod(weights[each].shape) for each in ids)
-
-    own_size = sum(math.prod(v.shape) for v in alone)
-    return size(trained) + own_size, size(frozen), size(set(weights) - own)
+    held = [part.value for part in variables.parts(task)]
+    own = [v for v in held if isinstance(v, tf.Variable | keras.Variable) and v.trainable]
+    # The step counter, which a task holds too, is an integer.
+    alone = sum(math.prod(v.shape) for v in own if tf.as_dtype(v.dtype).is_floating)
+    trainable = sum(sizes[each] for each in trained)
+    frozen = sum(sizes[each] for each in stopped - trained)
+    return trainable + alone, frozen, sum(sizes.values()) - trainable - frozen
 
 
 def times(interval: Every | None, schedule: Schedule, seconds: float | None) -> int | None:
@@ -143,13 +136,11 @@ def require_room(checkpoint_bytes: int, kept: int, free: int | None, where: Path
     needed = checkpoint_bytes * (kept + 1)
     if free is not None and free < needed:
         raise CheckpointError(
-            message(
-                f"The checkpoints of this run do not fit on the disk of {where}.",
-                expected=f"{in_bytes(needed)}: {kept} checkpoints of {in_bytes(checkpoint_bytes)}, "
-                "and one more while it is written",
-                received=f"{in_bytes(free)} free",
-                do="free space, choose another run_dir, or keep fewer: keep=[KeepLatest(1)]",
-            )
+            f"The checkpoints of this run do not fit on the disk of {where}.",
+            expected=f"{in_bytes(needed)}: {kept} checkpoints of {in_bytes(checkpoint_bytes)}, "
+            "and one more while it is written",
+            received=f"{in_bytes(free)} free",
+            do="free space, choose another run_dir, or keep fewer: keep=[KeepLatest(1)]",
         )
 
 

@@ -96,84 +96,46 @@ def bisect_states(
     like the end of the first epoch with another loss. Once different, runs are expected to stay
     different.
     """
-    search = _Search(one, other, say)
-    last = min(max(one.steps, default=0), max(other.steps, default=0))
-    anchors = sorted(step for step in {*one.steps, *other.steps, *hints} if 0 < step <= last)
-    low, high = max(known_equal, default=-1), last
-    if low >= last:
-        return None
-    found = search.differing(last)
-    if not found:
-        return None
-    for step in [step for step in hints if low < step < high][:1]:
-        if search.differing(step):
-            high = step
-        else:
-            low = step
-    between = [step for step in anchors if low < step < high]
-    while between:
-        middle = between[len(between) // 2]
-        if search.differing(middle):
-            high = middle
-        else:
-            low = middle
-        between = [step for step in between if low < step < high]
-    if low < 0:
-        if search.differing(0):
-            return Difference(0, search.differing(0), search.compared)
-        low = 0
-    low, high = search.narrowed(low, high)
-    difference = Difference(high, search.differing(high), search.compared)
-    for which, states in enumerate((one, other)):
-        names = states.disagreement(high)
-        if names:
-            raise NotReproducedError(_not_reproduced(high, names), which)
-    return difference
+    compared: dict[int, list[str]] = {}
 
-
-def _not_reproduced(step: int, names: Sequence[str]) -> str:
-    return message(
-        f"Replayed from step {step:,}, the run does not reach the state that it recorded.",
-        expected="the bits of its next checkpoint",
-        received=f"other values of {names[0]}" + (f" and {len(names) - 1} more" * (len(names) > 1)),
-        do="loopwright verify --repeat says whether the program repeats itself",
-    )
-
-
-@final
-class _Search:
-    """Compares the states of two runs, each step once."""
-
-    def __init__(self, one: States, other: States, say: Callable[[str], None]) -> None:
-        self._one, self._other, self._say = one, other, say
-        self._known: dict[int, list[str]] = {}
-
-    @property
-    def compared(self) -> int:
-        """How many steps were compared."""
-        return len(self._known)
-
-    def differing(self, step: int) -> list[str]:
-        """Return the variables that differ after a step."""
-        if step not in self._known:
-            for states in (self._one, self._other):
+    def differing(step: int) -> list[str]:
+        if step not in compared:
+            for states in (one, other):
                 states.ask(step)
-            first, second = self._one.answer(), self._other.answer()
-            self._known[step] = first.differing(second)
-            verdict = "different" if self._known[step] else "equal"
-            self._say(f"step {step:,}: {verdict}")
-        return self._known[step]
+            compared[step] = one.answer().differing(other.answer())
+            say(f"step {step:,}: {'different' if compared[step] else 'equal'}")
+        return compared[step]
 
-    def narrowed(self, low: int, high: int) -> tuple[int, int]:
-        """Return neighbours between which the runs begin to differ: equal at `low`, then not.
-
-        It walks from `low` in sections and stops at the first that differs, then cuts that one:
-        all sections together are replayed little more than once.
-        """
-        while high - low > 1:
-            length = max(1, (high - low) // _SECTIONS)
-            step = low + length
-            while step < high and not self.differing(step):
-                low, step = step, step + length
-            high = min(step, high)
-        return low, high
+    last = min(max(one.steps, default=0), max(other.steps, default=0))
+    low, high = max(known_equal, default=-1), last
+    if low >= last or not differing(last):
+        return None
+    first = [step for step in hints if low < step < high][:1]
+    between = sorted(step for step in {*one.steps, *other.steps, *hints} if 0 < step < high)
+    while between := [step for step in between if low < step < high]:
+        step = first.pop() if first else between[len(between) // 2]
+        low, high = (low, step) if differing(step) else (step, high)
+    if low < 0:
+        if names := differing(0):
+            return Difference(0, names, len(compared))
+        low = 0
+    # Walk from `low` in sections to the first that differs, then cut that one: all sections
+    # together are replayed little more than once.
+    while high - low > 1:
+        length = max(1, (high - low) // _SECTIONS)
+        step = low + length
+        while step < high and not differing(step):
+            low, step = step, step + length
+        high = min(step, high)
+    difference = Difference(high, differing(high), len(compared))
+    for which, states in enumerate((one, other)):
+        if names := states.disagreement(high):
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            text = message(
+                f"Replayed from step {high:,}, the run does not reach the state that it recorded.",
+                expected="the bits of its next checkpoint",
+                received=f"other values of {names[0]}{more}",
+                do="loopwright verify --repeat says whether the program repeats itself",
+            )
+            raise NotReproducedError(text, which)
+    return difference

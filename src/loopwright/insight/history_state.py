@@ -6,45 +6,38 @@ back afterwards, and nothing is written into the run.
 
 import contextlib
 import os
-import warnings
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import tensorflow as tf
 
-from loopwright import disk
 from loopwright.checkpoints import tensors
-from loopwright.checkpoints.fork import ORIGIN
 from loopwright.checkpoints.manifest import Checkpoint
-from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot, parsed
-from loopwright.compat import environment
 from loopwright.config.edits import edits
 from loopwright.data.source import changed_data
-from loopwright.errors import ConfigurationError, NotFiniteError, message
+from loopwright.errors import ConfigurationError, NotFiniteError
 from loopwright.events import Trained
 from loopwright.fit.leg import Leg
-from loopwright.fit.moment import declare, put_back, require_resumable, taken
+from loopwright.fit.moment import declare, environment_changes, require_resumable
 from loopwright.fit.options import FitOptions
-from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest
 from loopwright.fit.restore import require_run
-from loopwright.fit.saved_leg import Moment
+from loopwright.fit.saved_leg import Moment, on_disk
 from loopwright.insight.first_difference import Difference, State, bisect_states
-from loopwright.insight.scratch import request_aside, scratch_leg
+from loopwright.insight.scratch import apply, capture, peek, request_aside, scratch_leg
 from loopwright.loop.schedule import Place
+from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
+from loopwright.runs import RunRecord
 from loopwright.task.optimizers import learning_rates, optimizers
 
 if TYPE_CHECKING:
     from loopwright.trainer import Trainer
 
-_MOST_MOMENTS = 4
+_MOST_MOMENTS = 5
 _LEG = 0
 _RunDirectory = str | os.PathLike[str]
 
@@ -65,99 +58,80 @@ def first_difference(
 
 
 def _first_other_checkpoint(*given: Any) -> Difference | None:
-    found = [_checkpoints(Run(run, ())) for run in given if isinstance(run, str | os.PathLike)]
-    common = sorted(set.intersection(*map(set, found))) if len(found) == len(given) else []
+    paths = [run for run in given if isinstance(run, str | os.PathLike)]
+    saved = [_checkpoints(RunRecord(Path(path))) for path in paths]
+    common = sorted(set.intersection(*map(set, saved))) if len(saved) == len(given) else []
     if not common:
         raise ConfigurationError(
-            message(
-                "These runs have no state to compare.",
-                expected="two run directories with a checkpoint of the same step, or two trainers",
-                received=", ".join(f"{run!r:.80}" for run in given),
-                do="pass two trainers and the arguments of fit: then any step is replayed",
-            )
+            "These runs have no state to compare.",
+            expected="two run directories with a checkpoint of the same step, or two trainers",
+            received=", ".join(f"{run!r:.80}" for run in given),
+            do="pass two trainers and the arguments of fit: then any step is replayed",
         )
     for count, step in enumerate(common, start=1):
-        first, second = (_recorded(checkpoints[step]) for checkpoints in found)
+        first, second = (_recorded(checkpoints[step]) for checkpoints in saved)
         if names := first.differing(second):
             return Difference(step, names, count)
     return None
 
 
-def run_states(trainer: "Trainer", *data: Any, **options: Any) -> "RunStates":
-    """Return the states that the run of a new trainer went through, for the arguments of `fit`."""
+@contextlib.contextmanager
+def run_states(trainer: "Trainer", *data: Any, **options: Any) -> Iterator["RunStates"]:
+    """Yield the states that the run of a new trainer went through, for the arguments of `fit`."""
     parts, run = trainer._parts, require_run(trainer._run)  # pyright: ignore[reportPrivateUsage]
     request = request_aside(FitOptions(*data, **{**options, "callbacks": ()}), parts)
-    return RunStates(parts, request, run.directory)
+    record = RunRecord(run.directory)
+    checkpoints = _checkpoints(record)
+    last = parsed(checkpoints[max(checkpoints)]) if checkpoints else None
+    plans = record.plans
+    if not plans.changes and last is not None:
+        plans = plan_history.parsed(last.plans)
+    first = None if int(parts.task.step_counter.read_value()) == 0 else last
+    plan = plans if plans.changes else None
+    with scratch_leg(parts, request, plan=plan, snapshot=first) as leg:
+        states = RunStates(leg, run.directory, checkpoints, last, plans)
+        # The steps before a fork are those of another run, with another config.
+        if first is None and not record.origin:
+            states.begin()
+        yield states
 
 
 @final
 class RunStates:
-    """The states of the first call of `fit` in a run directory.
-
-    with run_states(trainer, x, y, batch_size=32) as states:
-        states.after(1200).digests
-    """
+    """The states of the first call of `fit` in a run directory, as `run_states` yields them."""
 
     def __init__(
-        self, parts: Parts, request: FitRequest, run_dir: "str | os.PathLike[str]"
+        self,
+        leg: Leg,
+        directory: Path,
+        checkpoints: Mapping[int, Checkpoint],
+        last: Snapshot | None,
+        plans: PlanHistory,
     ) -> None:
-        self._parts, self._request, self._run = parts, request, Run(run_dir, ())
-        self.directory = Path(run_dir)
-        self._found = _checkpoints(self._run)
-        self._last = None if not self._found else parsed(self._found[max(self._found)])
-        self._open = contextlib.ExitStack()
-        self._leg: Leg | None = None
-        self._named: dict[str, Any] = {}
-        self._moments: OrderedDict[int, Moment] = OrderedDict()
-        self._place, self._at = Place(), -1
-        self._asked = 0
-        self._begun: Moment | None = None
-        self.reasons: list[str] = []
+        self._leg, self._directory, self._plans = leg, directory, plans
+        self._checkpoints = checkpoints
+        self._moments: dict[int, Moment] = {}
+        self._place, self._at, self._asked = Place(), -1, 0
+        self._named, inexact = require_resumable(leg, "best_effort")
+        declare(leg, _LEG, last)
+        self.reasons = [*([] if last is None else _changes(leg, last)), *inexact]
         """Why replaying may not give the bits of the run: what differs now, what is not exact."""
+        if last is not None:
+            leg.stepper.pass_over(*last.passed_over)
+
+    def begin(self) -> None:
+        """Take the state of the task as the one that the run began with."""
+        self._at = 0
+        self._keep(0, capture(self._leg, self._named, self._place))
 
     @property
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, the oldest first."""
-        return sorted(self._found)
-
-    @cached_property
-    def plans(self) -> PlanHistory:
-        """Which plans ran the steps of the run."""
-        recorded = self._run.recorded_plans()
-        if recorded is None and self._last is not None:
-            return self._run.plans(self._last)
-        return PlanHistory() if recorded is None else recorded
-
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as opened:
-            first = self._first_snapshot()
-            leg = opened.enter_context(
-                scratch_leg(self._parts, self._request, plans=self.plans, snapshot=first)
-            )
-            self._leg = leg
-            named, inexact = require_resumable(leg, "best_effort")
-            self._named = named
-            declare(leg, _LEG, self._last)
-            self.reasons = [*self._changes(leg), *inexact]
-            if self._last is not None:
-                leg.stepper.pass_over(*self._last.passed_over)
-            # The steps before a fork are those of another run, with another config.
-            if first is None and disk.status(self.directory, ORIGIN) is None:
-                self._at = 0
-                self._begun = self._moment()
-            self._open = opened.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._leg = None
-        self._moments.clear()
-        self._open.close()
+        return sorted(self._checkpoints)
 
     def after(self, step: int) -> State:
         """Return the state after a step: of its checkpoint, or replayed from the one before."""
-        if step in self._found:
-            return self.recorded(step)
-        return self.replayed(step)
+        return self.recorded(step) if step in self._checkpoints else self.replayed(step)
 
     def ask(self, step: int) -> None:
         """Take a step that `answer` returns the state of."""
@@ -169,7 +143,7 @@ class RunStates:
 
     def recorded(self, step: int) -> State:
         """Return the state in the checkpoint of a step, verified to the last byte."""
-        return _recorded(self._found[step])
+        return _recorded(self._checkpoints[step])
 
     def replayed(self, step: int, *, passes: bool = False) -> State:
         """Return the state after a step, replayed from the nearest state before it.
@@ -181,10 +155,10 @@ class RunStates:
 
     def disagreement(self, step: int) -> list[str]:
         """Replay from `step` to the next checkpoint; return the variables that differ from it."""
-        later = [each for each in self._found if each >= step]
-        if not later:
+        later = min((saved for saved in self._checkpoints if saved >= step), default=None)
+        if later is None:
             return []
-        return self.replayed(min(later), passes=True).differing(self.recorded(min(later)))
+        return self.replayed(later, passes=True).differing(self.recorded(later))
 
     def value(self, step: int, name: str) -> "np.ndarray[Any, Any]":
         """Return a variable after a step."""
@@ -193,153 +167,94 @@ class RunStates:
 
     def facts(self, step: int) -> dict[str, Any]:
         """Return what made a step: its plan, its batch, the learning rates, as JSON values."""
-        leg = self._opened()
         self._go_to(step - 1)
-        plan = self.plans.at(step - 1)[0].in_words if self.plans.changes else ""
-        settings = self.plans.settings_after(step - 1)
+        stepper = self._leg.stepper
         return {
-            "plan": plan,
-            "settings": "" if settings is None else settings.in_words,
-            "rates": learning_rates(optimizers(leg.parts.task)),
+            "plan": self._plans.at(step - 1)[0].in_words if self._plans.changes else "",
+            "rates": learning_rates(optimizers(self._leg.parts.task)),
+            "examples": stepper.batch_in_words(stepper.read.batches),
             "batch": self._batch_digest(step - 1),
-            "examples": leg.stepper.batch_in_words(leg.stepper.read.batches),
         }
-
-    def _changes(self, leg: Leg) -> list[str]:
-        """Return what differs between the run and the program and process that replay it."""
-        snapshot = self._last
-        if snapshot is None:
-            return []
-        found = [f"the program differs now: {e}" for e in edits(snapshot.declared, leg.declared)]
-        if leg.request.data is not None:
-            other = changed_data(snapshot.data, leg.request.data.fingerprint())
-            found += [f"the data differs now: {other}"] if other else []
-        now = {**environment.environment(), "replicas": leg.parts.strategy.num_replicas_in_sync}
-        recorded = {"replicas": 1, **snapshot.environment}
-        found += [f"the environment differs now: {c}" for c in environment.changes(recorded, now)]
-        names = ", ".join(sorted({each["class"] for each in snapshot.callbacks}))
-        found += [f"callbacks are not called in a replay: {names}"] if names else []
-        return found
-
-    def _first_snapshot(self) -> Snapshot | None:
-        """Return a snapshot to build the leg with, if the task is not as it was made."""
-        is_new = int(self._parts.task.step_counter.read_value()) == 0
-        return None if is_new else self._last
-
-    def _opened(self) -> Leg:
-        if self._leg is None:
-            raise RuntimeError("RunStates is used outside of its with block")
-        return self._leg
 
     def _go_to(self, step: int, *, passes: bool = False) -> None:
         """Replay to a step, from the nearest state before it."""
-        leg = self._opened()
         nearest = step - passes
         start = self._start(nearest)
         if not start <= self._at <= nearest:
             self._put_back(start)
         if self._at < step:
-            self._replay(leg, step)
-        self._keep(step, self._moment())
+            self._replay(step)
+        self._keep(step, capture(self._leg, self._named, self._place))
 
     def _start(self, step: int) -> int:
-        known = [each for each in (*self._moments, *self._found) if each <= step]
-        begins = [0] if self._begun is not None else []
-        if not known and not begins:
+        known = [known for known in (*self._moments, *self._checkpoints) if known <= step]
+        if not known:
             raise ConfigurationError(
-                message(
-                    f"{self.directory} cannot be replayed to step {step:,}.",
-                    expected="a checkpoint at or before this step, or a run that began at step 0",
-                    received=f"checkpoints at {', '.join(map(str, self.steps)) or 'no step'}",
-                    do="choose a later step",
-                )
+                f"{self._directory} cannot be replayed to step {step:,}.",
+                expected="a checkpoint at or before this step, or a run that began at step 0",
+                received=f"checkpoints at {', '.join(map(str, self.steps)) or 'no step'}",
+                do="choose a later step",
             )
-        return max(known + begins)
+        return max(known)
 
     def _put_back(self, step: int) -> None:
-        leg = self._opened()
-        if step in self._moments:
-            moment = self._moments[step]
-        elif step in self._found:
-            held = tensors.read(self._found[step].path / "state")
-            moment = Moment(replace(parsed(self._found[step]), callbacks=[]), held)
-        else:
-            assert self._begun is not None  # noqa: S101 - `_start` has returned 0
-            moment = self._begun
-        snapshot, held = moment
-        leg.read_again(snapshot.read)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # `reasons` says what has changed
-            put_back(leg, self._named, snapshot, held, "warn")
-        self._place, self._at = replace(snapshot.place, is_over=False), step
+        moment = self._moments.get(step)
+        if moment is None:
+            checkpoint = self._checkpoints[step]
+            moment = on_disk((checkpoint, replace(parsed(checkpoint), callbacks=[])))
+        apply(self._leg, self._named, moment)
+        self._place, self._at = replace(moment.snapshot.place, is_over=False), step
         self._keep(step, moment)
 
-    def _replay(self, leg: Leg, step: int) -> None:
-        wanted = self._place.step + step - self._at
-        change = self.plans.steps_to_settings_change(self._at)
-        if change is not None and self._at + change < step:
-            at = self._at + change
-            raise ConfigurationError(
-                message(
-                    f"{self.directory} cannot be replayed to step {step:,} from step {self._at:,}.",
-                    expected="steps that ran in a process with the same settings",
-                    received=f"other process settings since step {at + 1:,}, which TensorFlow "
-                    "reads once",
-                    do=f"choose a step up to {at:,}, or one after a checkpoint that is later",
-                )
-            )
+    def _replay(self, step: int) -> None:
         try:
-            for event, place, _ in leg.replayed(self._place, step - self._at):
+            for event, place, _ in self._leg.replayed(self._place, step - self._at):
                 if isinstance(event, Trained):
-                    self._place, self._at = place, leg.stepper.step
-                if place.step == wanted and isinstance(event, Trained):
-                    return
+                    self._place, self._at = place, self._leg.stepper.step
+                    if self._at == step:
+                        return
         except NotFiniteError as error:
             self._at = -1
             raise ConfigurationError(
-                message(
-                    f"{self.directory} cannot be replayed to step {step:,}: its loss is not "
-                    f"finite at step {error.step:,}.",
-                    expected="finite losses, as the run had",
-                    received=str(error).splitlines()[0],
-                    do=f"look at that step: loopwright replay {self.directory} --step {error.step}",
-                )
+                f"{self._directory} cannot be replayed to step {step:,}: its loss is not "
+                f"finite at step {error.step:,}.",
+                expected="finite losses, as the run had",
+                received=str(error).splitlines()[0],
+                do=f"look at that step: loopwright replay {self._directory} --step {error.step}",
             ) from None
 
-    def _moment(self) -> Moment:
-        """Return where the replay is now, to come back to."""
-        leg = self._opened()
-        read, position = leg.stepper.position()
-        snapshot = taken(leg, _LEG, self._place, {}, read, self._named, None, {}, {}, ())
-        return Moment(replace(snapshot, callbacks=[]), tensors.snapshot(self._named) | position)
-
     def _keep(self, step: int, moment: Moment) -> None:
+        """Hold some moments, the last ones and the beginning of the run."""
+        self._moments.pop(step, None)
         self._moments[step] = moment
-        self._moments.move_to_end(step)
-        while len(self._moments) > _MOST_MOMENTS:
-            self._moments.popitem(last=False)
+        if len(self._moments) > _MOST_MOMENTS:
+            del self._moments[next(filter(None, self._moments))]
 
     def _batch_digest(self, step: int) -> str | None:
-        """Return the digest of the batch that comes after a step."""
-        leg, moment = self._opened(), self._moments[step]
-        if leg.feed is None:
-            return None
-        leg.read_again(moment.snapshot.read)
-        feed = leg.feed
-        reader = feed.open()
-        reader.restore(moment.snapshot.read, moment.held)
-        found: Any = next(reader.iterator, None)
-        if isinstance(found, tf.experimental.Optional):
-            found = found.get_value() if bool(found.has_value()) else None
+        """Return the digest of the batch that comes after a step; None if there is none."""
+        batch = peek(self._leg)
         self._put_back(step)
-        leaves = tf.nest.flatten(found)
-        return tensors.digest({str(at): tf.convert_to_tensor(v) for at, v in enumerate(leaves)})
+        if batch is None:
+            return None
+        leaves = enumerate(tf.nest.flatten(batch))
+        return tensors.digest({str(at): tf.convert_to_tensor(leaf) for at, leaf in leaves})
 
 
-def _checkpoints(run: Run) -> dict[int, Checkpoint]:
+def _changes(leg: Leg, last: Snapshot) -> list[str]:
+    """Return what differs between a run and the program and process that replay it."""
+    changes = [f"the program differs now: {edit}" for edit in edits(last.declared, leg.declared)]
+    if leg.request.data is not None:
+        other = changed_data(last.data, leg.request.data.fingerprint())
+        changes += [f"the data differs now: {other}"] if other else []
+    environment = environment_changes(leg, last)
+    changes += [f"the environment differs now: {change}" for change in environment]
+    names = ", ".join(sorted({state["class"] for state in last.callbacks}))
+    return [*changes, *([f"callbacks are not called in a replay: {names}"] if names else [])]
+
+
+def _checkpoints(record: RunRecord) -> dict[int, Checkpoint]:
     """Return the valid checkpoints of the first call of `fit`, by step."""
-    whole = run.checkpoints()
-    return {each.step: each for each in whole if each.content["leg"] == _LEG}
+    return {saved.step: saved for saved in record.checkpoints if saved.content["leg"] == _LEG}
 
 
 def _recorded(checkpoint: Checkpoint) -> State:

@@ -7,7 +7,7 @@ schedules are as before when the sweep ends, and so is every variable of the tas
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import keras
@@ -15,18 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from loopwright.compat import keras_optimizers
-from loopwright.engine.compiled_steps import CompiledSteps
-from loopwright.engine.plan_selector import PlanSelector
 from loopwright.engine.stepper import StepNumbers
-from loopwright.errors import ConfigurationError, message
-from loopwright.events import Trained
-from loopwright.fit.leg_loop import NoCheckpoints
+from loopwright.errors import ConfigurationError
 from loopwright.fit.parts import Parts
 from loopwright.insight.rehearsal_report import wrapped
-from loopwright.insight.scratch import DataOptions, request_aside, scratch_leg
-from loopwright.loop.schedule import Every, Place
+from loopwright.insight.scratch import DataOptions, request_aside, scratch_leg, trained_events
 from loopwright.plans.plan import WORDS
-from loopwright.plans.plan_history import PlanHistory
 from loopwright.sinks import figures
 from loopwright.task.optimizers import optimizers
 from loopwright.task.scheduled_value import Scheduled
@@ -81,7 +75,9 @@ class LearningRates:
 
     def __str__(self) -> str:
         rows = {int(place) for place in np.linspace(0, len(self.rates) - 1, _ROWS)}
-        chosen = -1 if self.suggestion is None else self._place(self.suggestion)
+        chosen = -1
+        if self.suggestion is not None:
+            chosen = int(np.argmin(np.abs(np.subtract(self.rates, self.suggestion))))
         lines = [f"{'learning rate':>13}  {self.monitor[:24]:>8}"]
         for place in sorted(rows | ({chosen} - {-1})):
             mark = "  <- suggestion" if place == chosen else ""
@@ -115,66 +111,59 @@ class LearningRates:
         axes.legend()
         return figures.saved(figure, path)
 
-    def _place(self, rate: float) -> int:
-        return min(range(len(self.rates)), key=lambda place: abs(self.rates[place] - rate))
-
 
 def find_learning_rate(parts: Parts, options: LearningRateOptions) -> LearningRates:
     """Train a copy of the state while the rate rises from `start` to `stop`; return the losses."""
-    start, stop, steps = options.start, options.stop, options.steps
-    _require_range(start, stop, steps)
-    optimizer, monitor = options.optimizer, options.monitor
+    start, stop, steps, monitor = options.start, options.stop, options.steps, options.monitor
+    if not 0 < start < stop or steps < _FEWEST_STEPS:
+        raise ConfigurationError(
+            "The range of learning rates is not valid.",
+            expected=f"0 < start < stop, and at least {_FEWEST_STEPS} steps",
+            received=f"start={start}, stop={stop}, steps={steps}",
+            do="leave them out for a sweep from 1e-7 to 10 in 200 steps",
+        )
     task = parts.task
-    held, swept = _swept(task, optimizer)
+    held, swept = _swept(task, options.optimizer)
     first = int(task.step_counter.read_value())
-    # The ratios of several rates stay: the first one goes from start to stop.
-    current = [_rate_now(one) for one in swept]
     rate = Scheduled(
         lambda step: start * (stop / start) ** (tf.cast(step - first, tf.float32) / (steps - 1))
     )
+    # The ratios of several rates stay: the first one goes from start to stop.
+    current = [float(tf.convert_to_tensor(one.learning_rate)) for one in swept]
+    factors = [now / current[0] if current[0] > 0 and now > 0 else 1.0 for now in current]
     watched = _tracker(task, monitor)
-    values = list[float]()
+    records, values = list[StepNumbers](), list[float]()
+    # A trace holds the rate that it was made with: the leg has traces of its own.
+    plan = parts.selector.plan if parts.selector.plan.step == "eager" else WORDS["graph"]
+    request = request_aside(options.for_steps(steps), parts)
     with contextlib.ExitStack() as stack:
-        for one, factor in zip(swept, _ratios(current), strict=True):
+        for optimizer, factor in zip(swept, factors, strict=True):
             moving = _times(rate, factor, task)
-            stack.enter_context(keras_optimizers.rate_replaced(one, moving))
+            stack.enter_context(keras_optimizers.rate_replaced(optimizer, moving))
         leg = stack.enter_context(
-            scratch_leg(
-                _own_steps(parts),
-                replace(request_aside(options.for_steps(steps), parts), sets={}),
-                until=Every(steps=steps),
-                recorded=watched,
-            )
+            scratch_leg(parts, request, plan=plan, recorded=watched, on_steps=records.extend)
         )
         before = (0.0, 0.0)
-        for event, _, _ in leg.looped(Place(), {}, NoCheckpoints()):
-            if isinstance(event, Trained):
-                for numbers in leg.stepper.recorded:
-                    value, before = _value(numbers, monitor, before, task)
-                    values.append(value)
-                if has_diverged(values):
-                    break
+        for _ in trained_events(leg):
+            for numbers in records[len(values) :]:
+                value, before = _value(numbers, monitor, before, task)
+                values.append(value)
+            if first_diverged(values) < len(values):
+                break
     rates = [start * (stop / start) ** (place / (steps - 1)) for place in range(len(values))]
-    notes = _notes(held, swept, current, optimizer)
+    notes = _notes(held, swept, current, options.optimizer)
     return suggested(rates, values, monitor, notes)
 
 
-def has_diverged(losses: Sequence[float]) -> bool:
-    """Return whether the loss has left the range it fell in, for good.
-
-    >>> has_diverged([2.0] * 10 + [1.0] * 10), has_diverged([2.0] * 10 + [1.0] * 10 + [50.0] * 9)
-    (False, True)
-    >>> has_diverged([2.0] * 10 + [float("nan")])
-    True
-    """
-    if not losses or not math.isfinite(losses[-1]):
-        return bool(losses)
-    return first_diverged(losses) < len(losses)
-
-
 def first_diverged(losses: Sequence[float]) -> int:
-    """Return the place of the first loss that belongs to a divergence; the length if none does."""
-    running, lowest, first = losses[0], losses[0], losses[0]
+    """Return the place of the first loss that belongs to a divergence; the length if none does.
+
+    >>> first_diverged([2.0] * 10 + [1.0] * 10), first_diverged([2.0] * 10 + [float("nan")])
+    (20, 10)
+    >>> first_diverged([2.0] * 10 + [1.0] * 10 + [50.0] * 9)
+    20
+    """
+    running = lowest = first = losses[0] if losses else 0.0
     for place, loss in enumerate(losses):
         if not math.isfinite(loss):
             return place
@@ -194,65 +183,49 @@ def suggested(
     end = first_diverged(raw)
     if end < _FEWEST_STEPS // 2:
         raise ConfigurationError(
-            message(
-                f"The {monitor} is not finite, or diverges, at the lowest rates already.",
-                expected="a few steps with a finite loss before it diverges",
-                received=f"{monitor} {raw[min(end, len(raw) - 1)]:.4g} at a rate of "
-                f"{rates[min(end, len(rates) - 1)]:.2g}, after {end} steps",
-                do="lower start=, and check the data: trainer.fit names the batch and the cause",
-            )
+            f"The {monitor} is not finite, or diverges, at the lowest rates already.",
+            expected="a few steps with a finite loss before it diverges",
+            received=f"{monitor} {raw[min(end, len(raw) - 1)]:.4g} at a rate of "
+            f"{rates[min(end, len(rates) - 1)]:.2g}, after {end} steps",
+            do="lower start=, and check the data: trainer.fit names the batch and the cause",
         )
     has_ended = end < len(raw)
     rates, raw = rates[:end], raw[:end]
     width = _SMOOTHED_DECADES / (math.log10(rates[-1] / rates[0]) / (len(rates) - 1))
-    losses = _smoothed(np.asarray(raw, float), max(1.0, width))
+    # Means over neighbours, weighted by a bell curve: no lag, unlike a running mean.
+    places = np.arange(len(raw))
+    apart = (places[:, None] - places[None, :]) / max(1.0, width)
+    weights = np.exp(-0.5 * apart**2)
+    losses = weights @ np.asarray(raw, float) / weights.sum(axis=1)
     lowest = int(np.argmin(losses))
     # By neighbours, and by their median: neither the fall nor a divergence counts as noise.
-    apart = float(np.median(np.abs(np.diff(raw)))) * 1.05
-    noise = apart / math.sqrt(2 * math.sqrt(math.pi) * max(1.0, width))
+    noise = float(np.median(np.abs(np.diff(raw)))) * 1.05
+    noise /= math.sqrt(2 * math.sqrt(math.pi) * max(1.0, width))
     fall = float(np.median(losses[: max(3, len(losses) // 10)]) - losses[lowest])
-    found: float | None = None
-    said = list(notes)
     if lowest < 3 or fall <= _SIGNIFICANT * noise:
-        said.insert(0, _no_fall(rates, has_diverged=has_ended))
+        found = None
+        about = "The loss does not fall more than it varies from batch to batch, "
+        if has_ended:
+            about += f"and diverges at {rates[-1]:.2g}: the state is already trained, or the "
+            about += "batches are too small to see it. Raise steps= or batch_size=."
+        else:
+            about += f"between {rates[0]:.2g} and {rates[-1]:.2g}: raise stop=, steps= or "
+            about += "batch_size=, or check the step with lw.check_gradients."
     else:
-        slope = np.gradient(losses)[: lowest + 1]
-        place = int(np.argmin(slope))
-        found = rates[place]
+        found = rates[int(np.argmin(np.gradient(losses)[: lowest + 1]))]
         about = f"The {monitor} falls fastest there, and is lowest at {rates[lowest]:.2g}"
-        about += f"; it diverges from {rates[-1]:.2g} on." if has_ended else "."
-        if not has_ended:
-            about += " It does not diverge up to the highest rate: a higher stop= shows more."
-        said.insert(0, about)
+        if has_ended:
+            about += f"; it diverges from {rates[-1]:.2g} on."
+        else:
+            about += ". It does not diverge up to the highest rate: a higher stop= shows more."
     return LearningRates(
         rates=tuple(map(float, rates)),
         losses=tuple(map(float, losses)),
         raw_losses=tuple(map(float, raw)),
         suggestion=found,
-        note=" ".join(said),
+        note=" ".join([about, *notes]),
         monitor=monitor,
     )
-
-
-def _no_fall(rates: Sequence[float], *, has_diverged: bool) -> str:
-    if has_diverged:
-        return (
-            "The loss does not fall more than it varies from batch to batch, and diverges at "
-            f"{rates[-1]:.2g}: the state is already trained, or the batches are too small to see "
-            "it. Raise steps= or batch_size=."
-        )
-    return (
-        "The loss does not fall more than it varies from batch to batch, between "
-        f"{rates[0]:.2g} and {rates[-1]:.2g}: raise stop=, steps= or batch_size=, or check the "
-        "step with lw.check_gradients."
-    )
-
-
-def _smoothed(values: Any, width: float) -> Any:
-    """Return means over neighbours, weighted by a bell curve: no lag, unlike a running mean."""
-    places = np.arange(len(values))
-    weights = np.exp(-0.5 * ((places[:, None] - places[None, :]) / width) ** 2)
-    return weights @ values / weights.sum(axis=1)
 
 
 # -- optimizers ----------------------------------------------------------------------------------
@@ -263,29 +236,18 @@ def _swept(task: Task, name: str | None) -> tuple[Mapping[str, Any], list[Any]]:
     held = optimizers(task)
     if not held or (name is not None and name not in held):
         raise ConfigurationError(
-            message(
-                f"{class_name(task)} has no such optimizer."
-                if held
-                else f"{class_name(task)} has no optimizer.",
-                expected=" or ".join(f"optimizer={path!r}" for path in held)
-                or "a Keras optimizer as an attribute of the task",
-                received="none" if name is None else f"optimizer={name!r}",
-                do="use one of these names, or leave optimizer out to scale all rates together"
-                if held
-                else "keep the optimizer in the task: self.optimizer = keras.optimizers.Adam()",
-            )
+            f"{class_name(task)} has no such optimizer."
+            if held
+            else f"{class_name(task)} has no optimizer.",
+            expected=" or ".join(f"optimizer={path!r}" for path in held)
+            or "a Keras optimizer as an attribute of the task",
+            received="none" if name is None else f"optimizer={name!r}",
+            do="use one of these names, or leave optimizer out to scale all rates together"
+            if held
+            else "keep the optimizer in the task: self.optimizer = keras.optimizers.Adam()",
         )
     chosen = held.values() if name is None else [held[name]]
     return held, [own for one in chosen for own in keras_optimizers.with_rates(one)]
-
-
-def _rate_now(optimizer: Any) -> float:
-    return float(tf.convert_to_tensor(optimizer.learning_rate))
-
-
-def _ratios(rates: Sequence[float]) -> list[float]:
-    """Return each rate by the first one; 1 where that says nothing."""
-    return [rate / rates[0] if rates[0] > 0 and rate > 0 else 1.0 for rate in rates]
 
 
 def _times(rate: Scheduled, factor: float, task: Task) -> Any:
@@ -319,14 +281,6 @@ def _notes(
 # -- the losses of each step ---------------------------------------------------------------------
 
 
-def _own_steps(parts: Parts) -> Parts:
-    """Return parts that trace the step again: a trace holds the rate that it was made with."""
-    compiled = CompiledSteps(parts.task, parts.strategy, silenced=parts.compiled.silenced)
-    plan = parts.selector.plan if parts.selector.plan.step == "eager" else WORDS["graph"]
-    selector = PlanSelector(PlanHistory().changed(0, plan), compiled, parts.task)
-    return replace(parts, compiled=compiled, selector=selector)
-
-
 def _tracker(task: Task, monitor: str) -> list[Any]:
     """Return total and count of the metric that reports this number; empty if none does.
 
@@ -353,23 +307,8 @@ def _value(
     names = sorted({*numbers.outputs, *numbers.logs})
     losses = [name for name in names if "loss" in name] or names
     raise ConfigurationError(
-        message(
-            f"{class_name(task)}.train_step reports no {monitor!r}.",
-            expected=" or ".join(f"monitor={name!r}" for name in losses) or "a number",
-            received=f"monitor={monitor!r}",
-            do="say which number to watch: find_learning_rate(..., monitor=...)",
-        )
-    )
-
-
-def _require_range(start: float, stop: float, steps: int) -> None:
-    if 0 < start < stop and steps >= _FEWEST_STEPS:
-        return
-    raise ConfigurationError(
-        message(
-            "The range of learning rates is not valid.",
-            expected=f"0 < start < stop, and at least {_FEWEST_STEPS} steps",
-            received=f"start={start}, stop={stop}, steps={steps}",
-            do="leave them out for a sweep from 1e-7 to 10 in 200 steps",
-        )
+        f"{class_name(task)}.train_step reports no {monitor!r}.",
+        expected=" or ".join(f"monitor={name!r}" for name in losses) or "a number",
+        received=f"monitor={monitor!r}",
+        do="say which number to watch: find_learning_rate(..., monitor=...)",
     )

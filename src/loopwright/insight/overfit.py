@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,14 +12,12 @@ import tensorflow as tf
 
 from loopwright.checkpoints import tensors
 from loopwright.compat import keras_optimizers
-from loopwright.data.source import Epochs
 from loopwright.data.stream import Stream
-from loopwright.errors import ConfigurationError, NotFiniteError, message
+from loopwright.errors import NotFiniteError
 from loopwright.fit.leg import Leg
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.insight.rehearsal_report import Overfit
-from loopwright.insight.rehearsed_leg import differing
 from loopwright.insight.scratch import preserved, scratch_leg
 from loopwright.loop.schedule import Every
 from loopwright.task import variables
@@ -40,8 +38,9 @@ _DEAD = 0.9
 class _Curve:
     """The losses of one training on one batch."""
 
-    steps: tuple[int, ...]
-    losses: tuple[float, ...]
+    metric: str
+    steps: Sequence[int]
+    losses: Sequence[float]
 
     @property
     def first(self) -> float:
@@ -69,12 +68,9 @@ def has_fallen(first: float, last: float, share: float = _FALL) -> bool:
     return last < first - share * abs(first)
 
 
-def overfit(
-    parts: Parts, request: FitRequest, clock: Callable[[], float] = time.perf_counter
-) -> Overfit:
-    """Train a copy of the task on its first batch; the task itself is as before."""
-    batch = _first_batch(request, parts.seed)
-    one = replace(
+def overfit(parts: Parts, request: FitRequest, batch: Any) -> Overfit:
+    """Train a copy of the task on one batch; the task itself is as before."""
+    repeated = replace(
         request,
         data=Stream(tf.data.Dataset.from_tensors(batch)),
         sets={},
@@ -82,92 +78,58 @@ def overfit(
         validation_steps=None,
         class_weight=None,
     )
-    with scratch_leg(parts, one, until=Every(steps=_MOST_STEPS)) as leg:
-        trained = {id(variables.variables(v)[0]) for v in _trained(leg)}
+    with scratch_leg(parts, repeated, until=Every(steps=_MOST_STEPS)) as leg:
+        built = [held for held in optimizers(parts.task).values() if held.built]
+        own = [v for optimizer in built for v in keras_optimizers.trained_by(optimizer)]
+        trained = {id(variables.variables(v)[0]) for v in own}
         named = {n: v for n, v in variables.named(parts.task).items() if id(v) in trained}
         with preserved(parts.task):
             before = tensors.snapshot(named)
-            metric, curve = _curve(leg, _MOST_STEPS, _MOST_SECONDS, clock)
-            curve = _without_dropout(leg, one, metric, curve)
+            curve = _without_dropout(leg, _curve(leg, _MOST_STEPS, _MOST_SECONDS))
             reasons = list[str]()
             if not curve.falls:
                 reasons += _frozen(before, tensors.snapshot(named))
                 reasons += _dead(leg, batch)
         if not curve.falls:
-            reasons += list(_rates(leg, curve, clock)) or _chance(batch, curve.last)
-    return Overfit(metric, curve.first, curve.last, curve.steps[-1], curve.falls, tuple(reasons))
+            reasons += list(_rates(leg, curve)) or _chance(batch, curve.last)
+    steps = curve.steps[-1]
+    return Overfit(curve.metric, curve.first, curve.last, steps, curve.falls, tuple(reasons))
 
 
-def _first_batch(request: FitRequest, seed: int) -> Any:
-    if request.data is None:
-        raise ConfigurationError(
-            message(
-                "A step without data has no batch to train on.",
-                expected="data, with overfit",
-                received='overfit="1 batch" and no data',
-                do="leave overfit out",
-            )
-        )
-    feed = request.data.training(
-        Epochs(
-            seed=seed,
-            shuffle=request.shuffle,
-            steps_per_epoch=request.steps_per_epoch,
-            may_be_endless=True,  # only its first batch is read
-        )
-    )
-    first = next(iter(feed.dataset()))
-    return first.get_value() if feed.end == "marked" else first
-
-
-def _trained(leg: Leg) -> list[Any]:
-    """Return the variables that the optimizers of a task were built for."""
-    held = optimizers(leg.parts.task).values()
-    return [v for one in held if one.built for v in keras_optimizers.trained_by(one)]
-
-
-def _curve(
-    leg: Leg, most_steps: int, most_seconds: float, clock: Callable[[], float]
-) -> tuple[str, _Curve]:
+def _curve(leg: Leg, most_steps: int, most_seconds: float) -> _Curve:
     """Train until the loss is small, not finite, or it takes too long; ever more steps a call."""
-    began, some, done = clock(), 1, 0
+    began, some, done = time.perf_counter(), 1, 0
     steps, losses, metric = list[int](), list[float](), ""
-    while done < most_steps and (clock() - began < most_seconds or len(losses) < 2):
+    while done < most_steps and (time.perf_counter() - began < most_seconds or len(losses) < 2):
         leg.stepper.start_epoch()
         try:
-            done += leg.stepper.run_steps(min(some, most_steps - done))
+            done += leg.stepper.run_steps(min(some, most_steps - done)).steps
         except NotFiniteError:
             losses.append(math.nan)
             steps.append(done + some)
             break
         numbers = leg.stepper.report()
-        metric = metric or _loss_of(numbers)
+        metric = metric or min(numbers, key=lambda name: (name != "loss", "loss" not in name))
         losses.append(float(numbers[metric]))
         steps.append(done)
         if has_fallen(losses[0], losses[-1]):
             break
         some = min(2 * some, 50)
-    return metric or "loss", _Curve(tuple(steps), tuple(losses))
+    return _Curve(metric or "loss", steps, losses)
 
 
-def _without_dropout(leg: Leg, one: FitRequest, metric: str, curve: _Curve) -> _Curve:
+def _without_dropout(leg: Leg, curve: _Curve) -> _Curve:
     """Return the curve with the loss of the test step in the end, if that has fallen.
 
     A model with dropout has learned its batch before the losses of its training show it.
     """
-    parts = leg.parts
-    is_scored = has_step(parts.task, "test_step")
-    if curve.falls or one.data is None or not is_scored or not math.isfinite(curve.last):
+    data, is_scored = leg.request.data, has_step(leg.parts.task, "test_step")
+    if curve.falls or data is None or not is_scored or not math.isfinite(curve.last):
         return curve
-    scores = parts.scorer.score(one.data, 1, leg.agreement) or {}
-    if metric not in scores or not has_fallen(curve.first, float(scores[metric])):
+    score = (leg.parts.scorer.score(data, 1, leg.agreement) or {}).get(curve.metric)
+    if score is None or not has_fallen(curve.first, float(score)):
         return curve
-    return _Curve(curve.steps, (*curve.losses[:-1], float(scores[metric])))
-
-
-def _loss_of(numbers: Mapping[str, Any]) -> str:
-    losses = [name for name in numbers if "loss" in name]
-    return "loss" if "loss" in numbers else next(iter([*losses, *numbers]))
+    return replace(curve, losses=[*curve.losses[:-1], float(score)])
 
 
 # --- the usual reasons, measured ---
@@ -177,7 +139,7 @@ def _frozen(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str
     if not before:
         yield "frozen: no optimizer trains a variable"
         return
-    changed = {*differing(before, after)}
+    changed = {*tensors.differing(before, after)}
     same = [name for name in before if name not in changed]
     if same:
         named = ", ".join(same[:3]) + (", ..." if len(same) > 3 else "")
@@ -194,7 +156,9 @@ def _dead(leg: Leg, batch: Any) -> Iterator[str]:
     def fetch(graph: Any) -> list[Any]:
         found = [op for op in graph.get_operations() if op.type in ("Relu", "Relu6")]
         names.extend(op.name for op in found)
-        return [_dead_share(op.outputs[0]) for op in found]
+        outputs = [op.outputs[0] for op in found]
+        are_zero = [tf.reduce_all(o == 0, list(range(o.shape.rank - 1))) for o in outputs]
+        return [tf.reduce_mean(tf.cast(zero, tf.float32)) for zero in are_zero]
 
     spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
     probe = leg.parts.compiled.probe("train_step", spec, fetch)
@@ -204,13 +168,7 @@ def _dead(leg: Leg, batch: Any) -> Iterator[str]:
             yield (f"dead ReLUs: {float(share):.0%} of the units of {name} are 0 for every example")
 
 
-def _dead_share(output: Any) -> Any:
-    """Return the share of units that are zero for all examples."""
-    axes = list(range(output.shape.rank - 1))
-    return tf.reduce_mean(tf.cast(tf.reduce_all(output == 0, axes), tf.float32))
-
-
-def _rates(leg: Leg, curve: _Curve, clock: Callable[[], float]) -> Iterator[str]:
+def _rates(leg: Leg, curve: _Curve) -> Iterator[str]:
     """Try other learning rates from the same state, until one is much better."""
     rates = [
         rate
@@ -224,7 +182,7 @@ def _rates(leg: Leg, curve: _Curve, clock: Callable[[], float]) -> Iterator[str]
                 given = float(tf.convert_to_tensor(rates[0]))
                 for rate in rates:
                     rate.assign(factor**power * tf.convert_to_tensor(rate))
-                _, tried = _curve(leg, _PROBE_STEPS, _PROBE_SECONDS, clock)
+                tried = _curve(leg, _PROBE_STEPS, _PROBE_SECONDS)
             as_given = curve.at(tried.steps[-1])
             if has_fallen(tried.first, tried.last, 0.5) and not as_given < 1.5 * tried.last:
                 yield (
@@ -238,10 +196,20 @@ def _rates(leg: Leg, curve: _Curve, clock: Callable[[], float]) -> Iterator[str]
 
 
 def _chance(batch: Any, last: float) -> Iterator[str]:
-    found = _constant_answer(batch)
-    if found is None or not math.isfinite(last):
+    """Compare the loss with that of the best constant answer to the labels."""
+    if not (isinstance(batch, Sequence) and len(batch) > 1 and isinstance(batch[1], tf.Tensor)):
         return
-    chance, what = found
+    labels = batch[1].numpy()
+    is_one_hot = labels.ndim == 2 and labels.shape[1] > 1 and np.all(labels.sum(1) == 1)
+    if is_one_hot and np.isin(labels, (0, 1)).all():
+        labels = labels.argmax(1)
+    if np.issubdtype(labels.dtype, np.integer) or np.isin(labels, (0, 1)).all():
+        shares = np.unique(labels, return_counts=True)[1] / labels.size
+        chance, what = float(-(shares * np.log(shares)).sum()), "the entropy of the labels"
+    else:
+        chance, what = float(labels.var(axis=0).mean()), "the variance of the labels"
+    if chance <= 0 or not math.isfinite(last):
+        return
     if abs(last - chance) <= 0.1 * chance:
         yield (
             f"no better than a constant answer, which has {chance:.3g} ({what}): the outputs do "
@@ -252,19 +220,3 @@ def _chance(batch: Any, last: float) -> Iterator[str]:
             f"wrong loss: {last:.3g} is above {chance:.3g}, which a constant answer has ({what}); "
             "check from_logits, the last activation, and the labels"
         )
-
-
-def _constant_answer(batch: Any) -> tuple[float, str] | None:
-    """Return the loss of the best constant answer to labels, and what it is; None if unknown."""
-    if not (isinstance(batch, Sequence) and len(batch) > 1 and isinstance(batch[1], tf.Tensor)):
-        return None
-    labels = batch[1].numpy()
-    is_one_hot = labels.ndim == 2 and labels.shape[1] > 1 and np.all(labels.sum(1) == 1)
-    if is_one_hot and np.isin(labels, (0, 1)).all():
-        labels = labels.argmax(1)
-    if np.issubdtype(labels.dtype, np.integer) or np.isin(labels, (0, 1)).all():
-        shares = np.unique(labels, return_counts=True)[1] / labels.size
-        chance, what = float(-(shares * np.log(shares)).sum()), "the entropy of the labels"
-    else:
-        chance, what = float(labels.var(axis=0).mean()), "the variance of the labels"
-    return (chance, what) if chance > 0 else None

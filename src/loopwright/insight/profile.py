@@ -1,6 +1,7 @@
 """Why is it slow: profile some steps of a scratch leg, and say where the time goes."""
 
 import contextlib
+import functools
 import os
 import re
 import tempfile
@@ -8,25 +9,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import keras
 
 from loopwright.compat import xplane
-from loopwright.compat.error_messages import place_of
-from loopwright.compat.runtime_errors import place_of_node
+from loopwright.compat.lines import place_of_node
 from loopwright.compat.xplane import Recorded
-from loopwright.errors import ConfigurationError, message
-from loopwright.events import Trained
 from loopwright.fit.leg import Leg
-from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.parts import Parts
 from loopwright.insight.rehearsal_report import wrapped
-from loopwright.insight.scratch import DataOptions, request_aside, scratch_leg, with_own_traces
-from loopwright.loop.schedule import Place
+from loopwright.insight.scratch import DataOptions, request_aside, scratch_leg, trained_events
 from loopwright.task import variables
 from loopwright.task.optimizers import optimizers
-from loopwright.task.task import Task
 
 _OPERATION = re.compile(r"^[^\s:]+:(_?[A-Z]\w*)$")
 _CONTROL = re.compile(
@@ -69,7 +64,8 @@ class StageTime:
 class Origins:
     """Finds where an operation comes from, by its path in the trace."""
 
-    def __init__(self, task: Task, graph: Any) -> None:
+    def __init__(self, leg: Leg) -> None:
+        task, plan = leg.parts.task, leg.parts.selector.plan
         parts = [part.value for part in variables.all_parts(task)]
         self._layers = {
             part.name: type(part).__name__
@@ -79,19 +75,17 @@ class Origins:
         models = [part for part in parts if isinstance(part, keras.Model)]
         self._pairs = {(model.name, layer.name) for model in models for layer in model.layers}
         self._optimizers = {one.name: path for path, one in optimizers(task).items()}
-        self._graphs = [] if graph is None else [graph]
-        self._known: dict[str, str] = {}
+        spec = None if leg.feed is None else leg.feed.batch_spec
+        # A trace of a step that runs eagerly may stop.
+        is_eager = plan.step == "eager"
+        self._graphs = [] if is_eager else [leg.parts.compiled.graph("train_step", spec)]
+        self.of = functools.cache(self._origin)
 
-    def of(self, path: str) -> str:
+    def _origin(self, path: str) -> str:
         """Return the origin in a few words.
 
         A layer with its name, an optimizer, a line of the step, or the last names of the path.
         """
-        if path not in self._known:
-            self._known[path] = self._found(path)
-        return self._known[path]
-
-    def _found(self, path: str) -> str:
         backward = ", backward" if "gradient_tape" in path else ""
         names = path.split("/")
         # A step that is traced again has its models and layers under names with one more number.
@@ -101,10 +95,10 @@ class Origins:
             layer = next((n for n in reversed([*shorter, *names]) if n in self._layers), None)
         if layer is not None:
             return f"{layer}{backward} ({self._layers[layer]})"
-        for name in (*names, *shorter):
-            if name in self._optimizers:
-                return f"{self._optimizers[name]} (update)"
-        line = place_of_node(path, self._graphs, place_of)
+        optimizer = next((n for n in (*names, *shorter) if n in self._optimizers), None)
+        if optimizer is not None:
+            return f"{self._optimizers[optimizer]} (update)"
+        line = place_of_node(path, self._graphs)
         written = re.search(r'file "([^"]+)", line (\d+)', line)
         if written:
             return f"{written[1]}:{written[2]}{backward}"
@@ -158,8 +152,10 @@ def stage_times(recorded: Sequence[Recorded], steps: int, *, waited: float) -> l
     busy: dict[str, float] = defaultdict(float)
     for events in by_thread.values():
         for event, own in _own_seconds(events):
-            if not _is_waiting(event.name):
-                busy[_stage(event.name)] += own
+            stage = _stage(event.name)
+            # The thread that calls such a stage only waits for what others make.
+            waits = event.name.startswith("Iterator::") and stage in (*_ASYNCHRONOUS, "Root")
+            busy[stage] += 0.0 if waits else own
     found = [
         StageTime(name, seconds / steps)
         for name, seconds in sorted(busy.items(), key=lambda item: -item[1])
@@ -180,11 +176,6 @@ def _stage(name: str) -> str:
         return re.sub(r"\[\d+\]", "", name).rpartition("::")[2]
     made = re.fullmatch(r"(\w+)Produce", name)
     return made[1] if made else ""
-
-
-def _is_waiting(name: str) -> bool:
-    """Return whether the thread that calls this stage only waits for what others make."""
-    return name.startswith("Iterator::") and _stage(name) in (*_ASYNCHRONOUS, "Root")
 
 
 def _own_seconds(events: Sequence[Recorded]) -> list[tuple[Recorded, float]]:
@@ -248,7 +239,11 @@ class Profile:
             rate += f", {self.examples_per_second:,.0f} examples/s"
         yield f"{self.steps:,} steps in {self.seconds:.2f} s: {_ms(step)} per step ({rate})"
         yield f"plan: {self.plan}"
-        yield from wrapped("of a step: " + ", ".join(self._shares()))
+        shares = [
+            f"{_ms(seconds / self.steps)} {name} ({seconds / self.seconds:.0%})"
+            for name, seconds in self.parts.items()
+        ]
+        yield from wrapped("of a step: " + ", ".join(shares))
         yield ""
         yield f"{'operation':<26} {'ms/step':>8} {'share':>6} {'calls':>6}  from"
         for one in self.operations:
@@ -272,34 +267,17 @@ class Profile:
                 f"TensorBoard shows it: pip install xprof, tensorboard --logdir {self.directory}"
             )
 
-    def _shares(self) -> list[str]:
-        return [
-            f"{_ms(seconds / self.steps)} {name} ({seconds / self.seconds:.0%})"
-            for name, seconds in self.parts.items()
-        ]
-
 
 def profile(parts: Parts, options: ProfileOptions) -> Profile:
     """Profile some steps after a warm-up; the task is as before."""
     steps = options.steps
-    if steps < 1:
-        raise ConfigurationError(
-            message(
-                "A profile needs steps.",
-                expected="a positive number",
-                received=f"steps={steps}",
-                do="leave it out for 50 steps",
-            )
-        )
     directory = None if options.directory is None else Path(options.directory)
-    asked = options.for_steps(steps + _WARM_UP_STEPS, shuffle=options.shuffle)
-    request = request_aside(asked, parts)
-    parts = with_own_traces(parts)
+    wanted = options.for_steps(steps, warm_up=_WARM_UP_STEPS, shuffle=options.shuffle)
+    request = request_aside(wanted, parts)
     with contextlib.ExitStack() as stack:
         where = directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         leg = stack.enter_context(scratch_leg(parts, request))
-        happened = leg.looped(Place(), {}, NoCheckpoints())
-        trained = (event for event, _, _ in happened if isinstance(event, Trained))
+        trained = trained_events(leg)
         for _ in range(_WARM_UP_CALLS):
             next(trained)
         done, calls = 0, 0
@@ -312,60 +290,36 @@ def profile(parts: Parts, options: ProfileOptions) -> Profile:
             seconds = leg.watch.clock() - began
         spent = {name: leg.watch.seconds[name] - before[name] for name in before}
         recorded = xplane.recorded(where)
-        origins = Origins(parts.task, _graph(leg))
-        operations = operation_times(recorded, done, origins)
+        operations = operation_times(recorded, done, Origins(leg))
         waited = spent["data wait"] if spent["data wait"] > 0.1 * seconds else 0.0
         stages = stage_times(recorded, done, waited=waited)
         examples = leg.stepper.examples_per_batch()
-        shares = _parts(spent, seconds, calls)
-        advice = _advice(leg, spent, seconds, done, operations)
+        inside = spent["step"] + spent["data wait"] + spent["compile"]
+        outside = max(0.0, seconds - inside)
+        shares = {
+            "waiting for data": spent["data wait"],
+            "in the step": spent["step"],
+            "compiling": spent["compile"],
+            f"between {calls} {'call' if calls == 1 else 'calls'}": outside,
+        }
+        # What `fit` would say at its end, then what only a profile shows.
+        advice = [leg.slow_part({**spent, "Python": outside}, done)]
+        if operations and operations[0].share > 0.5:
+            most = operations[0]
+            share = f"{most.share:.0%} of all operations"
+            advice.append(f"{most.operation} from {most.origin} is {share}.")
+        nothing = "Nothing stands out: the step is as fast as its operations."
         return Profile(
             steps=done,
             seconds=seconds,
             examples_per_second=None if examples is None else examples * done / seconds,
             plan=leg.parts.selector.plan.in_words,
-            parts=shares,
+            parts={name: s for name, s in shares.items() if s > 0 or name == "in the step"},
             operations=tuple(operations[:_MOST_ROWS]),
             stages=tuple(stages),
-            advice=advice,
+            advice=tuple(filter(None, advice)) or (nothing,),
             directory=directory,
         )
-
-
-def _parts(spent: Mapping[str, float], seconds: float, calls: int) -> dict[str, float]:
-    inside = spent["step"] + spent["data wait"] + spent["compile"]
-    found = {
-        "waiting for data": spent["data wait"],
-        "in the step": spent["step"],
-        "compiling": spent["compile"],
-        f"between {calls} {'call' if calls == 1 else 'calls'}": max(0.0, seconds - inside),
-    }
-    return {name: value for name, value in found.items() if value > 0 or name == "in the step"}
-
-
-def _graph(leg: Leg) -> Any:
-    """Return the graph of the step; None if it runs eagerly, where a trace may stop."""
-    if leg.parts.selector.plan.step == "eager":
-        return None
-    spec = None if leg.feed is None else leg.feed.batch_spec
-    return leg.parts.compiled.graph("train_step", spec)
-
-
-def _advice(
-    leg: Leg,
-    spent: Mapping[str, float],
-    seconds: float,
-    steps: int,
-    operations: Sequence[OperationTime],
-) -> tuple[str, ...]:
-    """Return what to change: what `fit` would say at its end, then what only a profile shows."""
-    inside = sum(spent[name] for name in ("step", "data wait", "compile"))
-    whole = {**spent, "Python": max(0.0, seconds - inside)}
-    found = list(filter(None, [leg.slow_part(whole, steps)]))
-    if operations and operations[0].share > 0.5:
-        one = operations[0]
-        found.append(f"{one.operation} from {one.origin} is {one.share:.0%} of all operations.")
-    return tuple(found) or ("Nothing stands out: the step is as fast as its operations.",)
 
 
 def _ms(seconds: float) -> str:

@@ -111,9 +111,13 @@ class Rehearsal:
 
     def page(self) -> str:
         """Return the page without the list of checks."""
-        rows = [_row(name, text) for name, text in self._rows()]
-        warned = [textwrap.indent(text, "    ") for text in self.warnings]
-        return "\n".join([*rows, *warned])
+        lines = list[str]()
+        for name, text in self._rows():
+            first = f"{name:{_NAME}}"
+            lines += textwrap.wrap(
+                text, _WIDTH, initial_indent=first, subsequent_indent=" " * _NAME
+            )
+        return "\n".join([*lines, *(textwrap.indent(text, "    ") for text in self.warnings)])
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         parts = [f"{self.trainable:,} trainable", f"{self.frozen:,} frozen"]
@@ -122,7 +126,8 @@ class Rehearsal:
         yield "parameters", ", ".join(parts)
         yield "speed", self._speed()
         yield "schedule", self.schedule
-        yield "whole run", self._whole_run()
+        time = "" if self.seconds is None else f"{in_time(self.seconds)}: "
+        yield "whole run", f"{time}{self.length}"
         machine = "" if self.machine_bytes is None else f" of {in_bytes(self.machine_bytes)}"
         yield "memory", f"{in_bytes(self.peak_bytes)}{machine} at the peak, TensorFlow included"
         yield "disk", self._disk()
@@ -143,20 +148,12 @@ class Rehearsal:
             words.append(f"waiting for data {self.data_wait:.0%} of the time")
         return ", ".join(words)
 
-    def _whole_run(self) -> str:
-        return self.length if self.seconds is None else f"{in_time(self.seconds)}: {self.length}"
-
     def _disk(self) -> str:
         each = f"{in_bytes(self.checkpoint_bytes)} a checkpoint"
         if not self.kept:
             return f"{each}; no run directory, nothing is saved"
         free = "" if self.free_bytes is None else f" of {in_bytes(self.free_bytes)} free"
         return f"{each}, {self.kept} kept in the end: {in_bytes(self.disk_bytes)}{free}"
-
-
-def _row(name: str, text: str) -> str:
-    first, *more = textwrap.wrap(text, _WIDTH - _NAME) or [""]
-    return "\n".join([f"{name:{_NAME}}{first}", *(f"{'':{_NAME}}{line}" for line in more)])
 
 
 def wrapped(text: str, indent: str = "") -> list[str]:
@@ -176,7 +173,11 @@ def in_bytes(count: float) -> str:
     >>> in_bytes(734_003), in_bytes(16_500_000_000)
     ('734 KB', '16.5 GB')
     """
-    return _scaled(count, ("bytes", "KB", "MB", "GB", "TB"))
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
 
 
 def in_rate(rate: float) -> str:
@@ -207,19 +208,12 @@ def in_time(seconds: float) -> str:
     return f"{hours // 24} days {hours % 24} h"
 
 
-def _scaled(count: float, units: tuple[str, ...]) -> str:
-    place = 0
-    while count >= 999.5 and place < len(units) - 1:
-        count, place = count / 1000, place + 1
-    return f"{count:.3g} {units[place]}"
-
-
 @final
 class Stages:
     """The parts of a rehearsal, in order; an error says in which of them it was raised."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, *, is_verbose: bool) -> None:
+        self._is_verbose = is_verbose
         self.checks: list[Check] = []
 
     @contextlib.contextmanager
@@ -229,7 +223,11 @@ class Stages:
         try:
             yield found.append
         except Exception as error:
-            in_part(error, name)
+            where = f'The rehearsal failed in the part "{name}".'
+            if isinstance(error, LoopwrightError) and error.args:
+                error.args = (f"{where}\n{error.args[0]}", *error.args[1:])
+            else:
+                error.add_note(where)
             raise
         if is_shown:
             self._add(Check(name, "; ".join(found), time.perf_counter() - began))
@@ -240,41 +238,26 @@ class Stages:
 
     def _add(self, check: Check) -> None:
         self.checks.append(check)
-        self._say(str(check))
-
-
-def in_part(error: Exception, name: str) -> Exception:
-    """Return the error, which says now in which part of a rehearsal it was raised.
-
-    >>> print(in_part(LoopwrightError("The data is empty."), "validation"))
-    The rehearsal failed in the part "validation".
-    The data is empty.
-    """
-    where = f'The rehearsal failed in the part "{name}".'
-    if isinstance(error, LoopwrightError) and error.args:
-        error.args = (f"{where}\n{error.args[0]}", *error.args[1:])
-    else:
-        error.add_note(where)
-    return error
+        if self._is_verbose:
+            print(check, flush=True)
 
 
 @contextlib.contextmanager
 def collected() -> Iterator[list[str]]:
     """Collect the warnings of Loopwright; give all others at the end, and all after an error."""
-    found, given = list[str](), list[warnings.WarningMessage]()
+    found, caught = list[str](), list[warnings.WarningMessage]()
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            given = caught
             yield found
     except BaseException:
-        for each in given:
+        for each in caught:
             with contextlib.suppress(Warning):  # where warnings are errors, the first error counts
                 _give(each)
         raise
-    own = [each for each in given if isinstance(each.message, LoopwrightWarning)]
+    own = [each for each in caught if isinstance(each.message, LoopwrightWarning)]
     found += dict.fromkeys(str(each.message) for each in own)
-    for each in given:
+    for each in caught:
         if each not in own:
             _give(each)
 

@@ -4,7 +4,6 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -13,19 +12,19 @@ from loopwright.checkpoints import tensors
 from loopwright.checkpoints.retention import require_measured
 from loopwright.checkpoints.run_directory import Run
 from loopwright.data.arrays import Arrays
-from loopwright.data.readers import NOTHING_READ, CountedReader, Read, ResidentReader, StreamReader
+from loopwright.data.readers import NOTHING_READ, Read, StreamReader
 from loopwright.data.source import Data
-from loopwright.engine.scorer import undisturbed
+from loopwright.engine.state import undisturbed
 from loopwright.errors import CheckpointError, DataError, message
-from loopwright.events import ImagesDrawn
-from loopwright.exactness import Exact, Inexact
+from loopwright.events import ImagesDrawn, Trained
+from loopwright.exactness import Inexact
 from loopwright.fit.leg import Leg
-from loopwright.fit.moment import put_back, require_resumable, taken
+from loopwright.fit.moment import require_resumable
 from loopwright.fit.request import FitRequest, accepted_data
 from loopwright.fit.resume import warn_of_no_validation
 from loopwright.fit.saved_leg import on_disk
 from loopwright.insight.rehearsal_report import Stages, in_rate
-from loopwright.loop.clock import Pace
+from loopwright.insight.scratch import apply, capture
 from loopwright.loop.schedule import Place
 from loopwright.sinks.notify import attempted
 from loopwright.sinks.tensorboard import HOME, TensorBoardFiles
@@ -37,7 +36,9 @@ if TYPE_CHECKING:
 
 _STEPS = 3
 _VALIDATION_BATCHES = 2
-_SECONDS_TO_MEASURE = 1.0
+_SECONDS_TO_MEASURE, _MOST_STEPS = 1.0, 10**9
+_MOST_SECONDS = 2.0
+"""For reading a stream to its end."""
 
 
 @final
@@ -54,23 +55,59 @@ class RehearsedLeg:
         steps = _STEPS if length is None else max(1, min(_STEPS, length - 1))
         with self._stages.part("first batch") as note:
             self._leg.stepper.start_epoch()
-            ran = self._leg.stepper.run_steps(steps)
+            ran = self._leg.stepper.run_steps(steps).steps
             is_end = ran < steps or ran == length
             self._place = Place(step=ran, epoch=int(is_end), step_in_epoch=0 if is_end else ran)
-            sizes = examples(self._leg)
-            of = "" if sizes is None else f" of {sizes:,} examples"
+            size = examples(self._leg)
+            of = "" if size is None else f" of {size:,} examples"
             note(f"{ran} step{'s' if ran > 1 else ''}{of}: {_numbers(self._leg.stepper.report())}")
 
-    def checkpoint(self) -> "Written":
-        """Write a checkpoint to a scratch directory, restore it and compare."""
-        planned = self._planned
-        with self._stages.part("checkpoint") as note:
-            if planned.run is None:
-                found = of_state(self._leg)
-            else:
-                found = resumed(self._leg, planned.run, planned.leg, self._place, planned.exact)
-            note(str(found))
-        if found.repeats is False:
+    def checkpoint(self) -> int:
+        """Write a checkpoint to a scratch directory, restore it, compare; return its bytes.
+
+        Without a run directory only the variables are written and read back.
+        """
+        with (
+            self._stages.part("checkpoint") as note,
+            tempfile.TemporaryDirectory(prefix="loopwright-") as directory,
+        ):
+            run = self._planned.run
+            if run is not None:
+                return self._resume(Run(directory, run.rules), note)
+            values = tensors.snapshot(variables.named(self._leg.parts.task))
+            tensors.write(Path(directory) / "state", values)
+            _require_same_bits(values, tensors.read(Path(directory) / "state"))
+            note(_compared(values))
+            return disk.bytes_in(Path(directory))
+
+    def _resume(self, aside: Run, note: Callable[[str], None]) -> int:
+        """Save as `fit` does, run a step, restore, and run the step again.
+
+        Where the data can only be read on, the step is not run again.
+        """
+        leg, exact = self._leg, self._planned.exact
+        data = accepted_data(leg.request, exact)
+        named, reasons = require_resumable(leg, exact)
+        leg.inexact = data.with_reasons(reasons)
+        leg.reasons = leg.inexact.reasons
+        snapshot, held = capture(leg, named, self._place)
+        with aside.opened(), aside.written():
+            aside.save(snapshot, held, {}, sync=lambda: None)
+            aside.wait()
+        saved = aside.chosen("last")
+        before = tensors.snapshot(named)
+        self._run_next_step()
+        after = tensors.snapshot(named)
+        apply(leg, named, on_disk(saved))
+        _require_same_bits(before, tensors.snapshot(named))
+        if leg.inexact:
+            note(_compared(named))
+            warn_at_call(str(Inexact(tuple(leg.reasons))))
+            return disk.bytes_in(saved[0].path)
+        self._run_next_step()
+        repeats = not tensors.differing(after, tensors.snapshot(named))
+        note(_compared(named) + "; so has the next step, run again" * repeats)
+        if not repeats:
             warn_at_call(
                 message(
                     "The step after a restored checkpoint had other bits than before.",
@@ -79,25 +116,28 @@ class RehearsedLeg:
                     do="look for Python state or operations that are not deterministic in the step",
                 )
             )
-        if found.reasons:
-            warn_at_call(str(Inexact(found.reasons)))
-        return found
+        return disk.bytes_in(saved[0].path)
+
+    def _run_next_step(self) -> None:
+        if self._place.step_in_epoch == 0:
+            self._leg.stepper.start_epoch()
+        self._leg.stepper.run_steps(1)
 
     def last_batch(self) -> None:
         """Run a step on the last batch of an epoch, which may be smaller."""
         with self._stages.part("last batch", is_shown=False):
-            is_next, words = move_to_last(self._leg)
-        if not is_next:
-            self._stages.leave_out("last batch", words)
+            length, why = _move_to_last(self._leg)
+        if length is None:
+            self._stages.leave_out("last batch", why)
             return
         with self._stages.part("last batch") as note:
             self._leg.stepper.run_steps(1)
-            size = _last_examples(self._leg)
-            note(words + ("" if size is None else f", {size:,} examples"))
+            size = examples(self._leg, is_last=True)
+            note(f"{length:,} of {length:,}" + ("" if size is None else f", {size:,} examples"))
 
     def validation(self, request: FitRequest) -> float | None:
         """Score two batches of each set; return the seconds of a whole validation, if known."""
-        planned, parts = self._planned, self._leg.parts
+        planned, leg = self._planned, self._leg
         if not request.sets:
             warn_of_no_validation(planned.run)
             self._stages.leave_out("validation", "no validation data")
@@ -106,13 +146,13 @@ class RehearsedLeg:
         scores, seconds = dict[str, Any](), list[float | None]()
         with self._stages.part("validation") as note:
             for name, data in request.sets.items():
-                found = parts.scorer.score(data, batches, self._leg.agreement) or {}
+                found = leg.parts.scorer.score(data, batches, leg.agreement) or {}
                 scores |= {f"{name}{key}": value for key, value in found.items()}
                 began = time.perf_counter()  # compiled by now
-                parts.scorer.score(data, batches, self._leg.agreement)
-                each = (time.perf_counter() - began) / batches
-                length = request.validation_steps or own_length(data)
-                seconds.append(None if length is None else each * length)
+                leg.parts.scorer.score(data, batches, leg.agreement)
+                batch_seconds = (time.perf_counter() - began) / batches
+                length = request.validation_steps or _length(data)
+                seconds.append(None if length is None else batch_seconds * length)
             if planned.run is not None:
                 require_measured(planned.run.asked_rules, scores)
             note(f"{batches} batches: {_numbers(scores)}")
@@ -123,7 +163,7 @@ class RehearsedLeg:
         """Draw the images of the task as TensorBoard gets them; a failure warns, as in a run."""
         parts, drawn = self._leg.parts, dict[str, Any]()
         with self._stages.part("images") as note:
-            with attempted("Task.images", "drawn"), undisturbed(parts.task, parts.strategy):
+            with attempted("Task.images", "drawn"), undisturbed(parts.task):
                 drawn |= parts.task.images()
             if drawn:
                 with tempfile.TemporaryDirectory(prefix="loopwright-") as directory:
@@ -137,45 +177,29 @@ class RehearsedLeg:
         leg, watch = self._leg, self._leg.watch
         with self._stages.part("speed") as note:
             leg.read_again(NOTHING_READ)
-            leg.stepper.start_epoch()
-            self._run(1)  # the first batch waits for buffers to be filled
-            pace, done, spent, waited = Pace(), 0, 0.0, watch.seconds["data wait"]
-            compiled = watch.seconds["compile"]
-            began = time.perf_counter()
-            while not done or spent < _SECONDS_TO_MEASURE:
-                call = time.perf_counter()
-                ran = self._run(pace.at_most_steps)
-                pace.add(steps=ran, seconds=time.perf_counter() - call)
-                done += ran
-                spent = time.perf_counter() - began
-            spent -= watch.seconds["compile"] - compiled
-            rate = done / max(spent, 1e-9)
+            events = (event for event, _, _ in leg.replayed(Place(), _MOST_STEPS))
+            trained = (event for event in events if isinstance(event, Trained))
+            next(trained)  # the first batch waits for buffers to be filled
+            done, before, began = 0, dict(watch.seconds), time.perf_counter()
+            for event in trained:
+                done += event.steps
+                if time.perf_counter() - began > _SECONDS_TO_MEASURE:
+                    break
+            spent = time.perf_counter() - began
+            spent = max(spent - (watch.seconds["compile"] - before["compile"]), 1e-9)
+            rate = done / spent
             note(f"{done:,} steps, about {in_rate(rate)} per second")
-        return rate, (watch.seconds["data wait"] - waited) / max(spent, 1e-9)
-
-    def _run(self, steps: int) -> int:
-        """Run steps, at most to the end of an epoch; then begin the next one."""
-        stepper, length = self._leg.stepper, self._leg.schedule.steps_per_epoch
-        asked = steps if length is None else min(steps, length - stepper.steps_in_epoch)
-        ran = stepper.run_steps(asked)
-        if ran < asked or stepper.steps_in_epoch == length:
-            stepper.start_epoch()
-        return ran
+        return rate, (watch.seconds["data wait"] - before["data wait"]) / spent
 
 
-def examples(leg: Leg) -> int | None:
-    """Return the examples in a whole batch; None if unknown."""
+def examples(leg: Leg, *, is_last: bool = False) -> int | None:
+    """Return the examples in a whole batch, or in the last one of an epoch; None if unknown."""
     data, reader = leg.request.data, leg.stepper.reader
     if isinstance(data, Arrays):
-        return min(data.batch_size, len(data))
-    return None if reader is None else reader.largest_batch
-
-
-def _last_examples(leg: Leg) -> int | None:
-    data, reader = leg.request.data, leg.stepper.reader
-    if isinstance(data, Arrays):
-        return len(data) % data.batch_size or min(data.batch_size, len(data))
-    return min(reader.sizes, default=None) if isinstance(reader, StreamReader) else None
+        rest = len(data) % data.batch_size if is_last else 0
+        return rest or min(data.batch_size, len(data))
+    sizes = reader.sizes if isinstance(reader, StreamReader) else ()
+    return min(sizes, default=None) if is_last else max(sizes, default=None)
 
 
 def _numbers(metrics: Mapping[str, Any]) -> str:
@@ -184,166 +208,59 @@ def _numbers(metrics: Mapping[str, Any]) -> str:
     return ", ".join(shown) or "no numbers"
 
 
-MOST_SECONDS = 2.0
-"""For reading a stream to its end."""
-
-
-def move_to_last(leg: Leg, clock: Callable[[], float] = time.perf_counter) -> tuple[bool, str]:
-    """Let a leg read the last batch of an epoch next; return whether it does, and which it is.
+def _move_to_last(leg: Leg) -> tuple[int | None, str]:
+    """Let a leg read the last batch of an epoch next; return which it is, or None and why not.
 
     The leg has trained already: its data is open. A stream is read for at most some seconds.
     """
     data, reader = leg.request.data, leg.stepper.reader
     if data is None or reader is None:
-        return False, "the step takes no data"
-    length = own_length(data) or _counted(data, clock)
+        return None, "the step takes no data"
+    is_number = reader.survives_failure  # the position is the number of batches, and nothing else
+    length = (_length(data) if is_number else None) or _length(data, counts=True)
     if length is None:
-        why = f"the data is endless, or takes more than {MOST_SECONDS:g} s to read"
-        return False, f"not reached: {why}"
-    has_number = isinstance(reader, ResidentReader | CountedReader)
-    leg.read_again(Read(batches=length - 1 if has_number else 0))
+        why = f"the data is endless, or takes more than {_MOST_SECONDS:g} s to read"
+        return None, f"not reached: {why}"
+    leg.read_again(Read(batches=length - 1 if is_number else 0))
     leg.stepper.start_epoch()
-    if not has_number and not _skipped(leg, length - 1, clock):
-        return False, f"not reached: reading {length:,} batches takes too long"
-    return True, f"{length:,} of {length:,}"
+    if not is_number and leg.stepper.reader is not None:
+        leg.stepper.reader.skip(length - 1)
+    return length, ""
 
 
-def own_length(data: Data) -> int | None:
-    """Return how many batches the data has; None if it is not known, or if it is endless."""
-    try:
-        return data.one_pass(steps=None).steps_per_epoch
-    except DataError:  # endless
-        return None
+def _length(data: Data, *, counts: bool = False) -> int | None:
+    """Return how many batches the data has; None if it is not known, or if it is endless.
 
-
-def _counted(data: Data, clock: Callable[[], float]) -> int | None:
-    """Return how many batches an epoch has, by reading it; None if that takes too long."""
+    `counts`: by reading it, which may take too long.
+    """
     try:
         feed = data.one_pass(steps=None)
-    except DataError:
+    except DataError:  # endless
         return None
-    began, count = clock(), 0
+    if not counts:
+        return feed.steps_per_epoch
+    began, count = time.perf_counter(), 0
     for _ in feed.dataset():
         count += 1
-        if clock() - began > MOST_SECONDS:
+        if time.perf_counter() - began > _MOST_SECONDS:
             return None
     # What failed, or changed its shape, has ended early; training on it says more.
     is_whole = feed.failure() is None and feed.reopened() is None
     return count if is_whole and count else None
 
 
-def _skipped(leg: Leg, batches: int, clock: Callable[[], float]) -> bool:
-    """Skip batches, ever more at a time; return False if that takes too long."""
-    reader = leg.stepper.reader
-    if not isinstance(reader, StreamReader):
-        return batches == 0
-    began, done, some = clock(), 0, 1
-    while done < batches:
-        if clock() - began > MOST_SECONDS:
-            return False
-        some = min(2 * some, batches - done)
-        reader.skip(some)
-        done += some
-    return True
+def _compared(values: Mapping[str, Any]) -> str:
+    return f"written, restored, {len(values)} variables compared: the same bits"
 
 
-@dataclass(frozen=True)
-class Written:
-    """A checkpoint that was written, restored and compared."""
-
-    bytes: int
-    variables: int
-    repeats: bool | None = None
-    """Whether the step after it had the same bits again; None: this was not tried."""
-    reasons: tuple[str, ...] = ()
-    """Why the run cannot be resumed exactly."""
-
-    def __str__(self) -> str:
-        text = f"written, restored, {self.variables} variables compared: the same bits"
-        if self.repeats:
-            text += "; so has the next step, run again"
-        return text
-
-
-def resumed(leg: Leg, run: Run, number: int, place: Place, exact: Exact) -> Written:
-    """Save a leg as `fit` does, run a step, restore the leg, and run the step again.
-
-    Where the data can only be read on, the step is not run again.
-    """
-    data = accepted_data(leg.request, exact)
-    named, reasons = require_resumable(leg, exact)
-    leg.inexact = data.with_reasons(reasons)
-    leg.reasons = leg.inexact.reasons
-    with tempfile.TemporaryDirectory(prefix="loopwright-") as directory:
-        aside = Run(directory, run.rules)
-        read, position = leg.stepper.position()
-        held = tensors.snapshot(named) | leg.bridge.tensors() | position
-        snapshot = taken(leg, number, place, {}, read, named, None, {}, {}, run.rules)
-        with aside.opened(), aside.written():
-            aside.save(snapshot, held, {}, sync=_nothing)
-            aside.wait()
-            found = aside.newest()
-        if found is None:  # it was verified while it was read
-            raise CheckpointError("The checkpoint that was just written is missing.")
-        size = disk.bytes_in(found[0].path)
-        before = tensors.snapshot(named)
-        _next_step(leg, place)
-        after = tensors.snapshot(named)
-        saved, read_back = on_disk(found)
-        leg.read_again(saved.read)
-        put_back(leg, named, saved, read_back, exact)
-        require_same_bits(before, tensors.snapshot(named))
-        if leg.inexact:
-            return Written(size, len(named), reasons=tuple(leg.reasons))
-        _next_step(leg, place)
-        repeats = not differing(after, tensors.snapshot(named))
-    return Written(size, len(named), repeats)
-
-
-def of_state(leg: Leg) -> Written:
-    """Write the variables of a leg that has no run directory, read them back and compare."""
-    before = tensors.snapshot(variables.named(leg.parts.task))
-    with tempfile.TemporaryDirectory(prefix="loopwright-") as directory:
-        tensors.write(Path(directory) / "state", before)
-        size = disk.bytes_in(Path(directory))
-        require_same_bits(before, tensors.read(Path(directory) / "state"))
-    return Written(size, len(before))
-
-
-def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the names of tensors that are not the same to the bit.
-
-    >>> import tensorflow as tf
-    >>> differing({"a": tf.constant([0.0])}, {"a": tf.constant([-0.0])})
-    ['a']
-    """
-    return [
-        name
-        for name, value in before.items()
-        if name not in after or tensors.digest({"": value}) != tensors.digest({"": after[name]})
-    ]
-
-
-def require_same_bits(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+def _require_same_bits(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """Raise if a variable that was written is not read back as it was."""
-    names = differing(before, after)
+    names = tensors.differing(before, after)
     if names:
         raise CheckpointError(
-            message(
-                "A checkpoint did not restore the state that it was written from.",
-                expected="the same bits in every variable",
-                received=f"others in {', '.join(variables.shortened(names))}",
-                do="check the disk of the temporary directory (TMPDIR); if it is sound, report "
-                "this with the task",
-            )
+            "A checkpoint did not restore the state that it was written from.",
+            expected="the same bits in every variable",
+            received=f"others in {', '.join(variables.shortened(names))}",
+            do="check the disk of the temporary directory (TMPDIR); if it is sound, report "
+            "this with the task",
         )
-
-
-def _next_step(leg: Leg, place: Place) -> None:
-    if place.step_in_epoch == 0:
-        leg.stepper.start_epoch()
-    leg.stepper.run_steps(1)
-
-
-def _nothing() -> None:
-    """Flush no files: this checkpoint refers to none."""

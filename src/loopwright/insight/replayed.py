@@ -3,7 +3,7 @@
 import math
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -40,29 +40,29 @@ class Replayed:
     epoch: int
     """Counted from 0 within the call of `fit`."""
     step_in_epoch: int
-    start_step: int
-    """The step that the replay began after."""
-    has_checkpoint: bool
-    """Whether the replay began from a checkpoint, and not from where the call of `fit` began."""
     plan: str
     """The recorded plan of the step, in words."""
     batch: BatchLook
-    recorded_plan: StepLook | None
+    start_step: int = 0
+    """The step that the replay began after."""
+    has_checkpoint: bool = False
+    """Whether the replay began from a checkpoint, and not from where the call of `fit` began."""
+    recorded_plan: StepLook | None = None
     """The step by its recorded plan; with layers and gradients if the eager step differs."""
-    eager: StepLook | None
+    eager: StepLook | None = None
     """The same step run eagerly; None if it raised an error."""
-    loss_after: Mapping[str, float]
+    loss_after: Mapping[str, float] = field(default_factory=dict[str, float])
     """The losses of the same batch after the update, by the recorded plan."""
-    first_operation: str
+    first_operation: str = ""
     """The first operation that was not finite, with the line of the code; empty if none was."""
-    weights_before: tuple[str, ...]
+    weights_before: tuple[str, ...] = ()
     """Variables that were NaN or infinite before the step."""
-    weights_after: tuple[str, ...]
+    weights_after: tuple[str, ...] = ()
     """Variables that are NaN or infinite after the step, and were not before."""
-    error: str
+    error: str = ""
     """The error that the step raised, in one line; empty if it raised none."""
-    checks: tuple[Check, ...]
-    causes: tuple[str, ...]
+    checks: tuple[Check, ...] = ()
+    causes: tuple[str, ...] = ()
     """Why the replay may differ from the record: environment, code, callbacks."""
     notes: tuple[str, ...] = ()
 
@@ -70,6 +70,13 @@ class Replayed:
     def matches(self) -> bool | None:
         """Whether the replay agrees with the record; None if the record has nothing to compare."""
         return all(check.matches for check in self.checks) if self.checks else None
+
+    @property
+    def fails(self) -> bool:
+        """Whether the step raises an error, or its loss or a variable becomes NaN or infinite."""
+        plan = self.recorded_plan
+        is_bad = plan is not None and not step_look.is_finite(plan.numbers)
+        return is_bad or bool(self.error or self.weights_after)
 
     @property
     def eager_reproduces(self) -> bool | None:
@@ -99,8 +106,7 @@ class Replayed:
         sizes = {one.shape[0] for one in self.batch.arrays if one.shape}
         if not bad or sizes != {*bad[0].shape[:1]} or len(bad[0].rows) == bad[0].shape[0]:
             return ()
-        examples = self.batch.examples
-        return tuple(row if examples is None else examples[row] for row in bad[0].rows)
+        return self.batch.bad_examples(bad[0])
 
     @property
     def shown(self) -> StepLook | None:
@@ -145,35 +151,25 @@ class Replayed:
             where = f", in {kind} {where}" if where else ""
             facts.append(("", f"first tensor: {bad[0].name}{where}"))
         if self.weights_before:
-            facts.append(
-                (
-                    "weights",
-                    f"already not finite before this step: {_some(self.weights_before)}; "
-                    f"look at step {self.step - 1:,}",
-                )
-            )
+            text = f"already not finite before this step: {_some(self.weights_before)}"
+            facts.append(("weights", f"{text}; look at step {self.step - 1:,}"))
         elif self.weights_after:
-            facts.append(
-                ("weights", f"this step makes them NaN or infinite: {_some(self.weights_after)}")
-            )
+            text = f"this step makes them NaN or infinite: {_some(self.weights_after)}"
+            facts.append(("weights", text))
         return [*facts, *(("note", note) for note in self.notes)]
 
     def _record(self) -> list[str]:
         if not self.checks:
             return ["nothing to compare with: no checkpoint and no loss between start and step"]
         found = list[str]()
-        for what in ("state", "loss", "end"):
-            same = [check for check in self.checks if check.what == what and check.matches]
-            if what == "state":
-                found += [
-                    f"state after step {c.step:,}: bit-identical ({c.detail})" for c in same[-1:]
-                ]
-            elif what == "end" and same:
-                found.append("the run ended at this step, and so does the replay")
-            elif same:
-                found.append(
-                    f"loss matches at {len(same)} recorded step(s), last {same[-1].step:,}"
-                )
+        same = {check.what: check for check in self.checks if check.matches}
+        if last := same.get("state"):
+            found.append(f"state after step {last.step:,}: bit-identical ({last.detail})")
+        if last := same.get("loss"):
+            count = sum(check.what == "loss" and check.matches for check in self.checks)
+            found.append(f"loss matches at {count} recorded step(s), last {last.step:,}")
+        if "end" in same:
+            found.append("the run ended at this step, and so does the replay")
         differing = [check for check in self.checks if not check.matches]
         if differing:
             first = differing[0]

@@ -4,24 +4,31 @@ import contextlib
 import functools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from loopwright.checkpoints import tensors
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat import keras_internals, tensorflow_internals
+from loopwright.engine import state
+from loopwright.engine.compiled_steps import CompiledSteps
 from loopwright.engine.inference import Inference
 from loopwright.engine.predictor import Predictor
 from loopwright.engine.scorer import Scorer
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
+from loopwright.events import Trained
 from loopwright.fit.leg import Leg
+from loopwright.fit.leg_loop import NoCheckpoints
+from loopwright.fit.moment import restore_parts, taken
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, fit_request
-from loopwright.loop.schedule import Every
+from loopwright.fit.saved_leg import Moment
+from loopwright.loop.schedule import Every, Place, require_positive
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.sinks.history import History
@@ -40,17 +47,11 @@ class DataOptions:
     batch_size: int | None = None
     class_weight: Mapping[int, float] | None = None
 
-    def for_steps(self, steps: int, *, shuffle: bool = True) -> FitOptions:
-        """Return the options of a `fit` of that many steps."""
-        return FitOptions(
-            self.x,
-            self.y,
-            self.sample_weight,
-            batch_size=self.batch_size,
-            class_weight=self.class_weight,
-            shuffle=shuffle,
-            until=Every(steps=steps),
-        )
+    def for_steps(self, steps: int, *, warm_up: int = 0, shuffle: bool = True) -> FitOptions:
+        """Return the options of a `fit` of that many steps, after some to warm up."""
+        require_positive(steps=steps)
+        given = {field.name: getattr(self, field.name) for field in fields(DataOptions)}
+        return FitOptions(**given, shuffle=shuffle, until=Every(steps=steps + warm_up))
 
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
@@ -62,42 +63,40 @@ def scratch_leg(
     parts: Parts,
     request: FitRequest,
     *,
-    plan: Plan | None = None,
-    plans: PlanHistory | None = None,
+    plan: Plan | PlanHistory | None = None,
     until: Every | None = None,
     first_epoch: int = 0,
     snapshot: Snapshot | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     recorded: Sequence[Any] | None = None,
+    on_steps: Callable[[Sequence[Any]], None] = lambda numbers: None,
 ) -> Iterator[Leg]:
     """Yield a leg that trains in memory; the task has its state back when the block ends.
 
-    It runs by `plan`, by recorded `plans`, or by the plan of the trainer; it measures and records
-    no plans. Building
+    It runs by `plan`, or by the plan of the trainer; it measures and records no plans. Building
     the leg creates what the task creates lazily, at the values that `fit` would give it: that
-    stays. Use `leg.looped` and not `leg.told`, which would note what training left. With
-    `recorded`, `leg.stepper.recorded` has the numbers of each step, and NaN does not end the leg.
+    stays. Use `trained_events` and not `leg.told`, which would note what training left. With
+    `recorded`, `on_steps` gets the numbers of each step, and NaN does not end the leg.
     """
     require_readable_again(request)
-    aside = parts_aside(parts, plan)
-    if plans is not None and plans.changes:
-        aside.selector.follow(plans)
-    alone = replace(
-        request,
-        until=until or request.until,
-        save_every=None,
-        callbacks=callbacks,
-        sinks=[],
-        history=History(),
-        is_observed=False,
-        run_dir=None,
-    )
+    aside = _parts_aside(parts, plan, ignores_nan=recorded is not None)
+    alone = replace(request, until=until or request.until, save_every=None, callbacks=callbacks)
     drawn, made = hold_draws(), _made_lazily(parts.task)
     numpy_state = np.random.get_state()
-    with preserved_attributes(attributes_of_data(request)):  # opening the data reads a batch
-        leg = Leg(aside, alone, first_epoch=first_epoch, snapshot=snapshot, recorded=recorded)
+    data = [each for each in (request.data, *request.sets.values()) if each is not None]
+    # Opening the data reads a batch.
+    with preserved_attributes(each.attributes() for each in data):
+        leg = Leg(
+            aside,
+            alone,
+            first_epoch=first_epoch,
+            snapshot=snapshot,
+            recorded=recorded,
+            on_steps=on_steps,
+        )
         leg.stepper.tells_data = False
-        parts.state.start_from_given_weights()  # now that what is built lazily is there
+        if snapshot is None:
+            parts.state.start_from_given_weights()  # now that what is built lazily is there
         if _made_lazily(parts.task) != made:
             # New weights and seeds stay, and so does what was drawn for them: not by NumPy.
             np.random.set_state(numpy_state)
@@ -108,6 +107,12 @@ def scratch_leg(
             finally:
                 leg.feed = None
                 leg.stepper.close()
+
+
+def trained_events(leg: Leg) -> Iterator[Trained]:
+    """Train a leg to its end, and yield how many steps each call ran."""
+    happened = leg.looped(Place(), {}, NoCheckpoints())
+    return (event for event, _, _ in happened if isinstance(event, Trained))
 
 
 def request_aside(options: FitOptions, parts: Parts, *, saves: bool = False) -> FitRequest:
@@ -123,24 +128,40 @@ def request_aside(options: FitOptions, parts: Parts, *, saves: bool = False) -> 
     )
 
 
-def parts_aside(parts: Parts, plan: Plan | PlanHistory | None = None) -> Parts:
-    """Return the parts of a trainer with plans of their own: what they run is not recorded."""
-    selector = parts.selector.aside(plan)
-    scorer = Scorer(parts.task, parts.strategy, parts.compiled, selector)
+def _parts_aside(parts: Parts, plan: Plan | PlanHistory | None, *, ignores_nan: bool) -> Parts:
+    """Return the parts of a trainer with plans and traces of their own.
+
+    What they run is not recorded, and the stateful operations of the real run are not used.
+    """
+    compiled = parts.compiled.untraced()
+    if ignores_nan:
+        compiled = CompiledSteps(parts.task, parts.strategy, silenced=compiled.silenced)
+    selector = parts.selector.aside(plan, compiled)
+    scorer = Scorer(parts.task, compiled, selector)
     predictor = Predictor(parts.task, parts.strategy)
     inference = Inference(parts.task, parts.team, selector, scorer, predictor)
-    return replace(parts, selector=selector, scorer=scorer, inference=inference)
+    return replace(parts, compiled=compiled, selector=selector, scorer=scorer, inference=inference)
 
 
-def with_own_traces(parts: Parts) -> Parts:
-    """Return parts with separate traces: stateful operations of the real run are not used."""
-    compiled = parts.compiled.untraced()
-    return replace(parts, compiled=compiled, selector=parts.selector.aside(compiled=compiled))
+def capture(leg: Leg, named: dict[str, Any], place: Place) -> Moment:
+    """Return where a leg is now, to be saved or to come back to."""
+    read, position = leg.stepper.position()
+    snapshot = taken(leg, 0, place, {}, read, named, None, {}, {}, ())
+    return Moment(snapshot, tensors.snapshot(named) | leg.bridge.tensors() | position)
 
 
-def attributes_of_data(request: FitRequest) -> list[dict[str, Any]]:
-    """Return the attributes that reading the data of a request may change."""
-    return [data.attributes() for data in (request.data, *request.sets.values()) if data]
+def apply(leg: Leg, named: dict[str, Any], moment: Moment) -> None:
+    """Put a leg back to a moment; its data is opened again."""
+    leg.read_again(moment.snapshot.read)
+    restore_parts(leg, named, moment.snapshot, moment.held)
+
+
+def peek(leg: Leg) -> Any:
+    """Return the batch that comes next, None if there is none; then `apply` or `read_again`."""
+    if leg.stepper.reader is None:
+        leg.stepper.start_epoch()
+    following = leg.stepper.next_step()
+    return None if following is None else following.batch
 
 
 @contextlib.contextmanager
@@ -151,7 +172,7 @@ def preserved(
     held = [*variables.named(task).values(), *used, *variables.global_seeds()]
     with contextlib.ExitStack() as undo:
         undo.callback(draws or hold_draws())
-        undo.callback(hold_variables(held))
+        undo.enter_context(state.preserved(held))
         yield
 
 
@@ -184,18 +205,6 @@ def hold_draws() -> Callable[[], None]:
         return undo.pop_all().close
 
 
-def hold_variables(held: Iterable[Any]) -> Callable[[], None]:
-    """Hold the values of variables; return a function that assigns them again."""
-    # A read is a copy-on-write view: cheap, and unchanged by what comes.
-    kept = [(own, own.read_value()) for v in held for own in variables.replicas(v)]
-
-    def assign() -> None:
-        for variable, value in kept:
-            variable.assign(value)
-
-    return assign
-
-
 def _hold(part: Any) -> Callable[[], None]:
     """Hold the state of a generator, or the values of other parts; return what restores them."""
     match part:
@@ -207,7 +216,7 @@ def _hold(part: Any) -> Callable[[], None]:
         case random.Random():
             return functools.partial(part.setstate, part.getstate())
         case _:
-            return hold_variables(variables.variables(part))
+            return functools.partial(state.apply, state.capture(variables.variables(part)))
 
 
 def _used(leg: Leg) -> list[tf.Variable]:
@@ -228,11 +237,9 @@ def require_readable_again(request: FitRequest) -> None:
     if all(each is None or each.can_be_read_again for each in data):
         return
     raise ConfigurationError(
-        message(
-            "This data can be read only once, and fit needs it.",
-            expected="arrays, a tf.data.Dataset, a PyDataset, or an object with __iter__",
-            received="a generator or iterator",
-            do="pass tf.data.Dataset.from_generator(function, output_signature=...), or an object "
-            "whose __iter__ calls the function that makes the generator",
-        )
+        "This data can be read only once, and fit needs it.",
+        expected="arrays, a tf.data.Dataset, a PyDataset, or an object with __iter__",
+        received="a generator or iterator",
+        do="pass tf.data.Dataset.from_generator(function, output_signature=...), or an object "
+        "whose __iter__ calls the function that makes the generator",
     )

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -29,15 +29,15 @@ class ArrayLook:
     """`x`, `y`, `x['tokens']`."""
     dtype: str
     shape: tuple[int, ...]
-    range: tuple[float, float, float] | None
+    range: tuple[float, float, float] | None = None
     """The smallest, the mean and the largest finite number; None if there is none."""
-    not_finite: int
+    not_finite: int = 0
     """How many numbers are NaN or infinite."""
-    rows: tuple[int, ...]
+    rows: tuple[int, ...] = ()
     """The rows of the batch that hold them, counted from 0."""
-    constant_columns: int
+    constant_columns: int = 0
     """How many columns have the same number in every row."""
-    columns: int
+    columns: int = 0
 
 
 @final
@@ -53,11 +53,9 @@ class BatchLook:
     values: Mapping[str, np.ndarray]
     """The arrays themselves, by path."""
 
-    def bad_examples(self, array: ArrayLook) -> tuple[int, ...]:
-        """Return the examples of an array with NaN or infinity: indices, or rows of the batch."""
-        if self.examples is None:
-            return array.rows
-        return tuple(self.examples[row] for row in array.rows)
+    def bad_examples(self, look: "ArrayLook | TensorLook") -> tuple[int, ...]:
+        """Return the examples with NaN or infinity: indices, or rows of the batch."""
+        return tuple(row if self.examples is None else self.examples[row] for row in look.rows)
 
     def save(self, path: str | Path) -> Path:
         """Write the batch as `.npz`, with the indices of its examples as `examples`."""
@@ -108,72 +106,54 @@ def look_at_batch(batch: Any, words: str, examples: Sequence[int] | None) -> Bat
     return BatchLook(words, None if examples is None else tuple(examples), looks, values)
 
 
-def _arrays(batch: Any) -> Sequence[tuple[str, np.ndarray]]:
-    if batch is None:
-        return []
+def _arrays(batch: Any) -> Iterator[tuple[str, np.ndarray]]:
     named = ("x", "y", "sample_weight")
     parts = batch if isinstance(batch, tuple) and len(batch) <= len(named) else (batch,)
-    found = list[tuple[str, np.ndarray]]()
     for name, part in zip(named, parts, strict=False):
         for path, leaf in leaves(part, name):
-            found += [(f"{path}{end}", array) for end, array in _dense(leaf)]
-    return found
+            yield from ((f"{path}{end}", array) for end, array in _dense(leaf))
 
 
-def _dense(leaf: Any) -> Sequence[tuple[str, np.ndarray]]:
-    """Return the arrays of a leaf: one, or those that a ragged or sparse tensor is made of."""
-    if isinstance(leaf, tf.Tensor):
-        array = leaf.numpy()
-        # NumPy would pickle objects.
-        return [("", array.astype("S") if array.dtype == object else np.asarray(array))]
-    if isinstance(leaf, tf.RaggedTensor):
-        return [
-            *_dense_part(".values", leaf.flat_values),
-            *_dense_part(".row_lengths", leaf.row_lengths()),
-        ]
-    if isinstance(leaf, tf.SparseTensor):
-        return [*_dense_part(".values", leaf.values), *_dense_part(".indices", leaf.indices)]
-    return []
-
-
-def _dense_part(end: str, tensor: Any) -> Sequence[tuple[str, np.ndarray]]:
-    return [(end, array) for _, array in _dense(tensor)]
+def _dense(leaf: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the arrays of a leaf: one, or those that a ragged or sparse tensor is made of."""
+    match leaf:
+        case tf.RaggedTensor():
+            tensors = {".values": leaf.flat_values, ".row_lengths": leaf.row_lengths()}
+        case tf.SparseTensor():
+            tensors = {".values": leaf.values, ".indices": leaf.indices}
+        case tf.Tensor():
+            tensors = {"": leaf}
+        case _:
+            tensors = {}
+    for end, tensor in tensors.items():
+        array = np.asarray(tensor.numpy())
+        yield end, array.astype("S") if array.dtype == object else array  # not to be pickled
 
 
 def _look(path: str, array: np.ndarray) -> ArrayLook:
+    look = ArrayLook(path, array.dtype.name, array.shape)
     is_number = array.dtype.kind in "fiub" or array.dtype.name == "bfloat16"
     if not is_number or not array.size:
-        return ArrayLook(path, array.dtype.name, array.shape, None, 0, (), 0, 0)
+        return look
     numbers = array.astype(np.float64)
-    is_finite = np.isfinite(numbers)
-    known = numbers[is_finite]
-    limits = (known.min(), known.mean(), known.max()) if known.size else None
-    rows, constant, columns = (), 0, 0
+    known = numbers[np.isfinite(numbers)]
+    if known.size:
+        look = replace(look, range=(float(known.min()), float(known.mean()), float(known.max())))
+    look = replace(look, not_finite=numbers.size - known.size)
     if array.ndim:
-        whole = is_finite.reshape(len(array), -1).all(axis=1)
-        rows = tuple(np.flatnonzero(~whole).tolist())
-    if array.ndim > 1 and len(array) > 1:
         flat = numbers.reshape(len(array), -1)
-        columns = flat.shape[1]
-        constant = int((flat == flat[:1]).all(axis=0).sum())
-    return ArrayLook(
-        path,
-        array.dtype.name,
-        array.shape,
-        None if limits is None else (float(limits[0]), float(limits[1]), float(limits[2])),
-        int((~is_finite).sum()),
-        rows,
-        constant,
-        columns,
-    )
+        rows = np.flatnonzero(~np.isfinite(flat).all(axis=1))
+        look = replace(look, rows=tuple(rows.tolist()))
+        if array.ndim > 1 and len(array) > 1:
+            constant = int((flat == flat[:1]).all(axis=0).sum())
+            look = replace(look, constant_columns=constant, columns=flat.shape[1])
+    return look
 
 
 One = Callable[[Any], Any]
 """A step as a function of its batch, see `CompiledSteps.alone`."""
 
 _CLOSE, _NEAR_ZERO = 1e-4, 1e-7
-_HEAD = ("min", "mean", "max", "NaN", "zero", "norm")
-_NAME_WIDTH, _SHAPE_WIDTH = 24, 11
 
 
 @final
@@ -376,19 +356,13 @@ def table(looks: Sequence[TensorLook], title: str) -> list[str]:
     layer                   shape            min     mean      max  NaN zero    norm
     dense                   2x3               -1      0.5        2    0  25%       3
     """
-    lines = [_line(title, "shape", *_HEAD)]
+    rows: list[tuple[str, ...]] = [(title, "shape", "min", "mean", "max", "NaN", "zero", "norm")]
     for look in looks:
         has_any = look.min <= look.max
         values = [look.min, look.mean, look.max, look.norm] if has_any else [math.nan] * 4
         *texts, norm = [f"{value:.2g}" if math.isfinite(value) else "-" for value in values]
         sizes = "x".join("?" if size < 0 else str(size) for size in look.shape) or "scalar"
         bad = f"{look.not_finite}" if look.not_finite < 10_000 else f"{look.not_finite:.0e}"
-        lines.append(_line(look.name, sizes, *texts, bad, f"{look.zeros:.0%}", norm))
-    return lines
-
-
-def _line(name: str, shape: str, *cells: str) -> str:
-    low, mean, high, bad, zeros, norm = cells
-    name = name if len(name) < _NAME_WIDTH else f"..{name[3 - _NAME_WIDTH :]}"
-    left = f"{name:{_NAME_WIDTH}}{shape:{_SHAPE_WIDTH}}"
-    return f"{left}{low:>9}{mean:>9}{high:>9}{bad:>5}{zeros:>5}{norm:>8}"
+        name = look.name if len(look.name) < 24 else f"..{look.name[-21:]}"
+        rows.append((name, sizes, *texts, bad, f"{look.zeros:.0%}", norm))
+    return ["{:24}{:11}{:>9}{:>9}{:>9}{:>5}{:>5}{:>8}".format(*row) for row in rows]

@@ -4,26 +4,28 @@ import bdb
 import contextlib
 import pdb
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, final
 
 import tensorflow as tf
 
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.run_directory import Run
-from loopwright.compat.error_messages import is_own
+from loopwright.checkpoints.snapshot import Snapshot
+from loopwright.compat.lines import is_own
 from loopwright.compat.quiet_start import quiet_start
 from loopwright.engine.nan import first_operation
+from loopwright.engine.state import apply, capture
 from loopwright.engine.stepper import NextStep
 from loopwright.errors import ConfigurationError, NotFiniteError, first_line
 from loopwright.events import Event, Metrics
 from loopwright.fit.leg import Leg
+from loopwright.fit.leg_loop import LegStops, NoCheckpoints
 from loopwright.fit.request import FitRequest
 from loopwright.insight import replay_checks, step_look
 from loopwright.insight.replayed import Check, Replayed
-from loopwright.insight.scratch import hold_variables
-from loopwright.insight.step_look import BatchLook, StepLook
+from loopwright.insight.step_look import StepLook
 from loopwright.loop.clock import Pace
 from loopwright.loop.schedule import Every, Place, Schedule
 from loopwright.loop.train import train
@@ -54,7 +56,7 @@ def debugged(task: Task, step: Callable[[], Any]) -> None:
     except bdb.BdbQuit:
         return
     except Exception as error:
-        print(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        print(f"{type(error).__name__}: {first_line(error)}")
         with contextlib.suppress(bdb.BdbQuit):
             pdb.post_mortem(_own_part(error.__traceback__))
     finally:
@@ -63,45 +65,20 @@ def debugged(task: Task, step: Callable[[], Any]) -> None:
 
 
 def _own_part(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """Return a traceback that ends at the innermost line of the user's code, if there is one."""
-    entries = list[types.TracebackType]()
-    while traceback is not None:
-        entries.append(traceback)
-        traceback = traceback.tb_next
-    own = [
-        n
-        for n, each in enumerate(entries)
-        if is_own(each.tb_frame.f_code.co_filename, each.tb_lineno)
-    ]
-    kept = entries[: own[-1] + 1] if own else entries
-    found: types.TracebackType | None = None
-    for each in reversed(kept):
-        found = types.TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return found
+    """End a traceback at the innermost line of the user's code, if it has one."""
+    entry, own = traceback, None
+    while entry is not None:
+        if is_own(entry.tb_frame.f_code.co_filename, entry.tb_lineno):
+            own = entry
+        entry = entry.tb_next
+    if own is not None:
+        own.tb_next = None
+    return traceback
 
 
 @final
 class _ArrivedError(Exception):
     """The step was run."""
-
-
-@final
-@dataclass
-class _Look:
-    """What was seen of the step."""
-
-    plan: str
-    batch: BatchLook
-    epoch: int = 0
-    step_in_epoch: int = 0
-    recorded_plan: StepLook | None = None
-    eager: StepLook | None = None
-    loss_after: Mapping[str, float] = field(default_factory=dict[str, float])
-    first_operation: str = ""
-    weights_before: tuple[str, ...] = ()
-    weights_after: tuple[str, ...] = ()
-    error: str = ""
-    notes: list[str] = field(default_factory=list[str])
 
 
 @final
@@ -123,28 +100,29 @@ class Walk:
         self._uses_debugger = uses_debugger
         self._saved = {e.step for e in run.entries() if leg.stepper.step < e.step <= step}
         self._checks: list[Check] = []
-        self._look: _Look | None = None
+        self._seen: Replayed | None = None
         self._place = Place()
         # A task may keep infinity in a variable on purpose, as the best score so far.
         self._infinite = frozenset[str]()
         self._infinite = frozenset(self._not_finite())
 
-    def go(self, place: Place, request: FitRequest) -> None:
-        """Run to the step and through it."""
+    def go(self, snapshot: Snapshot | None, request: FitRequest) -> Replayed:
+        """Run to the step and through it; return what was seen of it."""
         leg, stepper = self._leg, self._stepper
         stepper.passed_over = (stepper.passed_over | self._record.skipped) - {self._step}
+        if snapshot is not None:
+            self._place = replace(snapshot.place, is_over=False)
         schedule = Schedule(
             leg.schedule.steps_per_epoch,
             until=Every(steps=self._step + 1 - leg.first_step),
             validate_every=request.validate_every if request.sets else None,
             restarted_steps=leg.schedule.restarted_steps,
         )
-        self._place = place
         happened = train(
             schedule,
             self,
-            self,
-            place=place,
+            LegStops(leg.agreement, NoCheckpoints(), recorded_scores=self._recorded_scores),
+            place=self._place,
             scores={},
             first_step=leg.first_step,
             pace=Pace(limit=self._most_steps),
@@ -157,90 +135,71 @@ class Walk:
         except NotFiniteError as error:
             if error.step != self._step:
                 raise ConfigurationError(
-                    replay_checks.ended_early(error.step, self._step, self._record)
+                    f"The replay is not finite at step {error.step:,}, before it reached step "
+                    f"{self._step:,}.",
+                    expected=f"finite losses until step {self._step:,}, as recorded",
+                    received=f"a run whose last step is {self._record.last_step:,}",
+                    do=f"replay step {error.step:,}: it shows what went wrong",
                 ) from error
         except Exception:
-            if self._look is None or not self._look.error:
+            if self._seen is None or not self._seen.error:
                 raise
+        return self._compared()
 
-    def replayed(self, start_step: int, causes: Sequence[str], *, has_checkpoint: bool) -> Replayed:
-        """Return what was found."""
-        look = self._look
-        if look is None:  # the data of the run ended before the step
-            raise ConfigurationError(replay_checks.not_reached(self._step, self._stepper.step))
+    def _compared(self) -> Replayed:
+        """Return what was seen, with what the record says of it."""
+        seen = self._seen
+        if seen is None:
+            raise ConfigurationError(
+                f"The data ended after step {self._stepper.step:,}, before step {self._step:,}.",
+                expected="the data and the steps_per_epoch of the run",
+                received=f"{self._stepper.step:,} steps",
+                do="pass to replay what was passed to fit",
+            )
         if self._step == self._record.failed_step:
-            fails = look.error or look.weights_after or self._is_bad(look.recorded_plan)
-            detail = "" if fails else "the run ended here, and the replay is finite"
-            self._checks.append(Check(self._step, "end", matches=bool(fails), detail=detail))
-        return Replayed(
-            run=self._run.directory,
-            step=self._step,
-            start_step=start_step,
-            has_checkpoint=has_checkpoint,
-            checks=tuple(self._checks),
-            causes=tuple(causes),
-            **{**vars(look), "notes": tuple(look.notes)},
-        )
+            detail = "" if seen.fails else "the run ended here, and the replay is finite"
+            self._checks.append(Check(self._step, "end", matches=seen.fails, detail=detail))
+        return replace(seen, checks=tuple(self._checks))
 
     # -- what the loop calls -------------------------------------------------------------------
 
     def start_epoch(self) -> None:
         """Reset the metrics of the epoch."""
-        self._pass()
+        self._compare_state()
         self._stepper.start_epoch()
 
     def run_steps(self, steps: int) -> int:
         """Run that many steps, or the one to look into; fewer: the data of the epoch ended."""
-        self._pass()
+        self._compare_state()
         stepper, bridge = self._stepper, self._leg.bridge
+        held = None
         if stepper.step + 1 == self._step:
             held, steps = stepper.next_step(), 1
             if held is None:
                 return 0  # the data of the epoch has ended: the step is in the next one
-            bridge.before_steps(stepper.steps_in_epoch)
-            self._look = self._looked(held)
-        else:
-            bridge.before_steps(stepper.steps_in_epoch)
+        bridge.before_steps(stepper.steps_in_epoch)
+        if held is not None:
+            self._seen = self._look(held)
         ran = stepper.run_steps(steps)
-        bridge.after_steps(stepper.recorded)
-        self._compare_numbers()
-        return ran
+        bridge.after_steps(ran.records)
+        if then := self._record.numbers.get(stepper.step):
+            now = stepper.report()
+            self._checks.append(replay_checks.compared_numbers(stepper.step, then, now))
+        return ran.steps
 
     def report(self) -> Metrics:
         """Return the metrics since the epoch began."""
         return self._stepper.report()
 
-    def pending_events(self) -> Iterator[Event]:
+    def pending_events(self) -> Iterable[Event]:
         """Return nothing: these steps were reported when they first ran."""
-        yield from ()
+        return ()
 
-    def clock(self) -> float:
-        """Return the time in seconds."""
-        return self._leg.watch.clock()
-
-    def validate(self) -> Metrics | None:
-        """Return the scores that the run has recorded: nothing is scored again."""
+    def _recorded_scores(self) -> Metrics:
         self._leg.bridge.before_validation()
         scores = self._record.scores.get(self._stepper.step, {})
         self._leg.bridge.after_validation(scores)
         return scores
-
-    def is_best(self, step: int, scores: Metrics) -> bool:
-        """Return False."""
-        return False
-
-    def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
-        """Save nothing."""
-
-    def stop_requested(self) -> bool:
-        """Return False."""
-        return False
-
-    def interrupted(self) -> bool:
-        """Return False: Ctrl-C ends a replay at once."""
-        return False
-
-    # -- the record ----------------------------------------------------------------------------
 
     def _most_steps(self) -> int | None:
         """Return the steps to the next one that is compared or looked at."""
@@ -250,7 +209,7 @@ class Walk:
         hooks = self._leg.bridge.steps_left()
         return min([*left, *([] if hooks is None else [hooks]), self._step + 1 - here])
 
-    def _pass(self) -> None:
+    def _compare_state(self) -> None:
         """Compare the state where the run has a checkpoint; end when the step was run."""
         step = self._stepper.step
         if step in self._saved:
@@ -261,74 +220,66 @@ class Walk:
         if step >= self._step:
             raise _ArrivedError
 
-    def _compare_numbers(self) -> None:
-        step = self._stepper.step
-        then = self._record.numbers.get(step)
-        if then:
-            self._checks.append(replay_checks.compared_numbers(step, then, self._stepper.report()))
-
     # -- the step ------------------------------------------------------------------------------
 
-    def _looked(self, held: NextStep) -> _Look:
+    def _look(self, held: NextStep) -> Replayed:
         leg, stepper, task = self._leg, self._stepper, self._leg.parts.task
         number = stepper.read.batches
-        batch = step_look.look_at_batch(
-            held.batch, stepper.batch_in_words(number), stepper.examples(number)
+        words, examples = stepper.batch_in_words(number), stepper.examples(number)
+        seen = Replayed(
+            run=self._run.directory,
+            step=self._step,
+            epoch=self._place.epoch,
+            step_in_epoch=stepper.steps_in_epoch + 1,
+            plan=held.plan.in_words,
+            batch=step_look.look_at_batch(held.batch, words, examples),
+            weights_before=self._not_finite(),
         )
-        look = _Look(held.plan.in_words, batch, self._place.epoch, stepper.steps_in_epoch + 1)
-        own = list(variables.named(task).values())
-        put_back = hold_variables(own)
-        before = [variable.read_value() for variable in own]
-        look.weights_before = self._not_finite()
-        self._run_by_plan(held, look)
-        put_back()
+        before = capture(variables.named(task).values())
+        seen = self._run_by_plan(held, seen)
+        apply(before)
         if leg.parts.strategy.num_replicas_in_sync > 1:
-            look.notes.append("several replicas: layers and gradients are not shown")
-            return look
+            return replace(seen, notes=("several replicas: layers and gradients are not shown",))
         spec = None if leg.feed is None else leg.feed.batch_spec
         eager = leg.parts.compiled.alone("train_step", spec, WORDS["eager"])
         try:
             reset(task)
-            look.eager = step_look.eager_look(task, eager, held.batch)
+            seen = replace(seen, eager=step_look.eager_look(task, eager, held.batch))
         except Exception as error:
-            look.error = look.error or first_line(error)
-        put_back()
-        seen, plan_ran = look.eager, look.recorded_plan
+            seen = replace(seen, error=seen.error or first_line(error))
+        apply(before)
         # Where kernels hide NaN from the loss, only the eager step shows where it begins.
-        hides_nan = self._is_bad(seen) and not self._is_bad(plan_ran) and look.weights_after
-        is_close = seen and plan_ran and step_look.are_close(plan_ran.numbers, seen.numbers)
-        if seen and plan_ran and not is_close and not hides_nan:
+        if seen.recorded_plan and seen.eager_reproduces is False and not seen.hides_nan:
             reset(task)
-            one = leg.parts.compiled.alone("train_step", spec, held.plan)
-            inside = step_look.plan_look(task, one, held.batch, held.plan)
-            look.recorded_plan = replace(plan_ran, layers=inside.layers, gradients=inside.gradients)
-            put_back()
-        shown = look.recorded_plan if look.recorded_plan and look.recorded_plan.layers else seen
-        is_bad = self._is_bad(plan_ran) or bool(look.weights_after)
-        if seen is not None and (is_bad or (shown is not None and shown.not_finite)):
+            compiled = leg.parts.compiled.alone("train_step", spec, held.plan)
+            inside = step_look.plan_look(task, compiled, held.batch, held.plan)
+            inside = replace(inside, numbers=seen.recorded_plan.numbers)
+            seen = replace(seen, recorded_plan=inside)
+            apply(before)
+        is_bad = seen.fails or bool(seen.shown and seen.shown.not_finite)
+        if seen.eager is not None and is_bad:
             # TensorFlow prints the tensors of the operation that it stops at.
             with quiet_start(drops_all=True):
-                look.first_operation = first_operation(lambda: eager(held.batch), own, before)
+                first = first_operation(lambda: eager(held.batch), before)
+                seen = replace(seen, first_operation=first)
         if self._uses_debugger:
             debugged(task, lambda: eager(held.batch))
-        put_back()
-        return look
+        apply(before)
+        return seen
 
-    def _is_bad(self, look: StepLook | None) -> bool:
-        return look is not None and not step_look.is_finite(look.numbers)
-
-    def _run_by_plan(self, held: NextStep, look: _Look) -> None:
+    def _run_by_plan(self, held: NextStep, seen: Replayed) -> Replayed:
         """Run the step as the run did, and once more, to see its loss after the update."""
         task = self._leg.parts.task
         try:
             reset(task)
-            look.recorded_plan = StepLook(step_look.step_numbers(task, held.run().outputs))
-            after = self._not_finite()
-            look.weights_after = tuple(n for n in after if n not in look.weights_before)
+            ran = StepLook(step_look.step_numbers(task, held.run().totals))
+            after = tuple(n for n in self._not_finite() if n not in seen.weights_before)
+            seen = replace(seen, recorded_plan=ran, weights_after=after)
             reset(task)
-            look.loss_after = step_look.losses(step_look.step_numbers(task, held.run().outputs))
+            numbers = step_look.step_numbers(task, held.run().totals)
+            return replace(seen, loss_after=step_look.losses(numbers))
         except Exception as error:
-            look.error = first_line(error)
+            return replace(seen, error=first_line(error))
 
     def _not_finite(self) -> tuple[str, ...]:
         metrics = {id(v) for v in variables.metric_variables(self._leg.parts.task)}
