@@ -12,7 +12,7 @@ import pytest
 from tests.sinks.kernel import Kernel, html_of, kernel, text_of
 
 from loopwright.events import EpochEnded, Validated
-from loopwright.sinks import curves, notebook, svg_charts
+from loopwright.sinks import curves, figures, notebook
 from loopwright.sinks.history import History
 
 EVENTS = """
@@ -127,7 +127,7 @@ def test_names_are_text_and_never_markup():
     assert html.escape('<img src=x onerror="alert(1)">') in page
     assert "\x1b" not in page
     panel = notebook.metrics_table({HOSTILE: {"train": [(1.0, 2.0)]}}, "step", {HOSTILE: 1.0})
-    for made in (page, panel, svg_charts.chart(HOSTILE, {HOSTILE: [(1.0, 2.0)]}, HOSTILE)):
+    for made in (page, panel, figures.svg_chart(HOSTILE, {HOSTILE: [(1.0, 2.0)]}, HOSTILE)):
         tags = Tags(made)
         assert not {"img", "script"} & set(tags.found)
         assert not [name for name in tags.attributes if name.startswith("on")]
@@ -164,7 +164,7 @@ def test_a_history_is_a_table_of_its_metrics_and_curves():
     ],
 )
 def test_a_chart_of_odd_numbers_is_well_formed(line: Any):
-    for chart in charts_in(svg_charts.charts({"loss": {"train": line}}, "step", 1.0)):
+    for chart in charts_in(figures.svg_charts({"loss": {"train": line}}, "step", 1.0)):
         text = ElementTree.tostring(chart, encoding="unicode")
         assert "nan" not in text
         assert "inf" not in text
@@ -172,7 +172,7 @@ def test_a_chart_of_odd_numbers_is_well_formed(line: Any):
 
 def test_many_epochs_are_drawn_with_few_points():
     line = [(float(n), float(n % 7)) for n in range(20_000)]
-    page = svg_charts.charts({f"metric {n}": {"train": line} for n in range(30)}, "step")
+    page = figures.svg_charts({f"metric {n}": {"train": line} for n in range(30)}, "step")
     assert len(page) < 100_000
     assert "and 22 more metrics" in page
 

@@ -16,7 +16,7 @@ from loopwright.events import (
     Validated,
 )
 from loopwright.sinks import progress_text
-from loopwright.sinks.progress_text import Part
+from loopwright.sinks.progress_text import Part, RunLines
 
 RUN = Started(step=100, epochs=3, steps_per_epoch=45, total_steps=135)
 ENDLESS = Started(step=100, epochs=None, steps_per_epoch=45, total_steps=1000)
@@ -54,10 +54,7 @@ def trained(metrics: Metrics | None = None) -> Trained:
     ],
 )
 def test_numbers_are_short(value: Any, text: str):
-    assert (
-        said(progress_text.validated(Validated(7, 0, 0.1, {"m": value})))
-        == f"step 7 · val_m {text}"
-    )
+    assert said(progress_text.numbers({"m": value})) == f"m {text}"
 
 
 def test_a_running_epoch_says_where_it_is_and_how_long_it_will_take():
@@ -129,13 +126,23 @@ def test_a_wide_character_counts_as_two_columns():
     assert progress_text.columns([Part("損失"), Part("1")]) == 8
 
 
-def test_resumed_runs_skipped_batches_and_plans_are_lines_of_their_own():
-    resumed = progress_text.resumed(Started(1060, 3, 45, 135, resumed_steps=60))
-    assert said(resumed) == "resuming from step 1,060"
-    skipped = [BatchSkipped(12, "examples 8 to 15"), BatchSkipped(12, "examples 8 to 15", 10)]
-    assert [said(progress_text.skipped(event)) for event in skipped] == [
+def test_resumed_runs_skipped_batches_plans_and_validations_are_lines_of_their_own():
+    lines = RunLines()
+    events = [
+        Started(1060, 3, 45, 135, resumed_steps=60),
+        BatchSkipped(12, "examples 8 to 15"),
+        BatchSkipped(12, "examples 8 to 15", 10),
+        PlanChosen(30, "fused", "2x faster", 'plan="fused"'),
+        Validated(40, 0, 0.1, {"loss": 0.5}),
+        trained({"loss": 0.5}),
+        Validated(45, 0, 0.1, {"loss": 0.5}),
+        EpochEnded(0, 45, 45, 1.0, {"loss": 0.5}, {"loss": 0.5}),
+    ]
+    assert [said(line) for event in events for line in lines.add(event)] == [
+        "resuming from step 1,060",
         "skipped the batch of step 12 · examples 8 to 15",
         "skipped the batch of step 12; rolled back to step 10 · examples 8 to 15",
+        'plan: fused · 2x faster · to reproduce: plan="fused"',
+        "step 40 · val_loss 0.5000",
+        "epoch 1/3 · 45 steps · 1.0 s · 45 steps/s · loss 0.5000 · val_loss 0.5000",
     ]
-    chosen = progress_text.chosen(PlanChosen(30, "fused", "2x faster", 'plan="fused"'))
-    assert said(chosen) == 'plan: fused · 2x faster · to reproduce: plan="fused"'

@@ -219,24 +219,6 @@ def test_an_epoch_is_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_validation_inside_an_epoch_has_a_line_of_its_own() -> None:
-    output = Console(file=io.StringIO())
-    send(
-        console(2, output=output),
-        Started(0, 1, 1000, 1000),
-        EpochStarted(0, 0),
-        Trained(500, 0, 500, 500, 1.0, {"loss": 0.5}),
-        Validated(500, 0, 0.1, {"loss": 0.25, "test_loss": 0.3}),
-        Trained(1000, 0, 1000, 500, 1.0, {"loss": 0.4}),
-        Validated(1000, 0, 0.1, {"loss": 0.2}),
-        EpochEnded(0, 1000, 1000, 2.2, {"loss": 0.4}, {"loss": 0.2}),
-    )
-    assert written(output).splitlines() == [
-        "step 500 · val_loss 0.2500 · val_test_loss 0.3000",
-        "epoch 1/1 · 1000 steps · 2.2 s · 455 steps/s · loss 0.4000 · val_loss 0.2000",
-    ]
-
-
 def test_a_long_epoch_says_each_minute_that_it_lives(clock: Clock) -> None:
     output = Console(file=io.StringIO())
     sink = console(2, output=output, clock=clock)
@@ -301,7 +283,7 @@ def test_above_it_is_the_run_with_its_losses_its_best_its_checkpoint_and_its_pla
     send(sink, Validated(150, 1, 0.1, {"loss": 0.5}), EpochStarted(1, 100))
     clock.now += 0.5
     sink(Trained(150, 1, 50, 50, 0.5, {"loss": 0.2}))
-    about, run, epoch, _ = drawings(output)[-4:]
+    about, run, epoch = drawings(output)[-3:]
     assert about == "loss █▃▁ · best val_loss 0.3100 at step 100 · saved at step 100 · plan fused"
     assert re.fullmatch(r"run       [━╸╺]+ 38% · 0:00:02 left", run)
     assert re.fullmatch(r"epoch 2/4 [━╸╺]+ 50/100 steps · .*loss 0\.2000", epoch)
@@ -354,7 +336,7 @@ def test_the_time_of_a_validation_does_not_lower_the_rate(clock: Clock) -> None:
     sink(Validated(150, 0, 60.0, {"loss": 0.5}))
     clock.now += 0.5
     sink(Trained(200, 0, 200, 50, 0.5, {"loss": 0.5}))
-    assert "200/1000 steps · 100 steps/s" in drawings(output)[-2]
+    assert "200/1000 steps · 100 steps/s" in drawings(output)[-1]
 
 
 def test_an_epoch_of_unknown_length_pulses_and_counts(clock: Clock) -> None:
@@ -365,21 +347,17 @@ def test_an_epoch_of_unknown_length_pulses_and_counts(clock: Clock) -> None:
     assert re.fullmatch(r"epoch 1/10 ━+ 77 steps · loss 0\.5000", drawings(output)[-1])
 
 
-def test_a_validation_is_shown_under_the_bar_and_stays_when_a_newer_one_comes(
-    clock: Clock,
-) -> None:
+def test_a_validation_inside_an_epoch_is_a_line_above_the_bar(clock: Clock) -> None:
     sink, output = draw_bar(clock)
     send(sink, Started(0, 1, 1000, 1000), EpochStarted(0, 0))
     for step in (250, 500):
         clock.now += 1.0
         sink(Trained(step, 0, step, 250, 1.0, {"loss": 0.5}))
-        clock.now += 1.0
         sink(Validated(step, 0, 1.0, {"loss": step / 1000}))
-    first, about, bar, second = left_on_screen(output)
-    assert first == "step 250 · val_loss 0.2500"
+    validation, about, bar = left_on_screen(output)
+    assert validation == "step 250 · val_loss 0.2500"
     assert about == "loss ▁▁ · best val_loss 0.2500 at step 250"
     assert bar.startswith("epoch 1/1 ━")
-    assert second == "step 500 · val_loss 0.5000"
 
 
 def test_a_sink_can_show_one_run_after_another(clock: Clock) -> None:

@@ -4,7 +4,7 @@ A sink never changes the training, except for Keras callbacks; a sink that fails
 warning. Everything that a sink needs is in the events. The terminal, the log, the report and the
 trackers import no TensorFlow.
 
-Open files: curves, figures, history, keras_callbacks, log, mlflow, notebook, notify, outbox,
+Open files: curves, figures, history, keras_callbacks, mlflow, notebook, notify, outbox,
 progress_text, report, run_files, tensorboard, terminal, wandb.
 """
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from loopwright.compat import keras_optimizers
 from loopwright.engine.inference import Inference
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 from loopwright.task import variables
 from loopwright.task.keras_model import CompiledModel
 from loopwright.task.task import Task, has_step
@@ -53,12 +53,10 @@ class _AllModels(keras.Model):
     def _refusal(self, what: str, otherwise: str = "") -> ConfigurationError:
         named = "name the one that callbacks see in the task: self.callback_model = self.generator"
         return ConfigurationError(
-            message(
-                f"A callback {what}, but this task has several models.",
-                expected="one model",
-                received=f"{len(self.models)} models",
-                do="; ".join(filter(None, [named, otherwise])),
-            )
+            f"A callback {what}, but this task has several models.",
+            expected="one model",
+            received=f"{len(self.models)} models",
+            do="; ".join(filter(None, [named, otherwise])),
         )
 
 
@@ -117,19 +115,9 @@ def _as_keras_evaluates(inference: Inference) -> Callable[..., Any]:
         verbose: Any = "auto",
         sample_weight: Any = None,
         steps: int | None = None,
-        callbacks: Any = None,
+        *,
         return_dict: bool = False,
     ) -> Any:
-        if callbacks:
-            raise ConfigurationError(
-                message(
-                    "model.evaluate accepts no callbacks while a task is trained.",
-                    expected="model.evaluate(x, y) in a callback",
-                    received="callbacks",
-                    do="leave callbacks out; callbacks of fit get on_test_batch_end for "
-                    "validation_data",
-                )
-            )
         scores = inference.evaluate(x, y, sample_weight, batch_size=batch_size, steps=steps)
         values = [scores[name] for name in sorted(scores, key=lambda name: name != "loss")]
         return scores if return_dict else values[0] if len(values) == 1 else values

@@ -7,7 +7,6 @@ and the length of the file of `CSVLogger`.
 """
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -52,28 +51,21 @@ def callback_tensors(callbacks: Sequence[Any]) -> dict[str, tf.Tensor]:
 def objection(callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]) -> str | None:
     """Return why these states do not match the callbacks, in any order; None if they do."""
     names, before = [type(c).__name__ for c in callbacks], [state["class"] for state in states]
-    if sorted(names) == sorted(before):
-        return _misread(callbacks, states)
-    return message(
-        "The run was saved with different callbacks.",
-        expected=", ".join(before) or "no callbacks",
-        received=", ".join(names) or "no callbacks",
-        do='pass the same callbacks, pass on_change="start_over" to start over, or choose another '
-        "run_dir",
-    )
-
-
-def _misread(callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the message about a state that is not a dict, for a callback that needs one."""
-    own = {type(callback).__name__ for callback in callbacks if hasattr(callback, "set_state")}
-    for kept in states:
-        if kept["class"] not in own and not isinstance(kept["state"], dict):
+    do = 'pass the same callbacks, pass on_change="start_over", or choose another run_dir'
+    if sorted(names) != sorted(before):
+        return message(
+            "The run was saved with different callbacks.",
+            expected=", ".join(before) or "no callbacks",
+            received=", ".join(names) or "no callbacks",
+            do=do,
+        )
+    for _, callback, state in _matched(callbacks, states):
+        if not (isinstance(state, dict) or hasattr(callback, "set_state")):
             return message(
-                f"The state of {kept['class']} in the checkpoint cannot be restored.",
-                expected="a dict of the attributes that training changed",
-                received=type(kept["state"]).__name__,
-                do='restore the checkpoint from a copy, pass on_change="start_over" to start over, '
-                "or choose another run_dir",
+                f"The saved state of {type(callback).__name__} cannot be read.",
+                expected="a dict of attributes, or a callback with set_state",
+                received=type(state).__name__,
+                do=do,
             )
     return None
 
@@ -141,41 +133,31 @@ def _state(callback: Any, begun: Mapping[str, Any]) -> Any:
 
 def _required_json(callback: Any) -> Any:
     """Return the result of `get_state`; raise if JSON would change it."""
-    given = callback.get_state()
     try:
-        found = json.loads(json.dumps(given, default=_plain_number))
-    except (TypeError, ValueError, RecursionError) as error:
-        reason = str(error)
-    else:
-        reason = _changed_key(given)
-        if not reason:
-            return found
-    raise ConfigurationError(
-        message(
+        return _json_value(callback.get_state())
+    except (TypeError, RecursionError) as error:
+        raise ConfigurationError(
             f"{type(callback).__name__}.get_state returns a state that cannot be saved.",
             expected="numbers, strings, True, False, None, and lists and dicts of these, with "
             "strings as keys",
-            received=reason,
+            received=str(error),
             do="return array.tolist() for an array, or keep the values in a variable of the task",
-        )
-    )
+        ) from None
 
 
-def _plain_number(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"a value of type {type(value).__name__}")
-
-
-def _changed_key(value: Any) -> str:
-    """Return a description of a key that JSON would change to a string; empty if none."""
-    if isinstance(value, Mapping):
-        others = [key for key in value if not isinstance(key, str)]
-        if others:
-            return f"the key {others[0]!r} of type {type(others[0]).__name__}"
-        value = list(value.values())
-    inner = value if isinstance(value, list | tuple) else ()
-    return next(filter(None, map(_changed_key, inner)), "")
+def _json_value(value: Any) -> Any:
+    """Return a value as JSON gives it back; raise TypeError for what JSON cannot hold."""
+    value = _plain(value)
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, list | tuple):
+        return [_json_value(item) for item in value]
+    if not isinstance(value, Mapping):
+        raise TypeError(f"a value of type {type(value).__name__}")
+    for key in value:
+        if not isinstance(key, str):
+            raise TypeError(f"the key {key!r} of type {type(key).__name__}")
+    return {key: _json_value(item) for key, item in value.items()}
 
 
 def _plain_attributes(callback: Any) -> dict[str, Any]:

@@ -1,21 +1,13 @@
 """History: the metrics that `fit` returns, collected from events."""
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
 
 import keras
 
 from loopwright.events import EpochEnded, Event, Validated
 from loopwright.sinks import curves, figures, notebook
-
-
-class EpochLogs(Protocol):
-    """The logs of the last epoch, as callbacks have left them."""
-
-    def added(self) -> Mapping[str, Any]:
-        """Return what callbacks wrote into the logs."""
-        ...
 
 
 @final
@@ -36,11 +28,11 @@ class History(keras.callbacks.History):
         self.validation_steps: list[int] = []
         self._training: dict[str, list[Any]] = {}
         self._validation: dict[str, list[Any]] = {}
-        self._logs: EpochLogs | None = None
+        self._added: Callable[[], Mapping[str, Any]] = dict
 
-    def take_from(self, logs: EpochLogs) -> None:
+    def take_from(self, added: Callable[[], Mapping[str, Any]]) -> None:
         """Include the numbers that callbacks like ReduceLROnPlateau add to the logs of an epoch."""
-        self._logs = logs
+        self._added = added
 
     @property
     def history(self) -> dict[str, list[Any]]:
@@ -52,8 +44,7 @@ class History(keras.callbacks.History):
         if isinstance(event, EpochEnded):
             self.epoch.append(event.epoch)
             self.epoch_steps.append(event.step)
-            added = {} if self._logs is None else self._logs.added()
-            for name, value in {**event.metrics, **added}.items():
+            for name, value in {**event.metrics, **self._added()}.items():
                 self._training.setdefault(name, []).append(value)
         elif isinstance(event, Validated):
             self.validation_steps.append(event.step)

@@ -1,6 +1,12 @@
-"""The bridge to Keras callbacks: a sink that calls their hooks when Keras `fit` would."""
+"""Keras callbacks in a training: their hooks are called when Keras `fit` would call them.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+Calling Python after every step costs most of the speed of a compiled loop. A callback that only
+counts and logs is called later, once per step, with the values of that step; a callback that may
+change the training is called at once: see `batch_hooks`.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import keras
@@ -21,20 +27,13 @@ from loopwright.events import (
     epoch_logs,
 )
 from loopwright.loop.clock import Stopwatch
-from loopwright.sinks.batch_hooks import BatchCalls
+from loopwright.sinks import callback_state
+from loopwright.sinks.batch_hooks import demand
 from loopwright.sinks.callback_model import (
     callback_model,
     lend,
     optimizer_for,
     optimizer_scalars,
-)
-from loopwright.sinks.callback_state import (
-    as_begun,
-    callback_states,
-    callback_tensors,
-    files_continued,
-    objection,
-    restore_callbacks,
 )
 from loopwright.step_warnings import warn_at_call
 from loopwright.task.task import Task
@@ -43,33 +42,10 @@ _LEFT_OUT = "BackupAndRestore is left out: the run directory resumes this run, t
 
 
 @final
-class TimedCallbacks:
-    """The callbacks of a `keras.callbacks.CallbackList`, timed while the list iterates over them.
-
-    >>> watch = Stopwatch(clock=iter([0.0, 2.0]).__next__)
-    >>> callbacks = TimedCallbacks(["a callback"], watch)
-    >>> callbacks.hook = "on_epoch_end"
-    >>> [callback for callback in callbacks], watch.largest("callbacks")
-    (['a callback'], 'str.on_epoch_end')
-    """
-
-    def __init__(self, callbacks: Iterable[Any], watch: Stopwatch) -> None:
-        self._callbacks, self._watch = list(callbacks), watch
-        self.hook = ""
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield each callback; the time until the next one is requested is the time of its hook."""
-        for callback in self._callbacks:
-            with self._watch.timing("callbacks", f"{type(callback).__name__}.{self.hook}"):
-                yield callback
-
-
-@final
 class CallbackBridge:
     """Runs any `keras.callbacks.Callback`.
 
-    How often batch hooks are called depends on the callback: see `batch_hooks`. `inference` is what
-    `model.evaluate` and `model.predict` do while the task is trained.
+    `inference` is what `model.evaluate` and `model.predict` do while the task is trained.
     """
 
     def __init__(
@@ -86,51 +62,52 @@ class CallbackBridge:
         for callback in self._callbacks:
             if not isinstance(callback, keras.callbacks.Callback):
                 raise ConfigurationError(
-                    message(
-                        "callbacks takes Keras callbacks.",
-                        expected="keras.callbacks.Callback objects",
-                        received=f"{callback!r} ({type(callback).__name__})",
-                        do="create the object first, or pass a function of events as a sink: "
-                        "Trainer(..., sinks=[...])",
-                    )
+                    "callbacks takes Keras callbacks.",
+                    expected="keras.callbacks.Callback objects",
+                    received=f"{callback!r} ({type(callback).__name__})",
+                    do="create the object first, or pass a function of events as a sink: "
+                    "Trainer(..., sinks=[...])",
                 )
-        self._task, self._inference = task, inference
+        self._task, self._inference, self._watch = task, inference, watch
         self._model: Any = callback_model(task, inference) if self._callbacks else None
-        self._watch = watch
         left_out = keras.callbacks.BackupAndRestore if is_saved else ()
         self._called = [c for c in self._callbacks if not isinstance(c, left_out)]
-        self._batches = BatchCalls(self._called, watch)
-        self._calls: Any = None
-        self._timed = TimedCallbacks([], watch)
-        self._logs: dict[str, Any] = {}
-        self._written = _Written()
+        self._demands = [(callback, demand(callback)) for callback in self._called]
+        self._counters = [(callback, wants) for callback, wants in self._demands if wants.each_step]
+        self._reads_steps = any(wants.takes_values is not None for _, wants in self._counters)
         self._recorded: Sequence[StepNumbers] = ()
         self._variables: Sequence[Any] = ()
-        if self._batches.reads_optimizer:
+        """Variables whose values in every step callbacks read."""
+        if any(wants.reads_optimizer for _, wants in self._counters):
             self._variables = optimizer_scalars(optimizer_for(self._model, task))
+        self._has_begun = False
+        self._first_batch = 0
+        self._awaits_batch = False
+        """Whether the hooks before a batch were called, and those after it were not."""
+        self._logs: dict[str, Any] = {}
+        self._added: Mapping[str, Any] = {}
         self._undo: Callable[[], None] = lambda: None
         self._restore: Callable[[], None] = lambda: None
         self._states: Sequence[Mapping[str, Any]] = ()
-        self._begun = as_begun(self._callbacks)
+        self._begun = callback_state.as_begun(self._callbacks)
 
     def state(self) -> list[dict[str, Any]]:
         """Return the state of the callbacks as JSON values."""
-        return callback_states(self._callbacks, self._begun)
+        return callback_state.callback_states(self._callbacks, self._begun)
 
     def objection(self, states: Sequence[Mapping[str, Any]]) -> str | None:
         """Return why these states cannot be restored; None if they can."""
-        return objection(self._callbacks, states)
+        return callback_state.objection(self._callbacks, states)
 
     def tensors(self) -> dict[str, Any]:
         """Return the arrays that callbacks hold, by name."""
-        return callback_tensors(self._callbacks)
+        return callback_state.callback_tensors(self._callbacks)
 
     def restore(self, states: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any]) -> None:
         """Restore the callbacks after their `on_train_begin`, which resets their state."""
-        self._batches.rolled_back()
-        self._states = states
-        self._restore = lambda: restore_callbacks(self._callbacks, states, tensors)
-        if self._calls is not None:
+        self._awaits_batch, self._states = False, states
+        self._restore = lambda: callback_state.restore_callbacks(self._callbacks, states, tensors)
+        if self._has_begun:
             self._restore()
 
     def recall(self) -> None:
@@ -145,7 +122,7 @@ class CallbackBridge:
     @property
     def recorded(self) -> Sequence[Any] | None:
         """Return the variables to record in every step with its numbers; None: record nothing."""
-        return self._variables if self._batches.needs_values else None
+        return self._variables if self._reads_steps else None
 
     @property
     def has_end(self) -> bool:
@@ -157,24 +134,27 @@ class CallbackBridge:
         """Return when callbacks need control in Python, which must be the same on all workers."""
         needs = {
             "steps until a callback has to be called": self.steps_left(),
-            "a callback reads the values of every step": self.recorded is not None,
+            "a callback reads the values of every step": self._reads_steps,
             "a callback is called for every validation batch": self.on_test_batch is not None,
         }
         return {need: value for need, value in needs.items() if value}
 
     def steps_left(self) -> int | None:
         """Return the most steps to run until callbacks have to be called; None: any number."""
-        return self._batches.steps_left()
+        wished = [wants.steps_left() for _, wants in self._demands]
+        return min((steps for steps in wished if steps is not None), default=None)
 
     def notes(self, step: int) -> list[Noted]:
         """Return notes about callbacks: what they cost, and which are not called."""
+        costs = [wants.note for _, wants in self._demands if wants.note]
         left_out = [_LEFT_OUT] if len(self._called) < len(self._callbacks) else []
-        return [Noted(step, text) for text in (*self._batches.notes, *left_out)]
+        return [Noted(step, text) for text in (*costs, *left_out)]
 
     @property
     def called_each_step(self) -> str:
         """Return the class of a callback that needs control in Python after every step."""
-        return self._batches.called_each_step
+        asking = [type(c).__name__ for c, wants in self._demands if wants.steps_left() == 1]
+        return next(iter(asking), "")
 
     def stop_requested(self) -> bool:
         """Return whether a callback set `model.stop_training`."""
@@ -182,12 +162,16 @@ class CallbackBridge:
 
     def added(self) -> Mapping[str, Any]:
         """Return what callbacks added to the logs of the last epoch, such as `learning_rate`."""
-        return {k: v for k, v in self._written.logs.items() if k not in self._logs}
+        return self._added
 
     def before_steps(self, step_in_epoch: int) -> None:
         """Call the hooks that come before a batch."""
-        if self._model is not None:
-            self._batches.begin(step_in_epoch)
+        counters = [callback for callback, _ in self._counters]
+        for callback in self._called:
+            # If the data ended before this batch, a counter has already counted it.
+            if not (self._awaits_batch and any(callback is counter for counter in counters)):
+                self._call(callback, "on_train_batch_begin", step_in_epoch, {})
+        self._first_batch, self._awaits_batch = step_in_epoch, True
 
     def after_steps(self, recorded: Sequence[StepNumbers]) -> None:
         """Take the recorded numbers of the steps that ran; `Trained` calls the hooks with them."""
@@ -196,17 +180,16 @@ class CallbackBridge:
     @property
     def on_test_batch(self) -> Callable[[int, Metrics], None] | None:
         """Return what to call after every validation batch; None: no callback needs it."""
-        return self._batches.test_batch if self._batches.needs_test_batches else None
+        is_needed = any(wants.each_test_batch for _, wants in self._demands)
+        return self._call_test_batch if is_needed else None
 
     def before_validation(self) -> None:
         """Call the hooks before a validation; some callbacks swap weights there."""
-        if self._model is not None:
-            self._call("on_test_begin")
+        self._call_all("on_test_begin", {})
 
     def after_validation(self, scores: Metrics | None) -> None:
         """Call the hooks after a validation."""
-        if self._model is not None:
-            self._call("on_test_end", dict(scores or {}))
+        self._call_all("on_test_end", dict(scores or {}))
 
     def __call__(self, event: Event) -> None:
         """Call the hooks that belong to the event."""
@@ -216,76 +199,119 @@ class CallbackBridge:
             case Started():
                 self._start(event)
             case EpochStarted():
-                self._call("on_epoch_begin", event.epoch)
+                self._call_all("on_epoch_begin", event.epoch, {})
             case Trained():
                 self._logs = dict(event.metrics)
-                batch = event.step_in_epoch - 1
-                self._batches.end(batch, self._logs, self._recorded, self._variables)
+                self._end_batches(event.step_in_epoch - 1)
             case EpochEnded():
                 self._logs = epoch_logs(event)
-                self._call("on_epoch_end", event.epoch, self._logs)
+                written = dict(self._logs)
+                self._call_all("on_epoch_end", event.epoch, written)
+                self._added = {k: v for k, v in written.items() if k not in self._logs}
             case Finished():
                 try:
                     # As in Keras, on_train_end is not called after a failure or Ctrl-C.
                     has_end = event.saved if event.reason == "interrupted" else True
-                    is_end = has_end and event.reason != "failed"
-                    if is_end and self._calls is not None:
+                    if has_end and event.reason != "failed" and self._has_begun:
                         # A leg that was only to be ended has trained in another process.
                         last = {name: values[-1] for name, values in event.history.items()}
-                        self._call("on_train_end", self._logs or last)
+                        self._call_all("on_train_end", dict(self._logs or last))
                 finally:
                     self._undo()
             case _:
                 pass
-
-    def _call(self, hook: str, *arguments: Any) -> None:
-        self._timed.hook = hook
-        getattr(self._calls, hook)(*arguments)
 
     def _start(self, event: Started) -> None:
         self._undo = lend(self._model, self._task, self._inference)
         for callback in self._callbacks:
             _set_direction(callback, self._task)
         self._model.stop_training = False
-        self._calls = keras.callbacks.CallbackList(
-            [*self._called, self._written],
-            add_history=False,
-            model=self._model,
-            epochs=event.epochs,
-            steps=event.steps_per_epoch,
-            verbose=0,
-        )
-        self._timed = TimedCallbacks(self._calls.callbacks, self._watch)
-        self._calls.callbacks = self._timed
-        with files_continued(self._callbacks, self._states):
-            self._call("on_train_begin")
-        self._begun = as_begun(self._callbacks)
+        for callback in self._called:
+            callback.set_model(self._model)
+            callback.set_params(
+                {"epochs": event.epochs, "steps": event.steps_per_epoch, "verbose": 0}
+            )
+        self._has_begun = True
+        with callback_state.files_continued(self._callbacks, self._states):
+            self._call_all("on_train_begin", {})
+        self._begun = callback_state.as_begun(self._callbacks)
         self._restore()
         epochs_before = keras_internals.take_initial_epoch(self._model)
         if epochs_before:
-            warn_at_call(_counts_from_zero(epochs_before))
+            warn_at_call(
+                message(
+                    f"A callback restored a model that was trained for {epochs_before} epochs.",
+                    expected="epochs that count from 0 in every call of fit",
+                    received=f"a callback that resumes at epoch {epochs_before}",
+                    do=f"lower epochs by {epochs_before}, or leave BackupAndRestore out",
+                )
+            )
+
+    def _end_batches(self, batch: int) -> None:
+        """Call the hooks that come after the batches that were begun, up to `batch`."""
+        with _restored(self._variables) as current:
+            for number in range(self._first_batch, batch) if self._counters else ():
+                logs = None
+                if self._reads_steps:
+                    numbers = self._recorded[number - self._first_batch]
+                    logs = numbers.logs
+                    if numbers.variables:
+                        _assign(self._variables, numbers.variables, current)
+                self._count(number, logs, is_next_last=number + 1 == batch)
+        shared = dict(self._logs)
+        for callback in self._called:
+            if not _has_ended(callback):
+                self._call(callback, "on_train_batch_end", batch, shared)
+        self._awaits_batch = False
+
+    def _count(self, batch: int, logs: Mapping[str, Any] | None, *, is_next_last: bool) -> None:
+        """End a batch and begin the next one for the callbacks that count steps."""
+        for callback, wants in self._counters:
+            takes = wants.takes_values is not None and wants.takes_values()
+            if (takes or wants.counts_batch is None) and not _has_ended(callback):
+                values = dict(logs) if takes and logs else None
+                self._call(callback, "on_train_batch_end", batch, values)
+        for callback, wants in self._counters:
+            if is_next_last or wants.counts_batch is None or not wants.counts_batch():
+                self._call(callback, "on_train_batch_begin", batch + 1, {})
+
+    def _call_test_batch(self, batch: int, logs: Metrics) -> None:
+        self._call_all("on_test_batch_begin", batch, {})
+        self._call_all("on_test_batch_end", batch, dict(logs))
+
+    def _call_all(self, hook: str, *arguments: Any) -> None:
+        """Call a hook of all callbacks, which share its logs."""
+        for callback in self._called:
+            self._call(callback, hook, *arguments)
+
+    def _call(self, callback: Any, hook: str, *arguments: Any) -> None:
+        with self._watch.timing("callbacks", f"{type(callback).__name__}.{hook}"):
+            getattr(callback, hook)(*arguments)
 
 
-@final
-class _Written(keras.callbacks.Callback):
-    """The last callback: reads what earlier callbacks wrote into the logs of an epoch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logs: dict[str, Any] = {}
-
-    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Copy the logs."""
-        self.logs = dict(logs or {})
+def _has_ended(callback: Any) -> bool:
+    """Return whether it has stopped the training already, and would do so for every step."""
+    is_nan_check = isinstance(callback, keras.callbacks.TerminateOnNaN)
+    return is_nan_check and bool(callback.model.stop_training)
 
 
-def _counts_from_zero(epochs: int) -> str:
-    return message(
-        f"A callback restored a model that was already trained for {epochs} epochs.",
-        expected="epochs that count from 0 in every call of fit",
-        received=f"a callback that resumes at epoch {epochs}",
-        do=f"lower epochs by {epochs}, or leave BackupAndRestore out",
-    )
+@contextlib.contextmanager
+def _restored(variables: Sequence[Any]) -> Iterator[list[Any]]:
+    """Yield the values of the variables, and restore them at the end."""
+    before = [variable.read_value() for variable in variables]
+    current = [value.numpy() for value in before]
+    try:
+        yield current
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+
+
+def _assign(variables: Sequence[Any], values: Sequence[Any], current: list[Any]) -> None:
+    for place, (variable, value) in enumerate(zip(variables, values, strict=True)):
+        if current[place] != value:
+            variable.assign(value.astype(variable.dtype.as_numpy_dtype))
+            current[place] = value
 
 
 def _set_direction(callback: Any, task: Task) -> None:

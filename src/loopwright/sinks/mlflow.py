@@ -12,8 +12,8 @@ from typing import Any, Final, final
 from urllib.parse import urlsplit, urlunsplit
 
 from loopwright import disk, extras, untrusted
-from loopwright.errors import ConfigurationError, first_line, message
-from loopwright.sinks.outbox import Facts, Points, Row, Status, TrackedRun, Tracker
+from loopwright.errors import ConfigurationError, first_line
+from loopwright.sinks.outbox import Facts, Row, Status, TrackedRun, Tracker
 
 _KEY = "loopwright.run_id"
 _SQLITE: Final = "sqlite:///"
@@ -51,7 +51,6 @@ class MLflowService:
     """A tracking server, a database or a directory of MLflow."""
 
     tracker = "mlflow"
-    joins_rows = True
 
     def __init__(
         self, tracking_uri: str | None, experiment: str | None, run_name: str | None
@@ -63,6 +62,7 @@ class MLflowService:
         shown = _hide_password(self._uri)
         self.address: Mapping[str, str] = {"tracking_uri": shown, "experiment": self._experiment}
         self._client: Any = None
+        self._known = set[tuple[str, int]]()
         try:
             if urlsplit(self._uri).scheme.partition("+")[0] in _DATABASES:
                 _require_database(self._uri)
@@ -72,26 +72,14 @@ class MLflowService:
             raise
         except Exception as error:
             raise ConfigurationError(
-                message(
-                    "MLflow does not accept this tracking_uri.",
-                    expected="http://HOST:PORT, sqlite:///FILE, or another address of MLflow",
-                    received=f"{shown}: {first_line(error)[:300]}",
-                    do="correct tracking_uri, or MLFLOW_TRACKING_URI",
-                )
+                "MLflow does not accept this tracking_uri.",
+                expected="http://HOST:PORT, sqlite:///FILE, or another address of MLflow",
+                received=f"{shown}: {first_line(error)[:300]}",
+                do="correct tracking_uri, or MLFLOW_TRACKING_URI",
             ) from None
 
-    def adapt_names(self, values: Mapping[str, float]) -> Mapping[str, float]:
-        """Return values under names that MLflow accepts."""
-        renamed = dict[str, float]()
-        for name, value in values.items():
-            valid = valid_name(name)
-            while valid in renamed:
-                valid += "_"
-            renamed[valid] = value
-        return renamed
-
-    def open(self, run: TrackedRun, *, is_training: bool) -> Points:
-        """Find the tracked run, or create it, and read which points it has."""
+    def open(self, run: TrackedRun, *, is_training: bool) -> None:
+        """Find the tracked run, or create it, and ask which points it has."""
         if self._uri.startswith(("http://", "https://")):
             import requests
 
@@ -115,7 +103,7 @@ class MLflowService:
             client.update_run(self._run_id, name=self._run_name or run.name)
         if is_training and tracked.info.status != "RUNNING":
             client.update_run(self._run_id, status="RUNNING")
-        return {
+        self._known = {
             (name, point.step)
             for name in tracked.data.metrics
             for point in client.get_metric_history(self._run_id, name)
@@ -143,16 +131,17 @@ class MLflowService:
             self._client.log_dict(self._run_id, dict(facts.signatures), "signature.json")
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Log the numbers of rows."""
+        """Log the points that MLflow does not have; it would keep both of two with other times."""
         from mlflow.entities import Metric
 
         points = [
-            Metric(name, value, int(row.seconds * 1000), row.step)
+            Metric(valid_name(name), value, int(row.seconds * 1000), row.step)
             for row in rows
             for name, value in row.values.items()
         ]
-        for some in _in_batches(points, 1000):
+        for some in _in_batches([p for p in points if (p.key, p.step) not in self._known], 1000):
             self._client.log_batch(self._run_id, metrics=some)
+            self._known.update((point.key, point.step) for point in some)
 
     def upload(self, files: Mapping[str, Path]) -> None:
         """Log files under their paths in the run directory."""

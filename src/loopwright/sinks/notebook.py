@@ -8,7 +8,7 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from loopwright.checkpoints.retention import KeepBest
 from loopwright.events import (
@@ -23,10 +23,13 @@ from loopwright.events import (
     Trained,
     Validated,
 )
-from loopwright.sinks import curves, progress_text, svg_charts
-from loopwright.sinks.curves import Curves, Numbers
-from loopwright.sinks.progress_text import GAP, Outlook, Part, number, sparkline
-from loopwright.sinks.svg_charts import escaped
+from loopwright.sinks import curves, figures, progress_text
+from loopwright.sinks.curves import Curves
+from loopwright.sinks.figures import escaped
+from loopwright.sinks.progress_text import GAP, Outlook, Part, RunLines, number, sparkline
+
+if TYPE_CHECKING:
+    from loopwright.sinks.history import History
 
 _SECONDS_BETWEEN_DRAWINGS = 0.25
 _MOST_SHARE = 0.02
@@ -67,55 +70,52 @@ class Panel:
         curves_before: Callable[[], Curves],
     ) -> None:
         self._clock, self._curves_before = clock, curves_before
+        self._lines = RunLines()
         self._outlook = Outlook(clock, rule, best_before)
-        self._run = Started(0, None, None, None)
         self._curves: Curves = {}
         self._live: dict[str, list[tuple[float, float]]] = {}
         """Running numbers of the epoch, as they were when they were drawn."""
-        self._unfinished: Trained | None = None
-        self._recent: deque[tuple[float, int]] = deque(maxlen=20)
-        self._rate: float | None = None
         self._heading: list[Part] = []
-        self._notes: deque[Part] = deque(maxlen=_MOST_NOTES)
-        self._lines: deque[str] = deque(maxlen=_MOST_LINES)
-        """The same as text, for what shows no HTML."""
+        self._notes: deque[list[Part]] = deque(maxlen=_MOST_NOTES)
+        self._texts: deque[str] = deque(maxlen=_MOST_LINES)
+        """All lines, for what shows no HTML."""
         self._handle: Any = None
         self._due_at = float("-inf")
 
     def show(self, event: Event) -> None:
         """Draw an event, if a drawing is due."""
         self._outlook.update(event)
+        if isinstance(event, Started):
+            self._start(event)
+        lines = self._lines.add(event)
+        self._texts += (GAP.join(part.text for part in line) for line in lines)
         match event:
-            case Started():
-                self._start(event)
-            case Trained():
-                self._unfinished = event
+            case Started() | PlanChosen() | BatchSkipped() | Noted():
+                self._notes += lines
             case EpochStarted():
-                self._recent.clear()
                 self._live.clear()
             case Validated():
                 curves.add_event(self._curves, event)
-                self._recent.clear()  # the rate of steps does not include validation
             case EpochEnded():
-                self._unfinished = None
                 self._live.clear()
                 curves.add_event(self._curves, event)
-                self._heading = progress_text.ended(self._run, event)
-                self._lines.append(_joined(self._heading))
-            case PlanChosen():
-                self._note(*progress_text.chosen(event)[:2])
-            case BatchSkipped():
-                self._note(*progress_text.skipped(event))
-            case Noted():
-                self._note(Part(f"note: {event.text}", "yellow"))
+                self._heading = lines[0]
             case Finished():
-                self._finish(event)
+                ending, *notes = lines[-2:] if event.advice else lines[-1:]
+                self._heading = [Part(ending[0].text, "bold"), *ending[1:]]
+                self._notes += notes
+                self._measure(self._clock())
+                self._draw(is_last=True)
                 return
+            case Trained():
+                pass
             case _:
                 return
         now = self._clock()
         if now >= self._due_at:
             self._measure(now)
+            if self._live:
+                self._heading = self._lines.current()
             self._draw()
             done = self._clock()
             self._due_at = max(now + _SECONDS_BETWEEN_DRAWINGS, done + (done - now) / _MOST_SHARE)
@@ -124,52 +124,29 @@ class Panel:
         """Leave the output as it is."""
 
     def _start(self, event: Started) -> None:
-        self._run, self._handle, self._unfinished = event, None, None
-        self._due_at = float("-inf")
+        self._handle, self._due_at = None, float("-inf")
         self._curves = curves.until(self._curves_before(), event.step)
         self._live.clear()
         self._notes.clear()
-        self._lines.clear()
+        self._texts.clear()
         of = "" if event.epochs is None else f" of {event.epochs} epochs"
         self._heading = [Part("starting", "bold"), Part(f"compiling the step{of}", "dim")]
-        if event.resumed_steps:
-            self._note(*progress_text.resumed(event))
-
-    def _note(self, *parts: Part) -> None:
-        note = Part(_joined(parts), parts[0].style)
-        self._notes.append(note)
-        self._lines.append(note.text)
 
     def _measure(self, now: float) -> None:
         """Note the rate of steps and the running numbers."""
-        event = self._unfinished
+        event = self._lines.unfinished
         if event is None or not event.steps:
             return
-        self._recent.append((now, event.step))
-        (since, first), (until, last) = self._recent[0], self._recent[-1]
-        if last > first and until > since:
-            self._rate = (last - first) / (until - since)
+        self._lines.measure(now)
         for name, value in curves.running(event.metrics).items():
             if name in self._curves or "/" not in name:
                 line = self._live.setdefault(name, [])
                 line.append((float(event.step), value))
                 if len(line) > _MOST_LIVE:
                     del line[1::2]
-        self._heading = progress_text.running(self._run, event, self._rate)
-
-    def _finish(self, event: Finished) -> None:
-        if self._unfinished is not None and self._unfinished.step_in_epoch:
-            self._measure(self._clock())
-            self._lines.append(_joined(self._heading))
-        ending = progress_text.last(self._run, event)
-        self._heading = [Part(ending.text, "bold"), *progress_text.spent(event)]
-        self._lines.append(_joined(self._heading))
-        if event.advice:
-            self._note(Part(event.advice, "yellow"))
-        self._draw(is_last=True)
 
     def _draw(self, *, is_last: bool = False) -> None:
-        bundle = {"text/html": self._html(is_last), "text/plain": "\n".join(self._lines)}
+        bundle = {"text/html": self._html(is_last), "text/plain": "\n".join(self._texts)}
         if self._handle is not None:
             self._handle.update(bundle, raw=True)
             return
@@ -178,13 +155,11 @@ class Panel:
         self._handle = display(bundle, raw=True, display_id=True)
 
     def _html(self, is_last: bool) -> str:
-        event = self._unfinished
+        event, lines = self._lines.unfinished, [_line(self._heading)]
         now = {} if event is None else curves.running(event.metrics)
-        done, total = (0, None) if event is None else progress_text.progress(self._run, event)
-        of_run = None if event is None else self._outlook.progress(event)
-        lines = [_line(self._heading)]
-        if not is_last and event is not None:
-            lines.append(_bar(*(of_run or (done, total))))
+        if not is_last and event is not None and event.steps:
+            of_run = self._outlook.progress(event)
+            lines.append(_bar(*(of_run or progress_text.progress(self._lines.run, event))))
             if of_run:
                 lines.append(_line([Part("run", "bold"), *self._outlook.left(event)]))
         drawn = {
@@ -198,20 +173,20 @@ class Panel:
         return _box(
             *lines,
             metrics_table(self._curves, "step", now),
-            svg_charts.charts(drawn, "step", None if best is None else best.x, _LIVE),
-            *(_line([note]) for note in self._notes),
+            figures.svg_charts(drawn, "step", None if best is None else best.x, _LIVE),
+            *map(_line, self._notes),
         )
 
 
-def history_card(numbers: Numbers) -> str:
+def history_card(history: "History") -> str:
     """Return a history: the last and the best numbers of each metric, and the curves."""
-    count = len(numbers.epoch)
-    drawn, x_label = curves.by_epoch(numbers), "epoch" if count else "step"
+    count = len(history.epoch)
+    drawn, x_label = curves.by_epoch(history), "epoch" if count else "step"
     best = curves.best_of(drawn)
     title = [Part("History", "bold"), Part(f"{count} {'epoch' if count == 1 else 'epochs'}")]
     if best is not None:
         title.append(Part(f"best {best.metric} {number(best.score)} at {x_label} {best.x:,.6g}"))
-    chart = svg_charts.charts(drawn, x_label, None if best is None else best.x)
+    chart = figures.svg_charts(drawn, x_label, None if best is None else best.x)
     return _box(_line(title), metrics_table(drawn, x_label), chart)
 
 
@@ -262,7 +237,7 @@ def _bar(done: int, total: int | None) -> str:
     return (
         '<div style="background:rgba(127,127,127,.25);border-radius:3px;height:6px;'
         f'max-width:480px;margin:4px 0"><div style="width:{share:.1f}%;height:6px;'
-        f'border-radius:3px;background:{svg_charts.COLORS[0]}"></div></div>'
+        f'border-radius:3px;background:{figures.COLORS[0]}"></div></div>'
     )
 
 
@@ -276,7 +251,3 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
     first = f"<tr>{titles}</tr>" if head else ""
     return f'<table style="{style}">{first}{body}</table>' if body else ""
-
-
-def _joined(parts: Iterable[Part]) -> str:
-    return GAP.join(part.text for part in parts)

@@ -1,9 +1,8 @@
 """A sink that brings the numbers of a run to a tracker, in a thread of its own.
 
-The journal of the run directory is the outbox. At a start the tracker is asked which points it has;
-it gets the rest of the journal, and then what is trained. A point is known by its name and step:
-steps that are trained again give the same numbers, and are not sent again. A tracker that is down
-is tried again; what it misses at the end of `fit`, the next start sends.
+The journal of the run directory is the outbox. At a start, and after an error, the tracker is asked
+what it has, and gets the rest of the journal; then the thread sends what is added to it. What a
+tracker misses at the end of `fit`, the next start sends.
 """
 
 import contextlib
@@ -15,44 +14,46 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol, final
 
-from loopwright import disk, untrusted
+from loopwright import disk
 from loopwright.config import file
-from loopwright.errors import ConfigurationError, first_line, message
-from loopwright.events import EpochEnded, Event, Finished, RunFacts, Started, Trained, Validated
+from loopwright.errors import ConfigurationError, first_line
+from loopwright.events import (
+    BatchSkipped,
+    EpochEnded,
+    Event,
+    Finished,
+    RunFacts,
+    Started,
+    Trained,
+    Validated,
+)
 from loopwright.plans import plan_history
 from loopwright.runs import RunRecord, flatten, mapping
-from loopwright.sinks.report import render
+from loopwright.sinks.report import write_report
 from loopwright.step_warnings import warn_at_call
 
 Status = Literal["completed", "failed", "interrupted", "running"]
-Points = set[tuple[str, int]]
 ARTIFACTS: Final = ("report", "figures", "checkpoints", "export")
-_JOURNAL: Final = "metrics.jsonl"
-_RUNNING: Final = "batch_"
-_PREFIXES = {"trained": _RUNNING, "validated": "val_", "epoch_ended": ""}
+_PREFIXES = {"trained": "batch_", "validated": "val_", "epoch_ended": ""}
 _KINDS = {Trained: "trained", Validated: "validated", EpochEnded: "epoch_ended"}
-_OPENINGS = tuple(f'{{"event": "{kind}"'.encode() for kind in _PREFIXES)
 _STATUS: dict[str, Status] = {"failed": "failed", "interrupted": "interrupted"}
 _TAGS = ("git", "processor", "cores", "devices", "tensorflow", "keras", "python")
 """Of the environment; not the command, which may hold a password."""
-_ROWS_AT_ONCE = 100
-_SECONDS_BETWEEN_RUNNING, _SECONDS_BETWEEN_TRIES = 1.0, 5.0
+_SECONDS_BETWEEN_READS, _SECONDS_BETWEEN_TRIES = 1.0, 5.0
 
 
 @final
 class Row(NamedTuple):
-    """Numbers of one step, under the names of the history."""
+    """The numbers of one step, under the names of the history."""
 
     step: int
     seconds: float
     """When they were measured, since 1970."""
     values: Mapping[str, float]
-    is_last: bool = False
-    """Whether nothing more can be added at this step."""
 
 
 @final
@@ -71,15 +72,9 @@ class Service(Protocol):
     """The name in configs: mlflow, wandb."""
     address: Mapping[str, str]
     """Where it is: two sinks with the same address are the same place."""
-    joins_rows: bool
-    """Whether a later row of the same step adds to the first one."""
 
-    def adapt_names(self, values: Mapping[str, float]) -> Mapping[str, float]:
-        """Return values under the names that the tracker accepts."""
-        ...
-
-    def open(self, run: "TrackedRun", *, is_training: bool) -> Points:
-        """Find or create the tracked run; return the names and steps that it has."""
+    def open(self, run: "TrackedRun", *, is_training: bool) -> None:
+        """Find or create the tracked run, and ask which points it has."""
         ...
 
     def describe(self, facts: Facts) -> None:
@@ -87,7 +82,7 @@ class Service(Protocol):
         ...
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Send rows, one per step."""
+        """Send the points of these rows that are not there, one row per step."""
         ...
 
     def upload(self, files: Mapping[str, Path]) -> None:
@@ -117,6 +112,8 @@ class TrackedRun:
         if not self.content:
             self.note(key=secrets.token_hex(16), tracker=tracker, address=address)
         self.key: str = self.content["key"]
+        self._memory, self._last_trained = list[dict[str, Any]](), 0.0
+        """The journal of a run without a directory, and when steps were last added to it."""
 
     def note(self, **changes: Any) -> None:
         """Write what the next start has to know."""
@@ -127,15 +124,16 @@ class TrackedRun:
             disk.write_whole(self.directory, self._file, text.encode(), durable=True)
         self.content = content
 
-    def note_start(self, facts: RunFacts) -> None:
+    def note_start(self, facts: RunFacts | None) -> None:
         """Write what is only known while the run is trained."""
-        known = {name: facts.environment[name] for name in _TAGS if name in facts.environment}
-        self.note(
-            status="running",
-            hyperparameters=flatten(facts.hyperparameters),
-            signatures=dict(facts.signatures),
-            tags=flatten(known),
-        )
+        self.note(status="running")
+        if facts is not None:
+            known = {name: facts.environment[name] for name in _TAGS if name in facts.environment}
+            self.note(
+                hyperparameters=flatten(facts.hyperparameters),
+                signatures=dict(facts.signatures),
+                tags=flatten(known),
+            )
 
     def facts(self) -> Facts:
         """Return what is known: the flattened config, or else the hyperparameters."""
@@ -152,21 +150,36 @@ class TrackedRun:
         signatures = mapping(self.content.get("signatures"))
         return Facts(flatten(parameters), flatten({"loopwright": tags}), signatures)
 
+    def remember(self, event: Event) -> None:
+        """Keep an event, if the run has no directory with a journal."""
+        kind, now = _KINDS.get(type(event)), time.time()
+        if self.directory is not None or kind is None:
+            return
+        if kind == "trained":
+            if now - self._last_trained < _SECONDS_BETWEEN_READS:
+                return
+            self._last_trained = now
+        self._memory.append({"event": kind, "time": now, **vars(event)})
+
+    def events(self, after: int) -> Iterable[tuple[int, Mapping[str, Any]]]:
+        """Return the events of the journal after a place in it, each with the place behind it."""
+        if self.directory is not None:
+            return RunRecord(self.directory).events(after)
+        return [*enumerate(self._memory[after:], after + 1)]
+
     @contextlib.contextmanager
     def copy_files(self, kinds: Sequence[str]) -> Iterator[dict[str, Path]]:
         """Copy files of the run to where a tracker may read them: it would follow symlinks."""
         directory, names = self.directory or Path(), list[str]()
+        for kind in kinds if self.directory is not None else ():
+            if kind == "report":  # that of a run which is about to end is not written yet
+                names.append(write_report(directory).name)
+            else:
+                names += disk.files_below(directory, kind)
         with tempfile.TemporaryDirectory(prefix="loopwright-") as place:
-            for kind in kinds if self.directory is not None else ():
-                if kind == "report":  # that of a run which is about to end is not written yet
-                    content = render(directory).encode(errors="replace")
-                    disk.write_whole(Path(place), "report.html", content)
-                    names.append("report.html")
-                    continue
-                for name in disk.files_below(directory, kind):
-                    disk.make_directory(Path(place), posixpath.dirname(name))
-                    disk.copy(directory, name, Path(place), name)
-                    names.append(name)
+            for name in names:
+                disk.make_directory(Path(place), posixpath.dirname(name))
+                disk.copy(directory, name, Path(place), name)
             yield {name: Path(place, name) for name in names}
 
     def _read(self) -> dict[str, Any]:
@@ -177,12 +190,10 @@ class TrackedRun:
         if re.fullmatch("[0-9a-f]{32}", key) and re.fullmatch(r"[\w-]{0,64}", tracked_id, re.ASCII):
             return content
         raise ConfigurationError(
-            message(
-                f"{self.directory / self._file} is damaged.",
-                expected="the id of a tracked run, as Loopwright writes it",
-                received=f"key {key!r:.40}, run_id {tracked_id!r:.40}",
-                do="delete the file: a new tracked run gets every point of this run",
-            )
+            f"{self.directory / self._file} is damaged.",
+            expected="the id of a tracked run, as Loopwright writes it",
+            received=f"key {key!r:.40}, run_id {tracked_id!r:.40}",
+            do="delete the file: a new tracked run gets every point of this run",
         )
 
 
@@ -195,55 +206,50 @@ class Tracker:
     ) -> None:
         if isinstance(artifacts, str) or not set(artifacts) <= set(ARTIFACTS):
             raise ConfigurationError(
-                message(
-                    "Unknown artifacts.",
-                    expected=f"a list of {', '.join(ARTIFACTS)}",
-                    received=repr(artifacts),
-                    do="leave the others out",
-                )
+                "Unknown artifacts.",
+                expected=f"a list of {', '.join(ARTIFACTS)}",
+                received=repr(artifacts),
+                do="leave the others out",
             )
         self._service, self._artifacts, self._running = service, list(artifacts), running
         self._wait_seconds = wait_seconds
         self.waits_for_files = False
         """Whether the caller writes more files after `fit`, and then calls `end`."""
-        self._outbox: _Outbox | None = None
+        self._delivery: _Delivery | None = None
         self._has_warned = False
-        self._last_running = -_SECONDS_BETWEEN_RUNNING
 
     def __call__(self, event: Event) -> None:
         """Note an event; nothing is sent in this thread."""
-        is_end = isinstance(event, Finished)
         # Where `fit` is skipped, the process before may have been killed after its last checkpoint.
-        if isinstance(event, Started) or (is_end and event.reason == "skipped"):
+        if isinstance(event, Started) or (
+            isinstance(event, Finished) and event.reason == "skipped"
+        ):
             self._begin(event)
-        outbox, kind = self._outbox, _KINDS.get(type(event))
-        if outbox is None:
+        delivery = self._delivery
+        if delivery is None:
             return
-        if kind is not None:
-            is_read = kind != "trained" or self._takes_running()
-            fields = vars(event) if is_read else {"step": vars(event)["step"]}
-            row = _make_row(kind, fields, time.time())
-            if row is not None:
-                outbox.add(row)
-        if is_end:
+        delivery.run.remember(event)
+        if isinstance(event, BatchSkipped):
+            delivery.is_journal_cut = True
+        if isinstance(event, Finished):
             status = _STATUS.get(event.reason, "completed")
             if status != "completed" or not self.waits_for_files:
                 self.end(status)
-        elif outbox.trouble and not self._has_warned:
+        elif delivery.trouble and not self._has_warned:
             self._has_warned = True
             warn_at_call(
-                f"{self} cannot be reached: {outbox.trouble}. Training continues; its points are "
+                f"{self} cannot be reached: {delivery.trouble}. Training continues; its points are "
                 "kept, and sent when it is back."
             )
 
     def end(self, status: Status = "completed") -> None:
         """Wait until a run is sent; not longer than promised, and for one try if it is down."""
-        outbox = self._outbox
-        if outbox is not None and not outbox.end(status, self._wait_seconds):
+        delivery = self._delivery
+        if delivery is not None and not delivery.end(status, self._wait_seconds):
             rest = "the next start of the run sends the rest"
-            if outbox.run.directory is None:
+            if delivery.run.directory is None:
                 rest = "without a run directory, the rest is lost when this process ends"
-            why = outbox.trouble or f"no answer within {self._wait_seconds:g} seconds"
+            why = delivery.trouble or f"no answer within {self._wait_seconds:g} seconds"
             self._has_warned = True
             warn_at_call(f"{self} does not have everything of this run: {why}; {rest}.")
 
@@ -253,76 +259,63 @@ class Tracker:
         return f"{self._service.tracker} ({', '.join(listed)})"
 
     def _begin(self, event: Started | Finished) -> None:
-        before = outbox = self._outbox
-        # Without a run directory, a second call of `fit` continues the tracked run.
-        if outbox is None or event.run_dir or outbox.run.directory or not event.step:
+        before = self._delivery
+        if before is not None and event.run_dir is before.run.directory is None and event.step:
+            run = before.run  # without a run directory, a second call of `fit` continues it
+        else:
             run = TrackedRun(event.run_dir, self._service)
-            outbox = _Outbox(self._service, run, event, self._artifacts, self._running)
-        self._outbox = outbox
-        outbox.start(None if before is None else before.thread)
-
-    def _takes_running(self) -> bool:
-        now = time.monotonic()
-        takes = self._running and now - self._last_running >= _SECONDS_BETWEEN_RUNNING
-        self._last_running = now if takes else self._last_running
-        return takes
+        if isinstance(event, Started):
+            run.note_start(event.facts)
+        self._delivery = _Delivery(
+            self._service,
+            run,
+            self._artifacts,
+            running=self._running,
+            previous=None if before is None else before.thread,
+        )
 
 
 @final
-class _Outbox:
-    """What one start sends, from a thread: rows of the journal, then those that are added."""
+class _Delivery:
+    """Sends what one start adds to the journal of a run, from a thread."""
 
     def __init__(
         self,
         service: Service,
         run: TrackedRun,
-        event: Started | Finished,
         artifacts: Sequence[str],
+        *,
         running: bool,
+        previous: threading.Thread | None,
     ) -> None:
-        self.run, self._service, self._event = run, service, event
-        self._artifacts, self._running = artifacts, running
-        journal = None if run.directory is None else disk.status(run.directory, _JOURNAL)
-        self._journal_bytes = 0 if journal is None else journal.st_size
-        """What was written before this start: the rest is added as it is trained."""
-        self._rows = list[Row]()
-        self._known: Points | None = None
-        self._sent = 0
-        """How many of the rows were sent since the tracker was asked what it has."""
-        self._step, self._is_step_open = event.step, True
-        self._last_running = -1
-        self._changed = threading.Condition()
-        self.thread: threading.Thread | None = None
+        """Start when the thread of the start before has ended: never two at a time."""
+        self._service, self.run, self._artifacts, self._running = service, run, artifacts, running
+        self._is_open = False
+        """Whether the tracker was asked what it has, and no error came since."""
+        self._place = 0
+        """Up to where the journal was read."""
+        self.is_journal_cut = False
+        """Whether the run was rolled back since then."""
+        self._rows = dict[int, Row]()
+        """What was read and not sent, by step."""
+        self._unfinished_step: int | None = None
+        """The last step of the journal, if more numbers of it may come."""
         self._status: Status = "running"
+        self._ends = threading.Event()
         self.trouble = ""
         """The last error, while the tracker cannot be reached."""
-
-    def start(self, previous: threading.Thread | None) -> None:
-        """Start sending when the thread of the start before has ended: never two at a time."""
-        if isinstance(self._event, Finished) and self.run.content.get("status") == "completed":
-            return
-        self._status = "running"
-        name = f"loopwright-{self._service.tracker}"
-        self.thread = threading.Thread(
-            target=self._send_all, args=[previous], name=name, daemon=True
-        )
-        self.thread.start()
-
-    def add(self, row: Row) -> None:
-        """Add numbers; without any, a row says that its step was reached."""
-        with self._changed:
-            self._step = row.step
-            if row.values:
-                self._rows.append(row)
-            if row.values or self._is_step_open:
-                self._changed.notify_all()
-            self._is_step_open = bool(row.values) and not row.is_last
+        self.thread: threading.Thread | None = None
+        if run.content.get("status") != "completed":
+            name = f"loopwright-{service.tracker}"
+            self.thread = threading.Thread(
+                target=self._send_all, args=[previous], name=name, daemon=True
+            )
+            self.thread.start()
 
     def end(self, status: Status, seconds: float) -> bool:
         """Wait until everything is sent, and return whether it is."""
-        with self._changed:
-            self._status = status
-            self._changed.notify_all()
+        self._status = status
+        self._ends.set()
         if self.thread is None:
             return True
         self.thread.join(seconds)
@@ -331,44 +324,33 @@ class _Outbox:
     def _send_all(self, previous: threading.Thread | None) -> None:
         if previous is not None:
             previous.join()
-        self._known = None
         while True:
-            status = self._status  # before the rows: whatever was added before it is sent
+            status = self._status  # before the journal is read: it has everything by then
             try:
                 self._deliver(status)
                 self.trouble = ""
             except Exception as error:
                 # It may have what seemed to fail: it is asked again before anything is sent.
-                self.trouble, self._known = first_line(error), None
+                self.trouble, self._is_open = first_line(error), False
             if status != "running":
                 return
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: self._status != "running" or (not self.trouble and self._ready()),
-                    _SECONDS_BETWEEN_TRIES if self.trouble else None,
-                )
+            self._ends.wait(_SECONDS_BETWEEN_TRIES if self.trouble else _SECONDS_BETWEEN_READS)
 
     def _deliver(self, status: Status) -> None:
         """Send everything that is there; raise what the tracker or the network raises."""
         run, service = self.run, self._service
-        if self._journal_bytes and run.directory is not None:
-            rows = [*_read_journal(run.directory, self._journal_bytes, running=self._running)]
-            with self._changed:
-                self._rows[:0], self._journal_bytes = rows, 0
-        if self._known is None:
-            if isinstance(self._event, Started) and self._event.facts is not None:
-                run.note_start(self._event.facts)
-            self._known = service.open(run, is_training=status == "running")
-            running = (step for name, step in self._known if name.startswith(_RUNNING))
-            self._sent, self._last_running = 0, max(running, default=-1)
+        if not self._is_open:
+            service.open(run, is_training=status == "running")
             service.describe(run.facts())
-        with self._changed:
-            is_over = status == "completed" or (status != "running" and service.joins_rows)
-            ready = self._rows[self._sent :] if is_over else self._ready()
-        missing = self._select_missing(ready, self._known)
-        for at in range(0, len(missing), _ROWS_AT_ONCE):
-            service.send(missing[at : at + _ROWS_AT_ONCE])
-        self._sent += len(ready)
+            self._is_open, self._place = True, 0
+            self._rows.clear()
+        self._read_journal()
+        # A row cannot be added to in W&B: a resumed run may end the epoch of the same step.
+        is_over = status in ("completed", "failed")
+        ready = [row for row in self._rows.values() if is_over or row.step != self._unfinished_step]
+        service.send(ready)
+        for row in ready:
+            del self._rows[row.step]
         if status != "running":
             with run.copy_files(self._artifacts) as files:
                 service.upload(files)
@@ -376,60 +358,34 @@ class _Outbox:
             service.close(status)
             run.note(status=status)
 
-    def _ready(self) -> list[Row]:
-        """Return the unsent rows without those of the step that is still being measured."""
-        rows = self._rows[self._sent :]
-        while rows and rows[-1].step == self._step and not rows[-1].is_last:
-            rows.pop()
-        return rows
-
-    def _select_missing(self, rows: Sequence[Row], known: Points) -> list[Row]:
-        """Return one row per step with the numbers that the tracker does not have."""
-        joined = dict[int, Row]()
-        for row in rows:
-            values = {
-                name: value
-                for name, value in self._service.adapt_names(row.values).items()
-                if (name, row.step) not in known
-                # Steps that are trained again stop elsewhere: their running values are known.
-                and not (name.startswith(_RUNNING) and row.step <= self._last_running)
-            }
-            known.update((name, row.step) for name in values)
-            if any(name.startswith(_RUNNING) for name in values):
-                self._last_running = row.step
-            if values:
-                before = joined[row.step].values if row.step in joined else {}
-                joined[row.step] = Row(row.step, row.seconds, {**before, **values})
-        return [*joined.values()]
+    def _read_journal(self) -> None:
+        """Read the rows that were added to the journal; all of them after a rollback."""
+        if self.is_journal_cut:
+            self.is_journal_cut, self._place = False, 0
+        for place, event in self.run.events(self._place):
+            self._place, row = place, _make_row(event)
+            if row is None:
+                continue
+            kind = event["event"]
+            self._unfinished_step = None if kind == "epoch_ended" else row.step
+            if row.values and (self._running or kind != "trained"):
+                before = self._rows.get(row.step, row).values
+                self._rows[row.step] = row._replace(values={**before, **row.values})
 
 
-def _read_journal(run_dir: Path, length: int, *, running: bool) -> Iterator[Row]:
-    """Yield the rows in the first `length` bytes of a journal; skip what is not as expected."""
-    read = 0
-    for line in untrusted.lines(run_dir, _JOURNAL):
-        read += len(line)
-        if read > length:
-            return
-        if line.startswith(_OPENINGS) and line.endswith(b"\n"):
-            event = untrusted.event(line)
-            kind = str(event.get("event"))
-            row = _make_row(kind, event, event.get("time"))
-            if row is not None and row.values and (running or kind != "trained"):
-                yield row
+def _make_row(event: Mapping[str, Any]) -> Row | None:
+    """Return the numbers of an event of a journal; None if it has none, or not as expected.
 
-
-def _make_row(kind: str, fields: Mapping[str, Any], seconds: Any) -> Row | None:
-    """Return the numbers of an event, from its fields or from its line in the journal.
-
-    >>> _make_row("validated", {"step": 5, "metrics": {"loss": "NaN", "table": [[1]]}}, 0.0)
-    Row(step=5, seconds=0.0, values={'val_loss': nan}, is_last=False)
+    >>> metrics = {"loss": "NaN", "table": [[1]]}
+    >>> _make_row({"event": "validated", "step": 5, "time": 0.0, "metrics": metrics})
+    Row(step=5, seconds=0.0, values={'val_loss': nan})
     """
-    step, is_last, values = fields.get("step"), kind == "epoch_ended", dict[str, float]()
-    if not isinstance(step, int) or not 0 <= step < 2**62 or not isinstance(seconds, int | float):
+    kind, step, seconds = (event.get(name) for name in ("event", "step", "time"))
+    if kind not in _PREFIXES or not isinstance(step, int) or not isinstance(seconds, int | float):
         return None
-    rates = mapping(fields.get("learning_rates")) if is_last else {}
-    for name, value in {**mapping(fields.get("metrics")), **rates}.items():
+    rates, values = mapping(event.get("learning_rates")), dict[str, float]()
+    for name, value in {**mapping(event.get("metrics")), **rates}.items():
         if not getattr(value, "ndim", 0):
             with contextlib.suppress(TypeError, ValueError, OverflowError):
-                values[f"{_PREFIXES[kind]}{name}"] = float(value)  # also of "NaN" and "-Infinity"
-    return Row(step, seconds, values, is_last)
+                values[f"{_PREFIXES[kind]}{name}"] = float(value)  # also of "NaN"
+    return Row(step, seconds, values) if 0 <= step < 2**62 else None

@@ -1,6 +1,6 @@
 """The text of progress lines: parts that are joined, and wrapped between parts."""
 
-import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, final
@@ -11,9 +11,11 @@ from loopwright.checkpoints.retention import KeepBest, best_first
 from loopwright.events import (
     BatchSkipped,
     EpochEnded,
+    EpochStarted,
     Event,
     Finished,
     Metrics,
+    Noted,
     PlanChosen,
     Saved,
     Started,
@@ -21,6 +23,7 @@ from loopwright.events import (
     Validated,
     epoch_logs,
 )
+from loopwright.sinks.curves import plain
 
 
 @final
@@ -42,8 +45,79 @@ _ENDINGS = {
 }
 
 
-def running(run: Started, event: Trained, rate: float | None) -> list[Part]:
+@final
+class RunLines:
+    """The lines that a run leaves in a terminal, a log or a notebook."""
+
+    def __init__(self) -> None:
+        self.run = Started(0, None, None, None)
+        self.unfinished: Trained | None = None
+        """The last event of an epoch that has not ended."""
+        self._validated: Validated | None = None
+        """A validation without a line so far: the line of an epoch's end has its scores too."""
+        self._recent: deque[tuple[float, int]] = deque(maxlen=20)
+        self._rate: float | None = None
+
+    def add(self, event: Event) -> list[list[Part]]:
+        """Return the lines of an event."""
+        match event:
+            case Started():
+                self.run, self.unfinished, self._validated, self._rate = event, None, None, None
+                resumed = Part(f"resuming from step {event.step:,}", style="bold")
+                return [[resumed]] if event.resumed_steps else []
+            case EpochStarted():
+                self._recent.clear()
+                self.unfinished = Trained(event.step, event.epoch, 0, 0, 0.0, {})
+                return []
+            case Trained():
+                self.unfinished = event
+                return self._take_validated()
+            case Validated():
+                self._recent.clear()  # the rate of steps does not include validation
+                lines, self._validated = self._take_validated(), event
+                return lines
+            case EpochEnded():
+                self.unfinished = self._validated = None
+                return [ended(self.run, event)]
+            case PlanChosen():
+                to_reproduce = Part(f"to reproduce: {event.repeat}", "dim")
+                return [[Part(f"plan: {event.plan}"), Part(event.why, "dim"), to_reproduce]]
+            case BatchSkipped():
+                return [skipped(event)]
+            case Noted():
+                return [[Part(f"note: {event.text}", "yellow")]]
+            case Finished():
+                has_steps = self.unfinished is not None and self.unfinished.step_in_epoch
+                lines = [self.current(with_rate=False)] if has_steps else []
+                lines += [*self._take_validated(), [last(self.run, event), *spent(event)]]
+                return [*lines, [Part(event.advice, "yellow")]] if event.advice else lines
+            case _:
+                return []
+
+    def measure(self, now: float) -> None:
+        """Measure the rate of steps; the first call after a pause, or to compile, begins it."""
+        if self.unfinished is not None and self.unfinished.steps:
+            self._recent.append((now, self.unfinished.step))
+            (since, first), (until, last) = self._recent[0], self._recent[-1]
+            if last > first and until > since:
+                self._rate = (last - first) / (until - since)
+
+    def current(self, *, with_rate: bool = True) -> list[Part]:
+        """Return the line of the running epoch; its first part names the epoch."""
+        return running(self.run, self.unfinished, self._rate if with_rate else None)
+
+    def _take_validated(self) -> list[list[Part]]:
+        event, self._validated = self._validated, None
+        if event is None:
+            return []
+        scores = {f"val_{name}": value for name, value in event.metrics.items()}
+        return [[Part(f"step {event.step}", style="dim"), *numbers(scores)]]
+
+
+def running(run: Started, event: Trained | None, rate: float | None) -> list[Part]:
     """Return the line of a running epoch; its first part names the epoch."""
+    if event is None:
+        return []
     done, total = progress(run, event)
     parts = [_epoch(run, event.epoch), Part(_steps(done, total))]
     if rate:
@@ -74,32 +148,12 @@ def ended(run: Started, event: EpochEnded) -> list[Part]:
     return parts + numbers(epoch_logs(event))
 
 
-def validated(event: Validated) -> list[Part]:
-    """Return the line of a validation inside an epoch."""
-    scores = {f"val_{name}": value for name, value in event.metrics.items()}
-    return [Part(f"step {event.step}", style="dim"), *numbers(scores)]
-
-
 def last(run: Started, event: Finished) -> Part:
     """Return how the run ended."""
     steps = event.step - run.step + run.resumed_steps
     unit = "step" if steps == 1 else "steps"
     ending = "interrupted and saved after" if event.saved else _ENDINGS[event.reason]
     return Part(f"{ending} {steps:,} {unit} in {length_of_time(event.seconds)}")
-
-
-def chosen(event: PlanChosen) -> list[Part]:
-    """Return which plan was chosen, why, and how to reproduce the choice."""
-    return [
-        Part(f"plan: {event.plan}"),
-        Part(event.why, "dim"),
-        Part(f"to reproduce: {event.repeat}", "dim"),
-    ]
-
-
-def resumed(run: Started) -> list[Part]:
-    """Return the line of a resumed run."""
-    return [Part(f"resuming from step {run.step:,}", style="bold")]
 
 
 def skipped(event: BatchSkipped) -> list[Part]:
@@ -245,7 +299,7 @@ class Outlook:
                 self._since = self._clock(), event.step
             case Validated():
                 self._validations.append(event.seconds)
-                score = _finite(event.metrics.get(self._rule.metric.removeprefix("val_")))
+                score = plain(event.metrics.get(self._rule.metric.removeprefix("val_")))
                 if score is not None and self._is_better(score):
                     self._best = score, event.step
             case Saved():
@@ -263,7 +317,7 @@ class Outlook:
         """Add a loss to the sparkline, whose number of columns is limited."""
         if self._followed not in event.metrics:  # for example a GAN: its first metric
             self._followed = next(iter(event.metrics), self._followed)
-        loss = _finite(event.metrics.get(self._followed))
+        loss = plain(event.metrics.get(self._followed))
         if loss is None or event.step == self._noted_step:
             return
         self._noted_step = event.step
@@ -332,11 +386,3 @@ def sparkline(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BLOCKS[round((value - low) * scale)] for value in values)
-
-
-def _finite(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None

@@ -8,7 +8,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import math
 import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,119 +15,11 @@ from typing import Any
 
 import jinja2
 
-from loopwright import disk, runs, untrusted
-from loopwright.checkpoints.retention import Best
+from loopwright import disk, runs
 from loopwright.errors import printable
-from loopwright.plans import settings
-from loopwright.runs import RunRecord, Sample, mapping, number
-
-Points = Sequence[tuple[float, float]]
-Lines = dict[str, list[tuple[float, float]]]
-
-_MOST_POINTS = 800
-_MOST = 1e300  # above this, the length of an axis overflows
-_MOST_STEPS = 1e15  # above this, consecutive steps may be the same float, and an axis has no ticks
-
-
-def charts(journals: Mapping[str, Mapping[str, Sample]]) -> list[dict[str, Any]]:
-    """Return the charts of runs by name, as JSON values: a title, and lines of `x` and `y`.
-
-    Of several runs, each has a color, and dashes for validation. Values that are not finite are
-    left out, and so are lines without a value.
-    """
-    drawn: dict[str, list[dict[str, Any]]] = {}
-    for color, (run, journal) in enumerate(journals.items()):
-        for title, lines in curves(journal).items():
-            for name, points in lines.items():
-                line = _line(name, points)
-                if len(journals) > 1:
-                    is_main = len(lines) == 1 or name == "train"
-                    line |= {"name": run if is_main else f"{run} {name}"}
-                    line |= {"color": color, "dash": int(not is_main)}
-                drawn.setdefault(title, []).append(line)
-    return [{"title": title, "lines": lines} for title, lines in drawn.items()]
-
-
-def curves(journal: Mapping[str, Sample]) -> dict[str, Lines]:
-    """Return lines by metric and name: training and learning rates per epoch, validation."""
-    found: dict[str, dict[str, dict[float, float]]] = {}
-
-    def add(metric: str, line: str, step: Any, value: Any) -> None:
-        x, y = number(step), number(value)
-        if x is not None and y is not None and abs(x) < _MOST_STEPS and abs(y) < _MOST:
-            found.setdefault(metric, {}).setdefault(line, {})[x] = y
-
-    for event in _events(journal, "epoch_ended"):
-        step = event.get("step")
-        for name, value in mapping(event.get("metrics")).items():
-            group, _, rest = name.partition("/")
-            add(group, rest or "train", step, value)
-        for name, value in mapping(event.get("learning_rates")).items():
-            owner, _, _ = name.rpartition("_learning_rate")
-            add("learning rate", owner or "train", step, value)
-    for event in _events(journal, "validated"):
-        for name, value in mapping(event.get("metrics")).items():
-            add(name, "validation", event.get("step"), value)
-    return {metric: _in_order(lines) for metric, lines in found.items()}
-
-
-def best_mark(best: Best | None, journal: Mapping[str, Sample]) -> dict[str, Any] | None:
-    """Return the mark of the best checkpoint in charts; None if there is none.
-
-    `chart` is the title of the chart that shows the metric, `label` the text above the charts.
-    """
-    if best is None or not math.isfinite(best.score) or abs(best.score) >= _MOST:
-        return None
-    metric, score, step = best
-    ended = {each.get("step"): each.get("epoch") for each in _events(journal, "epoch_ended")}
-    epoch = number(ended.get(step))
-    place = f"step {step:,}" if epoch is None else f"epoch {epoch + 1:,.0f}, step {step:,}"
-    return {
-        "chart": metric.removeprefix("val_").partition("/")[0],
-        "label": f"best checkpoint by {metric}: {score:.6g} at {place}",
-        "step": step,
-        "score": score,
-    }
-
-
-def thinned(points: Points, most: int = _MOST_POINTS) -> Points:
-    """Return at most `most` points: the lowest and the highest value of each part of a line.
-
-    >>> line = [(step, 0.0) for step in range(100_000)]
-    >>> line[777] = (777, 5.0)
-    >>> few = thinned(line)
-    >>> len(few) <= 800, max(few, key=lambda point: point[1]), few[0], few[-1]
-    (True, (777, 5.0), (0, 0.0), (99999, 0.0))
-    """
-    if len(points) <= most:
-        return points
-    inner, parts = points[1:-1], most // 2 - 1
-    kept = [points[0]]
-    for part in range(parts):
-        here = range(part * len(inner) // parts, (part + 1) * len(inner) // parts)
-        low = min(here, key=lambda at: inner[at][1])
-        high = max(here, key=lambda at: inner[at][1])
-        kept += [inner[at] for at in sorted({low, high})]
-    return [*kept, points[-1]]
-
-
-def _line(name: str, points: Points) -> dict[str, Any]:
-    drawn = thinned(points)
-    # Nine digits distinguish all float32 values.
-    y = [float(f"{y:.9g}") for _, y in drawn]
-    return {"name": name, "x": [int(x) if x.is_integer() else x for x, _ in drawn], "y": y}
-
-
-def _events(journal: Mapping[str, Sample], kind: str) -> list[dict[str, Any]]:
-    sample = journal.get(kind)
-    return sample.events if sample else []
-
-
-def _in_order(lines: Mapping[str, Mapping[float, float]]) -> Lines:
-    """Return lines with training first, and their points in order."""
-    names = sorted(lines, key=lambda name: name != "train")
-    return {name: sorted(lines[name].items()) for name in names}
-
+from loopwright.plans import plan_history
+from loopwright.runs import RunRecord, mapping, number
+from loopwright.sinks.curves import best_mark, charts
 
 _COLORS = 10  # one for each part of the time
 _MOST_CHECKPOINTS = 12
@@ -242,7 +133,7 @@ def _settings(changes: Sequence[Any]) -> list[tuple[str, str]]:
     rows = list[tuple[str, str]]()
     for change in map(mapping, changes):
         try:
-            text = settings.parsed({k: v for k, v in change.items() if k != "step"}).in_words
+            text = plan_history.settings_in_words(change)
         except (ValueError, TypeError):
             text = "unknown"
         rows.append((f"after step {number(change.get('step')) or 0:,.0f}", text))
@@ -286,52 +177,37 @@ _MOST_EXPORTS = 12
 
 
 def export_rows(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the rows of the table of exports, the newest last."""
-    found = [
-        _export_row(name, _export_content(run_dir, name)) for name in _exports_by_time(run_dir)
-    ]
-    return [row for row in found if row][-_MOST_EXPORTS:]
-
-
-def _export_reports(run_dir: Path) -> list[str]:
-    names = disk.names(run_dir, _EXPORTS)
-    versions = [f"{_EXPORTS}/{name}/loopwright.json" for name in names if name.isdigit()]
-    return [*versions, *(f"{_EXPORTS}/{name}" for name in names if name.endswith(".json"))]
-
-
-def _exports_by_time(run_dir: Path) -> list[str]:
-    """Return the names of the comparisons, the oldest first; a symlink is left out."""
-    times = dict[str, int]()
-    for name in _export_reports(run_dir):
+    """Return the rows of the table of exports, the newest last; a symlink is left out."""
+    names, record, rows = disk.names(run_dir, _EXPORTS), RunRecord(run_dir), list[Any]()
+    versions = [f"{name}/loopwright.json" for name in names if name.isdigit()]
+    for name in (*versions, *(name for name in names if name.endswith(".json"))):
         with contextlib.suppress(disk.UnsafeFileError):
-            status = disk.status(run_dir, name)
+            path = f"{_EXPORTS}/{name}"
+            status = disk.status(run_dir, path)
             if status is not None:
-                times[name] = status.st_mtime_ns
-    return sorted(times, key=lambda name: (times[name], name))
+                rows.append((status.st_mtime_ns, path, _export_row(path, record.json(path))))
+    return [row for _, _, row in sorted(rows, key=lambda row: row[:2]) if row][-_MOST_EXPORTS:]
 
 
-def _export_content(run_dir: Path, name: str) -> dict[str, Any]:
-    try:
-        return mapping(untrusted.read_json(run_dir, name))
-    except (OSError, ValueError):
-        return {}
-
-
-def _export_row(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _export_row(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row; empty if the file is not the comparison of an export."""
-    difference, step = number(told.get("largest_difference")), number(told.get("step"))
-    if difference is None or not isinstance(told.get("format"), str):
+    difference, step = number(content.get("largest_difference")), number(content.get("step"))
+    if difference is None or not isinstance(content.get("format"), str):
         return {}
-    kinds = [told.get("format"), told.get("quantize"), "averaged" if told.get("averaged") else ""]
+    kinds = [
+        content.get("format"),
+        content.get("quantize"),
+        "averaged" if content.get("averaged") else "",
+    ]
     path = name.removesuffix("/loopwright.json").removesuffix(".json")
     return {
         "file": printable(path),
-        "holds": printable(str(told.get("holds") or "")[:300]),
+        "holds": printable(str(content.get("holds") or "")[:300]),
         "kind": printable(", ".join(str(kind) for kind in kinds if kind)),
         "step": "" if step is None else f"{step:,.0f}",
-        "size": _size(number(told.get("bytes"))),
+        "size": _size(number(content.get("bytes"))),
         "difference": f"{difference:.2g}",
-        "runtime": printable(str(told.get("runtime") or "")[:80]),
+        "runtime": printable(str(content.get("runtime") or "")[:80]),
     }
 
 

@@ -5,9 +5,10 @@ import json
 import math
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TextIO, final
+from typing import Any, TextIO, final
 
 from loopwright import disk
 from loopwright.errors import disk_explained
@@ -22,10 +23,10 @@ from loopwright.events import (
     Trained,
 )
 from loopwright.runs import JOURNAL, RunRecord
-from loopwright.sinks.log import opened_log
 from loopwright.sinks.notify import attempted, tolerated
 from loopwright.sinks.report import write_report
 from loopwright.sinks.tensorboard import HOME, TensorBoardFiles, event_files
+from loopwright.sinks.terminal import opened_log
 from loopwright.step_warnings import warn_at_call
 
 
@@ -132,31 +133,60 @@ _WRITTEN = ("environment.json", "model.txt", "history.json", "status.json", "rep
 _STATUS = {"complete": "completed", "stopped": "completed", "left": "completed"}
 
 
-class Files(Protocol):
+class Files(ABC):
     """The files that sinks write in a run directory; a resumed run truncates some of them."""
 
+    @abstractmethod
     def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
         """Open the files and truncate them to their lengths in a checkpoint."""
 
+    @abstractmethod
     def close(self) -> None:
         """Write what is left, and close the files."""
 
+    @abstractmethod
     def __call__(self, event: Event) -> None:
         """Write an event."""
 
     def lengths(self) -> dict[str, int]:
         """Return the lengths of the files that a resumed run truncates."""
-        ...
+        return {}
 
-    def cut(self, lengths: Mapping[str, int]) -> None:
+    def cut(self, lengths: Mapping[str, int]) -> None:  # noqa: B027
         """Truncate the files after a rollback."""
 
-    def sync(self) -> None:
+    def sync(self) -> None:  # noqa: B027
         """Wait until the files that a checkpoint refers to are on disk."""
 
 
 @final
-class RunFiles:
+class WorkerLog(Files):
+    """Writes lines like those of `train.log` to `worker-1.log`, which keeps every line."""
+
+    def __init__(self, directory: Path, worker: int, clock: Callable[[], float]) -> None:
+        self._directory, self._name, self._clock = directory, f"worker-{worker}.log", clock
+        self._log: TextIO | None = None
+        self._show: Sink = lambda event: None
+
+    def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
+        """Open the file to append to it."""
+        with disk_explained(self._directory):
+            self._log, lines = opened_log(self._directory, self._name, self._clock)
+        self._show = tolerated(lines.show)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._log is not None:
+            with attempted("The last lines of the log"):
+                self._log.close()
+
+    def __call__(self, event: Event) -> None:
+        """Print the lines of an event."""
+        self._show(event)
+
+
+@final
+class RunFiles(Files):
     """The sinks that write into a run directory."""
 
     def __init__(self, directory: Path, clock: Callable[[], float]) -> None:

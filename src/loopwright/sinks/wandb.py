@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from loopwright import disk, extras
-from loopwright.errors import ConfigurationError, message
-from loopwright.sinks.outbox import Facts, Points, Row, Status, TrackedRun, Tracker
+from loopwright.errors import ConfigurationError
+from loopwright.sinks.outbox import Facts, Row, Status, TrackedRun, Tracker
 
 Mode = Literal["online", "offline"]
 _EXIT_CODES = {"completed": 0, "failed": 1, "interrupted": 255}
@@ -44,7 +44,6 @@ class WandBService:
     """A project of W&B, or its files in the run directory."""
 
     tracker = "wandb"
-    joins_rows = False  # W&B drops a row whose step is not larger than the last one
 
     def __init__(
         self, project: str | None, entity: str | None, run_name: str | None, mode: str | None
@@ -53,25 +52,20 @@ class WandBService:
         self._mode = mode or os.environ.get("WANDB_MODE") or "online"
         if self._mode not in ("online", "offline"):
             raise ConfigurationError(
-                message(
-                    "Unknown mode of W&B.",
-                    expected="online or offline",
-                    received=repr(self._mode),
-                    do="correct mode, or WANDB_MODE",
-                )
+                "Unknown mode of W&B.",
+                expected="online or offline",
+                received=repr(self._mode),
+                do="correct mode, or WANDB_MODE",
             )
         self._project = project or os.environ.get("WANDB_PROJECT") or "loopwright"
         self._entity, self._run_name = entity or os.environ.get("WANDB_ENTITY"), run_name
         owner = {"entity": self._entity} if self._entity else {}
         self.address: Mapping[str, str] = {"project": self._project, **owner, "mode": self._mode}
         self._tracked: Any = None
+        self._next_step = 0
 
-    def adapt_names(self, values: Mapping[str, float]) -> Mapping[str, float]:
-        """Return the values: W&B accepts any name."""
-        return values
-
-    def open(self, run: TrackedRun, *, is_training: bool) -> Points:
-        """Begin or continue the tracked run; rows that W&B has are left out by `send`."""
+    def open(self, run: TrackedRun, *, is_training: bool) -> None:
+        """Begin or continue the tracked run."""
         if self._tracked is not None:
             self._tracked.finish()
         self._tracked = self._wandb.init(
@@ -85,7 +79,7 @@ class WandBService:
             reinit="create_new",
             settings=self._wandb.Settings(console="off", silent=True),
         )
-        return set()
+        self._next_step = self._tracked.starting_step
 
     def describe(self, facts: Facts) -> None:
         """Set the config of the tracked run: parameters, tags and signatures."""
@@ -96,8 +90,9 @@ class WandBService:
     def send(self, rows: Sequence[Row]) -> None:
         """Log the rows that come after what W&B has, each at its step."""
         for row in rows:
-            if row.step >= self._tracked.starting_step:
+            if row.step >= self._next_step:
                 self._tracked.log(dict(row.values), step=row.step, commit=True)
+                self._next_step = row.step + 1
 
     def upload(self, files: Mapping[str, Path]) -> None:
         """Save files of the run, under their paths in the run directory."""
