@@ -77,16 +77,9 @@ def test_a_study_finds_the_best_and_writes_it_as_a_config(tmp_path: Path):
     config = file.from_content(read(found.best_config))
     assert config.model["rate"] == best.parameters["model.rate"]
     assert config.run_dir is None
-    assert str(found).splitlines()[0].split() == [
-        "trial",
-        "state",
-        "val_loss",
-        "time",
-        "parameters",
-    ]
-    assert all(
-        len(line) <= 80 for line in str(found).splitlines() if "loopwright train" not in line
-    )
+    first, *others = str(found).splitlines()
+    assert first.split() == ["trial", "state", "val_loss", "time", "parameters"]
+    assert all(len(line) <= 80 for line in others if "loopwright train" not in line)
     assert found.table[0]["trial"] == best.number
     assert found.study.best_trial.number == best.number
 
@@ -125,9 +118,9 @@ def test_a_study_that_is_killed_ends_as_one_that_was_not(tmp_path: Path, kills: 
 KILLED = """
 import os, sys
 from tests.search import searching
-from loopwright.search import leader, trial_process
+from loopwright.search import study_runner, trial_process
 
-write_best = leader.write_best
+write_best = study_runner.write_best
 
 
 def killed(path, number, config):
@@ -136,7 +129,7 @@ def killed(path, number, config):
     write_best(path, number, config)
 
 
-leader.write_best = killed
+study_runner.write_best = killed
 trial_process.PROGRAM[:] = searching.QUICK
 searching.study(sys.argv[1], 20, seed=1)  # its second trial is the best
 """

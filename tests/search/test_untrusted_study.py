@@ -54,11 +54,8 @@ def test_a_journal_that_names_a_file_is_refused_and_the_file_stays(tmp_path: Pat
     with sqlite3.connect(database) as connection:
         connection.execute("select * from t").fetchall()
     assert not victim.exists()
-
-
-def test_a_journal_that_names_a_file_is_refused_without_its_database(tmp_path: Path):
-    database = storage(tmp_path / "study" / "study.db")
-    write_hot_journal(database, names=tmp_path / "thesis.txt")
+    # Nor is a journal accepted whose database is missing.
+    write_hot_journal(database, names=victim)
     database.unlink()
     with pytest.raises(lw.ConfigurationError, match="names another file to delete"):
         tune.shown(database.parent)

@@ -2,10 +2,10 @@
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from rich.console import Console
 from rich.table import Table
@@ -15,13 +15,10 @@ from loopwright import disk
 from loopwright.errors import first_line, printable
 from loopwright.extras import install_command
 from loopwright.search import optuna_study
+from loopwright.search.optuna_study import OptunaStudy
 from loopwright.search.study import is_led
 from loopwright.sinks.progress_text import length_of_time
 from loopwright.sinks.report import rendered
-
-if TYPE_CHECKING:
-    import optuna
-
 
 _MOST_ROWS = 30
 
@@ -43,39 +40,27 @@ class Trial:
 
     @property
     def described(self) -> str:
-        """The parameters in one line, without the sections of their keys.
+        """The parameters in one line, without the sections of their keys where that is clear.
 
-        >>> Trial(0, "complete", 0.5, {"optimizer.learning_rate": 0.00123}, 1.0).described
-        'learning_rate=0.00123'
+        >>> Trial(0, "pruned", 0.5, {"a.rate": 0.00123, "b.rate": 1, "fit.epochs": 3}, 1).described
+        'a.rate=0.00123 b.rate=1 epochs=3'
         """
+        lasts = [key.rpartition(".")[2] for key in self.parameters]
         return " ".join(
-            f"{name}={_shown(self.parameters[key])}" for key, name in short(self.parameters)
+            f"{last if lasts.count(last) == 1 else key}={_shown(value)}"
+            for last, (key, value) in zip(lasts, self.parameters.items(), strict=True)
         )
-
-
-def short(keys: Any) -> list[tuple[str, str]]:
-    """Return keys with their last parts, as long as these differ.
-
-    >>> short(["model.rate", "data.rate", "fit.epochs"])
-    [('model.rate', 'model.rate'), ('data.rate', 'data.rate'), ('fit.epochs', 'epochs')]
-    """
-    lasts = [key.rpartition(".")[2] for key in keys]
-    return [
-        (key, last if lasts.count(last) == 1 else key)
-        for key, last in zip(keys, lasts, strict=True)
-    ]
 
 
 def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "null" if value is None else f"{value}"
 
 
-def found_trials(study: "optuna.Study") -> list[Trial]:
+def found_trials(study: OptunaStudy) -> list[Trial]:
     """Return the trials of a study in the order of their numbers."""
     found = list[Trial]()
-    for trial in study.get_trials(deepcopy=False):
-        state = optuna_study.state_of(trial)
-        spent = trial.duration
+    for trial in study.trials():
+        state, spent = optuna_study.state_of(trial), trial.duration
         found.append(
             Trial(
                 trial.number,
@@ -99,11 +84,7 @@ def ranked(trials: Sequence[Trial], mode: str) -> list[Trial]:
     """Return trials with the best first: complete, pruned, running, failed."""
     states = ("complete", "pruned", "running", "failed")
     sign = -1 if mode == "max" else 1
-
-    def rank(trial: Trial) -> tuple[int, float, int]:
-        return states.index(trial.state), sign * (trial.score or 0.0), trial.number
-
-    return sorted(trials, key=rank)
+    return sorted(trials, key=lambda t: (states.index(t.state), sign * (t.score or 0.0), t.number))
 
 
 @final
@@ -172,6 +153,15 @@ class Tuned:
         return captured.get().rstrip()
 
 
+def _cells(trial: Trial) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "state": trial.state,
+        "score": "" if trial.score is None else f"{trial.score:.6g}",
+        "time": "" if trial.seconds is None else length_of_time(trial.seconds),
+    }
+
+
 def _drawn(found: Tuned) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("trial", "state", found.objective, "time"):
@@ -180,14 +170,8 @@ def _drawn(found: Tuned) -> Table:
     best = found.best
     for trial in ranked(found.trials, found.mode)[:_MOST_ROWS]:
         what = f"{trial.described}: {trial.reason}" if trial.reason else trial.described
-        cells = [
-            str(trial.number),
-            trial.state,
-            "" if trial.score is None else f"{trial.score:.6g}",
-            "" if trial.seconds is None else length_of_time(trial.seconds),
-            what,
-        ]
         style = "bold" if trial == best else "dim" if trial.state != "complete" else ""
+        cells = map(str, [*_cells(trial).values(), what])
         table.add_row(*(Text(printable(cell), style) for cell in cells))
     return table
 
@@ -201,17 +185,23 @@ _PLOTS = {
     "plot_parallel_coordinate": "Combinations",
     "plot_timeline": "Time",
 }
+_WITHOUT_NAME = ("plot_intermediate_values", "plot_timeline")
 _LEAST_COMPLETE = {"plot_param_importances": 2, "plot_slice": 1, "plot_parallel_coordinate": 1}
 
 
 def write_report(found: Tuned) -> Path:
     """Write `report.html` into the directory of a study."""
     plots, missing = _plots(found)
+    library = ""
+    if plots:
+        from plotly.offline import get_plotlyjs
+
+        library = get_plotlyjs()  # a part of the page: nothing is fetched
     best = found.best
     page = rendered(
         "study.html.jinja",
         figures=plots,
-        library=_plotly(),
+        library=library,
         name=f"Study {found.directory.name}",
         objective=found.objective,
         best=None if best is None else f"trial {best.number}: {found.objective} {best.score:.6g}",
@@ -220,10 +210,7 @@ def write_report(found: Tuned) -> Path:
         keys=list(found.trials[0].parameters) if found.trials else [],
         trials=[
             {
-                "number": trial.number,
-                "state": trial.state,
-                "score": "" if trial.score is None else f"{trial.score:.6g}",
-                "time": "" if trial.seconds is None else length_of_time(trial.seconds),
+                **_cells(trial),
                 "values": [_shown(value) for value in trial.parameters.values()],
                 "reason": trial.reason,
                 "is_best": trial == best,
@@ -248,31 +235,17 @@ def _plots(found: Tuned) -> tuple[list[dict[str, Any]], list[str]]:
         if complete < _LEAST_COMPLETE.get(name, 0):
             missing.append(f"{title}: too few complete trials")
             continue
+        options = {} if name in _WITHOUT_NAME else {"target_name": found.objective}
         try:
-            figure = _figure(getattr(visualization, name), found, name)
+            # Optuna's notices of plots without data are kept off the terminal.
+            with optuna_study.quiet(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                figure = getattr(visualization, name)(found.study, **options)
         except (ValueError, RuntimeError, ZeroDivisionError) as error:
             missing.append(f"{title}: {printable(first_line(error))}")
         else:
-            drawn.append({"title": title, "name": name, "figure": figure})
+            # The page has a heading of its own for each plot.
+            margin = {"t": 30, "l": 60, "r": 20, "b": 50}
+            figure.update_layout(title=None, margin=margin, template="plotly")
+            drawn.append({"title": title, "name": name, "figure": json.loads(figure.to_json())})
     return drawn, missing
-
-
-def _figure(plot: Callable[..., Any], found: Tuned, name: str) -> Any:
-    takes_name = name in ("plot_intermediate_values", "plot_timeline")
-    arguments = {} if takes_name else {"target_name": found.objective}
-    # Optuna's notices of plots without data are kept off the terminal.
-    with optuna_study.quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made = plot(found.study, **arguments)
-    # The page has a heading of its own for each plot.
-    made.update_layout(title=None, margin={"t": 30, "l": 60, "r": 20, "b": 50}, template="plotly")
-    return json.loads(made.to_json())
-
-
-def _plotly() -> str:
-    """Return the JavaScript of plotly, which is a part of the page: nothing is fetched."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ModuleNotFoundError:
-        return ""
-    return get_plotlyjs()

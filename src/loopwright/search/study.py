@@ -1,6 +1,6 @@
-"""A study: what was asked for, and its directory with Optuna's storage and its runs.
+"""A study: what it searches, and its directory with Optuna's storage and its runs.
 
-study.yaml     what was asked; another search is refused
+study.yaml     what is searched; another search is refused
 study.db       Optuna's storage (SQLite): parameters, scores and states of all trials
 study.lock     held while a trial is created
 trials/0007/   the run directory of a trial; `claim` is locked by the process that leads it
@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import Any, Literal, final
 
 from loopwright import disk, untrusted
 from loopwright.checkpoints import lock
@@ -26,21 +26,17 @@ from loopwright.errors import (
     ConfigurationError,
     LoopwrightError,
     disk_explained,
-    first_line,
-    message,
     printable,
 )
-from loopwright.search import optuna_study
 
-if TYPE_CHECKING:
-    import optuna
-
-SAMPLERS = ("tpe", "random", "grid")
-PRUNERS = ("median", "hyperband", "successive-halving", "none")
-_MODES = ("auto", "min", "max")
-_TAKEN = ("best", "last")
+_OPTIONS = {
+    "sampler": ("tpe", "random", "grid"),
+    "pruner": ("median", "hyperband", "successive-halving", "none"),
+    "mode": ("auto", "min", "max"),
+    "take": ("best", "last"),
+}
 _MOST_SEED = 2**32
-ASKED, STORAGE, BEST = "study.yaml", "study.db", "best.yaml"
+SPACE, STORAGE, BEST = "study.yaml", "study.db", "best.yaml"
 _LOCK, _TRIALS, _CLAIM, _TRIAL = "study.lock", "trials", "claim", "trial.yaml"
 _MOST_DIFFERENCES = 8
 SECONDS_FOR_STORAGE = 10.0
@@ -48,24 +44,56 @@ SECONDS_FOR_STORAGE = 10.0
 
 
 @final
-@dataclass(frozen=True)
-class Asked:
-    """A study as it was asked for; it must not change while the study grows."""
+@dataclass(frozen=True, kw_only=True)
+class SearchSpace:
+    """What a study searches, and how; it must not change while the study grows."""
 
     config: Config
     space: Space
     objective: str
-    mode: Literal["min", "max"]
+    mode: str
     take: str
     """The score of a trial: of all its validations the best, or the last."""
     sampler: str
     pruner: str
     seed: int
 
+    def __post_init__(self) -> None:
+        """Raise for anything that could not be done."""
+        for option, known in _OPTIONS.items():
+            value = getattr(self, option)
+            if value not in known:
+                raise ConfigurationError(
+                    f"Unknown {option}.",
+                    expected=" or ".join(known),
+                    received=f"{option} {value!r:.80}",
+                    do=f"choose one of these, or omit it: the default is {known[0]}",
+                )
+        seed = self.seed
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < _MOST_SEED:
+            raise ConfigurationError(
+                "The seed of a study must be a whole number.",
+                expected=f"0 to {_MOST_SEED - 1}",
+                received=f"seed={seed!r}"[:200],
+                do="omit it, or choose another number",
+            )
+        require_fits(self.config, self.space)
+        _ = self.direction, self.most_trials  # raise for an unknown one, and a grid without steps
+
     @property
-    def title(self) -> str:
-        """The name of what is trained."""
-        return self.config.title
+    def direction(self) -> Literal["min", "max"]:
+        """Whether smaller or larger scores are better."""
+        if self.mode == "min" or self.mode == "max":
+            return self.mode
+        is_larger = larger_is_better(self.objective)
+        if is_larger is None:
+            raise ConfigurationError(
+                f"The direction of {self.objective[:80] or 'a score without a name'} is unknown.",
+                expected="min if smaller values are better, max if larger ones are",
+                received="a name that says neither",
+                do="add --mode min or --mode max; in code mode='min' or mode='max'",
+            )
+        return "max" if is_larger else "min"
 
     @property
     def most_trials(self) -> int | None:
@@ -76,74 +104,14 @@ class Asked:
         """Return plain values, which two starts of the same study have in common."""
         config = file.to_dict(self.config)
         config.pop("run_dir", None)
+        options = {name: getattr(self, name) for name in ("take", "sampler", "pruner", "seed")}
         return {
             "objective": self.objective,
-            "mode": self.mode,
-            "take": self.take,
-            "sampler": self.sampler,
-            "pruner": self.pruner,
-            "seed": self.seed,
-            "space": {key: str(one) for key, one in self.space.items()},
+            "mode": self.direction,
+            **options,
+            "space": {key: str(dimension) for key, dimension in self.space.items()},
             "config": config,
         }
-
-
-def asked(
-    config: Config,
-    space: Space,
-    *,
-    objective: str,
-    mode: str,
-    take: str,
-    sampler: str,
-    pruner: str,
-    seed: int,
-) -> Asked:
-    """Return what is asked for; raise for anything that could not be done."""
-    for option, value, known in (
-        ("sampler", sampler, SAMPLERS),
-        ("pruner", pruner, PRUNERS),
-        ("mode", mode, _MODES),
-        ("take", take, _TAKEN),
-    ):
-        if value not in known:
-            raise ConfigurationError(
-                message(
-                    f"Unknown {option}.",
-                    expected=" or ".join(known),
-                    received=f"{option} {value!r:.80}",
-                    do=f"choose one of these, or omit it: the default is {known[0]}",
-                )
-            )
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < _MOST_SEED:
-        raise ConfigurationError(
-            message(
-                "The seed of a study must be a whole number.",
-                expected=f"0 to {_MOST_SEED - 1}",
-                received=f"seed={seed!r}"[:200],
-                do="omit it, or choose another number",
-            )
-        )
-    require_fits(config, space)
-    made = Asked(config, space, objective, _direction(objective, mode), take, sampler, pruner, seed)
-    _ = made.most_trials  # raises for a grid without steps
-    return made
-
-
-def _direction(objective: str, mode: str) -> Literal["min", "max"]:
-    if mode == "min" or mode == "max":
-        return mode
-    is_larger = larger_is_better(objective)
-    if is_larger is None:
-        raise ConfigurationError(
-            message(
-                f"The direction of {objective[:80] or 'a score without a name'} is unknown.",
-                expected="min if smaller values are better, max if larger ones are",
-                received="a name that says neither",
-                do="add --mode min or --mode max; in code mode='min' or mode='max'",
-            )
-        )
-    return "max" if is_larger else "min"
 
 
 def recorded(content: Any) -> Mapping[str, Any]:
@@ -156,15 +124,15 @@ def recorded(content: Any) -> Mapping[str, Any]:
 class StudyDirectory:
     """The directory of a study that this process may continue."""
 
-    def __init__(self, path: Path, asked: Asked) -> None:
-        self.path, self.asked = path, asked
+    def __init__(self, path: Path, space: SearchSpace) -> None:
+        self.path, self.space = path, space
 
     def is_new(self) -> bool:
-        """Return whether nothing has been asked here; raise if it was something else."""
-        if disk.status(self.path, ASKED) is None:
+        """Return whether there is no study here; raise if it searches something else."""
+        if disk.status(self.path, SPACE) is None:
             return True
-        before = recorded(plain_yaml.read_in(self.path, ASKED))
-        found = differences(before, self.asked.content())
+        before = recorded(plain_yaml.read_in(self.path, SPACE))
+        found = differences(before, self.space.content())
         if not found:
             return False
         listed = [f"    {line}"[:160] for line in found[:_MOST_DIFFERENCES]]
@@ -172,52 +140,40 @@ class StudyDirectory:
             listed.append(f"    ... and {len(found) - _MOST_DIFFERENCES} more")
         what = f"{self.path} is a study that was asked for something else."
         raise ConfigurationError(
-            message(
-                printable("\n".join([what, *listed])),
-                do="undo the difference to continue it, or start another study with --dir DIR "
-                "(in code: directory=...)",
-            )
+            printable("\n".join([what, *listed])),
+            do="undo the difference to continue it, or start another study with --dir DIR "
+            "(in code: directory=...)",
         )
 
     def create(self) -> None:
-        """Make the directory and record what was asked, unless another process has."""
+        """Make the directory and record what is searched, unless another process has."""
         with disk_explained(self.path, "The study cannot be written"):
             disk.make_run_directory(self.path)
             with locked(self.path):
                 if self.is_new():
-                    text = plain_yaml.dump(self.asked.content())
-                    disk.write_whole(self.path, ASKED, text.encode(), durable=True)
+                    text = plain_yaml.dump(self.space.content())
+                    disk.write_whole(self.path, SPACE, text.encode(), durable=True)
                 disk.make_directory(self.path, _TRIALS)
-
-    def open_storage(self) -> "tuple[optuna.Study, optuna.storages.BaseStorage]":
-        """Return Optuna's study and its storage; raise if its storage is locked or damaged."""
-        require_storage(self.path, is_new=True)
-        with locked(self.path):
-            return optuna_study.opened(self.path / STORAGE, self.asked)
 
     def claimed(self, number: int) -> lock.Lock | None:
         """Return the lock on a trial; None if another process has it."""
         with disk_explained(self.path, f"Trial {number} cannot be begun"):
             disk.make_directory(self.path, f"{_TRIALS}/{number:04d}")
         path = trial_path(self.path, number) / _CLAIM
-        if lock.is_held(path):
-            return None
-        return lock.Lock(path)
+        return None if lock.is_held(path) else lock.Lock(path)
 
     def config_of(self, number: int, parameters: Mapping[str, Any]) -> Config:
         """Return the config of a trial; raise if its parameters are not of this study."""
-        space = self.asked.space
+        space = self.space.space
         is_own = parameters.keys() == space.keys()
         if not is_own or not all(space[key].contains(parameters[key]) for key in space):
             raise ConfigurationError(
-                message(
-                    f"{self.path / STORAGE} has a trial {number} of another search.",
-                    expected=", ".join(f"{key}={one}" for key, one in space.items())[:300],
-                    received=printable(f"{dict(parameters)}")[:300],
-                    do="move the study directory away, or choose a different directory with --dir",
-                )
+                f"{self.path / STORAGE} has a trial {number} of another search.",
+                expected=", ".join(f"{key}={choice}" for key, choice in space.items())[:300],
+                received=printable(f"{dict(parameters)}")[:300],
+                do="move the study directory away, or choose a different directory with --dir",
             )
-        config = with_parameters(self.asked.config, space, parameters)
+        config = with_parameters(self.space.config, space, parameters)
         return config.model_copy(update={"run_dir": str(trial_path(self.path, number))})
 
     def write_trial(self, number: int, config: Config) -> Path:
@@ -272,12 +228,10 @@ def require_storage(path: Path, *, is_new: bool = False) -> None:
         if is_new:
             return
         raise ConfigurationError(
-            message(
-                f"{path} is not the directory of a study.",
-                expected=f"a directory with a {STORAGE}, as `loopwright tune` writes it",
-                received="no such file",
-                do="check the path",
-            )
+            f"{path} is not the directory of a study.",
+            expected=f"a directory with a {STORAGE}, as `loopwright tune` writes it",
+            received="no such file",
+            do="check the path",
         )
     try:
         with contextlib.closing(
@@ -286,38 +240,35 @@ def require_storage(path: Path, *, is_new: bool = False) -> None:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
     except sqlite3.Error as error:
-        raise unusable_storage(path / STORAGE, str(error)) from None
+        raise _unusable_storage(path / STORAGE, str(error)) from None
 
 
 @contextlib.contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Explain what Optuna raises if the storage of a study holds other values than it writes."""
+def storage_explained(path: Path, kind: type[Exception] = Exception) -> Iterator[None]:
+    """Explain what Optuna raises if the storage of a study is locked, damaged or strange."""
     try:
         yield
     except LoopwrightError:
         raise
-    except Exception as error:
-        raise unusable_storage(path / STORAGE, printable(first_line(error))) from None
+    except kind as error:
+        reason = printable(str(error.__cause__ or error).partition("\n")[0])
+        raise _unusable_storage(path / STORAGE, reason) from None
 
 
-def unusable_storage(path: Path, reason: str) -> ConfigurationError:
+def _unusable_storage(path: Path, reason: str) -> ConfigurationError:
     """Return the error for a storage that is locked, damaged or not writable."""
     if "locked" in reason or "busy" in reason:
         return ConfigurationError(
-            message(
-                f"The storage {path} is locked by another program.",
-                expected=f"a storage that can be written within {SECONDS_FOR_STORAGE:.0f} seconds",
-                received=reason[:200],
-                do=f"end the program that has it open (fuser {path} names it), then run the same "
-                "command again; every trial is kept",
-            )
+            f"The storage {path} is locked by another program.",
+            expected=f"a storage that can be written within {SECONDS_FOR_STORAGE:.0f} seconds",
+            received=reason[:200],
+            do=f"end the program that has it open (fuser {path} names it), then run the same "
+            "command again; every trial is kept",
         )
     return ConfigurationError(
-        message(
-            f"The storage {path} cannot be used.",
-            expected="an SQLite file of Optuna that this process may write",
-            received=reason[:200],
-            do="make it writable, or move the study directory away and start again; the trials "
-            "stay readable as run directories",
-        )
+        f"The storage {path} cannot be used.",
+        expected="an SQLite file of Optuna that this process may write",
+        received=reason[:200],
+        do="make it writable, or move the study directory away and start again; the trials "
+        "stay readable as run directories",
     )

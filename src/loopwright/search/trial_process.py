@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, final
 
 from loopwright import disk
-from loopwright.checkpoints import lock
 from loopwright.compat.quiet_start import UNQUIET, without_noise
 from loopwright.config.file import PREFIX
-from loopwright.distribute.supervisor import failure, python, stopped_with_parent
+from loopwright.distribute.supervisor import stopped_with_parent
 from loopwright.errors import printable
 from loopwright.plans import launch
+from loopwright.processes import failure, python
 
 _OUTPUT = "output.log"
 _MOST_BYTES = 100_000
@@ -70,11 +70,6 @@ class TrialProcess:
         self._process.wait()
 
 
-def is_running(run_dir: Path) -> bool:
-    """Return whether a process trains in a run directory."""
-    return lock.is_held(run_dir / "lock")
-
-
 def was_interrupted(code: int) -> bool:
     """Return whether a process was killed, or has saved and ended after a signal.
 
@@ -86,7 +81,9 @@ def was_interrupted(code: int) -> bool:
 
 def reason_of(code: int, run_dir: Path) -> str:
     """Return in one line why a process failed, from what it printed."""
-    return in_one_line(code, _output(run_dir))
+    with os.fdopen(disk.opened(run_dir, _OUTPUT), "rb") as output:
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _MOST_BYTES))
+        return in_one_line(code, without_noise(output.read()).decode(errors="replace"))
 
 
 def in_one_line(code: int, output: str) -> str:
@@ -134,9 +131,3 @@ def refusal_of(config: Path) -> tuple[int, str]:
         check=False,
     )
     return done.returncode, without_noise(done.stdout).decode(errors="replace")
-
-
-def _output(run_dir: Path) -> str:
-    with os.fdopen(disk.opened(run_dir, _OUTPUT), "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_BYTES))
-        return without_noise(file.read()).decode(errors="replace")

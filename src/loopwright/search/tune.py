@@ -12,23 +12,22 @@ from loopwright import disk
 from loopwright.config import file, plain_yaml
 from loopwright.config.schema import Config
 from loopwright.config.space import first_parameters, from_mapping, with_parameters
-from loopwright.errors import ConfigurationError, message, printable
+from loopwright.errors import ConfigurationError, printable
 from loopwright.loop import signals
-from loopwright.search import optuna_study
-from loopwright.search.leader import Leader
+from loopwright.search.optuna_study import OptunaStudy, require_optuna
 from loopwright.search.result import Tuned, best_of, found_trials, write_report
 from loopwright.search.study import (
-    ASKED,
+    SPACE,
     STORAGE,
-    Asked,
+    SearchSpace,
     StudyDirectory,
-    asked,
     locked,
-    readable,
     recorded,
     require_storage,
+    storage_explained,
     write_best,
 )
+from loopwright.search.study_runner import StudyRunner
 from loopwright.search.trial_process import refusal_of
 
 
@@ -56,9 +55,9 @@ def tune(
     that was interrupted; finished trials are not repeated.
     """
     is_content = isinstance(config, Mapping)
-    wanted = asked(
-        file.from_content(dict(config)) if is_content else file.load(os.fspath(config)),
-        from_mapping(space),
+    wanted = SearchSpace(
+        config=file.from_content(dict(config)) if is_content else file.load(os.fspath(config)),
+        space=from_mapping(space),
         objective=objective,
         mode=mode,
         take=take,
@@ -76,7 +75,7 @@ def default_directory(config: Config) -> Path:
 
 
 def search(
-    wanted: Asked,
+    wanted: SearchSpace,
     path: Path,
     *,
     trials: int,
@@ -84,35 +83,44 @@ def search(
     settings: str,
     say: Callable[[str], None],
 ) -> Tuned:
-    """Lead the trials of a study to their end; write its report and the best config."""
-    optuna_study.require_optuna()
-    _require_count("trials", trials)
-    _require_count("workers", workers)
+    """Run the trials of a study to their end; write its report and the best config."""
+    require_optuna()
+    counts: dict[str, Any] = {"trials": trials, "workers": workers}
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigurationError(
+                f"The number of {name} must be a whole number.",
+                expected="1 or more",
+                received=f"{name}={value!r}"[:200],
+                do=f"choose a number of {name}",
+            )
     directory = StudyDirectory(path, wanted)
     if directory.is_new():
         _require_trainable(wanted, say)
         directory.create()
-    with readable(path):
-        study, storage = directory.open_storage()
+    with storage_explained(path):
+        require_storage(path, is_new=True)
+        with locked(path):
+            study = OptunaStudy(path / STORAGE, wanted)
         found_trials(study)
-    leader = Leader(
-        directory, study, storage, trials=trials, workers=workers, settings=settings, say=say
+    runner = StudyRunner(
+        directory, study, trials=trials, workers=workers, settings=settings, say=say
     )
     try:
         with _signals() as received:
-            leader.run(received)
-        return _reported(path, wanted.objective, wanted.mode, study)
+            runner.run(received)
+        return _reported(path, wanted.objective, wanted.direction, study)
     except BaseException:
         with contextlib.suppress(Exception):  # what ended the study is raised
             require_storage(path)  # Optuna would wait a minute for a lock
-            _reported(path, wanted.objective, wanted.mode, study)
+            _reported(path, wanted.objective, wanted.direction, study)
         raise
     finally:
-        optuna_study.disconnect(storage)
+        study.disconnect()
 
 
-def _reported(path: Path, objective: str, mode: str, study: Any) -> Tuned:
-    found = Tuned(path, objective, mode, found_trials(study), study)
+def _reported(path: Path, objective: str, mode: str, study: OptunaStudy) -> Tuned:
+    found = Tuned(path, objective, mode, found_trials(study), study.study)
     if found.trials:
         write_report(found)
     return found
@@ -121,10 +129,10 @@ def _reported(path: Path, objective: str, mode: str, study: Any) -> Tuned:
 def shown(path: Path) -> Tuned:
     """Return the trials of a study in a directory; write its report and best config again."""
     require_storage(path)
-    content = recorded(plain_yaml.read_in(path, ASKED))
-    with readable(path):
-        study, storage = optuna_study.loaded(path / STORAGE)
-        mode = "max" if study.direction.name == "MAXIMIZE" else "min"
+    content = recorded(plain_yaml.read_in(path, SPACE))
+    with storage_explained(path):
+        study = OptunaStudy(path / STORAGE)
+        mode = "max" if study.study.direction.name == "MAXIMIZE" else "min"
         found_trials(study)
     name = printable(str(content.get("objective", "score")))[:80]
     try:
@@ -134,7 +142,7 @@ def shown(path: Path) -> Tuned:
                 write_best(path, best.number, None)
         return _reported(path, name, mode, study)
     finally:
-        optuna_study.disconnect(storage)
+        study.disconnect()
 
 
 @contextlib.contextmanager
@@ -148,19 +156,7 @@ def _signals() -> Iterator[Callable[[], bool]]:
     noted.raise_received()
 
 
-def _require_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(
-            message(
-                f"The number of {name} must be a whole number.",
-                expected="1 or more",
-                received=f"{name}={value!r}"[:200],
-                do=f"choose a number of {name}",
-            )
-        )
-
-
-def _require_trainable(wanted: Asked, say: Callable[[str], None]) -> None:
+def _require_trainable(wanted: SearchSpace, say: Callable[[str], None]) -> None:
     """Build the first config of the space in a child process; raise if that is refused.
 
     Arguments of a task or an optimizer are known only to the code that takes them.
@@ -175,19 +171,15 @@ def _require_trainable(wanted: Asked, say: Callable[[str], None]) -> None:
         _, _, error = output.rpartition("error: ")
         lines = (error if "error: " in output else output).strip().splitlines()
         raise ConfigurationError(
-            message(
-                "The config cannot be trained with values of the search space. Nothing was "
-                "started.\n" + "\n".join(f"    {line}" for line in lines[-20:]),
-                received=", ".join(f"{key}={one}" for key, one in wanted.space.items()),
-                do="correct the key or the config; `loopwright train CONFIG --show` prints it",
-            )
+            "The config cannot be trained with values of the search space. Nothing was "
+            "started.\n" + "\n".join(f"    {line}" for line in lines[-20:]),
+            received=", ".join(f"{key}={choice}" for key, choice in wanted.space.items()),
+            do="correct the key or the config; `loopwright train CONFIG --show` prints it",
         )
     if wanted.objective.startswith("val_") and "validate: never" in output:
         raise ConfigurationError(
-            message(
-                f"There is no validation that could give {wanted.objective[:80]}.",
-                expected="an experiment with validation_data or fit.validation_split",
-                received="a training without validation",
-                do="add fit.validation_split=0.2, or choose a training score: --objective loss",
-            )
+            f"There is no validation that could give {wanted.objective[:80]}.",
+            expected="an experiment with validation_data or fit.validation_split",
+            received="a training without validation",
+            do="add fit.validation_split=0.2, or choose a training score: --objective loss",
         )
