@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tests.cli.small_project import LINEAR, enter, invoke
-from typer.testing import CliRunner
 
 from loopwright.checkpoints.store import Store
-from loopwright.cli import compare_command, look_commands, main, train_commands
+from loopwright.cli import compare_command, look_commands, train_commands
 from loopwright.config import file as config_file
 
 ESCAPE = "\x1b"
@@ -223,7 +222,7 @@ def test_a_run_is_trained_listed_inspected_scored_asked_and_trained_on(project: 
         )
         assert code == 0
         assert output.startswith(f"validation data, step {step}: loss ")
-    assert invoke("evaluate", run, "--checkpoint", "5", "--task", "mine:experiment")[0] == 1
+    assert invoke("evaluate", run, "--checkpoint", "5", "--task", "mine:experiment")[0] == 2
     assert invoke("evaluate", run, "--checkpoint", "worst", "--task", "mine:experiment")[0] == 2
 
     x = np.arange(6, dtype="float32").reshape(2, 3)
@@ -455,13 +454,6 @@ def test_a_run_with_a_loss_of_ones_own_is_used_by_naming_it(project: Path):
     assert output.startswith("validation data, step 8: loss ")
 
 
-def test_a_run_without_a_config_is_refused(project: Path):
-    (project / "run").mkdir()
-    code, output = invoke("resume", "run")
-    assert code == 2
-    assert "the same script" in output
-
-
 def test_a_file_that_a_person_names_may_name_a_task(project: Path):
     Path("own.yaml").write_text("task: mine:experiment\nfit: {epochs: 1}\nplan: graph\n")
     assert invoke("train", "own.yaml", "--run-dir", "elsewhere")[0] == 0
@@ -550,20 +542,6 @@ def test_in_a_pipe_there_are_plain_lines_and_sigterm_saves(project: Path):
 # --- verify ---
 
 
-def test_a_verdict_that_is_not_exact_is_an_exit_code(monkeypatch: pytest.MonkeyPatch):
-    from loopwright.cli import verify
-
-    def verdict(*_: Any, **__: Any) -> verify.Verdict:
-        return verify.Verdict(kills=3, steps=40, files=2, differing=["state.index"])
-
-    monkeypatch.setattr(verify, "train_and_kill", verdict)
-    done = CliRunner().invoke(main.app, ["verify", "digits"])
-    assert done.exit_code == 1
-    assert done.output == (
-        "NOT EXACT: 40 steps, killed and resumed 3 times: different bits in state.index\n"
-    )
-
-
 def test_a_run_is_verified_by_its_config_in_another_place(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -573,7 +551,7 @@ def test_a_run_is_verified_by_its_config_in_another_place(
 
     def note(title: str, command: verify.Command, **_: Any) -> verify.Verdict:
         started.append(command(project / "other", "graph"))
-        return verify.Verdict(kills=1, steps=8, files=2, differing=[])
+        return verify.Verdict("exact", 0)
 
     monkeypatch.setattr(verify, "train_and_kill", note)
     assert train("seed=3")[0] == 0

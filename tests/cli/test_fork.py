@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.small_project import MINE, content_of, enter, invoke
 
-from loopwright.checkpoints.manifest import read_manifest
+from loopwright.checkpoints.manifest import verified
 
 TASK = ("--task", "mine:experiment")
 
@@ -34,8 +34,7 @@ def test_a_fork_without_changes_ends_with_the_bits_of_the_old_run(run):
     assert output == "runs/old-step9: from runs/old, step 9\n"
     ends = [Path(name) / "checkpoints/step-00000024" for name in ("runs/old", "runs/old-step9")]
     states = [
-        {n: f for n, f in read_manifest(end)["files"].items() if n.startswith("state")}
-        for end in ends
+        {n: f for n, f in verified(end).files.items() if n.startswith("state")} for end in ends
     ]
     assert states[0] == states[1]
     assert content_of(run) == before
@@ -62,9 +61,9 @@ def test_a_fork_trains_on_with_changed_values_and_shows_its_origin(run):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["10"], "one of its checkpoints: 9, 18, 24"),
+        (["10"], "choose another step: 9, 18, 24"),
         (["9", "model.width=5"], "The task has other variables than the checkpoint"),
-        (["9", "fit.batch_size=20"], "fit.batch_size (the position in the data"),
+        (["9", "fit.batch_size=20"], "received: fit.batch_size"),
         (["9", "data.rows=70"], "data.rows"),
         (["24"], "nothing left to train"),
         (["9", "--run-dir", "runs/old"], "already exists"),

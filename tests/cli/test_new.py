@@ -127,9 +127,3 @@ def test_the_tests_of_a_new_project_pass(tmp_path: Path, monkeypatch: pytest.Mon
         test()
     for name in ("task", "test_task"):
         del sys.modules[name]
-
-
-def test_pytest_in_a_new_project_passes(tmp_path: Path):
-    run(tmp_path, "loopwright", "new", "mine")
-    done = run(tmp_path / "mine", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null")
-    assert "3 passed" in done.stdout, done.stdout + done.stderr

@@ -41,7 +41,6 @@ def test_the_command_that_a_failed_run_prints_shows_the_batch_and_the_example(fa
 def test_what_cannot_be_replayed_is_refused_in_words(failed_run, tmp_path):
     command, _ = failed_run
     assert invoke(*command[:-2])[0] == 2  # code of one's own is named, or not called
-    assert "zip -r step.zip" in invoke(*command, "--bundle", "step.zip")[1]
     code, text = invoke("replay", "run", "--step", "99", "--task", "mine:experiment")
     assert (code, "This run has no such step" in text) == (2, True)
     (tmp_path / "run" / "config.yaml").unlink()

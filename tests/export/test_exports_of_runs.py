@@ -92,9 +92,12 @@ def test_an_export_that_fails_leaves_the_run_and_the_other_exports(project: Path
     ("value", "words"),
     [
         ("export=coreml", "export"),
-        ("export=[litert, {format: onnx, quantize: int8}]", "quantize is for format litert"),
+        (
+            "export=[litert, {format: onnx, quantize: int8}]",
+            "only LiteRT files",
+        ),
         ("export={format: litert, quantize: int4}", "quantize"),
-        ("export={format: keras, batch_size: 1}", "batch_size is for format"),
+        ("export={format: keras, batch_size: 1}", "a fixed batch size is for LiteRT and ONNX"),
     ],
 )
 def test_a_config_with_an_unknown_format_is_refused_before_anything_is_built(

@@ -67,25 +67,22 @@ def test_a_saved_model_returns_what_predict_returns(tmp_path: Path):
     assert [row["holds"] for row in export_rows(tmp_path / "run")] == [done.holds]
 
 
+@pytest.mark.parametrize(
+    ("file", "options", "tolerance"),
+    [("model.tflite", {"quantize": "dynamic"}, 0.05), ("model.onnx", {}, 1e-5)],
+)
 def test_a_converted_file_returns_what_predict_returns(
-    tmp_path: Path,
+    tmp_path: Path, file: str, options: Any, tolerance: float
 ):
     pytest.importorskip("ai_edge_litert")
-    trainer = lw.Trainer(Classifier(), plan="graph")
-    trainer.fit(X, Y, validation_data=(X, Y), verbose=0)
-    done = trainer.export(tmp_path / "model.tflite", quantize="dynamic")
-    found = child.litert_runs(done.path)("serve")({"inputs": X})
-    expected = trainer.predict(X)
-    np.testing.assert_allclose(found["probability"], expected["probability"], atol=0.05)
-    assert done.holds == "what predict returns"
-
-
-def test_an_onnx_file_returns_what_predict_returns(tmp_path: Path):
     pytest.importorskip("tf2onnx")
     trainer = lw.Trainer(Classifier(), plan="graph")
-    done = trainer.export(tmp_path / "model.onnx")
-    found = child.onnx_runs(done.path)("serve")({"inputs": X})
-    np.testing.assert_allclose(found["probability"], trainer.predict(X)["probability"], atol=1e-5)
+    trainer.fit(X, Y, validation_data=(X, Y), verbose=0)
+    done = trainer.export(tmp_path / file, **options)
+    load = child.onnx_runs if file.endswith("onnx") else child.litert_runs
+    found, expected = load(done.path)("serve")({"inputs": X}), trainer.predict(X)
+    np.testing.assert_allclose(found["probability"], expected["probability"], atol=tolerance)
+    assert done.holds == "what predict returns"
 
 
 class PythonStep(Classifier):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from loopwright.config import schema
@@ -86,35 +86,29 @@ def run_config(
     found = file.saved_in(run, overrides or ())
     if found is None:
         raise ConfigurationError(
-            message(
-                f"{run} was not started from a config, so its task and data are not known here.",
-                expected=f"a run directory with a {file.FILE}",
-                received="none" if run.is_dir() else "no such directory",
-                do="check the path; a run of a script is resumed by the same script, and replayed "
-                "there by print(trainer.replay(STEP, ...)) in place of trainer.fit(...)",
-            )
+            f"{run} was not started from a config, so its task and data are not known here.",
+            expected=f"a run directory with a {file.FILE}",
+            received="none" if run.is_dir() else "no such directory",
+            do="check the path; a run of a script is resumed by the same script, and replayed "
+            "there by print(trainer.replay(STEP, ...)) in place of trainer.fit(...)",
         )
     code = [*(code or ()), *project_code(run)]
     if any(name not in code for name in found.code):
         raise ConfigurationError(
-            message(
-                f"{run} was trained with custom code, which a run directory may not call.",
-                expected=f"{code_options(found).strip()}, if you know and trust this code",
-                received=" ".join(f"--task {name}" for name in code) or "no --task",
-                do="name the code yourself, from the directory of your project; or once, in its "
-                f'pyproject.toml: [tool.loopwright] task = "{found.code[0]}"',
-            )
+            f"{run} was trained with custom code, which a run directory may not call.",
+            expected=f"{code_options(found).strip()}, if you know and trust this code",
+            received=" ".join(f"--task {name}" for name in code) or "no --task",
+            do="name the code yourself, from the directory of your project; or once, in its "
+            f'pyproject.toml: [tool.loopwright] task = "{found.code[0]}"',
         )
     is_overridden = any(word.startswith("sinks") for word in overrides or ())
     if trains and found.trusted_sinks and not is_overridden:
         listed = ", ".join(found.trusted_sinks)
         raise ConfigurationError(
-            message(
-                f"{run} used sinks that a run directory may not name.",
-                expected=f"sinks=[{listed}], if you know and trust this code, or this address",
-                received="no sinks=",
-                do="pass the sinks again, or continue without them: sinks=[]",
-            )
+            f"{run} used sinks that a run directory may not name.",
+            expected=f"sinks=[{listed}], if you know and trust this code, or this address",
+            received="no sinks=",
+            do="pass the sinks again, or continue without them: sinks=[]",
         )
     sinks = found.sinks if trains else []
     return found.model_copy(update={"run_dir": str(run), "sinks": sinks})

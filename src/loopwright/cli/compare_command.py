@@ -1,25 +1,24 @@
 """`loopwright compare`: curves of several runs, what differs, and since which step."""
 
 import itertools
-import tempfile
-import textwrap
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Annotated, NamedTuple, final
 
 import typer
 
 from loopwright.cli.arguments import TrustedCode, code_options, project_code
-from loopwright.errors import ConfigurationError, LoopwrightError, message, printable
+from loopwright.cli.look_commands import print_wrapped
+from loopwright.errors import ConfigurationError, LoopwrightError, printable
 
 if TYPE_CHECKING:
+    from loopwright.cli.replay_child import ReplayedRun
     from loopwright.cli.run_overview import Row
     from loopwright.insight.comparison import Differs
     from loopwright.insight.first_difference import Difference
     from loopwright.runs import RunRecord
 
-_WIDTH = 80
 _MOST_LISTED = 12
 _MOST_SECONDS = 300.0
 """Replays that take longer are not started unless asked for."""
@@ -56,24 +55,22 @@ def compare(
 
     if len(runs) < 2 or len({path.resolve() for path in runs}) < len(runs):
         raise ConfigurationError(
-            message(
-                "compare needs at least two different runs.",
-                expected="loopwright compare RUN RUN [...]",
-                received=" ".join(map(str, runs)),
-                do="name two run directories; `loopwright runs` lists them",
-            )
+            "compare needs at least two different runs.",
+            expected="loopwright compare RUN RUN [...]",
+            received=" ".join(map(str, runs)),
+            do="name two run directories; `loopwright runs` lists them",
         )
     records = [open_run(path) for path in runs]
     shown = [rows(path)[0] for path in runs]
     found = differences(records)
     _print_runs(shown, records)
     _print_differences(found, same_kinds(records, found))
-    verdict = Verdict([f"{_untrained(run)}" for run in records if not run.checksums])
+    verdict = Verdict([_untrained(run) for run in records if not run.checksums])
     if len(runs) == 2:
         verdict = compared_states(records, found, task or [], find)
     typer.echo("")
     for line in verdict.lines:
-        _print_wrapped(line)
+        print_wrapped(line)
     _write_page(page, shown, records, found, same_kinds(records, found), verdict.lines)
     typer.echo(f"\ncurves: {page}")
     if verdict.differs:
@@ -110,9 +107,8 @@ def compared_states(
     hint = first_other_epoch(one, other)
     objection = _objection_to_replay(records, code)
     if objection is not None:
-        return Verdict(
-            [*lines, *_stored(records, differing), objection], differs=differing is not None
-        )
+        stored = [] if differing is None else [_stored(records)]
+        return Verdict([*lines, *stored, objection], differs=differing is not None)
     start = equal or 0
     seconds = sum((last - start) * run.seconds_per_step for run in records)
     if find is False or (find is None and seconds > _MOST_SECONDS):
@@ -175,68 +171,50 @@ def _searched(
         if difference is None:
             last = min(max(one.steps), max(other.steps))
             return Verdict([f"equal: the variables after step {last:,} are the same, bit for bit"])
-        facts = (
-            ({}, {})
-            if difference.step == 0
-            else tuple(run.facts(difference.step) for run in (one, other))
-        )
+        facts = [{}, {}]
+        if difference.step:
+            facts = [run.facts(difference.step) for run in (one, other)]
         size = _size(one, other, difference)
         reasons = [*dict.fromkeys(r for run in records for r in recorded_reasons(run.content))]
         cause = explained(
             difference,
             (facts[0], facts[1]),
             found,
-            relative=None if size is None else size.relative,
+            relative=None if size is None else size[1],
             reasons=reasons,
         )
-    lines.append(_where(difference, facts[0]))
-    lines.append(_variables(difference, size))
+    examples = facts[0].get("examples")
+    place = f"step {difference.step:,}{f' ({examples})' if examples else ''}"
+    lines.append(f"first difference: {place if difference.step else 'before the first step'}")
+    by = "" if size is None else f", by at most {size[0]:.2g} ({size[1]:.1g} of its size)"
+    lines.append(f"first variable: {_first_of(difference, by)}")
     lines.append(f"likely cause: {cause}")
     return Verdict(lines, differs=True)
 
 
-@final
-class _Size(NamedTuple):
-    """By how much a variable differs."""
+def _size(
+    one: "ReplayedRun", other: "ReplayedRun", difference: "Difference"
+) -> tuple[float, float] | None:
+    """Return by how much the first variable differs, also as a share of its largest value.
 
-    largest: float
-    relative: float
-
-
-def _size(one: Any, other: Any, difference: "Difference") -> _Size | None:
-    """Return by how much the first variable differs; None if it has no numbers to compare."""
+    None if it has no numbers to compare.
+    """
     import numpy as np
 
-    name = difference.variables[0]
-    with tempfile.TemporaryDirectory(prefix="loopwright-compare-") as directory:
-        paths = [Path(directory) / f"{at}.npy" for at in range(2)]
-        try:
-            for run, path in zip((one, other), paths, strict=True):
-                run.value(difference.step, name, path)
-            first, second = (np.load(path, allow_pickle=False).astype(np.float64) for path in paths)
-        except (LoopwrightError, ValueError, TypeError, OSError):
-            return None
+    step, name = difference.step, difference.variables[0]
+    try:
+        first, second = (run.value(step, name).astype(np.float64) for run in (one, other))
+    except (LoopwrightError, ValueError, TypeError):
+        return None
     if first.shape != second.shape or not first.size:
         return None
     largest = float(np.abs(first - second).max())
-    return _Size(largest, largest / (float(np.abs(first).max()) or 1.0))
+    return largest, largest / (float(np.abs(first).max()) or 1.0)
 
 
-def _where(difference: "Difference", facts: Any) -> str:
-    if difference.step == 0:
-        return "first difference: before the first step"
-    examples = facts.get("examples")
-    place = f" ({examples})" if examples else ""
-    return f"first difference: step {difference.step:,}{place}"
-
-
-def _variables(difference: "Difference", size: _Size | None) -> str:
+def _first_of(difference: "Difference", by: str = "") -> str:
     names = difference.variables
-    more = f", and {len(names) - 1} more" if len(names) > 1 else ""
-    by = (
-        "" if size is None else f", by at most {size.largest:.2g} ({size.relative:.1g} of its size)"
-    )
-    return f"first variable: {names[0]}{by}{more}"
+    return f"{names[0]}{by}" + (f", and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _objection_to_replay(records: "Sequence[RunRecord]", code: list[str]) -> str | None:
@@ -259,26 +237,14 @@ def _objection_to_replay(records: "Sequence[RunRecord]", code: list[str]) -> str
     return None
 
 
-def _stored(records: "Sequence[RunRecord]", step: int | None) -> list[str]:
-    """Return which variables differ in the checkpoints that both runs have of a step."""
-    if step is None:
-        return []
-    from loopwright.checkpoints import tensors
+def _stored(records: "Sequence[RunRecord]") -> str:
+    """Return which variables differ in the checkpoints that both runs have."""
+    from loopwright.insight.history_state import first_difference
 
-    paths = [next(c for c in r.checkpoints if c.step == step) for r in records]
-    digests = [
-        {
-            name: tensors.digest({name: value})
-            for name, value in tensors.read(c.path / "state").items()
-        }
-        for c in paths
-    ]
-    names = [row["name"] for row in paths[0].content["variables"]]
-    differing = [name for name in names if digests[0].get(name) != digests[1].get(name)]
-    if not differing:
-        return [f"variables after step {step:,}: the same; only the position in the data differs"]
-    more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
-    return [f"variables that differ after step {step:,}: {differing[0]}{more}"]
+    difference = first_difference(*(record.directory for record in records))
+    if difference is None:
+        return "variables: the same in these checkpoints; only the position in the data differs"
+    return f"variables that differ after step {difference.step:,}: {_first_of(difference)}"
 
 
 def _print_runs(shown: "Sequence[Row]", records: "Sequence[RunRecord]") -> None:
@@ -286,20 +252,11 @@ def _print_runs(shown: "Sequence[Row]", records: "Sequence[RunRecord]") -> None:
 
     for label, row, record in zip(letters(len(shown)), shown, records, strict=True):
         typer.echo(printable(f"{label}  {row.path}"))
-        words = [row.status, f"{row.step or 0:,} steps", *_best(row), *_time(row)]
-        typer.echo(f"   {', '.join(words)}")
+        best = f"best {row.best_text(6)}" if row.best_text() else ""
+        words = [row.status, f"{row.step or 0:,} steps", best, row.duration]
+        typer.echo(f"   {', '.join(filter(None, words))}")
         if record.origin:
-            _print_wrapped(f"   forked from {record.origin}", indent="     ")
-
-
-def _best(row: "Row") -> list[str]:
-    if row.best is None:
-        return []
-    return [f"best {row.metric} {row.best:.6g} at step {row.best_step:,}"]
-
-
-def _time(row: "Row") -> list[str]:
-    return [] if row.seconds is None else [f"{timedelta(seconds=round(row.seconds))}"]
+            print_wrapped(f"   forked from {record.origin}", indent="     ")
 
 
 def _print_differences(found: "Sequence[Differs]", same: Sequence[str]) -> None:
@@ -310,17 +267,11 @@ def _print_differences(found: "Sequence[Differs]", same: Sequence[str]) -> None:
         listed = list(group)
         for at, each in enumerate(listed[:_MOST_LISTED]):
             start = f"{kind if at == 0 else '':12}"
-            _print_wrapped(f"{start}{each}", indent=" " * 14)
+            print_wrapped(f"{start}{each}", indent=" " * 14)
         if len(listed) > _MOST_LISTED:
             typer.echo(f"{'':12}... and {len(listed) - _MOST_LISTED} more, in the page")
     if same:
-        _print_wrapped(f"{'the same':12}{', '.join(same)}", indent=" " * 14)
-
-
-def _print_wrapped(text: str, indent: str = "  ") -> None:
-    width = _WIDTH
-    lines = textwrap.wrap(printable(text), width, subsequent_indent=indent, break_on_hyphens=False)
-    typer.echo("\n".join(lines))
+        print_wrapped(f"{'the same':12}{', '.join(same)}", indent=" " * 14)
 
 
 def _write_page(
@@ -332,7 +283,8 @@ def _write_page(
     verdict: Sequence[str],
 ) -> None:
     from loopwright.insight.comparison import letters
-    from loopwright.sinks.report import charts, rendered
+    from loopwright.sinks.curves import charts
+    from loopwright.sinks.report import rendered
 
     labels = letters(len(records))
     names = [f"{label} {row.path.name}" for label, row in zip(labels, shown, strict=True)]
@@ -347,8 +299,8 @@ def _write_page(
                 str(row.path),
                 row.status,
                 f"{row.step or 0:,}",
-                *([text.removeprefix("best ") for text in _best(row)] or [""]),
-                *(_time(row) or [""]),
+                row.best_text(6),
+                row.duration,
                 *([record.origin] if has_origin else []),
             ],
         }

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import io
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,10 @@ from loopwright.config import changes, file
 from loopwright.config.export_formats import require_installed
 from loopwright.config.names import DIGITS, OWN, is_program
 from loopwright.config.schema import Config, Fit
-from loopwright.data.adapter import training_data
+from loopwright.data.adapter import as_data
 from loopwright.distribute.strategy import strategy_for
 from loopwright.distribute.team import Team
-from loopwright.errors import ConfigurationError, LoopwrightError, message
+from loopwright.errors import ConfigurationError, LoopwrightError
 from loopwright.events import Sink
 from loopwright.experiment import Experiment, concluded
 from loopwright.export.exporter import newest, worded
@@ -41,12 +42,6 @@ from loopwright.task.keras_model import CompiledModel
 from loopwright.task.optimizers import optimizers
 from loopwright.task.task import Task
 from loopwright.trainer import Trainer
-
-_PARTS: dict[str, Callable[[Config], Any]] = {
-    "loss": lambda config: registry.loss(config.loss, Path.cwd()) if config.loss else None,
-    "metrics": lambda config: registry.metrics(config.metrics or [], Path.cwd()),
-}
-"""Parts that a config names and the task function receives as arguments."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +70,9 @@ def train(
         trainer.fit(**fit_arguments(job))
         # Every worker concludes, because scoring is collective; only the chief writes files.
         directory = config.directory if trainer.is_chief else None
-        with _only_chief_prints(trainer):
+        # A worker's own lines would repeat those of the chief.
+        output = contextlib.redirect_stdout(sys.stdout if trainer.is_chief else io.StringIO())
+        with output:
             scores = concluded(job.experiment, trainer, directory)
         if directory is None:
             return scores
@@ -110,12 +107,6 @@ def rehearse(
         )
 
 
-def _only_chief_prints(trainer: Trainer) -> contextlib.AbstractContextManager[object]:
-    if trainer.is_chief:
-        return contextlib.nullcontext()
-    return contextlib.redirect_stdout(io.StringIO())
-
-
 def _export(job: Job, say: Callable[[str], None]) -> LoopwrightError | None:
     """Export as configured, except what has been exported of this step already.
 
@@ -131,13 +122,7 @@ def _export(job: Job, say: Callable[[str], None]) -> LoopwrightError | None:
             say(f"export: {before.path} ({held}) already contains step {step}, skipped")
             continue
         try:
-            done = job.trainer.export(
-                format=target.format,
-                quantize=target.quantize,
-                batch_size=target.batch_size,
-                signatures=target.signatures,
-                averaged=wanted.averaged,
-            )
+            done = job.trainer.export(**vars(target), averaged=wanted.averaged)
             say(f"export: {worded(done)}")
         except LoopwrightError as error:
             failed = failed or error
@@ -193,12 +178,10 @@ def load_experiment(config: Config) -> Experiment:
     found = _call("data", make, options)
     if not isinstance(found, Experiment):
         raise ConfigurationError(
-            message(
-                f"{config.title} is not an experiment.",
-                expected="a function that returns lw.Experiment(make_task, fit={...})",
-                received=f"a function that returns {type(found).__name__}",
-                do="return an lw.Experiment",
-            )
+            f"{config.title} is not an experiment.",
+            expected="a function that returns lw.Experiment(make_task, fit={...})",
+            received=f"a function that returns {type(found).__name__}",
+            do="return an lw.Experiment",
         )
     return found
 
@@ -219,17 +202,10 @@ def complete(config: Config, experiment: Experiment) -> Config:
 
 def data_for_export(job: Job) -> dict[str, Any]:
     """Return the run's own data as arguments of `Trainer.export`."""
-    arguments = {"x": None, "y": None, "sample_weight": None, **fit_arguments(job)}
-    data, _ = training_data(
-        arguments["x"],
-        arguments["y"],
-        arguments["sample_weight"],
-        arguments.get("batch_size"),
-        None,
-        arguments.get("validation_split", 0.0),
-        arguments.get("validation_data"),
-    )
-    return {"data": data}
+    own = job.experiment.fit
+    if own.get("x") is None:
+        return {}
+    return {"data": as_data(own["x"], own.get("y"), own.get("sample_weight"))}
 
 
 def write_config(config: Config, say: Callable[[str], None], *, fresh: bool = False) -> None:
@@ -275,12 +251,14 @@ def _trainer(
         keras.utils.set_random_seed(config.seed)
         if "seed" in parameters:
             options.setdefault("seed", config.seed)
-        for name, make in _PARTS.items():
+        for name in ("loss", "metrics", "optimizer"):
             if getattr(config, name) is not None:
                 _require_parameter(name, config, experiment)
-                options[name] = make(config)
+        if config.loss is not None:
+            options["loss"] = registry.loss(config.loss, Path.cwd())
+        if config.metrics is not None:
+            options["metrics"] = registry.metrics(config.metrics, Path.cwd())
         if config.optimizer is not None:
-            _require_parameter("optimizer", config, experiment)
             own = None
             if config.optimizer.name == OWN:
                 own = _only_optimizer(_call("model", experiment.task, options), config)
@@ -309,12 +287,10 @@ def _only_optimizer(made: Any, config: Config) -> keras.optimizers.Optimizer:
     if len(held) == 1:
         return held[0]
     raise ConfigurationError(
-        message(
-            f"{config.title} has no single optimizer whose options could be changed.",
-            expected="one optimizer, or the name of another: optimizer.name=adam",
-            received=f"{len(held)} optimizers",
-            do="name the optimizer, or make its options arguments of the task function: model.rate",
-        )
+        f"{config.title} has no single optimizer whose options could be changed.",
+        expected="one optimizer, or the name of another: optimizer.name=adam",
+        received=f"{len(held)} optimizers",
+        do="name the optimizer, or make its options arguments of the task function: model.rate",
     )
 
 
@@ -323,12 +299,10 @@ def _require_parameter(name: str, config: Config, experiment: Experiment) -> Non
     if name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return
     raise ConfigurationError(
-        message(
-            f"{config.title} does not accept `{name}` from a config.",
-            expected=f"a task function with an argument `{name}`",
-            received=f"arguments: {', '.join(parameters) or 'none'}",
-            do=f"remove `{name}` from the config, or add the argument to the function",
-        )
+        f"{config.title} does not accept `{name}` from a config.",
+        expected=f"a task function with an argument `{name}`",
+        received=f"arguments: {', '.join(parameters) or 'none'}",
+        do=f"remove `{name}` from the config, or add the argument to the function",
     )
 
 
@@ -355,16 +329,15 @@ def fit_arguments(job: Job) -> dict[str, Any]:
 
 def _call(part: str, make: Callable[..., Any], options: dict[str, Any]) -> Any:
     """Call a user's function with the arguments of the config, if they fit."""
-    problem = registry.argument_error(make, options) or registry.word_error(make, options)
+    problem = registry.argument_error(make, options)
+    problem = problem or registry.type_error(make, options, is_custom=True)
     if problem is not None:
         known = ", ".join(inspect.signature(make).parameters) or "no arguments"
         raise ConfigurationError(
-            message(
-                f"Invalid options in `{part}` of the config.",
-                expected=f"arguments of {getattr(make, '__name__', 'the function')}: {known}",
-                received=problem,
-                do=f"correct `{part}`, or omit it",
-            )
+            f"Invalid options in `{part}` of the config.",
+            expected=f"arguments of {getattr(make, '__name__', 'the function')}: {known}",
+            received=problem,
+            do=f"correct `{part}`, or omit it",
         )
     return make(**options)
 
@@ -374,11 +347,9 @@ def _digits() -> Callable[..., Experiment]:
         from loopwright import digits
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            message(
-                "The task digits needs packages that are not installed.",
-                expected=install_command("examples"),
-                received=str(error),
-                do="install them, or train your own task: FILE.py or MODULE:FUNCTION",
-            )
+            "The task digits needs packages that are not installed.",
+            expected=install_command("examples"),
+            received=str(error),
+            do="install them, or train your own task: FILE.py or MODULE:FUNCTION",
         ) from error
     return digits.experiment

@@ -3,8 +3,9 @@
 import json
 import os
 import platform
+import re
 import textwrap
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ import typer
 
 from loopwright import __version__
 from loopwright.cli.arguments import AsJson, RunDirectory, RunsDirectory
-from loopwright.errors import ConfigurationError, message, printable
+from loopwright.errors import ConfigurationError, printable
 from loopwright.exactness import Inexact
 from loopwright.extras import install_command
 
@@ -20,16 +21,7 @@ if TYPE_CHECKING:
     from loopwright.cli.run_overview import Row
 
 SortKey = Literal["when", "name", "status", "step", "best", "duration"]
-_PARTS = (
-    *("tensorflow", "keras", "numpy", "jinja2", "pydantic", "pyyaml", "rich", "tensorboard"),
-    "typer",
-)
-_OPTIONAL = {
-    **{"scikit-learn": "examples", "matplotlib": "plot", "albumentations": "augment"},
-    **{"ai-edge-litert": "litert", "onnxruntime": "onnx", "tf2onnx": "onnx"},
-    **{"mlflow-skinny": "mlflow", "wandb": "wandb", "optuna": "tune"},
-}
-"""By package: the extra that installs it."""
+_FOR_DEVELOPERS = ("all", "docs", "dev")
 
 
 def runs(
@@ -58,12 +50,10 @@ def runs(
     _require_directory(directory)
     if mode != "auto" and metric is None:
         raise ConfigurationError(
-            message(
-                "--mode belongs to --metric.",
-                expected=f"--metric NAME --mode {mode}",
-                received=f"--mode {mode}",
-                do="pass --metric as well, or omit --mode",
-            )
+            "--mode belongs to --metric.",
+            expected=f"--metric NAME --mode {mode}",
+            received=f"--mode {mode}",
+            do="pass --metric as well, or omit --mode",
         )
     rows = run_overview.rows(directory, metric, mode, sort=sort)
     if run_overview.is_run(directory):
@@ -84,18 +74,14 @@ def runs(
                 str(row.path),
                 row.status,
                 "" if row.step is None else f"{row.step:,}",
-                "" if row.best is None else _best(row),
-                "" if row.seconds is None else str(timedelta(seconds=round(row.seconds))),
+                row.best_text(),
+                row.duration,
                 datetime.fromtimestamp(row.changed).strftime("%Y-%m-%d %H:%M"),
                 *([row.origin] * is_forked),
             )
             for row in rows
         ],
     )
-
-
-def _best(row: "Row") -> str:
-    return f"{row.metric} {row.best:.4g} at step {row.best_step:,}"
 
 
 def _show_run(row: "Row", *, as_json: bool) -> None:
@@ -111,7 +97,7 @@ def _show_run(row: "Row", *, as_json: bool) -> None:
         return
     _print_row("run", f"{run}, {row.status}")
     if row.best is not None:
-        _print_row("best", _best(row))
+        _print_row("best", row.best_text())
     if origin:
         _print_row("forked from", origin)
     for name, text in plans_in_words(plans).items():
@@ -141,17 +127,14 @@ def _show_run(row: "Row", *, as_json: bool) -> None:
         typer.echo("no checkpoints yet")
 
 
+def print_wrapped(text: str, indent: str = "  ") -> None:
+    """Print a text in lines of at most 80 columns."""
+    lines = textwrap.wrap(printable(text), 80, subsequent_indent=indent, break_on_hyphens=False)
+    typer.echo("\n".join(lines))
+
+
 def _print_row(name: str, text: str) -> None:
-    """Print a name and a text, wrapped to 80 columns."""
-    typer.echo(
-        textwrap.fill(
-            printable(text).replace("\n", " "),
-            80,
-            initial_indent=f"{name:13}",
-            subsequent_indent=" " * 13,
-            break_on_hyphens=False,
-        )
-    )
+    print_wrapped(f"{name:13}{text}", indent=" " * 13)
 
 
 def report(run: RunDirectory) -> None:
@@ -179,24 +162,24 @@ def doctor(
     system = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     _print_fact("python", system)
     _print_fact("loopwright", __version__)
-    versions = {part: _version(part) for part in _PARTS}
-    for part, version in versions.items():
-        _print_fact(part, version or "MISSING")
-    for part, extra in _OPTIONAL.items():
-        _print_fact(part, _version(part) or f"not installed: {install_command(extra)}")
-    missing = [part for part, version in versions.items() if version is None]
+    packages = _packages()
+    versions = {package: _version(package) for package in packages}
+    for package, extra in packages.items():
+        absent = f"not installed: {install_command(extra)}" if extra else "MISSING"
+        _print_fact(package, versions[package] or absent)
+    missing = [package for package in packages if not packages[package] and not versions[package]]
     if missing:
         typer.echo(f"missing: {', '.join(missing)}; run: pip install loopwright")
         raise typer.Exit(1)
     from loopwright.compat.quiet_start import quiet_start
 
     with quiet_start():
-        from loopwright.compat.environment import environment
+        from loopwright.environment import environment
 
         known = environment()
 
     for name, value in known.items():
-        if name not in _PARTS and value is not None:
+        if name not in packages and value is not None:
             _print_fact(name, ", ".join(value) if isinstance(value, list) else value)
     for name in ("KERAS_BACKEND", "CUDA_VISIBLE_DEVICES", "LOOPWRIGHT_CACHE_DIR"):
         if name in os.environ:
@@ -219,37 +202,47 @@ def _print_fact(name: str, value: Any) -> None:
 
 
 def _remembered() -> str:
-    from loopwright.plans import memory
+    from loopwright.plans import cache
 
-    place = memory.cache_directory()
+    place = cache.directory()
     if place is None:
         return 'none: LOOPWRIGHT_CACHE_DIR="" switches the memory off'
-    count = len(memory.identities())
+    count = cache.plan_count()
     return f"{count} in {place}{'; --forget-plans forgets them' if count else ''}"
 
 
 def _forget_plans() -> None:
-    from loopwright.plans import memory
+    from loopwright.plans import cache
 
     try:
-        count = memory.forget_all()
+        count = cache.forget_all()
     except OSError as error:
         raise ConfigurationError(
-            message(
-                "The remembered plans cannot be deleted.",
-                expected=f"files that can be deleted in {memory.cache_directory()}",
-                received=f"{type(error).__name__}: {error.strerror}",
-                do="delete them yourself, or set LOOPWRIGHT_CACHE_DIR to a directory of your own",
-            )
+            "The remembered plans cannot be deleted.",
+            expected=f"files that can be deleted in {cache.directory()}",
+            received=f"{type(error).__name__}: {error.strerror}",
+            do="delete them yourself, or set LOOPWRIGHT_CACHE_DIR to a directory of your own",
         ) from None
     typer.echo(f"plans forgotten: {count}; the next run of each program measures again")
 
 
-def _version(part: str) -> str | None:
+def _packages() -> dict[str, str]:
+    """Return the packages that Loopwright uses, each with the extra that installs it, or ""."""
     from importlib import metadata  # slow to import; --help does not need it
 
+    found = dict[str, str]()
+    for line in metadata.requires("loopwright") or ():
+        package, extra = re.split(r"[^\w-]", line)[0], re.search(r"extra == .(\w+)", line)
+        if extra is None or (extra[1] not in _FOR_DEVELOPERS and package != "loopwright"):
+            found[package] = "" if extra is None else extra[1]
+    return found
+
+
+def _version(package: str) -> str | None:
+    from importlib import metadata
+
     try:
-        return metadata.version(part)
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
 
@@ -257,12 +250,10 @@ def _version(part: str) -> str | None:
 def _require_directory(directory: Path) -> None:
     if not directory.is_dir():
         raise ConfigurationError(
-            message(
-                "No such directory.",
-                expected="a directory with runs",
-                received=str(directory),
-                do="check the path, or train something first: loopwright train digits --quick",
-            )
+            "No such directory.",
+            expected="a directory with runs",
+            received=str(directory),
+            do="check the path, or train something first: loopwright train digits --quick",
         )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from loopwright import disk
-from loopwright.errors import ConfigurationError, message, printable
+from loopwright.errors import ConfigurationError, printable
 
 _FILES = ("task.py", "config.yaml", "test_task.py", "pyproject.toml", "README.md", ".gitignore")
 
@@ -57,75 +57,51 @@ def _write(directory: Path, name: str) -> None:
             disk.rename(directory, made.name, name)
     except OSError as error:
         raise ConfigurationError(
-            message(
-                "The project cannot be written.",
-                expected=f"a directory to write to: {directory}",
-                received=f"{type(error).__name__}: {error}",
-                do="choose another directory: --directory DIR",
-            )
+            "The project cannot be written.",
+            expected=f"a directory to write to: {directory}",
+            received=f"{type(error).__name__}: {error}",
+            do="choose another directory: --directory DIR",
         ) from error
 
 
 def _require_usable(name: str) -> None:
-    is_special = name.startswith("__") or not name.strip("_")  # __init__ is a part of a package
-    is_identifier = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
-    if is_special or not is_identifier:
-        usable = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
-        if not usable or not usable.isidentifier() or keyword.iskeyword(usable):
-            usable = f"my_{usable}".rstrip("_") if usable else "my_project"
-        raise ConfigurationError(
-            message(
-                "Invalid name of a project.",
-                expected="letters, digits and underscores, like the name of a module",
-                received=repr(name),
-                do=f"loopwright new {usable}",
-            )
-        )
-    hidden = _hides(name)
-    if hidden:
-        raise ConfigurationError(
-            message(
-                f"A directory named {name} would hide {hidden}.",
-                expected="a name that no module has",
-                received=name,
-                do=f"loopwright new my_{name}",
-            )
-        )
-
-
-def _hides(name: str) -> str:
-    """Return the module that a directory of this name hides; empty if there is none."""
     from importlib import machinery
 
-    if re.fullmatch("con|prn|aux|nul|(com|lpt)[0-9]", name.lower()):
-        return f"the device {name} of Windows"
-    if name in sys.stdlib_module_names or name == "test":
-        return f"Python's module {name}"
-    # Not the current directory: what is there is the project's own.
-    outside = [place for place in sys.path if place and Path(place).resolve() != Path.cwd()]
-    found = machinery.PathFinder.find_spec(name, outside)
-    is_module = found is not None and found.origin is not None
-    return f"the installed module {name}" if is_module else ""
+    usable = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+    if not usable.isidentifier() or keyword.iskeyword(usable):
+        usable = f"my_{usable or 'project'}"
+    problem = "not an identifier"
+    if name == usable:
+        # Not the current directory: what is there is the project's own.
+        outside = [place for place in sys.path if place and Path(place).resolve() != Path.cwd()]
+        found = machinery.PathFinder.find_spec(name, outside)
+        is_module = found is not None and found.origin is not None
+        is_hiding = is_module or name in sys.stdlib_module_names
+        problem = f"would hide the installed module {name}" if is_hiding else ""
+        usable = f"my_{name}"
+    if problem:
+        raise ConfigurationError(
+            "Invalid name of a project.",
+            expected="letters, digits and underscores, not the name of an installed module",
+            received=f"{name!r}, {problem}",
+            do=f"loopwright new {usable}",
+        )
 
 
 def _require_free(directory: Path, name: str) -> None:
     if not directory.is_dir():
         raise ConfigurationError(
-            message(
-                "No such directory.",
-                expected="a directory to create the project in",
-                received=str(directory),
-                do=f"mkdir -p {directory}, or leave --directory out",
-            )
+            "No such directory.",
+            expected="a directory to create the project in",
+            received=str(directory),
+            do=f"mkdir -p {directory}, or leave --directory out",
         )
     place = directory / name
     is_link = place.is_symlink()
     if is_link or (place.exists() and not (place.is_dir() and not any(place.iterdir()))):
         raise ConfigurationError(
-            message(
-                f"{place} exists; nothing was changed.",
-                expected="a new name, or an empty directory",
-                received="a symlink" if is_link else "files" if place.is_dir() else "a file",
-                do=f"choose another name: loopwright new {name}_2, or another --directory",
-            )
+            f"{place} exists; nothing was changed.",
+            expected="a new name, or an empty directory",
+            received="a symlink" if is_link else "files" if place.is_dir() else "a file",
+            do=f"choose another name: loopwright new {name}_2, or another --directory",
         )

@@ -18,7 +18,7 @@ import keras
 from loopwright import components, disk
 from loopwright.config import names
 from loopwright.config.schema import Named
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 from loopwright.events import Sink
 from loopwright.sinks.mlflow import MLflow
 from loopwright.sinks.outbox import Tracker
@@ -100,12 +100,10 @@ def _is_inside(module_name: str, project: Path) -> bool:
 
 def _missing(reference: str, project: Path, received: str) -> ConfigurationError:
     return ConfigurationError(
-        message(
-            f"{reference} was not found.",
-            expected=f"FILE.py, or MODULE:FUNCTION, with the module in {project}",
-            received=received,
-            do="run the command from the directory of your project, and check both names",
-        )
+        f"{reference} was not found.",
+        expected=f"FILE.py, or MODULE:FUNCTION, with the module in {project}",
+        received=received,
+        do="run the command from the directory of your project, and check both names",
     )
 
 
@@ -125,7 +123,8 @@ def argument_error(make: Callable[..., Any], options: Mapping[str, Any]) -> str 
         for name in options:
             if name not in parameters:
                 near = difflib.get_close_matches(name, parameters, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known: {_listed(parameters)}"
+                known = ", ".join(parameters) or "no arguments"
+                hint = f"did you mean {near[0]}?" if near else f"known: {known}"
                 return f"unknown argument {name[:80]}; {hint}"
     try:
         inspect.signature(make).bind(**options)
@@ -134,25 +133,16 @@ def argument_error(make: Callable[..., Any], options: Mapping[str, Any]) -> str 
     return None
 
 
-def word_error(make: Callable[..., Any], options: Mapping[str, Any]) -> str | None:
-    """Describe a word such as `no` for a boolean argument: in Python every word is true.
-
-    >>> def make(residual=True): ...
-    >>> word_error(make, {"residual": "no"})
-    "residual is true or false, not the word 'no'"
-    """
-    parameters, _ = _parameters(make)
-    for name, value in options.items():
-        is_boolean = name in parameters and isinstance(parameters[name].default, bool)
-        if is_boolean and isinstance(value, str) and value.lower() in _BOOLEAN_WORDS:
-            return f"{name} is true or false, not the word {value!r}"
-    return None
-
-
 def type_error(
-    make: Callable[..., Any], options: Mapping[str, Any], exempt: Collection[str] = ()
+    make: Callable[..., Any],
+    options: Mapping[str, Any],
+    *,
+    is_custom: bool = False,
+    exempt: Collection[str] = (),
 ) -> str | None:
     """Describe the first argument whose type differs from its default; None if all fit.
+
+    Of custom code only words such as `no` are refused: in Python every word is true.
 
     >>> type_error(lambda from_logits=False: None, {"from_logits": 3})
     'from_logits is true or false, not 3'
@@ -162,10 +152,11 @@ def type_error(
         default = parameters[name].default if name in parameters else None
         if value is None or name in exempt:
             continue
-        if isinstance(default, bool) and not isinstance(value, bool):
-            return f"{name} is true or false, not {value!r:.80}"
-        is_number = isinstance(default, int | float) and not isinstance(default, bool)
-        if is_number and isinstance(value, bool | str):
+        is_word = isinstance(value, str) and value.lower() in _BOOLEAN_WORDS
+        if isinstance(default, bool):
+            if not isinstance(value, bool) and (is_word or not is_custom):
+                return f"{name} is true or false, not {value!r:.80}"
+        elif isinstance(default, int | float) and isinstance(value, bool | str) and not is_custom:
             return f"{name} is a number, not {value!r:.80}"
     return None
 
@@ -191,10 +182,6 @@ def _parameters(make: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter],
         if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters):
             return found, False
     return found, not isinstance(make, type)
-
-
-def _listed(parameters: Mapping[str, Any]) -> str:
-    return ", ".join(parameters) or "no arguments"
 
 
 _HOMES: dict[str, Any] = {
@@ -280,12 +267,10 @@ def metrics(parts: Sequence[Named], project: Path) -> list[Any]:
     twice = sorted({name for name in reported if reported.count(name) > 1})
     if twice:
         raise ConfigurationError(
-            message(
-                f"Two metrics of the config are reported as {twice[0]!r}.",
-                expected="a unique name for each metric",
-                received=", ".join(reported),
-                do="rename one of them: {name: ..., as: other_name}",
-            )
+            f"Two metrics of the config are reported as {twice[0]!r}.",
+            expected="a unique name for each metric",
+            received=", ".join(reported),
+            do="rename one of them: {name: ..., as: other_name}",
         )
     return made
 
@@ -314,27 +299,20 @@ def _without_count(metric: keras.metrics.Metric) -> str:
 
 def _objective(kind: str, part: Named, options: Mapping[str, Any], project: Path) -> Any:
     """Build a loss or metric from a class or factory; return a plain function as it is."""
-    if names.is_custom(part.name):
-        make, type_check = load_function(part.name, project), word_error
-    else:
-        make, type_check = _built_in(kind, part.name, options), type_error
+    is_custom = names.is_custom(part.name)
+    make = load_function(part.name, project) if is_custom else _built_in(kind, part.name, options)
     if isinstance(make, keras.losses.Loss | keras.metrics.Metric):
         if options or isinstance(make, keras.metrics.Metric):
             raise _unusable(kind, part.name, options, "it is an object; name its class instead")
         return make
-    if not isinstance(make, type) and _takes_labels(make, options):
-        problem = type_check(make, options)
-        if problem is None and not options:
-            return make
-        if problem is None:
-            return functools.update_wrapper(functools.partial(make, **options), make)
-    else:
-        problem = argument_error(make, options) or type_check(make, options)
+    is_function = not isinstance(make, type) and _takes_labels(make, options)
+    problem = None if is_function else argument_error(make, options)
+    problem = problem or type_error(make, options, is_custom=is_custom)
     if problem is not None:
         raise _unusable(kind, part.name, options, problem)
-    if names.is_custom(part.name):
-        return make(**options)
-    return _call(kind, part.name, make, options)
+    if is_function:
+        return functools.update_wrapper(functools.partial(make, **options), make)
+    return make(**options) if is_custom else _call(kind, part.name, make, options)
 
 
 def _built_in(kind: str, name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
@@ -395,12 +373,10 @@ def _inside(run_dir: Path, name: Any) -> Path:
     path = os.path.relpath(os.path.join(run_dir, str(name)), run_dir)
     if path in (".", "..") or path.startswith("../") or "\0" in path:
         raise ConfigurationError(
-            message(
-                "A callback of a config may write only inside the run directory.",
-                expected=f"a name inside {run_dir}",
-                received=repr(name),
-                do="omit the path, or use a file name",
-            )
+            "A callback of a config may write only inside the run directory.",
+            expected=f"a name inside {run_dir}",
+            received=repr(name),
+            do="omit the path, or use a file name",
         )
     disk.refuse_links(run_dir, path)  # Keras would follow a symlink
     return run_dir.resolve() / path
@@ -408,10 +384,8 @@ def _inside(run_dir: Path, name: Any) -> Path:
 
 def _unusable(kind: str, name: str, options: Any, reason: str) -> ConfigurationError:
     return ConfigurationError(
-        message(
-            f"Cannot create the {kind} {name} from the config.",
-            expected=f"the arguments of {name}",
-            received=f"{dict(options)}: {' '.join(reason.split())[:400]}",
-            do=f"correct the arguments of {name} in the config",
-        )
+        f"Cannot create the {kind} {name} from the config.",
+        expected=f"the arguments of {name}",
+        received=f"{dict(options)}: {' '.join(reason.split())[:400]}",
+        do=f"correct the arguments of {name} in the config",
     )

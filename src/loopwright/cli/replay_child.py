@@ -3,20 +3,24 @@
 The parent asks in lines of JSON and reads answers; it does not import TensorFlow itself.
 """
 
+import base64
+import io
 import json
 import os
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 from loopwright.errors import ConfigurationError, LoopwrightError
 from loopwright.insight.first_difference import State
 from loopwright.plans import launch
-from loopwright.plans.settings import THREADS, XLA_FLAGS, Settings, from_environment
 from loopwright.processes import LineChild, python
 from loopwright.settings import recorded
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @final
@@ -29,10 +33,12 @@ class ReplayedRun:
     def __init__(self, run: Path, code: Sequence[str], *, first_step: int = 0) -> None:
         self.directory = run
         options = [word for name in code for word in ("--task", name)]
+        settings = recorded(run, first_step + 1)
+        variables = {} if settings is None else settings.variables()
         self._child = LineChild(
             f"The replay of {run}",
             [*python(), "-m", "loopwright.cli.replay_child", str(run), *options],
-            _variables(recorded(run, first_step)),
+            {**launch.unmarked(os.environ), **variables},
         )
         self._facts: dict[str, Any] = {}
 
@@ -70,9 +76,12 @@ class ReplayedRun:
         """Return what made a step: its plan, its batch, the learning rates."""
         return self._asked("facts", step)
 
-    def value(self, step: int, name: str, path: Path) -> None:
-        """Write a variable after a step to a .npy file."""
-        self._asked("value", step, name, str(path))
+    def value(self, step: int, name: str) -> "np.ndarray[Any, Any]":
+        """Return a variable after a step."""
+        import numpy as np
+
+        found = base64.b64decode(self._asked("value", step, name)["npy"])
+        return np.load(io.BytesIO(found), allow_pickle=False)
 
     def _started(self) -> dict[str, Any]:
         self._facts = self._facts or self._received()
@@ -88,22 +97,6 @@ class ReplayedRun:
         if "refused" in found:
             raise ConfigurationError(found["refused"])
         return found
-
-
-def _variables(settings: Settings | None) -> dict[str, str]:
-    """Return the environment of a process like the one that ran the steps."""
-    found = launch.unmarked(os.environ)
-    if settings is None:
-        return found
-    given = from_environment(found, onednn=False).xla_flags
-    for name in (*XLA_FLAGS, *THREADS.values()):
-        found.pop(name, None)
-    # The rest is named as a difference between the environments.
-    applied = settings.applicable_flags(given)
-    own = [flag for flag in applied if flag.startswith("--tf_")]
-    other = [flag for flag in applied if flag not in own]
-    flags = {"TF_XLA_FLAGS": " ".join(own), "XLA_FLAGS": " ".join(other)}
-    return {**found, **{n: v for n, v in flags.items() if v}, **settings.variables()}
 
 
 def main(words: Sequence[str]) -> None:
@@ -153,9 +146,9 @@ def _serve(
                     answer({"names": states.disagreement(step)})
                 case ["facts", step]:
                     answer(states.facts(step))
-                case ["value", step, name, path]:
-                    np.save(path, states.value(step, name))
-                    answer({})
+                case ["value", step, name]:
+                    np.save(file := io.BytesIO(), states.value(step, name))
+                    answer({"npy": base64.b64encode(file.getvalue()).decode()})
                 case _:
                     raise ValueError(line)
 

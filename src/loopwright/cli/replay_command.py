@@ -7,7 +7,7 @@ import typer
 
 from loopwright import settings
 from loopwright.cli.arguments import RunDirectory, TrustedCode, run_config
-from loopwright.errors import ConfigurationError, message, printable
+from loopwright.errors import printable
 from loopwright.plans import launch
 
 
@@ -26,12 +26,6 @@ def replay(
             "--pdb", help="Run the step in the debugger, from the first line of the step."
         ),
     ] = False,
-    bundle: Annotated[
-        Path | None,
-        typer.Option(
-            hidden=True, help="Removed: the run directory has all but the batch, which is saved."
-        ),
-    ] = None,
     batch: Annotated[
         Path | None,
         typer.Option(
@@ -44,20 +38,10 @@ def replay(
     Trains from the checkpoint before the step, by the recorded plans, and compares with the record.
     The run directory is not changed. Exit code 1: the replay differs from the record.
     """
-    if bundle is not None:
-        raise ConfigurationError(
-            message(
-                "replay has no --bundle any more.",
-                expected="the run directory, with the saved batch beside it",
-                received=f"--bundle {bundle}",
-                do=f"omit it, and send both: zip -r {bundle} {run} {run.name}-step-*.npz",
-            )
-        )
     config = run_config(run, task)
     if launch.is_command_line():
         # Before TensorFlow is imported: the steps were run by these.
-        at = settings.last_step(run) if step is None else max(0, step - 1)
-        launch.apply(settings.recorded(run, at))
+        launch.apply(settings.recorded(run, step or settings.last_step(run) + 1))
     from loopwright.cli import job
 
     with job.open_job(config) as opened:

@@ -14,7 +14,7 @@ import typer
 
 from loopwright import settings
 from loopwright.cli.process_settings import SettingsOption
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 from loopwright.plans.launch import unmarked
 from loopwright.processes import python
 
@@ -73,4 +73,4 @@ def _command(program: Sequence[str]) -> list[str]:
     else:
         return [sys.executable, *program]
     expected = "a Python script and its arguments, or -m MODULE [ARGS]"
-    raise ConfigurationError(message(what, expected=expected, received=received, do=do))
+    raise ConfigurationError(what, expected=expected, received=received, do=do)

@@ -4,15 +4,16 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from loopwright import disk, untrusted
+from loopwright import disk
 from loopwright.checkpoints import lock
 from loopwright.checkpoints.manifest import Checkpoint, in_run
 from loopwright.checkpoints.retention import KeepBest, Mode, best_first, best_of
@@ -27,15 +28,14 @@ from loopwright.step_warnings import warn_at_call
 Status = Literal["running", "complete", "interrupted", "failed", "crashed", "empty", "damaged"]
 
 _ENDINGS: dict[str, Status] = {
-    "complete": "complete",
-    "stopped": "complete",
-    "left": "complete",
+    "completed": "complete",
     "skipped": "complete",
     "interrupted": "interrupted",
     "restarting": "interrupted",  # of earlier versions
     "failed": "failed",
 }
-_LAST_BYTES = 65_536
+"""By the word in status.json; "running" without a process is a crash."""
+_LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,17 @@ class Row:
     """Time of the last save, in seconds since 1970."""
     origin: str = ""
     """The run and the step that it was forked from; empty if it was not."""
+
+    def best_text(self, digits: int = 4) -> str:
+        """Return the best score and its step; empty if there is none."""
+        if self.best is None:
+            return ""
+        return f"{self.metric} {self.best:.{digits}g} at step {self.best_step:,}"
+
+    @property
+    def duration(self) -> str:
+        """The training time in hours, minutes and seconds; empty if it is unknown."""
+        return "" if self.seconds is None else str(timedelta(seconds=round(self.seconds)))
 
 
 def rows(
@@ -132,7 +143,7 @@ def _read_row(path: Path, metric: str | None, mode: Mode) -> Row:
     changed = max([path.stat().st_mtime, *(at.st_mtime for at in saved if at is not None)])
     return Row(
         path=path,
-        status=_status(path, whole, usable),
+        status=_status(record),
         step=max((found.step for found in usable), default=None),
         best=None if found is None else found.score,
         best_step=None if found is None else found.step,
@@ -153,74 +164,45 @@ def _seconds(found: list[Checkpoint]) -> float | None:
     return sum(legs.values()) if legs else None
 
 
-def _status(path: Path, whole: list[Checkpoint], usable: list[Checkpoint]) -> Status:
-    if lock.is_held(path / "lock"):
+def _status(record: RunRecord) -> Status:
+    if lock.is_held(record.directory / "lock"):
         return "running"
-    if whole and not usable:
+    if record.saved and not record.checkpoints:
         return "damaged"
-    ending = _last_ending(path)
-    if ending is not None:
-        return _ENDINGS.get(ending, "crashed")
-    return "crashed" if usable else "empty"
-
-
-def _last_ending(path: Path) -> str | None:
-    """Return how the last leg ended, from the last line of metrics.jsonl."""
-    try:
-        with os.fdopen(disk.opened(path, "metrics.jsonl"), "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _LAST_BYTES))
-            last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
-        line = untrusted.event(last)
-        return str(line["reason"]) if line.get("event") == "finished" else None
-    except disk.UnsafeFileError:
-        raise
-    except (OSError, KeyError):
-        return None
-
-
-_LEAST_SHARE = 0.01
-
-
-@final
-class SummaryRow(NamedTuple):
-    """One line of the summary."""
-
-    name: str
-    text: str
+    ending = _ENDINGS.get(str(record.status.get("status")))
+    return ending or ("crashed" if record.checkpoints else "empty")
 
 
 def summary(
     record: RunRecord, scores: Mapping[str, Any], commands: Sequence[str]
-) -> list[SummaryRow]:
-    """Summarize a finished run from its files and its scores."""
-    rows = [
-        SummaryRow("run", _ending(record)),
-        SummaryRow("scores", _numbers(scores)),
-        SummaryRow("last epoch", _numbers(record.last_epoch)),
-    ]
-    if record.best is not None:
-        metric, score, step = record.best
-        rows.append(SummaryRow("best", f"{metric} {number(score)} at step {step:,}"))
+) -> list[tuple[str, str]]:
+    """Summarize a finished run from its files and its scores: lines of a name and a text."""
+    best = record.best
     shown = [f"{name} {share:.0%}" for name, share in record.shares if share >= _LEAST_SHARE]
-    rows.append(SummaryRow("time", ", ".join(shown)))
-    rows.append(SummaryRow("advice", str(record.finished.get("advice", ""))))
-    rows.append(SummaryRow("resume", record.inexact))
-    rows += [SummaryRow("files" if i == 0 else "", f) for i, f in enumerate(_files(record))]
-    rows += [SummaryRow("next" if i == 0 else "", command) for i, command in enumerate(commands)]
-    return [SummaryRow(row.name, printable(row.text)) for row in rows if row.text]
+    rows = {
+        "run": [_ending(record)],
+        "scores": [_numbers(scores)],
+        "last epoch": [_numbers(record.last_epoch)],
+        "best": [f"{best[0]} {number(best[1])} at step {best[2]:,}" if best else ""],
+        "time": [", ".join(shown)],
+        "advice": [str(record.finished.get("advice", ""))],
+        "resume": [record.inexact],
+        "files": _files(record),
+        "next": commands,
+    }
+    lines = [(name if at == 0 else "", text) for name in rows for at, text in enumerate(rows[name])]
+    return [(name, printable(text)) for name, text in lines if text]
 
 
-def show(rows: Sequence[SummaryRow], output: Console) -> None:
+def show(rows: Sequence[tuple[str, str]], output: Console) -> None:
     """Print a summary: in a frame in a terminal, as plain lines elsewhere."""
-    width = max(len(row.name) for row in rows)
     if not output.is_terminal:
-        for row in rows:
-            output.out(f"{row.name:{width}}  {row.text}", highlight=False)
+        for name, text in rows:
+            output.out(f"{name:10}  {text}", highlight=False)
         return
     grid = Table.grid(padding=(0, 2))
-    for row in rows:
-        grid.add_row(Text(row.name, "dim"), Text(row.text, overflow="fold"))
+    for name, text in rows:
+        grid.add_row(Text(name, "dim"), Text(text, overflow="fold"))
     output.print(Panel(grid, expand=False, border_style="dim"))
 
 

@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +25,8 @@ from loopwright.cli.arguments import (
 )
 from loopwright.cli.process_settings import SettingsOption, SettingsWord
 from loopwright.distribute import cluster, supervisor
-from loopwright.errors import ConfigurationError, message, printable
+from loopwright.errors import ConfigurationError, printable
+from loopwright.processes import python
 from loopwright.settings import last_step
 
 if TYPE_CHECKING:
@@ -35,9 +36,11 @@ EXAMPLES = (
     "Examples: digits, which comes with the package, and examples/*.py of the repository: "
     "loopwright train digits --quick, loopwright train examples/gan.py."
 )
-_EXIT_INTERRUPTED = 130
-_OF_THE_DATA = ("data", "fit.batch_size", "fit.steps_per_epoch", "fit.validation_split", "quick")
-_OF_THE_PROGRAM = ("task", "precision", "strategy", "callbacks")
+_NOT_CONTINUED = (
+    *("data", "fit.batch_size", "fit.steps_per_epoch", "fit.validation_split", "quick"),
+    *("task", "precision", "strategy", "callbacks"),
+)
+"""Keys by which the position in the data or the program would no longer fit a checkpoint."""
 
 
 def train(
@@ -96,19 +99,25 @@ def train(
     _require_option("--rehearse", rehearse, callbacks=callbacks, overfit=overfit)
     _require_option("--from", origin is not None, task=bool(task))
     if origin is not None:
-        unusable = {"--quick": quick, "--fresh": fresh, "--show": show, "--rehearse": rehearse}
-        _refuse_options([name for name, value in unusable.items() if value])
         words = [*([] if source is None else [source]), *(overrides or ())]
+        options = {"--quick": quick, "--fresh": fresh, "--show": show, "--rehearse": rehearse}
+        unusable = [*(name for name, is_given in options.items() if is_given)]
+        unusable += [word for word in words[:1] if "=" not in word]
+        if unusable:
+            raise ConfigurationError(
+                f"{unusable[0]} does not go with --from.",
+                expected="loopwright train --from RUN@STEP [KEY=VALUE]",
+                received=" ".join(unusable),
+                do=f"omit {unusable[0]}: the config is the one of the run",
+            )
         _train_copy(origin, words, run_dir, task, settings)
         return
     if source is None:
         raise ConfigurationError(
-            message(
-                "Nothing to train.",
-                expected="digits, a program, MODULE:FUNCTION or a YAML file",
-                received="no argument",
-                do="loopwright train digits; loopwright train --help lists examples",
-            )
+            "Nothing to train.",
+            expected="digits, a program, MODULE:FUNCTION or a YAML file",
+            received="no argument",
+            do="loopwright train digits; loopwright train --help lists examples",
         )
     config = load_config(source, overrides, run_dir, quick)
     if show:
@@ -165,7 +174,7 @@ def launch(
             typer.echo(line)
 
     code = supervisor.supervise(
-        [*supervisor.python(), "-m", "loopwright", *command],
+        [*python(), "-m", "loopwright", *command],
         workers=workers,
         restarts=restarts,
         environment=os.environ,
@@ -217,7 +226,7 @@ def verify(
     else:
         command = trainings.command_for(*words, "fit.save_every=5 steps")
         verdict = trainings.train_and_kill(what, command, kills=kills, seed=seed, say=typer.echo)
-    typer.echo(str(verdict))
+    typer.echo(verdict.text)
     if verdict.exit_code:
         raise typer.Exit(verdict.exit_code)
 
@@ -230,29 +239,35 @@ def _train_copy(
     settings: SettingsWord,
 ) -> None:
     """Copy a checkpoint of a run into a new run directory, and train there."""
-    from loopwright.checkpoints.fork import checkpoint_at, is_fork, write_fork
+    from loopwright.checkpoints.fork import is_fork, write_fork
+    from loopwright.checkpoints.store import Store
     from loopwright.config import edits, file
     from loopwright.insight.comparison import config_changes
 
     run, step = _parse_origin(origin)
-    if words and "=" not in words[0]:
-        _refuse_options([words[0]])
     target = run.with_name(f"{run.name}-step{step}") if run_dir is None else run_dir
     before = run_config(run, task)
     config = run_config(run, task, words, trains=True)
-    checkpoint = checkpoint_at(run, step)
+    checkpoint = Store(run / "checkpoints").at(step)
     changed = config_changes(before, config.model_copy(update={"sinks": []}))
-    _refuse_changes(changed)
+    if refused := [key for key in changed if key.startswith(_NOT_CONTINUED)]:
+        raise ConfigurationError(
+            "A checkpoint cannot be continued with this change: its position in the data, or its "
+            "program, would no longer match.",
+            expected="changes of the learning rate, optimizer settings, loss, seed, length, "
+            "intervals, plan, keep or export",
+            received=", ".join(refused),
+            do="leave it out, or start a new run: in a script, Trainer(init_from=RUN) begins with "
+            "the weights of a run",
+        )
     if checkpoint.content["place"].get("is_over") and not changed.keys() & {
         *("fit.epochs", "fit.until")
     }:
         raise ConfigurationError(
-            message(
-                "The copy would have nothing left to train.",
-                expected=f"a length beyond step {step:,}",
-                received=f"the last step of {run}",
-                do="pass fit.epochs=N or fit.until='N steps'",
-            )
+            "The copy would have nothing left to train.",
+            expected=f"a length beyond step {step:,}",
+            received=f"the last step of {run}",
+            do="pass fit.epochs=N or fit.until='N steps'",
         )
     # The state of the optimizer and of layers is kept, whatever their settings are now.
     accepted = [name for name in edits.NAMES if name != edits.STEP] if changed else config.on_change
@@ -282,60 +297,22 @@ def _parse_origin(text: str) -> tuple[Path, int]:
     name, _, step = text.rpartition("@")
     if not name or not step.isdecimal() or len(step) > 18:
         raise ConfigurationError(
-            message(
-                "--from needs a run and one of its steps.",
-                expected="RUN@STEP, for example runs/digits@1200",
-                received=text,
-                do="loopwright runs RUN lists the steps that have a checkpoint",
-            )
+            "--from needs a run and one of its steps.",
+            expected="RUN@STEP, for example runs/digits@1200",
+            received=text,
+            do="loopwright runs RUN lists the steps that have a checkpoint",
         )
     return Path(name), int(step)
-
-
-def _refuse_options(given: list[str]) -> None:
-    if given:
-        raise ConfigurationError(
-            message(
-                f"{given[0]} does not go with --from.",
-                expected="loopwright train --from RUN@STEP [KEY=VALUE]",
-                received=" ".join(given),
-                do=f"omit {given[0]}: the config is the one of the run",
-            )
-        )
-
-
-def _refuse_changes(keys: Collection[str]) -> None:
-    """Raise for changes that no checkpoint can be continued with."""
-    of_data = [key for key in keys if _begins(key, _OF_THE_DATA)]
-    of_program = [key for key in keys if _begins(key, _OF_THE_PROGRAM)]
-    if of_data or of_program:
-        why = "the position in the data would mean another batch" if of_data else "another program"
-        raise ConfigurationError(
-            message(
-                "A checkpoint cannot be continued with this change.",
-                expected="changes of the learning rate, optimizer settings, loss, seed, length, "
-                "intervals, plan, keep or export",
-                received=f"{', '.join([*of_data, *of_program])} ({why})",
-                do="leave it out, or start a new run: in a script, Trainer(init_from=RUN) begins "
-                "with the weights of a run",
-            )
-        )
-
-
-def _begins(key: str, names: tuple[str, ...]) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
 def _require_new(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigurationError(
-            message(
-                "The new run directory already exists.",
-                expected="a path that does not exist yet",
-                received=str(target),
-                do="choose a different directory with --run-dir; to continue this run: "
-                f"loopwright resume {target}",
-            )
+            "The new run directory already exists.",
+            expected="a path that does not exist yet",
+            received=str(target),
+            do="choose a different directory with --run-dir; to continue this run: "
+            f"loopwright resume {target}",
         )
 
 
@@ -354,7 +331,7 @@ def _rehearse(
         )
     except KeyboardInterrupt:
         typer.echo("\nrehearsal interrupted; nothing was written", err=True)
-        raise typer.Exit(_EXIT_INTERRUPTED) from None
+        raise
     typer.echo("\n" + printable(found.page()))
     if found.overfit is not None and not found.overfit.falls:
         raise typer.Exit(1)
@@ -364,12 +341,10 @@ def _require_option(option: str, is_given: bool, **belonging: bool) -> None:
     names = [f"--{name}" for name, value in belonging.items() if value]
     if names and not is_given:
         raise ConfigurationError(
-            message(
-                f"{names[0]} belongs to {option}.",
-                expected=f"{option} {names[0]}",
-                received=" ".join(names),
-                do=f"add {option}, or omit {names[0]}",
-            )
+            f"{names[0]} belongs to {option}.",
+            expected=f"{option} {names[0]}",
+            received=" ".join(names),
+            do=f"add {option}, or omit {names[0]}",
         )
 
 
@@ -381,10 +356,7 @@ def _train(config: "schema.Config", *, fresh: bool, settings: SettingsWord) -> N
 
     try:
         scores = job.train(config, fresh=fresh, say=lambda text: typer.echo(text, err=True))
-    except KeyboardInterrupt:
-        typer.echo(_how_to_resume(config), err=True)
-        raise typer.Exit(_EXIT_INTERRUPTED) from None
-    except Preempted:
+    except (KeyboardInterrupt, Preempted):
         typer.echo(_how_to_resume(config), err=True)
         raise
     workers = cluster.found(os.environ)
@@ -416,12 +388,10 @@ def _print_summary(config: "schema.Config", scores: "Mapping[str, Any]") -> None
 
 
 def _how_to_resume(config: "schema.Config") -> str:
-    from loopwright.checkpoints.store import Store
-
-    found = Store(Path(config.directory) / "checkpoints").all()
-    if not found:
+    step = last_step(config.directory)
+    if not step:
         return "\ninterrupted before the first checkpoint was saved"
-    return f"\ninterrupted; saved at step {found[-1].step}. To resume: {_resume_command(config)}"
+    return f"\ninterrupted; saved at step {step}. To resume: {_resume_command(config)}"
 
 
 def _resume_command(config: "schema.Config", *words: str) -> str:

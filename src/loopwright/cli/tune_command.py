@@ -9,12 +9,10 @@ import typer
 
 from loopwright.cli.arguments import Quick, complete_source, load_config
 from loopwright.cli.process_settings import SettingsOption
-from loopwright.errors import ConfigurationError, message, printable
+from loopwright.errors import ConfigurationError, printable
 
 if TYPE_CHECKING:
     from loopwright.search.result import Tuned
-
-_EXIT_INTERRUPTED = 130
 
 
 def tune(
@@ -79,28 +77,27 @@ def tune(
 
     Example: loopwright tune digits --trials 20 'optimizer.learning_rate=float(1e-4,1e-1,log)'
     """
+    from loopwright.config.space import parsed
+    from loopwright.loop.signals import Preempted
+    from loopwright.search import study
+    from loopwright.search import tune as studies
+
     if show:
-        _show(Path(source))
+        _print(studies.shown(Path(source)))
         return
     if Path(source).is_dir():
         raise ConfigurationError(
-            message(
-                f"{source} is a directory.",
-                expected="the task or config that the study was started with",
-                received="a directory, which may call no code",
-                do=f"run the command of the study again, or print its table: loopwright tune "
-                f"{source} --show",
-            )
+            f"{source} is a directory.",
+            expected="the task or config that the study was started with",
+            received="a directory, which may call no code",
+            do=f"run the command of the study again, or print its table: loopwright tune "
+            f"{source} --show",
         )
-    from loopwright.config.space import parsed
-    from loopwright.loop.signals import Preempted
-    from loopwright.search import study, tune
-
     space, overrides = parsed(words or ())
     config = load_config(source, overrides, None, quick)
-    wanted = study.asked(
-        config,
-        space,
+    wanted = study.SearchSpace(
+        config=config,
+        space=space,
         objective=objective,
         mode=mode,
         take=take,
@@ -108,15 +105,12 @@ def tune(
         pruner=pruner,
         seed=seed,
     )
-    path = directory or tune.default_directory(config)
+    path = directory or studies.default_directory(config)
     try:
-        found = tune.search(
+        found = studies.search(
             wanted, path, trials=trials, workers=workers, settings=settings, say=_say
         )
-    except KeyboardInterrupt:
-        _say(f"interrupted; the trials are saved in {path}. To continue, run the same command")
-        raise typer.Exit(_EXIT_INTERRUPTED) from None
-    except Preempted:
+    except (KeyboardInterrupt, Preempted):
         _say(f"interrupted; the trials are saved in {path}. To continue, run the same command")
         raise
     _print(found)
@@ -124,12 +118,6 @@ def tune(
 
 def _say(text: str) -> None:
     typer.echo(printable(text))
-
-
-def _show(path: Path) -> None:
-    from loopwright.search import tune
-
-    _print(tune.shown(path))
 
 
 def _print(found: "Tuned") -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ from loopwright.cli.arguments import (
     run_config,
 )
 from loopwright.config.export_formats import require_installed, target_for
-from loopwright.errors import ConfigurationError, DataError, message
+from loopwright.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,12 +40,10 @@ def evaluate(
             test = held_out if isinstance(held_out, tuple | list) else (held_out,)
         if test[0] is None:
             raise ConfigurationError(
-                message(
-                    "The run has no data to evaluate on.",
-                    expected="an experiment with test or validation_data",
-                    received="neither",
-                    do="pass test=(x, y) to lw.Experiment",
-                )
+                "The run has no data to evaluate on.",
+                expected="an experiment with test or validation_data",
+                received="neither",
+                do="pass test=(x, y) to lw.Experiment",
             )
         step = opened.trainer.restore(parse_checkpoint(checkpoint))
         scores = opened.trainer.evaluate(*test)
@@ -114,20 +112,14 @@ def export(
     The export is loaded in a new process by the runtime that it is for, and its outputs are
     compared with the model's on examples of the run's data.
     """
-    asked = target_for("", kind, quantize, batch_size, signature)
-    require_installed(asked.format)
+    target = target_for("", kind, quantize, batch_size, signature)
+    require_installed(target.format)
     with _open(run, task) as opened:
         from loopwright.cli import job
 
         opened.trainer.restore(parse_checkpoint(checkpoint))
         done = opened.trainer.export(
-            output,
-            format=asked.format,
-            quantize=asked.quantize,
-            batch_size=asked.batch_size,
-            signatures=asked.signatures,
-            averaged=averaged,
-            **job.data_for_export(opened),
+            output, **vars(target), averaged=averaged, **job.data_for_export(opened)
         )
     from loopwright.export.exporter import worded
 
@@ -145,35 +137,33 @@ def _open(run: Path, task: list[str] | None) -> "Iterator[Job]":
 
 def _read(paths: list[Path], input_shape: Any) -> "np.ndarray[Any, Any]":
     import numpy as np
+    import tensorflow as tf
 
+    readers: dict[str, Callable[[Path], Any]] = {
+        ".npy": lambda path: np.load(path, allow_pickle=False),
+        ".csv": _table,
+        **dict.fromkeys(_IMAGES, lambda path: _image(path, input_shape)[None]),
+    }
     parts = list[Any]()
     for path in paths:
-        suffix = path.suffix.lower()
+        reader = readers.get(path.suffix.lower())
+        if reader is None:
+            raise _cannot("read", path, ".npy, .csv, or an image")
         try:
-            if suffix == ".npy":
-                parts.append(np.load(path, allow_pickle=False))
-            elif suffix == ".csv":
-                parts.append(_table(path))
-            elif suffix in _IMAGES:
-                parts.append(_image(path, input_shape)[None])
-            else:
-                raise _cannot("read", path, ".npy, .csv, or an image")
+            parts.append(reader(path))
         except (OSError, EOFError) as error:
             raise _cannot("read", path, f"a readable file ({error})") from None
-        except ValueError as error:
-            if isinstance(error, ConfigurationError):
-                raise
-            raise _cannot("read", path, f"numbers ({' '.join(str(error).split())})") from None
+        except (ValueError, tf.errors.InvalidArgumentError) as error:
+            why = " ".join(str(error).split())[:200]
+            raise _cannot("read", path, f"numbers or an image ({why})") from None
     try:
         return np.concatenate(parts)
     except ValueError as error:
         raise DataError(
-            message(
-                "The inputs have different shapes.",
-                expected="examples of one shape",
-                received=f"{error}",
-                do="pass files with examples of the same shape",
-            )
+            "The inputs have different shapes.",
+            expected="examples of one shape",
+            received=f"{error}",
+            do="pass files with examples of the same shape",
         ) from None
 
 
@@ -195,12 +185,7 @@ def _image(path: Path, input_shape: Any) -> Any:
 
     is_known = isinstance(input_shape, tuple) and len(input_shape) == 4
     height, width, channels = input_shape[1:] if is_known else (None, None, 3)
-    try:
-        image = tf.io.decode_image(
-            path.read_bytes(), channels=channels or 3, expand_animations=False
-        )
-    except tf.errors.InvalidArgumentError:
-        raise _cannot("read", path, "an image") from None
+    image = tf.io.decode_image(path.read_bytes(), channels=channels or 3, expand_animations=False)
     image = tf.cast(image, tf.float32) / 255.0
     if height and width:
         image = tf.image.resize(image, (height, width), antialias=True)
@@ -227,10 +212,8 @@ def _number(value: Any) -> str:
 
 def _cannot(verb: str, path: Path, expected: str) -> ConfigurationError:
     return ConfigurationError(
-        message(
-            f"Cannot {verb} {path}.",
-            expected=expected,
-            received=path.name,
-            do="check the path and the file extension",
-        )
+        f"Cannot {verb} {path}.",
+        expected=expected,
+        received=path.name,
+        do="check the path and the file extension",
     )

@@ -11,19 +11,17 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
 from loopwright import runs
-from loopwright.checkpoints.manifest import read_manifest
 from loopwright.checkpoints.store import Store
 from loopwright.cli.compare_command import compared_states
 from loopwright.compat.quiet_start import UNQUIET, without_noise
-from loopwright.distribute.supervisor import failure, python
-from loopwright.errors import LoopwrightError, message
-from loopwright.exactness import EXACT, Inexact, recorded_reasons
-from loopwright.insight.comparison import Differs, differences, equal_until
+from loopwright.errors import LoopwrightError
+from loopwright.exactness import Inexact, recorded_reasons
+from loopwright.insight.comparison import differences, equal_until
+from loopwright.processes import failure, python
 from loopwright.settings import last_step
 
 _MOST_OUTPUT_BYTES = 2000
@@ -33,34 +31,12 @@ _EXIT_INEXACT = 4
 _VALUES = ("sinks=[]", "export=null")
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The comparison of a killed training with an undisturbed one."""
+@final
+class Verdict(NamedTuple):
+    """What two trainings have shown: in words, and as the exit code of `loopwright verify`."""
 
-    kills: int
-    steps: int
-    files: int
-    differing: list[str]
-    inexact: Inexact = EXACT
-    """Why the training cannot be resumed exactly; if so, nothing was killed."""
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether all bytes are identical."""
-        return not self.differing and not self.inexact
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of `loopwright verify`."""
-        return _EXIT_INEXACT if self.inexact else int(not self.is_exact)
-
-    def __str__(self) -> str:
-        if self.inexact:
-            return str(self.inexact)
-        what = f"{self.steps} steps, killed and resumed {self.kills} times"
-        if self.is_exact:
-            return f"exact: {what}: identical bits"
-        return f"NOT EXACT: {what}: different bits in {', '.join(self.differing)}"
+    text: str
+    exit_code: int
 
 
 Command = Callable[[Path, str | None], list[str]]
@@ -90,7 +66,7 @@ def train_and_kill(
         found = Store(whole / "checkpoints").newest()
         inexact = Inexact(tuple([] if found is None else recorded_reasons(found.content)))
         if inexact:
-            return Verdict(0, 0 if found is None else found.step, 0, [], inexact)
+            return Verdict(str(inexact), _EXIT_INEXACT)
         # Measurements vary: the second training follows the plans of the first.
         plan = str(whole / "plan.json")
         steps = sorted(moments.uniform(0, last_step(whole)) for _ in range(kills))
@@ -101,8 +77,8 @@ def train_and_kill(
             time.sleep(moments.uniform(0.0, 0.05))
             process.send_signal(signal.SIGKILL)
             process.wait()
-            found = Store(killed / "checkpoints").newest()
-            at = "before the first checkpoint" if found is None else f"saved at step {found.step}"
+            saved = last_step(killed)
+            at = f"saved at step {saved}" if saved else "before the first checkpoint"
             say(f"kill {number + 1} of {kills}: {at}")
         say("resuming until the end")
         _finish(_start(command, killed, plan), killed)
@@ -123,12 +99,10 @@ def _finish(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
     code = process.wait()
     if code:
         raise LoopwrightError(
-            message(
-                "The training failed without being killed by verify.",
-                expected="exit code 0",
-                received=failure(code, _tail(run_dir, "stderr"), _tail(run_dir, "stdout")),
-                do="run the training without verify first",
-            )
+            "The training failed without being killed by verify.",
+            expected="exit code 0",
+            received=failure(code, _tail(run_dir, "stderr"), _tail(run_dir, "stdout")),
+            do="run the training without verify first",
         )
 
 
@@ -146,42 +120,22 @@ def _compare_ends(whole: Path, killed: Path, kills: int) -> Verdict:
     one, other = (Store(place / "checkpoints").newest() for place in (whole, killed))
     if one is None or other is None or one.step != other.step:
         at = [None if found is None else found.step for found in (one, other)]
-        return Verdict(kills, at[0] or 0, 0, [f"the last step ({at[0]} and {at[1]})"])
-    files = [read_manifest(found.path)["files"] for found in (one, other)]
-    names = [name for name in sorted({*files[0], *files[1]}) if name.startswith("state.")]
-    differing = [name for name in names if files[0].get(name) != files[1].get(name)]
-    histories = [json.dumps(found.content["history"]["epoch_steps"]) for found in (one, other)]
-    if histories[0] != histories[1]:
-        differing.append("the history")
-    return Verdict(kills, one.step, len(names), differing)
-
-
-@final
-@dataclass(frozen=True)
-class Repeated:
-    """Two trainings of one program, compared."""
-
-    steps: int
-    is_same: bool
-    causes: Sequence[str] = ()
-    notes: Sequence[str] = ()
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of `loopwright verify --repeat`."""
-        return int(not self.is_same)
-
-    def __str__(self) -> str:
-        if self.is_same:
-            lines = [f"repeats itself: {self.steps:,} steps, trained twice: identical bits"]
-            return "\n".join([*lines, *self.notes])
-        head = f"DOES NOT REPEAT ITSELF: {self.steps:,} steps, trained twice: different bits"
-        return "\n".join([head, *self.notes, *(f"cause: {cause}" for cause in self.causes)])
+        differing = [f"the last step ({at[0]} and {at[1]})"]
+    else:
+        files = [found.files for found in (one, other)]
+        names = [name for name in sorted({*files[0], *files[1]}) if name.startswith("state.")]
+        differing = [name for name in names if files[0].get(name) != files[1].get(name)]
+        if one.content["history"]["epoch_steps"] != other.content["history"]["epoch_steps"]:
+            differing.append("the history")
+    what = f"{last_step(whole):,} steps, killed and resumed {kills} times"
+    if differing:
+        return Verdict(f"NOT EXACT: {what}: different bits in {', '.join(differing)}", 1)
+    return Verdict(f"exact: {what}: identical bits", 0)
 
 
 def train_twice(
     title: str, command: Command, code: Sequence[str], *, say: Callable[[str], None]
-) -> Repeated:
+) -> Verdict:
     """Train twice from the beginning, the second time by the plans of the first, and compare."""
     with tempfile.TemporaryDirectory(prefix="loopwright-repeat-") as directory:
         first, second = Path(directory) / "first", Path(directory) / "second"
@@ -195,21 +149,27 @@ def train_twice(
 
 def _compare_runs(
     records: Sequence[runs.RunRecord], code: list[str], say: Callable[[str], None]
-) -> Repeated:
+) -> Verdict:
     one, other = records
     last = min(max(one.checksums, default=0), max(other.checksums, default=0))
     equal, differing = equal_until(one, other)
     reasons = recorded_reasons(one.content)
-    if equal == last and differing is None:
-        notes = [f"it could not be resumed exactly: {reason}" for reason in reasons]
-        return Repeated(last, is_same=True, notes=notes)
-    notes = [] if equal is None else [f"equal until step {equal:,} at least"]
-    causes = [*_causes_in_record(records), *reasons]
-    if causes:
-        return Repeated(last, is_same=False, causes=causes, notes=notes)
-    say("looking for the first step that differs")
-    verdict = compared_states(records, [], code, find=True)
-    return Repeated(last, is_same=not verdict.differs, notes=verdict.lines)
+    is_same = equal == last and differing is None
+    if is_same:
+        lines = [f"it could not be resumed exactly: {reason}" for reason in reasons]
+    else:
+        lines = [] if equal is None else [f"equal until step {equal:,} at least"]
+        causes = [*_causes_in_record(records), *reasons]
+        lines += [f"cause: {cause}" for cause in causes]
+        if not causes:
+            say("looking for the first step that differs")
+            found = compared_states(records, [], code, find=True)
+            is_same, lines = not found.differs, [*found.lines]
+    trained = f"{last:,} steps, trained twice"
+    head = f"repeats itself: {trained}: identical bits"
+    if not is_same:
+        head = f"DOES NOT REPEAT ITSELF: {trained}: different bits"
+    return Verdict("\n".join([head, *lines]), int(not is_same))
 
 
 def _causes_in_record(records: Sequence[runs.RunRecord]) -> list[str]:
@@ -224,10 +184,6 @@ def _causes_in_record(records: Sequence[runs.RunRecord]) -> list[str]:
     for kind, text in words.items():
         own = [each for each in found if each.kind == kind]
         if own:
-            texts.append(f"{text}: {_listed(own)}")
+            more = f", and {len(own) - 2} more" if len(own) > 2 else ""
+            texts.append(f"{text}: {'; '.join(map(str, own[:2]))}{more}")
     return texts
-
-
-def _listed(found: Sequence[Differs]) -> str:
-    more = f", and {len(found) - 2} more" if len(found) > 2 else ""
-    return "; ".join(map(str, found[:2])) + more

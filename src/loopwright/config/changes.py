@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loopwright.config.schema import Config
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 from loopwright.loop.schedule import every
 
 _ALWAYS_ALLOWED = {
@@ -74,14 +74,12 @@ def refuse_changes(found: Sequence[Change]) -> None:
     refused = [change for change in found if not change.is_allowed]
     if refused:
         raise ConfigurationError(
-            message(
-                "The run in this directory was started with a different config.",
-                expected="the same config; only these values may change: more epochs, intervals, "
-                "verbosity, keep, plan, sinks, export",
-                received="; ".join(map(str, refused)),
-                do="restore these values, pass on_change=start_over (it moves the old run aside, "
-                "only if something differs), or choose another --run-dir",
-            )
+            "The run in this directory was started with a different config.",
+            expected="the same config; only these values may change: more epochs, intervals, "
+            "verbosity, keep, plan, sinks, export",
+            received="; ".join(map(str, refused)),
+            do="restore these values, pass on_change=start_over (it moves the old run aside, "
+            "only if something differs), or choose another --run-dir",
         )
 
 

@@ -52,29 +52,24 @@ class Edit:
 
 def require_on_change(given: Any) -> None:
     """Raise if `on_change` is neither one of its words nor a list of known names."""
-    if isinstance(given, str):
-        if given in ("refuse", "start_over"):
-            return
-        unknown, received = [given], f"on_change={given!r}"
+    words = ("refuse", "start_over")
+    is_list = isinstance(given, list | tuple | set | frozenset)
+    unknown = [name for name in given if name not in NAMES] if is_list else [given]
+    if not unknown or (isinstance(given, str) and given in words):
+        return
+    do = "name settings from this list"
+    if LENGTH in unknown:
+        do = f"undo the edit of {LENGTH}: epochs are counted with it; or start over"
+    elif isinstance(given, str):
         do = (
             f"write on_change=[{given!r}]" if given in NAMES else 'omit it: the default is "refuse"'
         )
-    else:
-        is_list = isinstance(given, list | tuple | set | frozenset)
-        unknown = [name for name in given if name not in NAMES] if is_list else [given]
-        received = f"on_change={given!r}"
-        do = "name settings from this list"
-        if LENGTH in unknown:
-            do = f"undo the edit of {LENGTH}: epochs are counted with it; or start over"
-    if unknown:
-        raise ConfigurationError(
-            message(
-                "Unknown on_change policy.",
-                expected=f'"refuse", "start_over", or a list of: {", ".join(NAMES)}',
-                received=received,
-                do=do,
-            )
-        )
+    raise ConfigurationError(
+        "Unknown on_change policy.",
+        expected=f'"refuse", "start_over", or a list of: {", ".join(NAMES)}',
+        received=f"on_change={given!r}",
+        do=do,
+    )
 
 
 def edits(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Edit]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, final, get_args
 
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 from loopwright.extras import Extra, require_extra
 
 Format = Literal["saved_model", "keras", "litert", "onnx"]
@@ -20,6 +20,8 @@ class Kind:
     suffix: str
     """Of its file; empty for a directory of versions."""
     read_by: str
+    runtime: str = "tensorflow"
+    """The package that loads and runs it."""
     extra: Extra | None = None
     """The extra of Loopwright that has its converter and its runtime."""
     most_signatures: int | None = None
@@ -30,13 +32,9 @@ class Kind:
 KINDS: Final[dict[Format, Kind]] = {
     "saved_model": Kind("", "TensorFlow Serving"),
     "keras": Kind(".keras", "keras.models.load_model", most_signatures=1),
-    "litert": Kind(".tflite", "LiteRT", "litert", is_converted=True),
+    "litert": Kind(".tflite", "LiteRT", "ai-edge-litert", "litert", is_converted=True),
     "onnx": Kind(
-        ".onnx",
-        "ONNX Runtime",
-        "onnx",
-        most_signatures=1,
-        is_converted=True,
+        ".onnx", "ONNX Runtime", "onnxruntime", "onnx", most_signatures=1, is_converted=True
     ),
 }
 
@@ -92,51 +90,38 @@ def target_for(
     found = named if format is None else format
     if found not in KINDS:
         raise ConfigurationError(
-            message(
-                "Unknown export format.",
-                expected=f"one of {', '.join(KINDS)}",
-                received=f"{found!r:.80}",
-                do="choose one of these, or leave the format out",
-            )
+            "Unknown export format.",
+            expected=f"one of {', '.join(KINDS)}",
+            received=f"{found!r:.80}",
+            do="choose one of these, or leave the format out",
         )
-    if problem := quantize_problem(found, quantize):
-        raise ConfigurationError(problem)
+    if quantize is not None and quantize not in get_args(Quantize):
+        raise ConfigurationError(
+            "Unknown quantization.",
+            expected=f"one of {', '.join(get_args(Quantize))}",
+            received=f"quantize={quantize!r:.80}",
+            do="choose one of these, or leave quantize out",
+        )
+    if quantize is not None and found != "litert":
+        raise ConfigurationError(
+            "Only LiteRT files are quantized.",
+            expected="quantize with format litert",
+            received=f"quantize={quantize}, format={found}",
+            do="export format litert, or leave quantize out",
+        )
     is_whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
     if batch_size is not None and not (is_whole and batch_size > 0 and KINDS[found].is_converted):
         raise ConfigurationError(
-            message(
-                "A fixed batch size is for LiteRT and ONNX files.",
-                expected="a whole number of 1 or more, with format litert or onnx",
-                received=f"batch_size={batch_size!r:.80}, format={found}",
-                do="leave batch_size out: the export accepts any batch size",
-            )
+            "A fixed batch size is for LiteRT and ONNX files.",
+            expected="a whole number of 1 or more, with format litert or onnx",
+            received=f"batch_size={batch_size!r:.80}, format={found}",
+            do="leave batch_size out: the export accepts any batch size",
         )
     return Target(
         format=found,
         quantize=quantize,  # pyright: ignore[reportArgumentType]  (checked above)
         batch_size=batch_size,
         signatures=None if signatures is None else tuple(signatures),
-    )
-
-
-def quantize_problem(format: str, quantize: str | None) -> str:
-    """Return why a format is not quantized like this; empty if it can be."""
-    if quantize is None:
-        return ""
-    if quantize not in get_args(Quantize):
-        return message(
-            "Unknown quantization.",
-            expected=f"one of {', '.join(get_args(Quantize))}",
-            received=f"quantize={quantize!r:.80}",
-            do="choose one of these, or leave quantize out",
-        )
-    if format == "litert":
-        return ""
-    return message(
-        "Only LiteRT files are quantized.",
-        expected="quantize with format litert",
-        received=f"quantize={quantize}, format={format}",
-        do="export format litert, or leave quantize out",
     )
 
 

@@ -2,16 +2,16 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from loopwright import disk
 from loopwright.config import names, plain_yaml
-from loopwright.config.schema import Config
-from loopwright.errors import ConfigurationError, disk_explained, message
+from loopwright.config.schema import Config, Export, Fit, Keep
+from loopwright.errors import ConfigurationError, disk_explained
 
 PREFIX = "LOOPWRIGHT__"
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
@@ -33,14 +33,12 @@ def from_command_line(words: Iterable[str]) -> list[tuple[KeyPath, Any]]:
         path = tuple(key.split("."))
         if not is_assignment or not all(path):
             raise ConfigurationError(
-                message(
-                    "Not a KEY=VALUE override.",
-                    expected="KEY=VALUE, with dots between keys: fit.epochs=5",
-                    received=repr(word)[:200],
-                    do="write the key, an equals sign and the value, without spaces",
-                )
+                "Not a KEY=VALUE override.",
+                expected="KEY=VALUE, with dots between keys: fit.epochs=5",
+                received=repr(word)[:200],
+                do="write the key, an equals sign and the value, without spaces",
             )
-        found.append((path, _value(value, f"The value of {key[:80]}")))
+        found.append((path, plain_yaml.parse(value, name=f"The value of {key[:80]}")))
     return found
 
 
@@ -52,7 +50,10 @@ def from_environment(environment: Mapping[str, str]) -> list[tuple[KeyPath, Any]
     """
     variables = sorted(name for name in environment if name.startswith(PREFIX))
     return [
-        (tuple(name.removeprefix(PREFIX).lower().split("__")), _value(environment[name], name))
+        (
+            tuple(name.removeprefix(PREFIX).lower().split("__")),
+            plain_yaml.parse(environment[name], name=name),
+        )
         for name in variables
     ]
 
@@ -76,12 +77,6 @@ def interpolated(content: Any) -> Any:
     {'seed': 3, 'model': {'seed': 3}, 'run_dir': 'runs/s3'}
     """
     return _interpolated(content, content, (), (), iter(range(_MOST_REFERENCES)))
-
-
-def _value(text: str, name: str) -> Any:
-    if len(text) > plain_yaml.MOST_BYTES:
-        text = "[" * plain_yaml.MOST_DEPTH * 2
-    return plain_yaml.parse(text, name=name)
 
 
 def _with(content: Any, path: KeyPath, value: Any, whole: KeyPath) -> Any:
@@ -115,27 +110,31 @@ def _interpolated(value: Any, root: Any, place: KeyPath, seen: KeyPath, left: It
     if not isinstance(value, str) or "${" not in value:
         return value
     if "${" in _REFERENCE.sub("", value):
-        raise _unclosed_reference(value, place)
+        where = ".".join(place)[:200]
+        raise _invalid_reference(
+            f"A reference in the value of {where} is not closed.",
+            f"{where}: {value[:80]!r}, a ${{ without a closing }}",
+        )
     whole = _REFERENCE.fullmatch(value)
     if whole:
         return _resolve(whole[1], root, seen, left)
-    text = ""
-    at = 0
-    for found in _REFERENCE.finditer(value):
-        text += value[at : found.start()] + str(_resolve(found[1], root, seen, left))
-        at = found.end()
+
+    def replaced(found: re.Match[str]) -> str:
+        text = str(_resolve(found[1], root, seen, left))
         if len(text) > _MOST_CHARACTERS:
-            raise _invalid_reference(
-                found[1], f"a text of more than {_MOST_CHARACTERS:,} characters"
-            )
-    return text + value[at:]
+            what = f"The reference ${{{found[1][:80]}}} is too long."
+            raise _invalid_reference(what, f"more than {_MOST_CHARACTERS:,} characters")
+        return text
+
+    return _REFERENCE.sub(replaced, value)
 
 
 def _resolve(name: str, root: Any, seen: KeyPath, left: Iterator[int]) -> Any:
+    what = f"The reference ${{{name[:80]}}} cannot be resolved."
     if name in seen:
-        raise _invalid_reference(name, "a circular reference: " + " -> ".join([*seen, name])[:200])
+        raise _invalid_reference(what, "a circular reference: " + " -> ".join([*seen, name])[:200])
     if next(left, None) is None:
-        raise _invalid_reference(name, f"more than {_MOST_REFERENCES:,} references")
+        raise _invalid_reference(what, f"more than {_MOST_REFERENCES:,} references")
     found = root
     for key in name.split("."):
         if isinstance(found, list) and key.isdecimal() and int(key[:9]) < len(found):
@@ -143,43 +142,28 @@ def _resolve(name: str, root: Any, seen: KeyPath, left: Iterator[int]) -> Any:
         elif isinstance(found, dict) and key in found:
             found = found[key]
         else:
-            raise _invalid_reference(name, "no such key")
+            raise _invalid_reference(what, "no such key")
     if isinstance(found, dict | list):
-        raise _invalid_reference(name, "a mapping or list, not a single value")
+        raise _invalid_reference(what, "a mapping or list, not a single value")
     return _interpolated(found, root, (name,), (*seen, name), left)
 
 
-def _unclosed_reference(value: str, place: KeyPath) -> ConfigurationError:
-    where = ".".join(place)[:200]
+def _invalid_reference(what: str, received: str) -> ConfigurationError:
     return ConfigurationError(
-        message(
-            f"A reference in the value of {where} is not closed.",
-            expected="${a.b}, where a.b is a single value in the same config",
-            received=f"{where}: {value[:80]!r}, a ${{ without a closing }}",
-            do="write ${seed} to use the value of seed; references cannot be nested",
-        )
-    )
-
-
-def _invalid_reference(name: str, received: str) -> ConfigurationError:
-    return ConfigurationError(
-        message(
-            f"The reference ${{{name[:80]}}} cannot be resolved.",
-            expected="${a.b}, where a.b is a single value in the same config",
-            received=received,
-            do="correct the name; other forms, such as environment variables, are not supported",
-        )
+        what,
+        expected="${a.b}, where a.b is a single value in the same config",
+        received=received,
+        do="write ${seed} for the value of seed; references cannot be nested, and other forms, "
+        "such as environment variables, are not supported",
     )
 
 
 def _no_key(path: KeyPath, expected: str) -> ConfigurationError:
     return ConfigurationError(
-        message(
-            "No such key in the config.",
-            expected=expected,
-            received=".".join(path)[:200],
-            do="print the config: loopwright train ... --show",
-        )
+        "No such key in the config.",
+        expected=expected,
+        received=".".join(path)[:200],
+        do="print the config: loopwright train ... --show",
     )
 
 
@@ -204,12 +188,10 @@ def load(
     if names.is_program(config.task) and not is_typed:
         # A config is data: one of a stranger could name a program beside it.
         raise ConfigurationError(
-            message(
-                f"{source[:200]} names a program, which a config may not start.",
-                expected=f"task={config.task}, if you know and trust this file",
-                received="no task= on the command line",
-                do="name the file yourself; or write MODULE:FUNCTION of your project in the config",
-            )
+            f"{source[:200]} names a program, which a config may not start.",
+            expected=f"task={config.task}, if you know and trust this file",
+            received="no task= on the command line",
+            do="name the file yourself; or write MODULE:FUNCTION of your project in the config",
         )
     return config
 
@@ -220,14 +202,12 @@ def _named(source: str) -> str:
         return source
     is_near = difflib.get_close_matches(source[:80], [names.DIGITS])
     raise ConfigurationError(
-        message(
-            "Unknown task.",
-            expected=f"{names.DIGITS}, FILE.py, MODULE:FUNCTION or CONFIG.yaml",
-            received=repr(source)[:200],
-            do=f"did you mean {names.DIGITS}?"
-            if is_near
-            else f"the examples are files: loopwright train examples/{source[:80]}.py",
-        )
+        "Unknown task.",
+        expected=f"{names.DIGITS}, FILE.py, MODULE:FUNCTION or CONFIG.yaml",
+        received=repr(source)[:200],
+        do=f"did you mean {names.DIGITS}?"
+        if is_near
+        else f"the examples are files: loopwright train examples/{source[:80]}.py",
     )
 
 
@@ -292,9 +272,10 @@ def saved_in(run_dir: Path, overrides: Iterable[str] = ()) -> Config | None:
 
 def _describe(error: Any) -> str:
     place = ".".join(str(key) for key in error["loc"])[:200]
-    text = error["msg"].removeprefix("Value error, ")
+    text = error["msg"].removeprefix("Value error, ").splitlines()[0]
     if error["type"] == "extra_forbidden":
-        known = _keys_at(error["loc"][:-1])
+        section = {"fit": Fit, "keep": Keep, "export": Export}.get(error["loc"][0], Config)
+        known = list(section.model_fields)
         near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
         return f"unknown key {place}; {hint}"
@@ -302,29 +283,10 @@ def _describe(error: Any) -> str:
     return f"{place or 'the config'}: {text[:1].lower()}{text[1:]}{received}"
 
 
-def _keys_at(path: Sequence[Any]) -> list[str]:
-    """Return the keys that the schema defines at a path."""
-    model: Any = Config
-    for key in path:
-        if isinstance(key, int):
-            continue
-        model = _model_in(model.model_fields[key].annotation)
-    return list(model.model_fields)
-
-
-def _model_in(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    found = (_model_in(part) for part in get_args(annotation))
-    return next((model for model in found if model is not None), None)
-
-
 def _invalid(problems: list[str]) -> ConfigurationError:
     return ConfigurationError(
-        message(
-            "Invalid config.",
-            expected="a config that matches docs/config.schema.json",
-            received="; ".join(problems),
-            do="correct the value, or omit it: every key except task has a default",
-        )
+        "Invalid config.",
+        expected="a config that matches docs/config.schema.json",
+        received="; ".join(problems),
+        do="correct the value, or omit it: every key except task has a default",
     )

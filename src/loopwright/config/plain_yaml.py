@@ -6,14 +6,14 @@ and files beyond a size limit are refused.
 
 import os
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, ClassVar, final
 
 import yaml
 
 from loopwright import disk
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 
 MOST_BYTES = 1_000_000
 MOST_PARTS = 20_000
@@ -94,56 +94,48 @@ def parse(text: str, *, name: str) -> Any:
         return yaml.load(text, _PlainLoader)
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
         raise ConfigurationError(
-            message(
-                f"{name} cannot be parsed as YAML.",
-                expected="plain values: strings, numbers, lists, mappings with unique keys",
-                received=_in_one_line(error),
-                do="correct the YAML",
-            )
+            f"{name} cannot be parsed as YAML.",
+            expected="plain values: strings, numbers, lists, mappings with unique keys",
+            received=_in_one_line(error),
+            do="correct the YAML",
         ) from None
 
 
 def read(path: "str | os.PathLike[str]") -> Any:
     """Read a YAML file that the user named."""
     path = Path(path)
-    try:
+
+    def content() -> bytes:
         # A named pipe would block forever, and a device would never end.
         if not path.is_file():
             raise FileNotFoundError(2, "no such file")
         with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise _unreadable(path, str(error.strerror)) from None
-    return _value(raw, path)
+            return file.read(MOST_BYTES + 1)
+
+    return _read(path, content)
 
 
 def read_in(run_dir: Path, name: str) -> Any:
     """Read a YAML file of a run, without following symlinks."""
+    return _read(run_dir / name, lambda: disk.read(run_dir, name, MOST_BYTES + 1))
+
+
+def _read(path: Path, content: Callable[[], bytes]) -> Any:
     try:
-        raw = disk.read(run_dir, name, MOST_BYTES + 1)
+        raw = content()
+        problem = f"more than {MOST_BYTES:,} bytes" if len(raw) > MOST_BYTES else ""
+        text = "" if problem else raw.decode("utf-8")
     except OSError as error:
-        raise _unreadable(run_dir / name, str(error.strerror)) from None
-    return _value(raw, run_dir / name)
-
-
-def _unreadable(path: Path, reason: str) -> ConfigurationError:
-    return ConfigurationError(
-        message(
+        text, problem = "", str(error.strerror)
+    except UnicodeDecodeError:
+        text, problem = "", "not UTF-8"
+    if problem:
+        raise ConfigurationError(
             f"The config {path} cannot be read.",
             expected=f"a YAML file of at most {MOST_BYTES:,} bytes",
-            received=reason,
+            received=problem,
             do="check the path and its permissions",
         )
-    )
-
-
-def _value(raw: bytes, path: Path) -> Any:
-    try:
-        text = raw.decode("utf-8")
-    except ValueError:
-        raise _unreadable(path, "not UTF-8") from None
-    if len(raw) > MOST_BYTES:
-        raise _unreadable(path, f"more than {MOST_BYTES:,} bytes")
     return parse(text, name=f"The config {path}")
 
 

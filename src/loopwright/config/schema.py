@@ -21,7 +21,7 @@ from pydantic import (
 
 from loopwright.checkpoints.retention import larger_is_better
 from loopwright.config import edits, names
-from loopwright.config.export_formats import Format, Quantize, Target
+from loopwright.config.export_formats import Format, Quantize, Target, target_for
 from loopwright.errors import ConfigurationError
 from loopwright.exactness import Exact
 from loopwright.loop.schedule import every
@@ -98,14 +98,6 @@ def _known_optimizer(part: Named) -> Named:
     return Named(**known | ({"name": names.OWN} if own else {}))
 
 
-def _known_callback(part: Named) -> Named:
-    return Named(**_known(part.model_dump(), "callback"))
-
-
-def _known_loss(part: Named) -> Named:
-    return _known_objective(part, "loss")
-
-
 def _known_metric(part: Named) -> Named:
     content = part.model_dump()
     if part.name.lower() in names.ALIASES:
@@ -157,6 +149,7 @@ def _json_schema(kind: str, *, is_custom: bool = False) -> Any:
     return WithJsonSchema({"anyOf": [choice, mapping]})
 
 
+_Expanded = Annotated[Named, BeforeValidator(_expand)]
 Optimizer = Annotated[
     Named,
     BeforeValidator(_expand_optimizer),
@@ -164,12 +157,16 @@ Optimizer = Annotated[
     _json_schema("optimizer"),
 ]
 Callback = Annotated[
-    Named, BeforeValidator(_expand), AfterValidator(_known_callback), _json_schema("callback")
+    _Expanded,
+    AfterValidator(lambda part: Named(**_known(part.model_dump(), "callback"))),
+    _json_schema("callback"),
 ]
-Loss = Annotated[Named, BeforeValidator(_expand), AfterValidator(_known_loss), _json_schema("loss")]
-Metric = Annotated[
-    Named, BeforeValidator(_expand), AfterValidator(_known_metric), _json_schema("metric")
+Loss = Annotated[
+    _Expanded,
+    AfterValidator(lambda part: _known_objective(part, "loss")),
+    _json_schema("loss"),
 ]
+Metric = Annotated[_Expanded, AfterValidator(_known_metric), _json_schema("metric")]
 
 
 @final
@@ -251,28 +248,13 @@ class Export(BaseModel):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.quantize is not None and self.format != "litert":
-            raise ValueError("quantize is for format litert")
-        if self.batch_size is not None and self.format not in ("litert", "onnx"):
-            raise ValueError("batch_size is for format litert or onnx")
+        _ = self.target
         return self
 
     @property
     def target(self) -> Target:
-        """What is exported, without where from."""
-        chosen = None if self.signatures is None else tuple(self.signatures)
-        return Target(
-            format=self.format,
-            quantize=self.quantize,
-            batch_size=self.batch_size,
-            signatures=chosen,
-        )
-
-
-def _module_and_function(text: str) -> str:
-    if not re.fullmatch(names.CUSTOM, text, re.ASCII):
-        raise ValueError("not MODULE:FUNCTION, a module of this project and its function")
-    return text
+        """What is exported, without where from; raise if the format cannot have it."""
+        return target_for("", self.format, self.quantize, self.batch_size, self.signatures)
 
 
 def _known_task(text: str) -> str:
@@ -300,7 +282,9 @@ def _expanded_sink(value: Any) -> Any:
 
 def _known_sink(part: str | Named) -> str | Named:
     if isinstance(part, str):
-        return _module_and_function(part)
+        if not re.fullmatch(names.CUSTOM, part, re.ASCII):
+            raise ValueError("not MODULE:FUNCTION, a module of this project and its function")
+        return part
     name = names.canonical(part.name, "tracker")
     if name is None:
         raise ValueError(f"{names.unknown(part.name, 'tracker')}, or MODULE:FUNCTION")

@@ -14,7 +14,7 @@ from typing import Any, Literal, final
 
 from loopwright.config import file, plain_yaml
 from loopwright.config.schema import Config
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\((.*)", re.DOTALL)
 _EXAMPLES = {
@@ -163,15 +163,8 @@ def dimension(key: str, text: str) -> Dimension:
     found = _CALL.fullmatch(text.rstrip())
     name, rest = (found[1], found[2]) if found else ("", "")
     if name not in _EXAMPLES:
-        aliases = {
-            "uniform": "float",
-            "loguniform": "float",
-            "categorical": "choice",
-            "log": "float",
-        }
-        near = difflib.get_close_matches(name.lower(), [*_EXAMPLES, *aliases], n=1, cutoff=0.5)
-        meant = aliases.get(near[0], near[0]) if near else None
-        hint = f"write {_EXAMPLES[meant]}" if meant else "choose one of these"
+        near = difflib.get_close_matches(name.lower(), _EXAMPLES, n=1, cutoff=0.5)
+        hint = f"write {_EXAMPLES[near[0]]}" if near else "choose one of these"
         raise _invalid(
             f"Unknown distribution {name!r:.80} for {key[:80]}.",
             "; ".join(_EXAMPLES.values()),
@@ -315,19 +308,16 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ['fit.epochs: 1 -> 2']
     """
     one, other = dict(_leaves("", before)), dict(_leaves("", now))
-    keys = [*one, *(key for key in other if key not in one)]
     return [
-        f"{key}: {_shown(one, key)} -> {_shown(other, key)}"
-        for key in keys
-        if key not in one or key not in other or not _is_same(one[key], other[key])
+        f"{key}: {_shown(one.get(key))} -> {_shown(other.get(key))}"
+        for key in {**one, **other}
+        # As JSON, 1 and true are different.
+        if key not in one or key not in other or json.dumps(one[key]) != json.dumps(other[key])
     ]
 
 
-def _shown(leaves: Mapping[str, Any], key: str) -> str:
-    if key not in leaves:
-        return "none"
-    value = leaves[key]
-    return value if isinstance(value, str) else _text(value)
+def _shown(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) else _text(value)
 
 
 def _leaves(place: str, value: Any) -> Iterable[tuple[str, Any]]:
@@ -340,10 +330,6 @@ def _leaves(place: str, value: Any) -> Iterable[tuple[str, Any]]:
 def _is_number(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and math.isfinite(value)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and one == other
 
 
 def _text(value: Any) -> str:
@@ -364,4 +350,4 @@ def _text(value: Any) -> str:
 
 
 def _invalid(what: str, expected: str, received: str, do: str) -> ConfigurationError:
-    return ConfigurationError(message(what, expected=expected, received=received[:200], do=do))
+    return ConfigurationError(what, expected=expected, received=received[:200], do=do)

@@ -8,11 +8,9 @@ LiteRT and ONNX files are run by their own runtimes alone: nothing here imports 
 """
 
 import functools
-import importlib.metadata
 import json
 import os
 import sys
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,11 +19,9 @@ import numpy as np
 
 
 def write_arrays(path: Path, named: Mapping[str, Any]) -> None:
-    """Write arrays or tensors under any names; `np.savez` would not take the name `file`."""
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, value in named.items():
-            with archive.open(f"{name}.npy", "w") as file:
-                np.lib.format.write_array(file, plain(value), allow_pickle=False)
+    """Write arrays or tensors; each name has a line break, so it is no argument of `np.savez`."""
+    arrays: dict[str, Any] = {name: plain(value) for name, value in named.items()}
+    np.savez(path, **arrays)
 
 
 def plain(value: Any) -> np.ndarray:
@@ -103,19 +99,15 @@ def _write_onnx(scratch: Path, order: dict[str, Any]) -> None:
 
 Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Inputs by name -> outputs by name."""
-RUNTIME = "runtime.txt"
-"""The file in which a child says what ran the model."""
 
 
 def main(kind: str, path: str, scratch: Path) -> None:
-    """Read the batches in `inputs`; write their outputs, and the runtime."""
+    """Read the batches in `inputs`; write their outputs."""
     load = {"litert": litert_runs, "onnx": onnx_runs}.get(kind)
     if load is None:
         _run_in_tensorflow(kind, path, scratch)
     else:
         _run_in(load, path, scratch)
-    runtime = {"litert": "ai-edge-litert", "onnx": "onnxruntime"}.get(kind, "tensorflow")
-    (scratch / RUNTIME).write_text(f"{runtime} {importlib.metadata.version(runtime)}")
 
 
 def litert_runs(path: str) -> Callable[[str], Run]:

@@ -12,11 +12,11 @@ from loopwright.checkpoints import tensors
 from loopwright.compat.keras_internals import layers_in
 from loopwright.compat.messages import last_error
 from loopwright.config.export_formats import Target
-from loopwright.distribute.supervisor import failure, python
-from loopwright.errors import LoopwrightError, message
+from loopwright.errors import LoopwrightError
 from loopwright.export import outputs
-from loopwright.export.child import RUNTIME, read_arrays, write_arrays
+from loopwright.export.child import read_arrays, write_arrays
 from loopwright.export.signatures import Signature, flat_names
+from loopwright.processes import failure, python
 
 QUANTIZED = {"float16": 1e-2, "dynamic": 0.2, "int8": 0.5}
 """The difference above which a quantized file is broken and not just rounded."""
@@ -53,12 +53,12 @@ def compare(
     written: Path,
     scratch: Path,
     tolerance: float | None = None,
-) -> tuple[list[Comparison], str]:
-    """Run the export in a new process, and compare; return the comparisons, and what ran it.
+) -> list[Comparison]:
+    """Run the export in a new process, and compare.
 
     Raises if an output differs, or if the export cannot be loaded.
     """
-    runtime = _run_in_new_process(given, target, written, scratch)
+    _run_in_new_process(given, target, written, scratch)
     found = _read_outputs(target, scratch)
     problems, comparisons = dict[str, list[str]](), list[Comparison]()
     for one in given:
@@ -77,7 +77,7 @@ def compare(
                 problems.setdefault(one.name, [f"{place}: {text}" for text in wrong])
             comparisons.append(Comparison(one.name, size, difference))
     _require_same([text for some in problems.values() for text in some], target, tolerance)
-    return comparisons, runtime
+    return comparisons
 
 
 def _rounding(model: Any, target: Target) -> float:
@@ -91,8 +91,7 @@ def _rounding(model: Any, target: Target) -> float:
 
 def _run_in_new_process(
     given: Sequence[Signature], target: Target, written: Path, scratch: Path
-) -> str:
-    """Run the export, and return what ran it."""
+) -> None:
     calls = {f"{one.name}\n{size}": (one, one.batch(size)) for one in given for size in one.sizes()}
     if target.kind.is_converted:
         write_arrays(
@@ -114,7 +113,6 @@ def _run_in_new_process(
     done = subprocess.run([*python(), *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise _not_loadable(target, done)
-    return (scratch / RUNTIME).read_text()
 
 
 def _read_outputs(target: Target, scratch: Path) -> Outputs:
@@ -131,25 +129,20 @@ def _read_outputs(target: Target, scratch: Path) -> Outputs:
 
 
 def _not_loadable(target: Target, done: "subprocess.CompletedProcess[str]") -> LoopwrightError:
+    received = failure(done.returncode, done.stderr.strip()[-600:], done.stdout[-600:])
     do = (
         "register custom layers with keras.saving.register_keras_serializable, in a module that "
         "the loading program imports; or export a saved_model"
     )
-    received = failure(done.returncode, done.stderr.strip()[-600:], done.stdout[-600:])
     if target.kind.is_converted:
         do = "export another format; the saved_model holds every operation of TensorFlow"
         if done.returncode > 0:
             received = f"{target.kind.read_by} refuses it: {last_error(done.stderr)}"
     return LoopwrightError(
-        message(
-            f"The exported model cannot be {'run' if target.kind.is_converted else 'loaded'} in a "
-            "new process: nothing was exported.",
-            expected=f"a file that {target.kind.read_by} reads and runs"
-            if target.kind.is_converted
-            else "a model that can be loaded from its file alone",
-            received=received,
-            do=do,
-        )
+        "The exported model cannot be loaded in a new process: nothing was exported.",
+        expected=f"a model that {target.kind.read_by} loads and runs from its file alone",
+        received=received,
+        do=do,
     )
 
 
@@ -166,10 +159,8 @@ def _require_same(problems: Sequence[str], target: Target, tolerance: float | No
     if target.quantize:
         do = "export without quantize, or quantize less: dynamic or float16"
     raise LoopwrightError(
-        message(
-            "The outputs of the exported model differ from the task's: nothing was exported.",
-            expected=f"the same outputs in a new process, within {allowed}",
-            received="; ".join(problems),
-            do=do,
-        )
+        "The outputs of the exported model differ from the task's: nothing was exported.",
+        expected=f"the same outputs in a new process, within {allowed}",
+        received="; ".join(problems),
+        do=do,
     )

@@ -13,6 +13,7 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from importlib import metadata
 from pathlib import Path
 from typing import Any, final
 
@@ -105,7 +106,7 @@ def export(
     disk.delete_abandoned(home, _STAGED)
     with disk.staged(home, _STAGED) as directory:
         written = writers.write(given, target, directory)
-        comparisons, runtime = compare(given, expected, target, written, directory, tolerance)
+        comparisons = compare(given, expected, target, written, directory, tolerance)
         done = Exported(
             path=str(path if target.kind.suffix else _next_version(path)),
             format=target.format,
@@ -120,7 +121,7 @@ def export(
             holds=holds,
             renamed=renamed(given, expected) if target.kind.is_converted else {},
             bytes=_size(directory, written.name),
-            runtime=runtime,
+            runtime=f"{target.kind.runtime} {metadata.version(target.kind.runtime)}",
             comparisons=comparisons,
         )
         return _published(done, written)
@@ -220,13 +221,11 @@ def _chosen(
         file = f"new {suffix} file" if suffix else "directory of versions"
         one = "one model" if kind.most_signatures == 1 else "models"
         raise ConfigurationError(
-            message(
-                "Cannot export this.",
-                expected=f"{one} for a {file}",
-                received=problem,
-                do='write Task.exports() -> {"serve": model}, or choose another path or format, '
-                'or some of the models: signatures=["serve"]',
-            )
+            "Cannot export this.",
+            expected=f"{one} for a {file}",
+            received=problem,
+            do='write Task.exports() -> {"serve": model}, or choose another path or format, '
+            'or some of the models: signatures=["serve"]',
         )
     return {name: models[name] for name in wanted}
 

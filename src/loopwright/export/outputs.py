@@ -32,11 +32,15 @@ def named(value: Any) -> dict[str, tf.Tensor]:
     ['heads/0', 'heads/1', 'logits']
     """
     found: dict[str, tf.Tensor] = {}
-    for path, tensor in _walk(value, ""):
-        name = path
-        while name in found:  # a key may look like the path of another
-            name += "'"
-        found[name] = tensor
+    for path, leaf in leaves(value):
+        parts = [(path, leaf)] if leaf is not None else []
+        if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
+            parts = leaves(tf.nest.flatten(leaf, expand_composites=True), path)
+        for place, tensor in parts:
+            name = place
+            while name in found:  # a key may look like the path of another
+                name += "'"
+            found[name] = tf.convert_to_tensor(tensor)
     return found
 
 
@@ -83,22 +87,21 @@ def without_numbers(outputs: Mapping[str, Any]) -> list[str]:
     return [
         _label(name)
         for name, value in outputs.items()
-        if value.dtype.is_floating and value.shape.num_elements() and _nan(value).all()
+        if value.dtype.is_floating and value.shape.num_elements() and np.isnan(_wide(value)).all()
     ]
 
 
-def _walk(value: Any, path: str) -> Iterator[tuple[str, tf.Tensor]]:
+def leaves(nest: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield leaves with their paths, in the order of `tf.nest.flatten`."""
     inside = f"{path}/" if path else ""
-    if isinstance(value, Mapping):
-        for key in sorted(value, key=str):
-            yield from _walk(value[key], f"{inside}{key}")
-    elif isinstance(value, list | tuple):
-        for place, item in enumerate(value):
-            yield from _walk(item, f"{inside}{place}")
-    elif isinstance(value, tf.RaggedTensor | tf.SparseTensor):
-        yield from _walk(tf.nest.flatten(value, expand_composites=True), path)
-    elif value is not None:
-        yield path, tf.convert_to_tensor(value)
+    if isinstance(nest, Mapping):
+        for key in sorted(nest, key=str):
+            yield from leaves(nest[key], f"{inside}{key}")
+    elif isinstance(nest, list | tuple):
+        for place, item in enumerate(nest):
+            yield from leaves(item, f"{inside}{place}")
+    else:
+        yield path, nest
 
 
 def _label(name: str) -> str:
@@ -156,7 +159,3 @@ def _scale(values: Any) -> float:
 
 def _wide(tensor: Any) -> Any:
     return np.asarray(tf.cast(tensor, tf.complex128 if tensor.dtype.is_complex else tf.float64))
-
-
-def _nan(tensor: Any) -> Any:
-    return np.isnan(_wide(tensor))

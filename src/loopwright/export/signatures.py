@@ -10,8 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from loopwright.data import batches
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 from loopwright.export import outputs
 
 EXAMPLES = 8
@@ -105,7 +104,7 @@ def renamed(
     given: Sequence[Signature], expected: Mapping[Any, Mapping[str, Any]]
 ) -> dict[str, str]:
     """Return the names of a file that differ from those of inputs and outputs by a number."""
-    named = [("input", *pair) for one in given for pair in _leaves(one.specs, "")]
+    named = [("input", *pair) for one in given for pair in outputs.leaves(one.specs)]
     named = [(kind, path, leaf.name) for kind, path, leaf in named]
     named += [("output", *pair) for own in expected.values() for pair in flat_names([*own]).items()]
     numbered = [each for each in named if each[1] != each[2] and each[2].endswith(_NUMBER)]
@@ -151,7 +150,7 @@ def _signature(
 def _input_names(inputs: Any) -> list[str]:
     """Return a name for each leaf: its key, the name of its `keras.Input`, or `inputs`."""
     names = list[str]()
-    for path, leaf in _leaves(inputs, ""):
+    for path, leaf in outputs.leaves(inputs):
         own = "" if isinstance(leaf, tf.Tensor) else getattr(leaf, "name", "")
         own = "" if _AUTOMATIC.fullmatch(own) else own
         last = path.rpartition("/")[2]
@@ -160,24 +159,10 @@ def _input_names(inputs: Any) -> list[str]:
     return _unique(names)
 
 
-def _leaves(nest: Any, path: str) -> list[tuple[str, Any]]:
-    """Return leaves with their paths, in the order of `tf.nest.flatten`."""
-    inside = f"{path}/" if path else ""
-    if isinstance(nest, Mapping):
-        return [leaf for key in sorted(nest) for leaf in _leaves(nest[key], f"{inside}{key}")]
-    if isinstance(nest, list | tuple):
-        return [leaf for at, item in enumerate(nest) for leaf in _leaves(item, f"{inside}{at}")]
-    return [(path, nest)]
-
-
-def inputs_of(batch: Any) -> Any:
-    """Return the inputs in a batch of a run: its first part, if it has labels or weights."""
-    return batch[0] if isinstance(batch, tuple) and len(batch) in (1, 2, 3) else batch
-
-
 def _accepted(model: keras.Model, batch: Any) -> Any:
     """Return the inputs of a batch in the dtypes of a model; None if the model takes others."""
-    given, declared = inputs_of(batch), declared_inputs(model)
+    has_labels = isinstance(batch, tuple) and len(batch) in (1, 2, 3)
+    given, declared = batch[0] if has_labels else batch, declared_inputs(model)
     if not all(isinstance(leaf, tf.Tensor) for leaf in tf.nest.flatten(given)):
         return None
     if declared is None:
@@ -219,24 +204,14 @@ def _fits(spec: Any, leaf: tf.Tensor) -> bool:
 
 def first_examples(dataset: tf.data.Dataset, count: int) -> Any:
     """Return the first batches of a dataset as one batch of at most `count`; None if not dense."""
-    rows = 0
-    parts = list[Any]()
-    for batch in dataset:
-        leaves = tf.nest.flatten(batch)
-        if not leaves or not all(
-            isinstance(leaf, tf.Tensor) and leaf.shape.rank for leaf in leaves
-        ):
-            return None
-        if parts and [x.shape[1:] for x in leaves] != [x.shape[1:] for x in parts[0]]:
-            break  # sequences of another length: they are no part of one batch
-        parts.append(leaves)
-        rows += batches.length(leaves[0])
-        if rows >= count:
-            break
-    if not parts:
+    specs = tf.nest.flatten(dataset.element_spec)
+    if not specs or not all(isinstance(spec, tf.TensorSpec) and spec.shape != [] for spec in specs):
         return None
-    joined = [tf.concat(some, 0)[:count] for some in zip(*parts, strict=True)]
-    return tf.nest.pack_sequence_as(dataset.element_spec, joined)
+    if all(spec.shape[1:].is_fully_defined() for spec in specs):
+        return next(iter(dataset.unbatch().batch(count)), None)
+    # The next batch may have sequences of another length.
+    first = next(iter(dataset), None)
+    return None if first is None else tf.nest.map_structure(lambda leaf: leaf[:count], first)
 
 
 def drawn(model: keras.Model) -> Any:
@@ -244,12 +219,10 @@ def drawn(model: keras.Model) -> Any:
     declared = declared_inputs(model)
     if declared is None:
         raise ConfigurationError(
-            message(
-                f"The inputs of {model.name} are unknown.",
-                expected="a functional or Sequential model with keras.Input, or examples",
-                received=f"a {type(model).__name__} without declared inputs",
-                do='pass some: export(..., examples={"serve": x[:8]})',
-            )
+            f"The inputs of {model.name} are unknown.",
+            expected="a functional or Sequential model with keras.Input, or examples",
+            received=f"a {type(model).__name__} without declared inputs",
+            do='pass some: export(..., examples={"serve": x[:8]})',
         )
     random = np.random.default_rng(0)
 
@@ -281,10 +254,8 @@ def require_dense(given: Sequence[Signature]) -> None:
         for leaf in tf.nest.flatten(one.examples):
             if not isinstance(leaf, tf.Tensor):
                 raise ConfigurationError(
-                    message(
-                        f"An input of {one.name!r} is not a dense tensor.",
-                        expected="dense inputs, which LiteRT and ONNX files have",
-                        received=type(leaf).__name__,
-                        do="export a model of dense inputs, or a saved_model",
-                    )
+                    f"An input of {one.name!r} is not a dense tensor.",
+                    expected="dense inputs, which LiteRT and ONNX files have",
+                    received=type(leaf).__name__,
+                    do="export a model of dense inputs, or a saved_model",
                 )

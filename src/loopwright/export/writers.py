@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from loopwright.compat.messages import FIXED_BATCH_SIZE, litert_reason, onnx_reason
 from loopwright.config.export_formats import Target
-from loopwright.distribute.supervisor import failure, python
-from loopwright.errors import ConfigurationError, LoopwrightError, message
+from loopwright.errors import ConfigurationError, LoopwrightError
 from loopwright.export.child import write_arrays
 from loopwright.export.signatures import Signature, require_dense
 from loopwright.guards import calls
+from loopwright.processes import failure, python
 
 
 def write(given: Sequence[Signature], target: Target, directory: Path) -> Path:
@@ -87,12 +87,10 @@ def refused(target: Target, reason: str, *, is_step: bool = False) -> Loopwright
     if is_step:
         do += '; or export the model without predict_step: Task.exports() -> {"serve": self.model}'
     return LoopwrightError(
-        message(
-            f"The model cannot be converted for {target.kind.read_by}: nothing was exported.",
-            expected=f"operations that {target.kind.read_by} has",
-            received=reason,
-            do=do,
-        )
+        f"The model cannot be converted for {target.kind.read_by}: nothing was exported.",
+        expected=f"operations that {target.kind.read_by} has",
+        received=reason,
+        do=do,
     )
 
 
@@ -101,12 +99,10 @@ def _write_calibration(given: Sequence[Signature], target: Target, directory: Pa
     few = [one.name for one in given if one.count < (target.batch_size or 1)]
     if made_up or few:
         raise ConfigurationError(
-            message(
-                "int8 is calibrated on examples of the run's own data.",
-                expected="examples that the exported model accepts",
-                received=f"none for {', '.join(made_up or few)}",
-                do='pass them: export(..., quantize="int8", examples={"serve": x[:200]})',
-            )
+            "int8 is calibrated on examples of the run's own data.",
+            expected="examples that the exported model accepts",
+            received=f"none for {', '.join(made_up or few)}",
+            do='pass them: export(..., quantize="int8", examples={"serve": x[:200]})',
         )
     named = {
         f"{one.name}\n{name}": leaf
