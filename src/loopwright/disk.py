@@ -313,9 +313,10 @@ def _staging(root: Path, name: str) -> int:
                     raise
                 with contextlib.suppress(OSError):  # a file system without locks
                     lock(handle, wait=True)
-                found = status(root, name)
-                if found is not None and os.path.samestat(found, os.fstat(handle)):
-                    return handle
+                with contextlib.suppress(FileNotFoundError):
+                    found = os.stat(last, dir_fd=parent, follow_symlinks=False)
+                    if os.path.samestat(found, os.fstat(handle)):
+                        return handle
                 os.close(handle)
         # Another process deleted it as abandoned, before it was locked.
 

@@ -15,6 +15,9 @@ EXIT_WORKER_LOST = 193
 class LoopwrightError(Exception):
     """The base class: `except lw.LoopwrightError` catches every error of Loopwright."""
 
+    def __init__(self, text: str, *, expected: str = "", received: str = "", do: str = "") -> None:
+        super().__init__(message(text, expected=expected, received=received, do=do))
+
 
 class DataError(LoopwrightError, ValueError):
     """The data given to `fit`, `evaluate` or `predict` cannot be used."""
@@ -39,8 +42,8 @@ class CheckpointError(LoopwrightError):
 class NotFiniteError(LoopwrightError, FloatingPointError):
     """A loss or a state is NaN or infinite; `step` is the first step where that was seen."""
 
-    def __init__(self, text: str, *, step: int) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, *, step: int, **parts: str) -> None:
+        super().__init__(text, **parts)
         self.step = step
 
 
@@ -106,11 +109,9 @@ def disk_explained(
     except OSError as error:
         name = "" if error.filename is None else f" ({os.fspath(error.filename)})"
         raise ConfigurationError(
-            message(
-                f"{what}.",
-                expected="a directory that can be written to",
-                received=f"{os.fspath(path)!r}: {error.strerror}{name}",
-                do="choose another run_dir or --dir, or remove the cause: permissions, space, "
-                "limits, a failing disk",
-            )
+            f"{what}.",
+            expected="a directory that can be written to",
+            received=f"{os.fspath(path)!r}: {error.strerror}{name}",
+            do="choose another run_dir or --dir, or remove the cause: permissions, space, "
+            "limits, a failing disk",
         ) from error

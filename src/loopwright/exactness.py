@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 
 Exact = Literal["warn", "require", "best_effort"]
 
@@ -53,13 +53,11 @@ def require_exact(given: Any) -> None:
     words = get_args(Exact)
     if given not in words:
         raise ConfigurationError(
-            message(
-                "Unknown value for exact.",
-                expected=", ".join(f'"{word}"' for word in words),
-                received=f"exact={given!r}",
-                do='leave it out: "warn"; or pass "best_effort" for training that cannot be '
-                "resumed exactly",
-            )
+            "Unknown value for exact.",
+            expected=", ".join(f'"{word}"' for word in words),
+            received=f"exact={given!r}",
+            do='leave it out: "warn"; or pass "best_effort" for training that cannot be '
+            "resumed exactly",
         )
 
 
@@ -67,10 +65,8 @@ def require_replayable(inexact: Inexact, on_nan: str) -> None:
     """Raise if `on_nan="rollback"` would have to repeat steps that are not repeatable."""
     if inexact and on_nan == "rollback":
         raise ConfigurationError(
-            message(
-                'on_nan="rollback" needs training that can be resumed exactly.',
-                expected="steps that give the same numbers when they run again",
-                received=str(inexact),
-                do='pass on_nan="skip" or "raise", or remove the cause',
-            )
+            'on_nan="rollback" needs training that can be resumed exactly.',
+            expected="steps that give the same numbers when they run again",
+            received=str(inexact),
+            do='pass on_nan="skip" or "raise", or remove the cause',
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Final, Literal
 
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 
 Extra = Literal["plot", "litert", "onnx", "mlflow", "wandb", "tune"]
 
@@ -66,10 +66,8 @@ def is_installed(module: str) -> bool:
 
 def _missing(extra: Extra, what: str, received: str, instead: str) -> ConfigurationError:
     return ConfigurationError(
-        message(
-            f"{what} needs a package that is not installed.",
-            expected=install_command(extra),
-            received=received,
-            do=f"install it, or {instead}",
-        )
+        f"{what} needs a package that is not installed.",
+        expected=install_command(extra),
+        received=received,
+        do=f"install it, or {instead}",
     )

@@ -1,4 +1,4 @@
-"""A child process that is asked and answers in lines of JSON, over a socket of its own.
+"""Child processes: their interpreter, why they failed, and answers in lines of JSON.
 
 What the child prints is kept for the words of a failure. A child whose parent is gone reads the end
 of the socket instead of a question.
@@ -10,17 +10,46 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, final
 
 from loopwright.compat.quiet_start import UNQUIET, without_noise
-from loopwright.distribute.supervisor import failure
-from loopwright.distribute.supervisor import python as python
 from loopwright.errors import LoopwrightError
 from loopwright.plans import launch
 
 _MOST_OUTPUT_BYTES = 4000
+
+
+def python() -> list[str]:
+    """Return the interpreter for child processes.
+
+    With -P the current directory is not on their import path: it may be a run directory from an
+    untrusted source. PYTHONPATH still counts.
+    """
+    return [sys.executable, "-P"]
+
+
+def failure(code: int, errors: str, output: str = "") -> str:
+    """Describe how a child process failed: its exit code or signal, and what it printed last.
+
+    >>> print(failure(-6, "terminate called after throwing std::bad_alloc"))
+    killed by SIGABRT:
+    terminate called after throwing std::bad_alloc
+    >>> failure(3, "")
+    'exit code 3, and it printed nothing'
+    """
+    printed = errors.strip() or output.strip()
+    ended = f"exit code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
+    return f"{ended}:\n{printed}" if printed else f"{ended}, and it printed nothing"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 @final

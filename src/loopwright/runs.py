@@ -9,6 +9,7 @@ Nothing is changed. The files may come from an untrusted source: any field may h
 import contextlib
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,11 +17,11 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from loopwright import disk, untrusted
-from loopwright.checkpoints.manifest import Checkpoint, DamagedError, read_manifest, verified
+from loopwright.checkpoints.manifest import Checkpoint, DamagedError, verified
 from loopwright.checkpoints.retention import Best, KeepBest, best_of, is_readable, kept_best
 from loopwright.checkpoints.store import Store
 from loopwright.config.file import saved_in
-from loopwright.errors import CheckpointError, ConfigurationError, message, printable
+from loopwright.errors import CheckpointError, ConfigurationError, printable
 from loopwright.exactness import Inexact, recorded_reasons
 from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
@@ -33,11 +34,6 @@ _MOST_LINES = 10_000
 _PREFIX = b'{"event": "'
 _LENGTH = len(_PREFIX) + min(map(len, KINDS))
 _OF_STEPS = ("trained", "batch_skipped", *KINDS)
-_BYTES = {"bool": 1} | {
-    f"{kind}{bits}": bits // 8
-    for kind in ("float", "int", "uint", "bfloat")
-    for bits in (8, 16, 32, 64)
-}
 
 
 @final
@@ -152,10 +148,9 @@ class RunRecord:
     @cached_property
     def checksums(self) -> dict[int, dict[str, Any]]:
         """Return the checksums of the state in each checkpoint, by step."""
-        files = {c.step: read_manifest(c.path)["files"] for c in self.checkpoints}
         return {
-            step: {n: f for n, f in found.items() if n.startswith("state.")}
-            for step, found in files.items()
+            checkpoint.step: {n: f for n, f in checkpoint.files.items() if n.startswith("state.")}
+            for checkpoint in self.checkpoints
         }
 
     @cached_property
@@ -247,12 +242,10 @@ def open(directory: "str | os.PathLike[str]") -> RunRecord:
     record = RunRecord(Path(directory))
     if not record.journal:
         raise ConfigurationError(
-            message(
-                "No run found: nothing to report on.",
-                expected=f"a run directory with a {JOURNAL}",
-                received=str(directory),
-                do="check the path, or train first",
-            )
+            "No run found: nothing to report on.",
+            expected=f"a run directory with a {JOURNAL}",
+            received=str(directory),
+            do="check the path, or train first",
         )
     return record
 
@@ -306,7 +299,7 @@ def _described(checkpoint: Checkpoint) -> dict[str, Any]:
             verified(checkpoint.path)
         except DamagedError as error:
             damage = str(error)
-    files = {} if damage else read_manifest(checkpoint.path)["files"]
+    files = {} if damage else dict(checkpoint.files)
     content = checkpoint.content
     return {
         "step": checkpoint.step,
@@ -320,8 +313,9 @@ def _described(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _variable(row: Mapping[str, Any]) -> dict[str, Any]:
-    shape, size = row.get("shape"), _BYTES.get(row.get("dtype", ""))
-    known = None if shape is None or size is None else math.prod(shape) * size
+    shape, dtype = row.get("shape"), row.get("dtype", "")
+    bits = 8 if dtype == "bool" else int(re.sub(r"\D", "", dtype) or 0)
+    known = math.prod(shape) * bits // 8 if bits and shape is not None else None
     return {**row, "shape": shape, "bytes": known}
 
 

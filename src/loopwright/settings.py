@@ -17,8 +17,8 @@ from loopwright import disk
 from loopwright.compat.quiet_start import UNQUIET
 from loopwright.errors import ConfigurationError, LoopwrightError
 from loopwright.plans import launch, plan_history, processor
-from loopwright.plans.memory import rate_in_words
-from loopwright.plans.settings import Settings, candidates, parsed
+from loopwright.plans.comparison import rate_in_words
+from loopwright.plans.settings import Settings, candidates, from_environment
 from loopwright.plans.settings import onednn_is_left_off as onednn_is_left_off
 from loopwright.plans.settings_memory import (
     SettingsChoice,
@@ -59,28 +59,26 @@ def measure(
     `must_pay`: nothing is compared if the run is too short to gain by it. That is remembered too.
     """
     given, began = launch.unmarked(os.environ), time.monotonic()
+    default = from_environment(given)
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(_child(command, given))
-        facts = _answer(first)
+        children = {default: stack.enter_context(_child(command, given))}
+        facts = _answer(children[default])
         cost_seconds = time.monotonic() - began + 2 * _ROUNDS * _ROUND_SECONDS
-        now = parsed(facts["settings"])
-        others = candidates(
-            now, given, step_seconds=facts["step_seconds"], cores=processor.cores() or 1
-        )
+        cores = processor.cores() or 1
+        others = candidates(default, given, step_seconds=facts["step_seconds"], cores=cores)
         if facts["has_gpu"] or (must_pay and 0.2 * facts["run_seconds"] < cost_seconds):
             others = []
-        children = {now: first} | {
-            other: stack.enter_context(_child(command, {**given, **other.variables()}))
-            for other in others
-        }
+        for other in others:
+            child = _child(command, {**given, **other.variables()})
+            children[other] = stack.enter_context(child)
         for other in others:
             _answer(children[other])
-        rates: dict[Settings, list[float]] = {each: [] for each in children}
-        for each, child in [*children.items()] * _ROUNDS if others else ():
+        rates: dict[Settings, list[float]] = {settings: [] for settings in children}
+        for settings, child in [*children.items()] * _ROUNDS if others else ():
             child.ask(_ROUND_SECONDS)
-            rates[each].append(_answer(child)["rate"])
-    chosen, gain = fastest(now, rates) if others else (now, 1.0)
-    choice = SettingsChoice(facts["identity"], now, chosen, gain, facts["run_dir"])
+            rates[settings].append(_answer(child)["rate"])
+    chosen, gain = fastest(default, rates) if others else (default, 1.0)
+    choice = SettingsChoice(facts["step_digest"], default, chosen, gain, facts["run_dir"])
     remember(facts["key"], choice)
     return choice, rates
 
@@ -88,9 +86,9 @@ def measure(
 def find(command: Sequence[str]) -> str:
     """Measure a command and remember its fastest settings; return a table of the rates."""
     choice, rates = measure(command)
-    words = {each: f"{each.in_words}{' (default)' * (each == choice.default)}" for each in rates}
+    words = {s: f"{s.in_words}{' (default)' * (s == choice.default)}" for s in rates}
     width = max(map(len, words.values()))
-    rows = [f"{words[each]:{width}}  {rate_in_words(tuple(r))}" for each, r in rates.items() if r]
+    rows = [f"{words[s]:{width}}  {rate_in_words(turns)}" for s, turns in rates.items() if turns]
     rows = rows or ["nothing to compare: there is a GPU, or the shell has set the variables"]
     last = f"remembered: {choice.chosen.in_words}"
     return "\n".join([f"{'settings':{width}}  steps/s", *rows, last])
@@ -118,8 +116,7 @@ def apply(key: str, run_dir: str, plan: str, *, is_auto: bool, may_measure: bool
     if launch.is_measured() or not is_auto:
         launch.apply(None, key if launch.is_measured() else "-")
         return
-    step = last_step(run_dir) if run_dir else 0
-    given = _asked_for(plan, step) or recorded(run_dir, step)
+    given = _in_plan_file(plan) or recorded(run_dir, last_step(run_dir))
     launch.apply(*decide(given, key, [*python(), *sys.orig_argv[1:]] if may_measure else []))
 
 
@@ -127,14 +124,11 @@ def variables_for(program: Sequence[str], command: Sequence[str]) -> dict[str, s
     """Return the variables by which this process replaces itself with a program of the user."""
     key = program_key(program)
     choice = remembered(key)
-    run_dir = "" if choice is None else choice.run_dir
-    given = recorded(run_dir, last_step(run_dir)) if run_dir else None
+    given = None if choice is None else recorded(choice.run_dir, last_step(choice.run_dir))
     return launch.marked(os.environ, *decide(given, key, command))
 
 
-def decide(
-    given: Settings | None, key: str, command: Sequence[str], *, is_off: bool | None = None
-) -> tuple[Settings | None, str]:
+def decide(given: Settings | None, key: str, command: Sequence[str]) -> tuple[Settings | None, str]:
     """Return the settings to start by, and the key of the choice that they are from.
 
     Recorded settings come first, then remembered ones. Without any, `command` is measured once
@@ -145,8 +139,7 @@ def decide(
     choice = remembered(key)
     # Not a worker or a trial of a search: they are one of several.
     is_alone = "TF_CONFIG" not in os.environ and UNQUIET not in os.environ
-    is_off = onednn_is_left_off(os.environ) if is_off is None else is_off
-    if choice is None and command and is_off and is_alone:
+    if choice is None and command and is_alone and onednn_is_left_off(os.environ):
         choice = measure_once(command, key)
     if choice is None:
         return None, "-"
@@ -156,27 +149,25 @@ def decide(
 def last_step(directory: str | os.PathLike[str]) -> int:
     """Return the step of the newest checkpoint of a run, by its name; 0 if there is none."""
     try:
-        names = disk.names(Path(directory), "checkpoints")
+        names = disk.names(Path(directory), "checkpoints") if directory else []
     except OSError:
         return 0
     return max((int(n[5:]) for n in names if re.fullmatch("step-[0-9]{8,}", n)), default=0)
 
 
 def recorded(directory: str | os.PathLike[str], step: int) -> Settings | None:
-    """Return the settings that a run has recorded for the steps after `step`, if any."""
+    """Return the settings that a run has recorded for a step, if any."""
     try:
         history = plan_history.recorded(Path(directory)) if step else None
     except disk.UnsafeFileError:
         return None  # refused when the run is opened
-    return None if history is None else history.settings_after(step)
+    return None if history is None else history.settings_after(step - 1)
 
 
-def _asked_for(plan: str, step: int) -> Settings | None:
-    """Return the settings in the plan history that a config names, for the steps after `step`."""
-    if not plan.endswith(".json"):
-        return None
+def _in_plan_file(plan: str) -> Settings | None:
+    """Return the settings in the plan history that a config names; they are the same throughout."""
     try:
-        return plan_history.load(plan).settings_after(step)
+        return plan_history.load(plan).settings_after(0) if plan.endswith(".json") else None
     except ConfigurationError:
         return None  # refused when the trainer is made
 
@@ -187,10 +178,10 @@ def _child(command: Sequence[str], environment: Mapping[str, str]) -> LineChild:
 
 
 def _answer(child: LineChild) -> dict[str, Any]:
-    found = child.answer()
-    if "failure" in found:
-        raise LoopwrightError(f"The measured program failed: {found['failure']}")
-    return found
+    answer = child.answer()
+    if "failure" in answer:
+        raise LoopwrightError(f"The measured program failed: {answer['failure']}")
+    return answer
 
 
 def _say(text: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NewType
 
-from loopwright.errors import ConfigurationError, LoopwrightWarning, StepWarning, message
+from loopwright.errors import ConfigurationError, LoopwrightWarning, StepWarning
 
 _HERE = str(Path(__file__).parent)
 _INSTALLED = tuple(
@@ -85,13 +85,11 @@ def require_known(ids: Collection[str]) -> frozenset[str]:
     unknown = [id for id in given if id not in known]
     if unknown or isinstance(ids, str):
         raise ConfigurationError(
-            message(
-                f"Unknown warning {unknown[0]!r} in silence."
-                if unknown
-                else "silence is a list of ids.",
-                expected=f"a list of: {', '.join(known)}",
-                received=f"silence={ids!r}",
-                do="take the id from the last line of the warning",
-            )
+            f"Unknown warning {unknown[0]!r} in silence."
+            if unknown
+            else "silence is a list of ids.",
+            expected=f"a list of: {', '.join(known)}",
+            received=f"silence={ids!r}",
+            do="take the id from the last line of the warning",
         )
     return frozenset(given)

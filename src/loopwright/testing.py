@@ -15,9 +15,9 @@ import keras
 import tensorflow as tf
 
 from loopwright.checkpoints import tensors
-from loopwright.checkpoints.store import Store
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 from loopwright.exactness import Inexact, recorded_reasons
+from loopwright.runs import RunRecord
 from loopwright.task import variables
 from loopwright.trainer import Trainer
 
@@ -37,20 +37,47 @@ def assert_resumes_exactly(
     `exact="best_effort"` that cannot be resumed exactly fails with the reasons.
     """
     with tempfile.TemporaryDirectory(prefix="loopwright-") as directory:
-        whole = _Attempt(make_trainer, Path(directory) / "whole", data, fit_options)
-        whole.train()
-        found = Store(whole.run_dir / "checkpoints").newest()
-        reasons = [] if found is None else recorded_reasons(found.content)
-        if reasons:
+
+        def train(name: str, options: dict[str, Any], break_at: int | None = None) -> Trainer:
+            trainer = make_trainer(Path(directory) / name)
+            if plans is not None:
+                trainer.follow(plans)  # measurements vary
+            _train(trainer, data, options, break_at)
+            return trainer
+
+        plans = None
+        whole = train("whole", fit_options)
+        plans = whole.plan_history
+        saved = RunRecord(Path(directory) / "whole").content
+        if reasons := recorded_reasons(saved):
             raise AssertionError(str(Inexact(tuple(reasons))))
-        steps = whole.steps
+        steps = _steps(whole)
         options = {"save_every": f"{max(steps // 7, 1)} steps", **fit_options}
         for step in _spread(steps) if break_at is None else break_at:
-            crashed = _Attempt(make_trainer, Path(directory) / f"crashed-{step}", data, options)
-            crashed.train(break_at=step, like=whole)
-            resumed = _Attempt(make_trainer, crashed.run_dir, data, options)
-            resumed.train(like=whole)
-            _compare(whole, resumed, step)
+            train(f"crashed-{step}", options, break_at=step)
+            _compare(whole, train(f"crashed-{step}", options), step)
+
+
+def _train(
+    trainer: Trainer, data: Sequence[Any], options: dict[str, Any], break_at: int | None
+) -> None:
+    """Train to the end, or to a crash after the step `break_at`."""
+    callbacks = [*options.get("callbacks", ()), _Crash(break_at)]
+    try:
+        trainer.fit(*data, **{"verbose": 0, **options, "callbacks": callbacks})
+    except _CrashedError:
+        return
+    if break_at is not None:
+        raise ConfigurationError(
+            "The training ended before the step in break_at.",
+            expected=f"more than {break_at} steps",
+            received=f"{_steps(trainer)} steps",
+            do="lower break_at, or train longer",
+        )
+
+
+def _steps(trainer: Trainer) -> int:
+    return int(trainer.task.step_counter.numpy())
 
 
 @final
@@ -79,49 +106,6 @@ class _CrashedError(Exception):
     pass
 
 
-@final
-class _Attempt:
-    """One training, until its end or its crash."""
-
-    def __init__(
-        self,
-        make_trainer: Callable[[Path], Trainer],
-        run_dir: Path,
-        data: Sequence[Any],
-        options: dict[str, Any],
-    ) -> None:
-        self.run_dir, self._data, self._options = run_dir, data, options
-        self.trainer = make_trainer(run_dir)
-        self.history: dict[str, list[Any]] = {}
-
-    @property
-    def steps(self) -> int:
-        return int(self.trainer.task.step_counter.numpy())
-
-    def train(self, break_at: int | None = None, like: "_Attempt | None" = None) -> None:
-        if like is not None:
-            # Measurements vary: follow the plans of the other training.
-            self.trainer.follow(like.trainer.plan_history)
-        callbacks = [*self._options.get("callbacks", ()), _Crash(break_at)]
-        options = {"verbose": 0, **self._options, "callbacks": callbacks}
-        try:
-            self.history = self.trainer.fit(*self._data, **options).history
-        except _CrashedError:
-            return
-        if break_at is not None:
-            raise ConfigurationError(
-                message(
-                    "The training ended before the step in break_at.",
-                    expected=f"more than {break_at} steps",
-                    received=f"{self.steps} steps",
-                    do="lower break_at, or train longer",
-                )
-            )
-
-    def state(self) -> dict[str, Any]:
-        return tensors.snapshot(variables.named(self.trainer.task))
-
-
 def _spread(steps: int) -> list[int]:
     """Return three steps: early, in the middle, before the end.
 
@@ -131,23 +115,17 @@ def _spread(steps: int) -> list[int]:
     return sorted({max(steps // 7, 1), max(steps // 2, 1), max(steps - 1, 1)})
 
 
-def _compare(whole: _Attempt, resumed: _Attempt, step: int) -> None:
-    one, other = whole.state(), resumed.state()
-    differing = [
-        name
-        for name in one | other
-        if name not in one
-        or name not in other
-        or tensors.digest({"": one[name]}) != tensors.digest({"": other[name]})
-    ]
+def _compare(whole: Trainer, resumed: Trainer, step: int) -> None:
+    one, other = (tensors.snapshot(variables.named(each.task)) for each in (whole, resumed))
+    differing = [*tensors.differing(one, other), *(other.keys() - one.keys())]
     if differing:
         listed = ", ".join(differing[:8]) + (", ..." if len(differing) > 8 else "")
         raise AssertionError(
             f"The training that crashed after step {step} and resumed ended with different bits "
             f"in {len(differing)} of {len(one)} variables: {listed}"
         )
-    for name, values in whole.history.items():
-        again = resumed.history.get(name)
+    for name, values in whole.history.history.items():
+        again = resumed.history.history.get(name)
         if again is None or not _are_close(values, again):
             raise AssertionError(
                 f"The training that crashed after step {step} and resumed returned a different "

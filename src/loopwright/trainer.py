@@ -128,7 +128,7 @@ class Trainer:
         watched = None if watch is None else GradientWatch(keeps=keeps)
         compiled = CompiledSteps(self._task, self._strategy, on_nan, watched, silenced)
         selector = PlanSelector(asked_for(plan_for(self._task, plan)), compiled, self._task)
-        scorer = Scorer(self._task, self._strategy, compiled, selector)
+        scorer = Scorer(self._task, compiled, selector)
         predictor = Predictor(self._task, self._strategy)
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0

@@ -63,9 +63,6 @@ class MemoryBackend:
     def set_aside(self, steps: Sequence[int]) -> list[Path]:
         return [self.directory / f"bad-{step}" for step in steps if self.objects.pop(step)]
 
-    def move(self, steps: Sequence[int], into: Path) -> None:
-        self.set_aside(steps)
-
     def move_run_aside(self) -> Path | None:
         return next(iter(self.set_aside(self.steps())), None)
 
@@ -91,11 +88,11 @@ def test_a_backend_keeps_what_a_store_writes_and_deletes(backend: Backend):
     assert (newest.step, newest.content) == (3, {"number": 3})
     assert [found.step for found in store.all()] == backend.steps() == [1, 2, 3]
     assert (store.at(2).path / "state").read_bytes() == b"12345"
-    entries = [Entry(step, 0, False, {}) for step in (1, 2, 3)]
+    entries = [Entry(step, False, {}) for step in (1, 2, 3)]
     assert store.apply_retention([KeepLatest(2)], entries) == [1]
     assert len(store.set_aside_after(2)) == 1
     assert backend.steps() == [2]
-    with pytest.raises(lw.CheckpointError, match="no checkpoint of this step"):
+    with pytest.raises(lw.ConfigurationError, match="no checkpoint of step 3"):
         store.at(3)
     with pytest.raises(ZeroDivisionError):
         store.write(4, {}, lambda directory: 1 // 0)  # type: ignore[arg-type]

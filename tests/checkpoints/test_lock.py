@@ -158,17 +158,6 @@ print(f"{'parent' if child else 'child'} left", flush=True)
     assert run.stderr == ""
 
 
-def test_after_release_the_same_process_may_take_it_again(tmp_path: Path):
-    lock = tmp_path / "lock"
-    for _ in range(2):
-        with run_lock.held(lock):
-            pass
-    with pytest.raises(KeyError), run_lock.held(lock):
-        raise KeyError("released by an error too")
-    with run_lock.held(lock):
-        pass
-
-
 def test_the_same_process_is_told_that_it_holds_the_lock_itself(tmp_path: Path):
     lock = tmp_path / "lock"
     itself = rf"this process \({os.getpid()}\) holds it"

@@ -201,7 +201,7 @@ def test_no_program_of_a_repository_around_a_run_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ):
     """As in `cd stranger; loopwright resume runs/a`, or in the run directory."""
-    from loopwright.compat import environment
+    from loopwright import environment
 
     canary, run = tmp_path / "canary", tmp_path / "stranger" / "runs" / "a"
     run.mkdir(parents=True)
@@ -221,7 +221,7 @@ def test_the_revision_is_that_of_the_programs_own_code(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ):
     """Also where the user's git is in the middle of something else."""
-    from loopwright.compat import environment
+    from loopwright import environment
 
     canary, code = tmp_path / "canary", tmp_path / "code"
     code.mkdir()
@@ -250,12 +250,12 @@ def test_the_revision_is_that_of_the_programs_own_code(
 def test_every_child_process_leaves_the_current_directory_out_of_its_import_path():
     """One function names the interpreter, with -P; `run` starts what the user named as is."""
     users = {path.name for path in PACKAGE.rglob("*.py") if "sys.executable" in path.read_text()}
-    assert users == {"supervisor.py", "run_command.py"}
+    assert users == {"processes.py", "run_command.py"}
+    from loopwright import processes
     from loopwright.cli import verify
-    from loopwright.distribute import supervisor
 
-    assert supervisor.python() == [sys.executable, "-P"]
-    assert verify.command_for("digits")(Path("other"), "graph")[:2] == supervisor.python()
+    assert processes.python() == [sys.executable, "-P"]
+    assert verify.command_for("digits")(Path("other"), "graph")[:2] == processes.python()
 
 
 def test_a_workers_project_is_found_though_it_is_not_on_the_import_path(project: Path):
@@ -430,13 +430,9 @@ ALLOWED = [
     ("cli/arguments.py", "is_dir", "the directory that a person named"),
     ("cli/arguments.py", "read_text", "the pyproject.toml of the current directory"),
     ("cli/run_overview.py", "walk stat", "directories that hold runs; the run directory itself"),
-    (
-        "cli/compare_command.py",
-        "load write_text",
-        "what its children answer; a page in a named file",
-    ),
+    ("cli/compare_command.py", "write_text", "a page in a named file"),
     ("cli/new_command.py", "is_dir exists iterdir", "the new directory that a person named"),
-    ("cli/replay_child.py", "save", "a file of the parent's own temporary directory"),
+    ("cli/replay_child.py", "load save", "bytes in memory"),
     ("cli/tune_command.py", "is_dir", "the config that a person named"),
     ("compat/xplane.py", "glob read_bytes", "the profile that was just written"),
     ("insight/step_look.py", "open", "a file that a person named"),
@@ -444,7 +440,6 @@ ALLOWED = [
     ("sinks/figures.py", "savefig write_bytes", "a figure that a person named"),
     ("plans/processor.py", "read_text", "/proc/cpuinfo"),
     ("cli/run_command.py", "exists", "a script that the user named"),
-    ("plans/settings.py", "read_text", "a file of flags that the user named"),
     ("distribute/strategy.py", "listdir", "/proc/self/fd"),
     ("plans/plan_history.py", "read_text write_text", "a file the user named"),
     (
@@ -453,7 +448,6 @@ ALLOWED = [
         "where the user exports to; export/ of a run is checked before",
     ),
     ("export/writers.py", "write_out write_text", "a directory that was just made"),
-    ("export/comparison.py", "read_text", "files of that directory"),
     ("export/child.py", "", "the export that was just written, in a directory of its parent"),
     ("cli/verify.py", "is_dir open", "the directory that a person named; what children print"),
     ("compat/quiet_start.py", "exists", "/dev and /proc: is there a GPU driver"),

@@ -326,28 +326,6 @@ def test_a_batch_without_examples_is_refused(batch_size: int):
 # --- evaluate and predict ---
 
 
-@pytest.mark.parametrize("plan", PLANS)
-def test_evaluating_weighs_a_last_smaller_batch_by_its_examples(plan: str):
-    task = Recorder()
-
-    scores = lw.Trainer(task, plan=plan).evaluate(X**2, X, batch_size=4)
-
-    assert sizes(task.tested) == [4, 4, 2]
-    assert scores == {"loss": pytest.approx((X**2).mean(), abs=1e-6)}
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_predictions_keep_the_order_and_the_nest_of_what_the_step_returns(plan: str):
-    given = {"a": X, "b": np.stack([X, X], axis=1)}
-
-    made = lw.Trainer(Recorder(), plan=plan).predict(given, batch_size=4)
-
-    assert made.keys() == {"a", "b"}
-    assert isinstance(made["a"], np.ndarray)
-    assert made["a"].tolist() == given["a"].tolist()
-    assert made["b"].tolist() == given["b"].tolist()
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_model_with_several_inputs_predicts_from_a_list(compiled: bool):
     inputs = [keras.Input((1,)), keras.Input((2,))]
@@ -373,10 +351,6 @@ def test_arrays_that_would_fill_the_device_are_streamed(monkeypatch: pytest.Monk
     trainer = lw.Trainer(Sums())
     trainer.fit(x, verbose=0)
     assert trainer.plan == lw.Plan("graph", "graph", "stream")
-
-
-def test_the_memory_of_this_machine_is_known():
-    assert 2**28 < replicas.device_memory_bytes() < 2**50
 
 
 class Sums(lw.Task):

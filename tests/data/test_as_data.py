@@ -156,11 +156,6 @@ def test_a_validation_generator_goes_on_where_the_steps_before_stopped():
     assert next(batches).tolist() == [6, 6]
 
 
-def test_a_validation_generator_that_was_read_to_its_end_says_so():
-    with refused("The data gave no batch.", received="an iterator that ended at once"):
-        fit(X, epochs=2, validation_data=generator())
-
-
 def test_named_validation_sets_report_under_their_names():
     sets = {"clean": (X, X), "noisy": lw.Arrays(X + 1, X), "stream": dataset()}
 

@@ -12,7 +12,6 @@ import tensorflow as tf
 from tests.data.recorder import Recorder, fit
 
 import loopwright as lw
-from loopwright.data import stream
 from loopwright.data.readers import Read, StreamReader
 from loopwright.data.source import Epochs
 
@@ -478,7 +477,7 @@ def test_looking_at_a_pipeline_changes_nothing_about_its_order():
     untouched, looked_at = shuffled().batch(10), shuffled().batch(10)
 
     for _ in range(3):
-        assert stream.unresumable(looked_at) is None
+        assert lw.Stream(looked_at).objection_to_resume() is None
         lw.Stream(looked_at).fingerprint()
 
     for _ in range(3):

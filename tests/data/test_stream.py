@@ -227,20 +227,6 @@ def test_an_empty_stream_with_steps_per_epoch_says_that_it_ended():
 # --- evaluate and predict ---
 
 
-@pytest.mark.parametrize(
-    ("dataset", "plan"),
-    [(numbers, "graph"), (of_unknown_length, "graph"), (from_generator, "eager")],
-)
-def test_evaluating_weighs_a_last_smaller_batch_by_its_examples(
-    dataset: Callable[..., Any], plan: str
-):
-    trainer = lw.Trainer(Recorder(), plan=plan)
-
-    assert trainer.evaluate(dataset(90).map(lambda n: n**2)) == {
-        "loss": pytest.approx(np.mean(np.arange(90) ** 2))
-    }
-
-
 def test_an_endless_stream_is_evaluated_for_some_steps_only():
     task = Recorder()
     trainer = lw.Trainer(task)
@@ -252,18 +238,3 @@ def test_an_endless_stream_is_evaluated_for_some_steps_only():
     assert "pass validation_steps" in str(caught.value)
     assert trainer.evaluate(numbers().repeat(), steps=4)["loss"] == pytest.approx(51 / 14)
     assert sizes(task.tested) == [4, 4, 2, 4]
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_predicting_from_a_stream_with_labels_uses_the_inputs(plan: str):
-    class Twice(lw.Task):
-        def predict_step(self, batch):
-            x, _ = batch
-            return {"twice": 2 * x, "pair": (x, x)}
-
-    dataset = of_unknown_length().map(lambda n: (n, n))
-
-    made = lw.Trainer(Twice(), plan=plan).predict(dataset)
-
-    assert made["twice"].tolist() == [2 * n for n in range(10)]
-    assert made["pair"][1].tolist() == list(range(10))

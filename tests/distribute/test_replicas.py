@@ -160,19 +160,3 @@ def test_accumulated_gradients_are_saved_as_one_for_all_replicas():
     (total,) = keras_optimizers.accumulators(trainer.task.optimizer, trainer.task.model.weights)
     copies = mirrored().experimental_local_results(total)
     assert [copy.numpy().item() for copy in copies] == [1.5, 1.5]
-
-
-@pytest.mark.parametrize("is_broken", [False, True])
-def test_a_loss_that_is_not_finite_on_the_second_replica_alone_is_found_at_its_step(
-    is_broken: bool, monkeypatch: pytest.MonkeyPatch
-):
-    x, y = data()
-    x[59] = np.nan  # the last row of the third batch
-    if is_broken:
-        monkeypatch.setattr(runtime, "sums_over_replicas", only_first_replica)
-    trainer = lw.Trainer(
-        Regression, strategy=mirrored(), plan="graph", silence=["shared-variables"]
-    )
-    with pytest.raises(lw.NotFiniteError) as found:
-        trainer.fit(x, y, batch_size=20, shuffle=False, verbose=0)
-    assert (found.value.step == 3) is not is_broken

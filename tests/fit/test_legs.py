@@ -1,8 +1,11 @@
 """Which calls of `fit` are begun, gone on with, or skipped."""
 
+from dataclasses import fields
+from typing import Any
+
 import pytest
 
-from loopwright.checkpoints.snapshot import Reached
+from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.fit.resume import entry
 from loopwright.loop.schedule import Every, Place
 
@@ -11,18 +14,23 @@ INSIDE = Place(step=7, epoch=0, step_in_epoch=7)
 OVER = Place(step=20, epoch=2, is_over=True)
 
 
+def reached(leg: int, place: Place, until: Every) -> Snapshot:
+    known: dict[str, Any] = {field.name: {} for field in fields(Snapshot)}
+    return Snapshot(**{**known, "leg": leg, "place": place, "until": str(until)})
+
+
 def test_a_run_without_a_checkpoint_begins():
     assert entry(0, TWO_EPOCHS, None) == "begin"
 
 
 def test_what_was_interrupted_goes_on_and_what_came_before_is_skipped():
-    reached = Reached(leg=1, place=INSIDE, until=TWO_EPOCHS)
-    assert [entry(leg, TWO_EPOCHS, reached) for leg in range(3)] == ["skip", "resume", "begin"]
+    saved = reached(1, INSIDE, TWO_EPOCHS)
+    assert [entry(leg, TWO_EPOCHS, saved) for leg in range(3)] == ["skip", "resume", "begin"]
 
 
 def test_what_was_finished_is_skipped_and_what_comes_after_begins():
-    reached = Reached(leg=1, place=OVER, until=TWO_EPOCHS)
-    assert [entry(leg, TWO_EPOCHS, reached) for leg in range(3)] == ["skip", "skip", "begin"]
+    saved = reached(1, OVER, TWO_EPOCHS)
+    assert [entry(leg, TWO_EPOCHS, saved) for leg in range(3)] == ["skip", "skip", "begin"]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +46,7 @@ def test_what_was_finished_is_skipped_and_what_comes_after_begins():
 def test_a_finished_leg_goes_on_only_if_it_is_asked_to_go_further(
     before: Every, now: Every, what: str
 ):
-    assert entry(0, now, Reached(0, OVER, before)) == what
+    assert entry(0, now, reached(0, OVER, before)) == what
 
 
 @pytest.mark.parametrize(
@@ -60,4 +68,4 @@ def test_a_finished_leg_goes_on_only_if_it_is_asked_to_go_further(
 def test_a_leg_that_was_interrupted_with_nothing_left_to_do_is_ended(
     place: Place, until: Every, what: str
 ):
-    assert entry(0, until, Reached(0, place, Every(epochs=9))) == what
+    assert entry(0, until, reached(0, place, Every(epochs=9))) == what

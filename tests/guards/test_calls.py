@@ -33,24 +33,6 @@ def test_only_the_losses_of_layers_never_asked_are_counted():
     )
 
 
-@pytest.mark.parametrize("applies", ["apply", "apply_gradients"])
-def test_model_losses_are_counted_also_where_the_step_applies_gradients_itself(applies: str):
-    class ByHand(Regression):
-        def train_step(self, batch):
-            with tf.GradientTape() as tape:
-                loss = self.loss(self.model, *batch)
-            variables = self.model.trainable_variables
-            gradients = tape.gradient(loss, variables)
-            if applies == "apply":
-                self.optimizer.apply(gradients, variables)
-            else:
-                self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-            return {"loss": loss}
-
-    model = mlp(3, 1, regularizer="l2")
-    assert f"The model {model.name!r} has 2 losses of its own" in warned(ByHand(model=model), X, Y)
-
-
 class OwnStep(keras.Model):
     """A compiled model with a step by hand, as in the guides of Keras."""
 

@@ -83,22 +83,12 @@ def test_a_body_that_is_frozen_during_fit_is_named_and_frozen_in_the_next_fit():
     np.testing.assert_array_equal(task.body.get_weights()[0], before)
 
 
-def test_an_optimizer_that_is_replaced_during_fit_is_named_and_used_by_the_next_fit():
-    task = Weighted()
-    adam = keras.optimizers.Adam()
-    text, trainer, _ = named(task, lambda epoch: setattr(task, "optimizer", adam))
-
-    assert "received: optimizer: a SGD, now a Adam" in text
-    trainer.fit(X, Y, batch_size=8, verbose=0)
-    assert int(adam.iterations) == 2
-
-
-@pytest.mark.parametrize("kind", ["supervised", "compiled"])
-def test_an_optimizer_of_a_keras_model_that_is_replaced_is_used_by_the_next_fit(kind: str):
+@pytest.mark.parametrize("kind", ["task", "supervised", "compiled"])
+def test_an_optimizer_that_is_replaced_during_fit_is_named_and_used_by_the_next_fit(kind: str):
     model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
-    adam = keras.optimizers.Adam()
     model.compile("sgd", "mse")
-    trained = lw.Supervised(model, "mse", "sgd") if kind == "supervised" else model
+    made = {"task": Weighted, "supervised": lambda: lw.Supervised(model, "mse", "sgd")}
+    trained, adam = made.get(kind, lambda: model)(), keras.optimizers.Adam()
     text, trainer, _ = named(trained, lambda epoch: setattr(trained, "optimizer", adam))
 
     assert "optimizer: a SGD, now a Adam" in text

@@ -40,27 +40,11 @@ def test_labels_that_spread_over_predictions_by_hand_are_warned_of_with_their_li
     )
 
 
-class OwnDense(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.kernel = self.add_weight(shape=(5, 1))
-
-    def call(self, inputs):
-        return tf.matmul(inputs, self.kernel)  # line: own dense
-
-
 def test_strings_for_numbers_in_a_step_by_hand_are_named_with_their_line():
     text = refused(Regression(), WORDS, Y)
 
     where = place_in(regression_step.__file__, "squared error")
     assert f"Regression.train_step takes strings for numbers {where}." in text
-
-
-def test_strings_in_an_operation_on_numbers_are_refused():
-    text = refused(Regression(model=OwnDense()), WORDS, Y)
-
-    assert f"Regression.train_step takes strings for numbers {place('own dense')}." in text
-    assert "received: batch[0]: string (None, 4), batch[1]: float32 (None, 1)" in text
 
 
 def test_a_step_under_tf_function_is_looked_into_as_any_other():

@@ -53,12 +53,6 @@ def test_a_second_interrupt_leaves_at_once_also_after_being_asked_to_leave():
         assert heard.received()
 
 
-def test_without_a_signal_nothing_is_raised():
-    with signals.watched() as heard:
-        pass
-    heard.raise_received()
-
-
 def test_the_handlers_of_the_program_are_put_back_also_after_an_error():
     def own(number: int, frame: Any) -> None:
         """Never called here."""

@@ -254,15 +254,6 @@ def test_an_epoch_that_ends_exactly_with_a_call_is_over_when_the_next_one_runs_n
     assert world.calls == [(1, 1), (3, 3), (4, 0), (4, 4), (4, 0)]
 
 
-def test_validation_every_two_epochs_leaves_every_other_epoch_without_scores():
-    world = World()
-    schedule = Schedule(10, until=Every(epochs=5), validate_every=Every(epochs=2))
-    ends = [e for e in world.train(schedule) if isinstance(e, EpochEnded)]
-    assert world.validated_at == [20, 40, 50]
-    scores = [end.validation for end in ends]
-    assert scores == [{}, {"after": 20}, {}, {"after": 40}, {"after": 50}]
-
-
 def test_a_number_of_steps_may_end_the_run_inside_an_epoch():
     schedule = Schedule(4, until=Every(steps=6), validate_every=Every(epochs=1))
     assert told(World().train(schedule)) == [
@@ -290,13 +281,6 @@ def test_a_number_of_seconds_with_those_of_validation_ends_the_run_at_the_first_
     world = World(validation_seconds=validation_seconds)
     schedule = Schedule(4, until=Every(seconds=until), validate_every=Every(epochs=1))
     assert told(world.train(schedule, pace=calls_of(3)))[-1] == last
-
-
-def test_validation_every_few_seconds_comes_at_the_first_stop_after_them():
-    world = World()
-    schedule = Schedule(30, until=Every(epochs=1), validate_every=Every(seconds=10))
-    list(world.train(schedule, pace=calls_of(4)))
-    assert world.validated_at == [13, 25, 30]
 
 
 def test_a_validation_that_takes_longer_than_its_interval_leaves_time_to_train():

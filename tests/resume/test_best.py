@@ -18,11 +18,9 @@ from typer.testing import CliRunner
 import loopwright as lw
 from loopwright import runs
 from loopwright.checkpoints import retention
-from loopwright.checkpoints.run_directory import Run
 from loopwright.cli import run_overview
 from loopwright.cli.main import app
 from loopwright.cli.run_overview import summary
-from loopwright.sinks.progress_text import Outlook
 
 STEPS_PER_EPOCH = 10
 
@@ -189,7 +187,7 @@ def test_a_best_that_no_rule_asked_for_while_training_comes_with_a_warning(tmp_p
 @pytest.mark.parametrize(
     ("metric", "do"),
     [
-        ("val_los", r"do: KeepBest\('val_loss'\)"),
+        ("val_lossy", r"do: KeepBest\('val_loss'\)"),
         ("accuracy", r"do: KeepBest\('val_accuracy'\)"),
         ("val_f1", "do: name one of the reported metrics"),
     ],
@@ -258,29 +256,3 @@ def test_killed_after_the_best_validation_a_run_has_the_same_best_when_it_was_re
         assert found.restore("best") == 20
         states.append(digest(found.task))
     assert states[0] == states[1]
-
-
-def test_the_terminal_names_the_best_of_the_run_also_after_it_was_resumed(tmp_path: Path):
-    keep = [lw.KeepBest("val_accuracy")]
-    trainer(tmp_path, 10.0, keep=keep).fit(**arguments(2))
-    run = Run(tmp_path, keep)
-    show = Outlook(lambda: 0.0, keep[0], lambda: run.best(keep[0]))
-    show.update(lw.Started(20, 5, 10, 50, 20))
-    show.update(lw.Validated(30, 2, 0.1, {"accuracy": 0.05}))
-    assert [part.text for part in show.parts()] == ["best val_accuracy 1.000 at step 10"]
-
-
-@pytest.mark.parametrize("second", ["is left before its first step", "may have to go back"])
-def test_the_end_of_a_leg_stays_when_the_next_one_has_only_begun(tmp_path: Path, second: str):
-    def script() -> list[int]:
-        on_nan: Any = "rollback" if second == "may have to go back" else "raise"
-        walking = trainer(tmp_path, on_nan=on_nan)
-        walking.fit(**arguments(1))
-        for event in walking.events(**arguments(2)):
-            if on_nan == "raise" and isinstance(event, lw.EpochStarted):
-                break
-        return on_disk(tmp_path)
-
-    found = script()
-    assert restored(tmp_path) == (10, 10.0)
-    assert script() == found  # started again, it finds the end of its first leg

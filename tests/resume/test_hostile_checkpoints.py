@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -104,23 +105,17 @@ def test_a_symlink_in_place_of_a_file_is_rejected(step: Path, target: str):
     rejected(step, "a symlink")
 
 
-def test_a_symlink_in_place_of_the_manifest_is_rejected(step: Path):
-    (step / "manifest.json").rename(step / "state2")
-    (step / "manifest.json").symlink_to("state2")
-    rejected(step, "manifest.json: a symlink")
-
-
-def test_a_symlink_in_place_of_the_step_is_rejected(step: Path, tmp_path: Path):
-    (step / "manifest.json").unlink()
-    (step / "state").unlink()
-    step.rmdir()
-    step.symlink_to(tmp_path / "canaries")
-    rejected(step, "a symlink")
-
-
-def test_a_symlink_to_a_directory_in_it_is_rejected(step: Path, tmp_path: Path):
-    (step / "more").symlink_to(tmp_path / "canaries")
-    rejected(step, "not in the manifest: 'more'")
+@pytest.mark.parametrize("place", ["manifest.json", "more", ""])
+def test_a_symlink_in_place_of_manifest_directory_or_step_is_rejected(
+    step: Path, tmp_path: Path, place: str
+):
+    link, target = step / place, tmp_path / "canaries"
+    if place == "manifest.json":
+        target = link.rename(step / "state2")
+    elif not place:
+        shutil.rmtree(step)
+    link.symlink_to(target)
+    rejected(step, "not in the manifest: 'more'" if place == "more" else "a symlink")
 
 
 @pytest.mark.parametrize("name", ["state", "manifest.json"])

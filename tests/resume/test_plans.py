@@ -8,31 +8,32 @@ import pytest
 from tests.resume.program import AtStep, Noisy, arrays, fail
 
 import loopwright as lw
-from loopwright.compat import xla_rewrites
-from loopwright.plans import memory
+from loopwright.plans import cache
+from loopwright.plans.evidence import Row
 from loopwright.plans.plan import Terms, settled
 from loopwright.plans.plan_history import Choice
+from loopwright.rewrites import scope
 
 pytestmark = pytest.mark.kernels
 
 GRAPH = lw.Plan("graph", "graph", "resident")
-XLA = settled(lw.Plan("xla", "graph"), Terms("memory", rewrites=xla_rewrites.available()))
+XLA = settled(lw.Plan("xla", "graph"), Terms("memory", rewrites=scope.available()))
 """Stands for what somebody measured: training would try it, if it were long enough."""
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "plans"
 
 
-def learn(cache: Path, identity: str, plan: lw.Plan) -> None:
-    memory.write(identity, memory.Entry(Choice(plan, "fast"), (), date=time.time()))
-    assert (cache / f"{identity}.json").exists()
+def learn(place: Path, identity: str, plan: lw.Plan) -> None:
+    cache.write("plans", identity, Row(Choice(plan, "fast"), (), date=time.time()))
+    assert (place / f"{identity}.json").exists()
 
 
-def forget(cache: Path) -> None:
-    for path in cache.iterdir():
+def forget(place: Path) -> None:
+    for path in place.iterdir():
         path.unlink()
 
 
@@ -65,25 +66,25 @@ def identity_of(batch_size: int = 8) -> str:
     return trainer._parts.selector._identity
 
 
-def test_what_the_cache_learns_after_a_run_began_does_not_change_it(cache: Path, tmp_path: Path):
+def test_what_the_cache_learns_after_a_run_began_does_not_change_it(place: Path, tmp_path: Path):
     identity = failed(tmp_path / "run")._parts.selector._identity
-    learn(cache, identity, XLA)
+    learn(place, identity, XLA)
     assert resumed(tmp_path / "run") == []
     assert resumed(tmp_path / "new") == [XLA], "a new run asks the cache"
 
 
 @pytest.mark.parametrize("fails_at", [8, 3])
 def test_what_the_cache_forgets_after_a_run_began_does_not_change_it(
-    fails_at: int, cache: Path, tmp_path: Path
+    fails_at: int, place: Path, tmp_path: Path
 ):
     """Saved at step 5, it is resumed from there, or begins again where it failed before."""
-    learn(cache, identity_of(), XLA)
+    learn(place, identity_of(), XLA)
     failed(tmp_path / "run", fails_at)
-    forget(cache)
+    forget(place)
     assert resumed(tmp_path / "run") == [XLA]
 
 
-def test_the_record_of_an_earlier_version_is_followed_too(cache: Path, tmp_path: Path):
+def test_the_record_of_an_earlier_version_is_followed_too(place: Path, tmp_path: Path):
     """It names a remembered plan only as the plan of every step."""
     recorded = lw.Plan("graph", "python", "stream")
     failing = lw.Trainer(Noisy(), run_dir=tmp_path / "run", plan=recorded)
@@ -91,7 +92,7 @@ def test_the_record_of_an_earlier_version_is_followed_too(cache: Path, tmp_path:
         fit(failing, fails_at=8)
     assert not failing.plan_history.choices
     assert not failing.plan_history.measured
-    learn(cache, identity_of(), XLA)
+    learn(place, identity_of(), XLA)
     trainer = lw.Trainer(Noisy(), run_dir=tmp_path / "run")
     fit(trainer)
     assert [(change.step, change.plan) for change in trainer.plan_history.changes] == [
@@ -100,29 +101,29 @@ def test_the_record_of_an_earlier_version_is_followed_too(cache: Path, tmp_path:
 
 
 def test_a_second_leg_that_failed_before_its_first_checkpoint_follows_its_record(
-    cache: Path, tmp_path: Path
+    place: Path, tmp_path: Path
 ):
     def legs(trainer: lw.Trainer, fails_at: int = -1) -> list[lw.Plan]:
         fit(trainer, epochs=1)
         fit(trainer, fails_at, epochs=1, batch_size=26)
         return remembered(trainer)
 
-    learn(cache, identity_of(batch_size=26), XLA)
+    learn(place, identity_of(batch_size=26), XLA)
     failing = lw.Trainer(Noisy(), run_dir=tmp_path / "run")
     with pytest.raises(RuntimeError, match="the machine failed"):
         legs(failing, fails_at=3)
-    forget(cache)
+    forget(place)
     assert legs(lw.Trainer(Noisy(), run_dir=tmp_path / "run")) == [XLA]
 
 
-def test_assert_resumes_exactly_holds_while_the_cache_learns(cache: Path):
+def test_assert_resumes_exactly_holds_while_the_cache_learns(place: Path):
     identity = identity_of()
     plans = iter([None, XLA, GRAPH])
 
     def make_trainer(run_dir: Path) -> lw.Trainer:
         plan = next(plans)
         if plan is not None:
-            learn(cache, identity, plan)
+            learn(place, identity, plan)
         made.append(lw.Trainer(Noisy(), run_dir=run_dir))
         return made[-1]
 

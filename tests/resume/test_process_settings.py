@@ -61,6 +61,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def left_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "onednn_is_left_off", lambda _: True)
+
+
 def ran(project: Path, *command: str, **variables: str) -> str:
     """Return what a command says."""
     done = subprocess.run(
@@ -129,39 +134,38 @@ def test_settings_are_found_remembered_applied_and_dropped(project: Path):
 
 
 def test_a_command_is_measured_once_where_tensorflow_leaves_onednn_off(
-    project: Path, capfd: pytest.CaptureFixture[str]
+    project: Path, capfd: pytest.CaptureFixture[str], left_off: None
 ):
     """On any processor: only the condition is given."""
     long = [sys.executable, "job.py", "1000000"]
     key = settings_memory.program_key(long[1:])
-    applied, by = settings.decide(None, key, long, is_off=True)
+    applied, by = settings.decide(None, key, long)
     choice = settings_memory.remembered(key)
     assert choice is not None
     assert by == key
     assert applied == (None if choice.chosen == choice.default else choice.chosen)
     said = capfd.readouterr().err
     assert said.count("TensorFlow leaves oneDNN off on this processor; measuring once") == 1
-    assert settings.decide(None, key, long, is_off=True) == (applied, key)
-    assert settings.decide(OTHER, key, long, is_off=True) == (OTHER, "-")
+    assert settings.decide(None, key, long) == (applied, key)
+    assert settings.decide(OTHER, key, long) == (OTHER, "-")
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("variables", [{}, {"TF_CONFIG": "{}"}])
+@pytest.mark.parametrize(("name", "value"), [(ONEDNN, "1"), ("TF_CONFIG", "{}")])
 def test_a_command_is_not_measured_where_there_is_nothing_to_gain(
-    project: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+    project: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ):
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    found = settings.decide(None, "run-1", ["none"], is_off=bool(variables))
-    assert found == (None, "-")
+    monkeypatch.setattr(settings, "onednn_is_left_off", lambda given: ONEDNN not in given)
+    monkeypatch.setenv(name, value)
+    assert settings.decide(None, "run-1", ["none"]) == (None, "-")
 
 
 def test_a_program_that_cannot_be_measured_starts_as_it_is_and_is_not_tried_again(
-    project: Path, capfd: pytest.CaptureFixture[str]
+    project: Path, capfd: pytest.CaptureFixture[str], left_off: None
 ):
     (project / "none.py").write_text("print('hello')")
     for _ in range(2):
-        found = settings.decide(None, "run-1", [sys.executable, "none.py"], is_off=True)
+        found = settings.decide(None, "run-1", [sys.executable, "none.py"])
         assert found == (None, "run-1")
     assert capfd.readouterr().err.count("the settings could not be measured (") == 1
 
@@ -182,20 +186,19 @@ def fit(run_dir: Path, epochs: int) -> list[str]:
     return [str(each.message) for each in caught]
 
 
-@pytest.mark.parametrize(("change", "is_exact"), [(4, True), (8, True), (9, False)])
+@pytest.mark.parametrize("change", [4, 8])
 def test_an_old_run_with_a_change_in_mid_run_resumes_by_the_settings_of_its_checkpoint(
-    tmp_path: Path, change: int, is_exact: bool
+    tmp_path: Path, change: int
 ):
     fit(tmp_path / "run", 1)
     now = Settings(onednn_is_on())
-    before = Settings(not now.onednn) if is_exact else now
-    after = now if is_exact else Settings(not now.onednn)
+    other = Settings(not now.onednn)
+    before, after = (other, now) if change < 8 else (now, other)
     history = load(tmp_path / "run" / "plan.json")
     changed = replace(history, settings=()).with_settings(0, before).with_settings(change, after)
     changed.save(tmp_path / "run" / "plan.json")
-    assert settings.recorded(tmp_path / "run", 8) == (after if change <= 8 else before)
-    said = [text for text in fit(tmp_path / "run", 2) if "bit-exact until step 8" in text]
-    assert bool(said) is not is_exact
+    assert settings.recorded(tmp_path / "run", 8) == now
+    assert not [text for text in fit(tmp_path / "run", 2) if "bit-exact until step 8" in text]
 
 
 def test_a_plan_file_that_changes_settings_in_mid_run_is_refused_in_four_parts(tmp_path: Path):

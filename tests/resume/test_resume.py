@@ -133,21 +133,18 @@ def test_a_directory_that_cannot_be_written_to_is_refused_before_the_first_step(
     assert told == []
 
 
+def fitted(made, run_dir, *callbacks, **options):
+    trainer = lw.Trainer(made, run_dir=run_dir, plan="graph")
+    history = trainer.fit(*arrays(), batch_size=8, callbacks=callbacks, verbose=0, **options)
+    return trainer, history
+
+
 def test_early_stopping_goes_on_with_its_patience_and_its_best_weights(tmp_path):
     def run(run_dir, fails_at=None):
         stopping = keras.callbacks.EarlyStopping("loss", patience=2, restore_best_weights=True)
         task = Noisy()
         task.optimizer.learning_rate = 0.3
-        trainer = lw.Trainer(task, run_dir=run_dir, plan="graph")
-        history = trainer.fit(
-            *arrays(),
-            batch_size=8,
-            epochs=30,
-            save_every="1 epoch",
-            callbacks=[stopping, FailsAt(fails_at)],
-            verbose=0,
-        )
-        return trainer, history
+        return fitted(task, run_dir, stopping, FailsAt(fails_at), epochs=30, save_every="1 epoch")
 
     whole, undisturbed = run(None)
     assert 3 < len(undisturbed.epoch) < 30
@@ -166,16 +163,7 @@ def test_a_compiled_keras_model_is_resumed_like_a_task(tmp_path):
         layers = [keras.Input((4,)), keras.layers.Dropout(0.3), keras.layers.Dense(1)]
         model = keras.Sequential(layers)
         model.compile("adam", "mse", metrics=["mae"])
-        trainer = lw.Trainer(model, run_dir=run_dir, plan="graph")
-        history = trainer.fit(
-            *arrays(),
-            batch_size=8,
-            epochs=3,
-            save_every="4 steps",
-            callbacks=[FailsAt(fails_at)],
-            verbose=0,
-        )
-        return trainer, history
+        return fitted(model, run_dir, FailsAt(fails_at), epochs=3, save_every="4 steps")
 
     whole, undisturbed = run(None)
     with pytest.raises(RuntimeError):
@@ -185,16 +173,6 @@ def test_a_compiled_keras_model_is_resumed_like_a_task(tmp_path):
     assert history.history.keys() == undisturbed.history.keys()
     for name, values in undisturbed.history.items():
         np.testing.assert_allclose(history.history[name], values, rtol=1e-6)
-
-
-def test_starting_over_is_asked_for_and_moves_the_old_run_aside(tmp_path, finished_run):
-    shutil.copytree(finished_run[0], tmp_path / "run")
-    with pytest.warns(lw.LoopwrightWarning, match="Previous run moved to"):
-        again, history = train(tmp_path / "run", "arrays", "graph", fresh=True, epochs=EPOCHS)
-    bits, _ = undisturbed("arrays", "graph")
-    assert digest(again.task) == bits
-    assert history.epoch == [*range(EPOCHS)]
-    assert len([path for path in tmp_path.iterdir() if ".old-" in path.name]) == 1
 
 
 def test_another_model_other_data_and_other_callbacks_are_refused_in_words(failed):
@@ -227,17 +205,6 @@ def test_a_changed_environment_goes_on_with_a_warning_or_is_refused(failed, monk
         train(failed, "arrays", "graph", **again, exact="require")
     with pytest.warns(lw.LoopwrightWarning, match="bit-exact until step 15"):
         train(failed, "arrays", "graph", **again)
-
-
-def test_a_state_that_is_not_finite_never_becomes_a_checkpoint(tmp_path):
-    x, y = arrays()
-    y[60] = np.nan
-    trainer = lw.Trainer(Noisy(), run_dir=tmp_path / "run", plan="graph")
-    with pytest.raises(lw.NotFiniteError, match="The loss is NaN or infinite at step 8"):
-        trainer.fit(x, y, batch_size=8, epochs=3, shuffle=False, save_every="2 steps", verbose=0)
-    steps = sorted(int(path.name[5:]) for path in (tmp_path / "run/checkpoints").glob("step-*"))
-    assert steps
-    assert steps[-1] <= 7
 
 
 def test_nothing_is_written_without_a_run_directory(tmp_path, monkeypatch):

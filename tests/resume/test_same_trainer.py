@@ -205,15 +205,6 @@ def test_a_learning_rate_set_after_a_failure_is_kept_and_named(save_every: str, 
     assert history.epoch == [0, 1, 2]
 
 
-def test_without_a_run_directory_fit_trains_on_from_the_weights_as_they_are():
-    trainer = trainer_in(None)
-    with pytest.raises(RuntimeError, match="the machine failed"):
-        fit(trainer, callback=AtStep(AT_STEP, fail))
-    before = int(trainer.task.step_counter)
-    assert before == AT_STEP
-    assert fit(trainer, epochs=1).epoch_steps == [before + STEPS_PER_EPOCH]
-
-
 def test_a_run_whose_end_of_a_leg_is_missing_says_how_to_use_what_it_has(tmp_path: Path):
     trainer = trainer_in(tmp_path)
     fit(trainer, epochs=1)
@@ -280,11 +271,3 @@ def test_a_leg_that_was_ended_early_goes_on_exactly_when_it_is_asked_for_more(
         fit(trainer_in(run_dir), epochs=1)
     resumed = trainer_in(run_dir)
     assert_undisturbed(resumed, fit(resumed))
-
-
-def test_a_finished_leg_that_is_asked_for_less_says_so(interrupted_run: Path, tmp_path: Path):
-    run_dir = Path(shutil.copytree(interrupted_run, tmp_path / "run"))
-    fit(trainer_in(run_dir))
-    with pytest.warns(lw.LoopwrightWarning, match="already at epoch 3 of the 2 epochs asked for"):
-        history = fit(trainer_in(run_dir), epochs=2)
-    assert history.epoch == [0, 1, 2]

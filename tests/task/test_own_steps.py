@@ -309,26 +309,6 @@ def test_scalars_are_averaged_over_examples_and_lw_mean_over_its_weights(through
 # --- the course of a run ----------------------------------------------------------------------
 
 
-def test_a_step_without_a_batch_runs_as_often_as_asked():
-    class Alone(Descent):
-        def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
-            with tf.GradientTape() as tape:
-                loss = 0.5 * (self.w - 3.0) ** 2
-            self.minimize(loss, [self.w], self.optimizer, tape)
-            self.note()
-            return {"loss": loss}
-
-    task = Alone()
-    task.optimizer.learning_rate = 0.1
-
-    history = lw.Trainer(task).fit(None, until="50 steps", verbose=0)
-
-    assert len(task.noted) == 50
-    assert float(task.w.numpy()) == pytest.approx(3 * (1 - 0.9**50), rel=1e-4)
-    losses = 0.5 * (3 * 0.9 ** np.arange(50)) ** 2
-    assert last(history) == pytest.approx(losses.mean(), rel=1e-4)
-
-
 class Counting(Descent):
     """Lowers `w` by one at each step."""
 
@@ -372,18 +352,6 @@ def test_a_missing_step_is_named_with_its_class_and_what_to_write(step: str, use
     assert "Regression" in str(caught.value)
     assert f"def {step}(self, batch)" in str(caught.value)
     assert not moved(task.model, before)
-
-
-def test_predictions_of_all_batches_are_joined_in_the_structure_of_the_step():
-    class Predicting(Regression):
-        def predict_step(self, batch):
-            return {"value": self.model(batch), "rows": [tf.reduce_sum(batch, axis=1)]}
-
-    task = Predicting()
-    predictions = lw.Trainer(task).predict(X[:37], batch_size=8)
-
-    np.testing.assert_allclose(predictions["value"], task.model(X[:37]), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(predictions["rows"][0], X[:37].sum(axis=1), rtol=1e-5, atol=1e-6)
 
 
 # --- plain TensorFlow -------------------------------------------------------------------------

@@ -62,14 +62,6 @@ def test_a_number_follows_every_step_of_the_loop_in_every_plan(plan: str):
     assert history["is large"] == [0.5]
 
 
-def test_the_next_fit_goes_on_where_the_steps_are():
-    task = Follows()
-    trainer = lw.Trainer(task, plan="graph")
-    trainer.fit(None, until="3 steps", verbose=0)
-    history = trainer.fit(None, until="2 steps", verbose=0).history
-    assert history["rate"] == [3.5]
-
-
 def test_nothing_is_traced_again_as_the_number_changes():
     traces = []
 

@@ -4,7 +4,6 @@ import enum
 import gc
 import json
 import os
-import random
 import subprocess
 import sys
 import textwrap
@@ -221,16 +220,6 @@ def test_what_is_shared_is_named_once_by_its_first_path():
     assert names(task) == dense_names("first.layers[0]")
 
 
-def test_a_layer_used_twice_in_a_model_is_named_once():
-    shared = layers.Dense(2)
-    assert names(Holder(model=functional(shared, shared))) == dense_names("model.layers[1]")
-
-
-def test_metrics_are_named_by_their_attributes():
-    task = Holder(accuracy=keras.metrics.Accuracy(), matrix=keras.metrics.MeanIoU(2))
-    assert names(task) == ["accuracy.total", "accuracy.count", "matrix.total_cm"]
-
-
 def test_the_step_counter_is_the_step():
     task = Own(small_model(), optimizers.SGD())
     built(task)
@@ -332,22 +321,6 @@ def test_the_names_of_adam_are_these():
     ]
 
 
-def test_a_scaled_optimizer_is_named_with_the_one_inside_it():
-    task = Own(small_model(), optimizers.LossScaleOptimizer(optimizers.SGD(momentum=0.9)))
-    built(task)
-    of_optimizer = [name for name in names(task) if name.startswith("optimizer.")]
-    assert of_optimizer == [
-        "optimizer.iterations",
-        "optimizer.learning_rate",
-        "optimizer.inner_optimizer.iterations",
-        "optimizer.inner_optimizer.learning_rate",
-        "optimizer.inner_optimizer.momentums[model.layers[0].kernel]",
-        "optimizer.inner_optimizer.momentums[model.layers[0].bias]",
-        "optimizer.step_counter",
-        "optimizer.dynamic_scale",
-    ]
-
-
 def test_freezing_another_layer_of_the_same_shape_changes_the_names():
     def slots(frozen: int) -> list[str]:
         model = keras.Sequential([keras.Input((2,)), layers.Dense(2), layers.Dense(2)])
@@ -389,12 +362,6 @@ def test_a_compiled_model_is_named_with_its_optimizer_and_metrics():
     ]
     assert "model.optimizer.velocities[model.layers[0].bias]" in named
     assert len(named) == 8 + len(model.optimizer.variables) + 1
-
-
-def test_supervised_metrics_are_named():
-    task = lw.Supervised(small_model(), "mse", "sgd", metrics=["mae"])
-    built(task)
-    assert "_objective.metrics[1].metrics[0].total" in names(task)
 
 
 SCRIPT = """
@@ -524,14 +491,6 @@ def test_keras_random_without_a_seed_is_refused_and_explained():
     )
 
 
-def test_keras_random_with_a_seed_of_the_task_is_complete():
-    seed = keras.random.SeedGenerator(0)
-    task = Own(
-        small_model(), optimizers.SGD(), lambda x: keras.random.uniform((), seed=seed), seed=seed
-    )
-    variables.require_complete(variables.named(task), built(task).captured, "Own.train_step")
-
-
 def test_an_optimizer_that_the_task_does_not_hold_is_refused():
     task = Own(small_model(), optimizers.SGD(momentum=0.9))
     captured = built(task).captured
@@ -620,15 +579,6 @@ def test_a_variable_is_named_for_each_replica_where_replicas_may_differ():
     assert [name for name in each if not is_for_each(name)] == []
 
 
-def test_with_several_replicas_an_optimizer_that_the_task_does_not_hold_is_refused_too():
-    strategy = two_replicas()
-    task: Any = as_task(lambda: Own(small_model(), optimizers.SGD(momentum=0.9)), strategy)
-    captured = CompiledSteps(task, strategy).built("train_step", SPEC).captured
-    del task.optimizer
-    with pytest.raises(StepError, match="momentum"):
-        variables.require_complete(variables.named(task), captured, "Own.train_step")
-
-
 # --- tables ---------------------------------------------------------------------------------------
 
 
@@ -649,11 +599,3 @@ def test_a_table_survives_json():
         {"name": "any", "dtype": "float32", "shape": None},
     ]
     assert snapshot.difference(json.loads(json.dumps(table)), table) is None
-
-
-def test_the_order_of_a_table_does_not_matter():
-    table = variables.table(variables.named(everything()))
-    shuffled = random.Random(0).sample(table, len(table))
-    assert shuffled != table
-    assert snapshot.difference(shuffled, table) is None
-    assert snapshot.difference(shuffled[1:], table) is not None

@@ -101,8 +101,8 @@ def test_gradients_come_every_ten_seconds_at_most_and_their_histograms_are_finit
     now = 0.0
     trainer = lw.Trainer(task(), plan="graph", watch="gradients", sinks=[lambda event: None])
     trainer.fit(X, Y, batch_size=24, verbose=0)
-    steps = trainer._parts.compiled  # pyright: ignore[reportPrivateUsage]
-    observer = Observer(trainer.task, tf.distribute.get_strategy(), steps, Stopwatch(lambda: now))
+    parts: Any = trainer._parts  # pyright: ignore[reportPrivateUsage]
+    observer = Observer(parts, parts, Stopwatch(lambda: now))
     watched = list[GradientsWatched]()
     for step in range(1, 26):
         found = observer.completed(Trained(step, 0, step, 1, 0.1, {}))

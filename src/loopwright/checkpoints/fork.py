@@ -10,32 +10,14 @@ from typing import Any
 
 from loopwright import disk, untrusted
 from loopwright.checkpoints import lock
-from loopwright.checkpoints.manifest import Checkpoint, in_run, read_manifest
+from loopwright.checkpoints.manifest import Checkpoint, in_run
 from loopwright.checkpoints.store import Store
-from loopwright.errors import CheckpointError, ConfigurationError, disk_explained, message
+from loopwright.errors import CheckpointError, disk_explained
 from loopwright.plans import plan_history
 
 ORIGIN = "origin.json"
 """Which step of which run a run was forked from, and with which changes."""
 _JOURNAL = "metrics.jsonl"
-
-
-def checkpoint_at(run: Path, step: int) -> Checkpoint:
-    """Return the checkpoint of a step, verified to the last byte; raise if there is none."""
-    store = Store(run / "checkpoints")
-    steps = [found.step for found in store.all() if not found.damage]
-    if step not in steps:
-        raise ConfigurationError(
-            message(
-                f"{run} has no checkpoint of step {step:,}.",
-                expected=f"one of its checkpoints: {', '.join(map(str, steps)) or 'it has none'}",
-                received=f"step {step}",
-                do="choose one of these steps"
-                if steps
-                else "train it first; save_every= says how often a run is saved",
-            )
-        )
-    return store.at(step)
 
 
 def is_fork(target: Path, origin: Mapping[str, Any]) -> bool:
@@ -64,22 +46,20 @@ def write_fork(
         if plans.changes:
             disk.write_whole(target, "plan.json", plans.text().encode(), durable=True)
         disk.write_whole(target, config_name, config, durable=True)
-        files = read_manifest(found.path)["files"]
 
         def copy(into: Path) -> None:
             root, name = in_run(found.path)
-            for file in files:
+            for file in found.files:
                 disk.copy(root, f"{name}/{file}", into, file)
 
-        path = Store(target / "checkpoints").write(found.step, content, copy)
-        if read_manifest(path)["files"] != files:
+        store = Store(target / "checkpoints")
+        store.write(found.step, content, copy)
+        if store.at(found.step).files != found.files:
             raise CheckpointError(
-                message(
-                    f"The checkpoint of step {found.step} changed while it was copied.",
-                    expected=f"the files of {found.path} as they were written",
-                    received="other checksums",
-                    do=f"delete {target} and fork again",
-                )
+                f"The checkpoint of step {found.step} changed while it was copied.",
+                expected=f"the files of {found.path} as they were written",
+                received="other checksums",
+                do=f"delete {target} and fork again",
             )
         # Last: a copy that was interrupted is not taken for a fork.
         written = json.dumps(dict(origin), indent=2).encode()

@@ -49,12 +49,10 @@ def start_from(task: Any, source: str) -> None:
     match, load = _kind(Path(source))(task, Path(source))
     if not match.matched:
         raise ConfigurationError(
-            message(
-                f"No weight in {source} matches this task.",
-                expected=_listed(match.missing),
-                received=_listed(match.unused),
-                do="check that the model is built, and built like the one that was saved",
-            )
+            f"No weight in {source} matches this task.",
+            expected=_listed(match.missing),
+            received=_listed(match.unused),
+            do="check that the model is built, and built like the one that was saved",
         )
     load()
     if match.missing or match.unused:
@@ -76,14 +74,12 @@ def _kind(source: Path) -> Callable[[Any, Path], tuple[Match, Callable[[], objec
     if source.with_name(f"{source.name}.index").is_file():
         return _from_tensorflow
     raise ConfigurationError(
-        message(
-            "Not a source of weights.",
-            expected=KINDS,
-            received=f"init_from={os.fspath(source)!r}"
-            + ("" if source.exists() else ", which does not exist"),
-            do="check the path; a .keras file: load it with keras.models.load_model, and make the "
-            "task with that model",
-        )
+        "Not a source of weights.",
+        expected=KINDS,
+        received=f"init_from={os.fspath(source)!r}"
+        + ("" if source.exists() else ", which does not exist"),
+        do="check the path; a .keras file: load it with keras.models.load_model, and make the "
+        "task with that model",
     )
 
 
@@ -219,12 +215,10 @@ def _one_model(task: Any, source: Path) -> keras.Model:
     if len(models) == 1:
         return models[0]
     raise ConfigurationError(
-        message(
-            "Cannot tell which model these weights belong to.",
-            expected="a task with one model, or with one named self.model",
-            received=f"{len(models)} models, and {source}",
-            do="load them yourself before training: task.generator.load_weights(...)",
-        )
+        "Cannot tell which model these weights belong to.",
+        expected="a task with one model, or with one named self.model",
+        received=f"{len(models)} models, and {source}",
+        do="load them yourself before training: task.generator.load_weights(...)",
     )
 
 

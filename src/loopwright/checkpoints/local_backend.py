@@ -19,11 +19,11 @@ from typing import final
 from loopwright import disk
 from loopwright.checkpoints import lock as run_lock
 from loopwright.checkpoints.manifest import DamagedError, same_manifest, verified
-from loopwright.compat.messages import system_error_number
-from loopwright.compat.out_of_memory import is_out_of_memory
+from loopwright.compat.messages import is_out_of_memory, system_error_number
 from loopwright.errors import CheckpointError, message
 
 _NAME = re.compile(r"(step-([0-9]{8,18}))(?:\.(tmp|old|bad)-[0-9a-f]{8})?")
+_SUFFIXES = ("", *(f"-{number}" for number in range(2, 99)))
 # Errors of the disk, also where TensorFlow reports them in its own errors.
 _REMEDIES = {
     errno.ENOSPC: "free some space, or keep fewer checkpoints",
@@ -35,13 +35,6 @@ _REMEDIES = {
     errno.ENOMEM: "free memory, or raise the limit on it (ulimit -v, or that of the container)",
     errno.EIO: "check the disk (dmesg), or choose another run_dir",
 }
-
-
-def unused_path(path: Path) -> Path:
-    """Return a free path in the same directory that a run directory can be moved to."""
-    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    wanted = (f"{path.name}.old-{now}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 99))))
-    return next(each for each in map(path.with_name, wanted) if not os.path.lexists(each))
 
 
 @final
@@ -109,14 +102,6 @@ class LocalBackend:
                 disk.sync(*self._in_run())
         return sorted(renamed.values())
 
-    def move(self, steps: Sequence[int], into: Path) -> None:
-        """Move checkpoints into another run directory, in this order."""
-        found, name = self._paths(), self.directory.name
-        with self._explaining(f"The checkpoints in {self.directory} could not be moved"):
-            disk.make_directory(into, name)
-            for step in steps:
-                disk.move(*self._in_run(found[step]), into, f"{name}/{self._path(step).name}")
-
     def move_run_aside(self) -> Path | None:
         """Rename the run directory, make a new one in its place, and hold that; delete nothing.
 
@@ -130,7 +115,9 @@ class LocalBackend:
         for left in disk.names(run_dir.parent):  # of a killed process: only the holder makes any
             if left.startswith(f".{run_dir.name}.new-"):
                 disk.delete(run_dir.parent, left)
-        aside = unused_path(run_dir)
+        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        names = (f"{run_dir.name}.old-{now}{suffix}" for suffix in _SUFFIXES)
+        aside = next(p for p in map(run_dir.with_name, names) if not os.path.lexists(p))
         new = run_dir.with_name(f".{run_dir.name}.new-{secrets.token_hex(4)}")
         disk.make_run_directory(new, like=run_dir)
         successor = run_lock.Lock(new / run_lock.NAME)

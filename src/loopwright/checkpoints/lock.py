@@ -155,23 +155,19 @@ def _refusal(path: Path, content: bytes) -> ConfigurationError:
             received += ", and this process is one of several workers"
             do = 'pass strategy="auto" to Trainer: without it, every worker trains alone'
     return ConfigurationError(
-        message(
-            f"The run directory {path.parent} is in use.",
-            expected="one process at a time",
-            received=received,
-            do=do,
-        )
+        f"The run directory {path.parent} is in use.",
+        expected="one process at a time",
+        received=received,
+        do=do,
     )
 
 
 def _unusable(path: Path, reason: str) -> ConfigurationError:
     return ConfigurationError(
-        message(
-            f"The run directory {path.parent} cannot be locked.",
-            expected=f"a file {path.name} that this process may write, or none",
-            received=f"{path}: {reason}",
-            do="make the directory writable, move the existing file, or choose another run_dir",
-        )
+        f"The run directory {path.parent} cannot be locked.",
+        expected=f"a file {path.name} that this process may write, or none",
+        received=f"{path}: {reason}",
+        do="make the directory writable, move the existing file, or choose another run_dir",
     )
 
 

@@ -8,21 +8,21 @@ no version of Loopwright wrote are refused before anything else is read.
 # pyright: reportUninitializedInstanceVariable=false
 # Of pydantic's own attributes, in classes with an abstract base.
 
-import contextlib
 import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any, final
 
 from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, ValidationError
 
 from loopwright import disk, untrusted
-from loopwright.compat.out_of_memory import out_of_memory_explained
-from loopwright.errors import CheckpointError, first_line, message
+from loopwright.compat.messages import out_of_memory_explained
+from loopwright.errors import CheckpointError, first_line
 from loopwright.loop.schedule import every
 from loopwright.plans import plan_history
 from loopwright.records import Record, in_words
@@ -50,6 +50,8 @@ class Checkpoint:
     content: Mapping[str, Any]
     damage: str = ""
     """What is damaged; empty if the checkpoint is valid."""
+    files: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The size and the checksum of each file, by name."""
 
 
 def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
@@ -64,8 +66,8 @@ def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
             disk.directory(run_dir, name) as directory,
         ):
             at = path / MANIFEST
-            with _opened(directory, MANIFEST) as handle:
-                manifest = _parsed(handle)
+            with _opened(directory, MANIFEST) as file:
+                manifest = _parsed(file.read(MOST_MANIFEST_BYTES + 1))
             _refuse_newer(path, manifest["format"])
             step, files = _checked(manifest)
             if path.name.split(".")[0] != f"step-{step:08d}":
@@ -75,14 +77,14 @@ def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
             # Sizes first: they are cheap.
             for name, expected in files.items():
                 at = path / name
-                with _opened(directory, name) as handle:
-                    if os.fstat(handle).st_size != expected["bytes"]:
-                        n = os.fstat(handle).st_size
-                        raise ValueError(f"{n:,} bytes instead of {expected['bytes']:,}")
+                with _opened(directory, name) as file:
+                    size = os.fstat(file.fileno()).st_size
+                    if size != expected["bytes"]:
+                        raise ValueError(f"{size:,} bytes instead of {expected['bytes']:,}")
             for name, expected in files.items() if read_files else ():
                 at = path / name
-                with _opened(directory, name) as handle:
-                    if _sha256(handle) != expected["sha256"]:
+                with _opened(directory, name) as file:
+                    if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
                         raise ValueError("checksum mismatch")
     except disk.UnsafeFileError as error:
         raise DamagedError(f"{at}: {error.reason}") from error
@@ -92,10 +94,10 @@ def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
             raise DamagedError(f"{at}: {'not a directory' if file else error.strerror}") from error
         do = "fix the cause and start again; nothing was changed"
         what = f"The checkpoint {path} could not be read."
-        raise CheckpointError(message(what, received=f"{at}: {error.strerror}", do=do)) from error
+        raise CheckpointError(what, received=f"{at}: {error.strerror}", do=do) from error
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{at}: {str(error)[:300]}") from error
-    return Checkpoint(path, step, manifest["content"])
+    return Checkpoint(path, step, manifest["content"], files=files)
 
 
 def in_run(path: Path) -> tuple[Path, str]:
@@ -104,9 +106,7 @@ def in_run(path: Path) -> tuple[Path, str]:
     return run_dir, path.relative_to(run_dir).as_posix()
 
 
-def _parsed(handle: int) -> dict[str, Any]:
-    with os.fdopen(handle, "rb", closefd=False) as file:
-        raw = file.read(MOST_MANIFEST_BYTES + 1)
+def _parsed(raw: bytes) -> dict[str, Any]:
     if len(raw) > MOST_MANIFEST_BYTES:
         raise ValueError(f"more than {MOST_MANIFEST_BYTES:,} bytes")
     manifest = json.loads(raw.decode("ascii"))
@@ -134,12 +134,10 @@ def _json(value: Any) -> bytes:
 def _refuse_newer(path: Path, found: Any) -> None:
     if type(found) is int and found > FORMAT:
         raise CheckpointError(
-            message(
-                f"The checkpoint {path} was written by a newer version of Loopwright.",
-                expected=f"format {FORMAT} or older",
-                received=f"format {found}"[:100],
-                do="install the version of Loopwright that wrote it, or choose another run_dir",
-            )
+            f"The checkpoint {path} was written by a newer version of Loopwright.",
+            expected=f"format {FORMAT} or older",
+            received=f"format {found}"[:100],
+            do="install the version of Loopwright that wrote it, or choose another run_dir",
         )
 
 
@@ -317,11 +315,6 @@ def _compare_names(listed: set[str], present: set[str]) -> None:
         raise ValueError(", ".join(parts[:5]))
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of a verified checkpoint."""
-    return json.loads(disk.read(*_within(path, MANIFEST)))
-
-
 def same_manifest(one: Path, other: Path) -> bool:
     """Return whether two directories hold the same checkpoint."""
     first, second = (disk.read(*_within(path, MANIFEST)) for path in (one, other))
@@ -333,18 +326,8 @@ def _within(path: Path, name: str) -> tuple[Path, str]:
     return run_dir, f"{checkpoint}/{name}"
 
 
-@contextlib.contextmanager
-def _opened(directory: int, name: str) -> Iterator[int]:
-    handle = disk.opened(directory, name)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _sha256(handle: int) -> str:
-    with os.fdopen(handle, "rb", buffering=0, closefd=False) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _opened(directory: int, name: str) -> FileIO:
+    return os.fdopen(disk.opened(directory, name), "rb", buffering=0)
 
 
 def write_manifest(directory: Path, step: int, content: Mapping[str, Any]) -> None:
@@ -355,12 +338,10 @@ def write_manifest(directory: Path, step: int, content: Mapping[str, Any]) -> No
     raw = signed(manifest)
     if len(raw) > MOST_MANIFEST_BYTES or untrusted.is_deep(manifest):
         raise CheckpointError(
-            message(
-                f"The manifest {directory / MANIFEST} would be too large to read.",
-                expected=f"at most {MOST_MANIFEST_BYTES:,} bytes and {untrusted.MOST_DEPTH} levels",
-                received=f"{len(raw):,} bytes",
-                do="keep large values as variables or files, not in the state of callbacks",
-            )
+            f"The manifest {directory / MANIFEST} would be too large to read.",
+            expected=f"at most {MOST_MANIFEST_BYTES:,} bytes and {untrusted.MOST_DEPTH} levels",
+            received=f"{len(raw):,} bytes",
+            do="keep large values as variables or files, not in the state of callbacks",
         )
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with os.fdopen(disk.opened(*_within(directory, MANIFEST), flags), "wb") as file:
@@ -368,5 +349,6 @@ def write_manifest(directory: Path, step: int, content: Mapping[str, Any]) -> No
 
 
 def _file_entry(directory: int, name: str) -> dict[str, Any]:
-    with _opened(directory, name) as handle:
-        return {"bytes": os.fstat(handle).st_size, "sha256": _sha256(handle)}
+    with _opened(directory, name) as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}

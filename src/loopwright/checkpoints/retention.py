@@ -14,7 +14,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple, final
 
 from loopwright.checkpoints.manifest import Checkpoint
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 
 Mode = Literal["auto", "min", "max"]
 
@@ -32,14 +32,6 @@ _LARGER_IS_BETTER = re.compile(
     r"|specificity|likelihood|correlation|pearson|spearman|explained_variance|reward|jaccard|true_"
     r"|(?<![a-z0-9])(acc|f1|f2|fbeta|f_beta|r2|iou|miou|io_u|dice|psnr|ssim|ap|map|ndcg|mrr|mcc"
     r"|kappa|chrf|elbo|hit|hits|hit_rate|top|tpr|tnr)(?![a-z])"
-)
-_COMMON_METRICS = (
-    "val_loss",
-    "val_accuracy",
-    "val_error",
-    "val_precision",
-    "val_recall",
-    "val_score",
 )
 
 
@@ -90,26 +82,26 @@ class KeepBest:
     def __post_init__(self) -> None:
         if not isinstance(self.metric, str) or not self.metric:
             raise ConfigurationError(
-                message(
-                    "KeepBest needs the name of a metric.",
-                    expected="a name as in the history",
-                    received=repr(self.metric),
-                    do='KeepBest("val_loss")',
-                )
+                "KeepBest needs the name of a metric.",
+                expected="a name as in the history",
+                received=repr(self.metric),
+                do='KeepBest("val_loss")',
             )
         _check_count(self, self.count)
         if self.mode not in ("auto", "min", "max"):
             raise ConfigurationError(
-                message(
-                    "Unknown mode.",
-                    expected='"min", "max" or "auto"',
-                    received=repr(self.mode),
-                    do=f'KeepBest({self.metric!r}, mode="min") keeps the smallest',
-                )
+                "Unknown mode.",
+                expected='"min", "max" or "auto"',
+                received=repr(self.mode),
+                do=f'KeepBest({self.metric!r}, mode="min") keeps the smallest',
             )
-        # A name that may be misspelled is refused at the first validation, with the known names.
-        if not difflib.get_close_matches(self.metric, _COMMON_METRICS, 1, cutoff=0.8):
-            require_direction(self)
+        if self.mode == "auto" and larger_is_better(self.metric) is None:
+            raise ConfigurationError(
+                f"Cannot tell from the name {self.metric!r} whether smaller or larger is better.",
+                expected='a metric that validation reports, with mode="min" or mode="max"',
+                received=f"KeepBest({self.metric!r})",
+                do=f'check the name; KeepBest({self.metric!r}, mode="max") keeps the largest value',
+            )
 
     @property
     def larger_is_better(self) -> bool:
@@ -131,28 +123,14 @@ def larger_is_better(metric: str) -> bool | None:
     return True if _LARGER_IS_BETTER.search(name) else None
 
 
-def require_direction(rule: KeepBest) -> None:
-    """Raise if it is unknown whether smaller or larger values are better."""
-    if rule.mode == "auto" and larger_is_better(rule.metric) is None:
-        raise ConfigurationError(
-            message(
-                f"Cannot tell from the name {rule.metric!r} whether smaller or larger is better.",
-                expected='mode="min" or mode="max"',
-                received=f"KeepBest({rule.metric!r})",
-                do=f'KeepBest({rule.metric!r}, mode="max") keeps the largest value',
-            )
-        )
-
-
 Rule = KeepLatest | KeepBest
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A checkpoint as retention sees it: its step, its leg, and the scores of its state."""
+    """A checkpoint or a validation as retention sees it: its step, and the scores of its state."""
 
     step: int
-    leg: int
     ends_leg: bool
     scores: Mapping[str, float]
 
@@ -160,7 +138,7 @@ class Entry:
 def entry(step: int, content: Mapping[str, Any]) -> Entry:
     """Return the entry of a checkpoint, from the content of its manifest."""
     is_over = content["place"].get("is_over", False)
-    return Entry(step, content["leg"], is_over, prefixed(measured(content)))
+    return Entry(step, is_over, prefixed(measured(content)))
 
 
 def is_readable(content: Mapping[str, Any]) -> bool:
@@ -217,7 +195,7 @@ def best_first(score: float, rule: KeepBest) -> float:
 def best(entries: Sequence[Entry], rule: KeepBest) -> list[int]:
     """Return the steps where the metric was measured, the best first; of equals the earlier.
 
-    >>> entries = [Entry(step, 1, False, {"val_loss": abs(step - 2)}) for step in (1, 2, 3)]
+    >>> entries = [Entry(step, False, {"val_loss": abs(step - 2)}) for step in (1, 2, 3)]
     >>> best(entries, KeepBest("val_loss"))
     [2, 1, 3]
     """
@@ -240,80 +218,53 @@ def _is_finite(score: Real) -> bool:
 def kept(entries: Sequence[Entry], rules: Sequence[Rule]) -> set[int]:
     """Return the steps to keep: those of any rule, the newest, the end of each leg.
 
-    >>> entries = [Entry(step, 1, False, {"val_loss": abs(step - 2)}) for step in (1, 2, 3, 4)]
+    >>> entries = [Entry(step, False, {"val_loss": abs(step - 2)}) for step in (1, 2, 3, 4)]
     >>> kept(entries, [KeepLatest(1), KeepBest("val_loss")])
     {2, 4}
     """
     steps = sorted(entry.step for entry in entries)
-    stays = {entry.step for entry in entries if entry.ends_leg} | set(steps[-1:])
-    for rule in rules:
-        ranked = steps[::-1] if isinstance(rule, KeepLatest) else best(entries, rule)
-        stays.update(ranked[: rule.count])
-    return stays
+    latest = max((rule.count for rule in rules if isinstance(rule, KeepLatest)), default=1)
+    ends = {entry.step for entry in entries if entry.ends_leg}
+    return ends | set(steps[-latest:]) | best_steps(entries, rules)
 
 
-@final
-class BestSoFar:
-    """The validations so far that the `KeepBest` rules of a run keep.
+def best_steps(entries: Sequence[Entry], rules: Sequence[Rule]) -> set[int]:
+    """Return the steps that the `KeepBest` rules keep.
 
-    >>> found = BestSoFar([KeepBest("val_loss")], [])
-    >>> [found.add(step, {"loss": loss}) for step, loss in ((10, 0.5), (20, 0.7), (30, 0.4))]
-    [True, False, True]
+    >>> entries = [Entry(step, False, {"val_loss": abs(step - 2)}) for step in (1, 2, 3, 4)]
+    >>> best_steps(entries, [KeepLatest(1), KeepBest("val_loss")])
+    {2}
     """
-
-    def __init__(self, rules: Sequence[Rule], entries: Sequence[Entry]) -> None:
-        self._rules = best_rules(rules)
-        self._entries = list(entries)
-
-    @property
-    def steps(self) -> set[int]:
-        """The steps that a rule keeps."""
-        ranked = [best(self._entries, rule)[: rule.count] for rule in self._rules]
-        return {step for steps in ranked for step in steps}
-
-    def add(self, step: int, scores: Mapping[str, Any]) -> bool:
-        """Add a validation; return whether a rule keeps it."""
-        self._entries.append(Entry(step, 0, False, prefixed(scores)))
-        return step in self.steps
-
-    def go_back(self, step: int) -> None:
-        """Remove the validations after a step."""
-        self._entries = [entry for entry in self._entries if entry.step <= step]
+    return {s for rule in best_rules(rules) for s in best(entries, rule)[: rule.count]}
 
 
 def require_measured(rules: Sequence[KeepBest], scores: Mapping[str, Any]) -> None:
     """Raise if a validation does not report the metric of a rule; list the known names."""
     known = prefixed(scores)
     for rule in rules:
-        value = known.get(rule.metric)
-        if isinstance(value, Real):
-            require_direction(rule)
+        if isinstance(known.get(rule.metric), Real):
             continue
         near = [f"val_{rule.metric}", *difflib.get_close_matches(rule.metric, known, 1)]
         proposed = next((name for name in near if isinstance(known.get(name), Real)), None)
         is_known = rule.metric in known
         raise ConfigurationError(
-            message(
-                f"Cannot keep the best checkpoint by {rule.metric!r}: "
-                + ("it is not a single number." if is_known else "validation does not report it."),
-                expected=f"one of {', '.join(known) or 'the validation scores (there are none)'}",
-                received=repr(rule),
-                do=f"KeepBest({proposed!r})"
-                if proposed
-                else "name one of the reported metrics, or return it from test_step",
-            )
+            f"Cannot keep the best checkpoint by {rule.metric!r}: "
+            + ("it is not a single number." if is_known else "validation does not report it."),
+            expected=f"one of {', '.join(known) or 'the validation scores (there are none)'}",
+            received=repr(rule),
+            do=f"KeepBest({proposed!r})"
+            if proposed
+            else "name one of the reported metrics, or return it from test_step",
         )
 
 
 def _check_count(rule: Rule, count: object) -> None:
     if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
         raise ConfigurationError(
-            message(
-                "Invalid number of checkpoints to keep.",
-                expected="an integer, at least 1",
-                received=repr(rule),
-                do=f"{type(rule).__name__}(count=3) keeps three",
-            )
+            "Invalid number of checkpoints to keep.",
+            expected="an integer, at least 1",
+            received=repr(rule),
+            do=f"{type(rule).__name__}(count=3) keeps three",
         )
 
 

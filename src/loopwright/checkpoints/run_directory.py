@@ -9,7 +9,7 @@ from typing import Any, final
 
 from loopwright import disk
 from loopwright.checkpoints import retention, tensors
-from loopwright.checkpoints.local_backend import LocalBackend, unused_path
+from loopwright.checkpoints.local_backend import LocalBackend
 from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.retention import (
     DEFAULT_KEEP,
@@ -106,15 +106,13 @@ class Run:
         disk.give_modes(self.directory, _EXPORT)
 
     def start_over(self, leg: int) -> Path:
-        """Move a leg and the later ones aside, with leg 0 the whole run; return where they are.
+        """Set a leg and the later ones aside, with leg 0 the whole run; return where they are.
 
         Only while the directory is opened. The config is the one of this start, and stays.
         """
         if leg:
-            aside = unused_path(self.directory)
-            disk.make_run_directory(aside)
-            self._store.move_after(self.end_of(leg - 1)[0].step, aside)
-            return aside
+            self._store.set_aside_after(self.end_of(leg - 1)[0].step)
+            return self._store.directory
         has_config = disk.status(self.directory, CONFIG) is not None
         config = disk.read(self.directory, CONFIG) if has_config else None
         moved = self.move_aside()
@@ -145,12 +143,10 @@ class Run:
         """Return the checkpoint of a step, the "last" one, or the "best" by a rule of the run."""
         if metric is not None and which != "best":
             raise ConfigurationError(
-                message(
-                    "A metric chooses among the best checkpoints only.",
-                    expected=f'restore("best", metric={metric!r})',
-                    received=f"restore({which!r}, metric={metric!r})",
-                    do="leave metric out, or restore the best",
-                )
+                "A metric chooses among the best checkpoints only.",
+                expected=f'restore("best", metric={metric!r})',
+                received=f"restore({which!r}, metric={metric!r})",
+                do="leave metric out, or restore the best",
             )
         if which == "last":
             found = self.newest()
@@ -163,32 +159,26 @@ class Run:
                 _warn_of_missed(found.step, rule, whole)
                 return self._at(found.step)
             raise ConfigurationError(
-                message(
-                    f"This run has no checkpoint with a score {rule.metric!r}.",
-                    expected="a checkpoint that was saved right after a validation",
-                    received=f"none in {self.directory}",
-                    do='pass validation_data to fit, name another metric with KeepBest("..."),'
-                    ' or restore "last"',
-                )
+                f"This run has no checkpoint with a score {rule.metric!r}.",
+                expected="a checkpoint that was saved right after a validation",
+                received=f"none in {self.directory}",
+                do='pass validation_data to fit, name another metric with KeepBest("..."),'
+                ' or restore "last"',
             )
         elif isinstance(which, int) and not isinstance(which, bool):
             return self._at(which)
         else:
             raise ConfigurationError(
-                message(
-                    "Unknown checkpoint.",
-                    expected='"best", "last" or a step',
-                    received=repr(which),
-                    do='call restore("best")',
-                )
+                "Unknown checkpoint.",
+                expected='"best", "last" or a step',
+                received=repr(which),
+                do='pass "best"; to use the weights that the task holds, leave it out',
             )
         raise ConfigurationError(
-            message(
-                "This run has no checkpoint yet.",
-                expected=f"at least one in {self.directory}",
-                received="none",
-                do="train first, or check run_dir",
-            )
+            "This run has no checkpoint yet.",
+            expected=f"at least one in {self.directory}",
+            received="none",
+            do="train first, or check run_dir",
         )
 
     def best_rule(self, metric: str | None = None) -> KeepBest:
@@ -201,12 +191,10 @@ class Run:
         found = [rule for rule in rules if metric in (None, rule.metric)]
         if not found:
             raise ConfigurationError(
-                message(
-                    f"This run does not keep the best checkpoint by {metric!r}.",
-                    expected=f"one of {', '.join(rule.metric for rule in rules)}",
-                    received=f'restore("best", metric={metric!r})',
-                    do=f"train with keep=[..., KeepBest({metric!r})]",
-                )
+                f"This run does not keep the best checkpoint by {metric!r}.",
+                expected=f"one of {', '.join(rule.metric for rule in rules)}",
+                received=f'restore("best", metric={metric!r})',
+                do=f"train with keep=[..., KeepBest({metric!r})]",
             )
         return found[0]
 
@@ -230,14 +218,12 @@ class Run:
             if found.content["leg"] == leg and found.content["place"].get("is_over"):
                 return self._at(found.step)
         raise ConfigurationError(
-            message(
-                f"The end of leg {leg + 1} is missing from this run.",
-                expected=f"a checkpoint at the end of each leg in {self.directory}",
-                received="checkpoints of a later leg only",
-                do='to evaluate or export the trained weights, call restore("last"); to continue '
-                f"from them, start a new run with init_from={os.fspath(self.directory)!r}; to "
-                "train again from the beginning, choose another run_dir",
-            )
+            f"The end of leg {leg + 1} is missing from this run.",
+            expected=f"a checkpoint at the end of each leg in {self.directory}",
+            received="checkpoints of a later leg only",
+            do='to evaluate or export the trained weights, call restore("last"); to continue '
+            f"from them, start a new run with init_from={os.fspath(self.directory)!r}; to "
+            "train again from the beginning, choose another run_dir",
         )
 
     def set_aside_after(self, checkpoint: Checkpoint) -> None:

@@ -1,4 +1,4 @@
-"""Snapshot: the state of a run without its tensors, as JSON, and the target of its leg."""
+"""Snapshot: the state of a run without its tensors, as JSON."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,19 +8,8 @@ from loopwright.checkpoints import retention
 from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.data.readers import Read
 from loopwright.errors import CheckpointError, message
-from loopwright.loop.schedule import Every, Place, every
+from loopwright.loop.schedule import Place
 from loopwright.task.variables import Row, shape_text, shortened
-
-
-@dataclass(frozen=True)
-class Reached:
-    """The place of the newest checkpoint, and the target of its leg."""
-
-    leg: int
-    place: Place
-    until: Every
-    is_ended: bool = True
-    """Whether the last hook of callbacks was called, if the leg is over."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +63,6 @@ class Snapshot:
         """Whether it holds the state that `fit` left behind, with averaged weights in place."""
         return "changed" in self.end
 
-    @property
-    def reached(self) -> Reached:
-        """The place that the run had reached."""
-        return Reached(self.leg, self.place, every(self.until), is_ended=not self.end.get("is_due"))
-
 
 def parsed(checkpoint: Checkpoint) -> Snapshot:
     """Return the snapshot in a checkpoint."""
@@ -89,13 +73,11 @@ def parsed(checkpoint: Checkpoint) -> Snapshot:
         return Snapshot(**{**content, "place": place, "read": read, "measured": measured})
     except (TypeError, KeyError) as error:
         raise CheckpointError(
-            message(
-                f"The checkpoint {checkpoint.path} is not the checkpoint of a training run.",
-                expected="the fields that Trainer.fit writes",
-                received=f"{type(error).__name__}: {error}",
-                do="install the version of Loopwright that wrote it, restore a copy, or choose "
-                "another run_dir",
-            )
+            f"The checkpoint {checkpoint.path} is not the checkpoint of a training run.",
+            expected="the fields that Trainer.fit writes",
+            received=f"{type(error).__name__}: {error}",
+            do="install the version of Loopwright that wrote it, restore a copy, or choose "
+            "another run_dir",
         ) from None
 
 

@@ -5,7 +5,7 @@
     store.newest()                                    # verified to the last byte
 
 A `Backend` keeps them: `LocalBackend` in a directory. A new backend is one more file. A `Writer`
-writes beside the training.
+writes in the background while training continues.
 """
 
 import threading
@@ -17,7 +17,7 @@ from typing import Any, Protocol, final
 from loopwright.checkpoints import retention
 from loopwright.checkpoints.local_backend import LocalBackend
 from loopwright.checkpoints.manifest import Checkpoint, DamagedError, verified, write_manifest
-from loopwright.errors import CheckpointError, message
+from loopwright.errors import CheckpointError, ConfigurationError, message
 from loopwright.step_warnings import warn_at_call
 
 
@@ -57,10 +57,6 @@ class Backend(Protocol):
 
     def set_aside(self, steps: Sequence[int]) -> list[Path]:
         """Rename checkpoints so that no later start finds them; return their new paths."""
-        ...
-
-    def move(self, steps: Sequence[int], into: Path) -> None:
-        """Move checkpoints into another run directory, in this order."""
         ...
 
     def move_run_aside(self) -> Path | None:
@@ -122,30 +118,24 @@ class Store:
         if not damages:
             return None
         raise CheckpointError(
-            message(
-                f"All checkpoints in {self.directory} are damaged; nothing was deleted.",
-                expected="at least one valid checkpoint",
-                received="; ".join(damages),
-                do="restore a checkpoint from a copy, or choose another run_dir",
-            )
+            f"All checkpoints in {self.directory} are damaged; nothing was deleted.",
+            expected="at least one valid checkpoint",
+            received="; ".join(damages),
+            do="restore a checkpoint from a copy, or choose another run_dir",
         )
 
     def at(self, step: int) -> Checkpoint:
         """Return the checkpoint of a step, verified to the last byte."""
         steps = self.backend.steps()
+        others = ", ".join(str(other) for other in steps if other != step)
+        do = f"choose another step: {others or 'but there is none'}"
+        if step not in steps:
+            raise ConfigurationError(f"{self.directory} has no checkpoint of step {step:,}.", do=do)
         try:
-            if step not in steps:
-                raise DamagedError(f"{self.directory} has no checkpoint of this step")
             return verified(self.backend.read(step))
         except DamagedError as damage:
-            others = ", ".join(str(other) for other in steps if other != step)
-            raise CheckpointError(
-                message(
-                    f"The checkpoint of step {step} cannot be used.",
-                    received=str(damage),
-                    do=f"choose another step: {others or 'but there is none'}",
-                )
-            ) from damage
+            what = f"The checkpoint of step {step} cannot be used."
+            raise CheckpointError(what, received=str(damage), do=do) from damage
 
     def all(self) -> list[Checkpoint]:
         """Return every checkpoint, the oldest first; compare manifests and sizes, no checksums."""
@@ -179,11 +169,6 @@ class Store:
         Called before a run resumes from `step`: no later start may find them.
         """
         return self.backend.set_aside([each for each in self.backend.steps() if each > step])
-
-    def move_after(self, step: int, into: Path) -> None:
-        """Move the checkpoints after a step into another run directory, the newest first."""
-        steps = [each for each in self.backend.steps() if each > step]
-        self.backend.move(steps[::-1], into)
 
 
 @final

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from loopwright.compat.messages import kernel_message
-from loopwright.compat.out_of_memory import out_of_memory_explained
-from loopwright.errors import CheckpointError, NotFiniteError, message
+from loopwright.compat.messages import out_of_memory_explained, reason_in
+from loopwright.errors import CheckpointError, NotFiniteError
 from loopwright.task import variables as task_variables
 
 
@@ -94,12 +93,10 @@ def assign(named: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         misfit = _misfit(row["name"], row["dtype"], row["shape"], found)
         if misfit:
             raise CheckpointError(
-                message(
-                    "The tensors do not match the variables of the task; none was changed.",
-                    expected="a tensor of the same dtype and shape for every variable",
-                    received=misfit,
-                    do="use the task that they were saved with",
-                )
+                "The tensors do not match the variables of the task; none was changed.",
+                expected="a tensor of the same dtype and shape for every variable",
+                received=misfit,
+                do="use the task that they were saved with",
             )
     with out_of_memory_explained("The state of a checkpoint cannot be restored"):
         for name, variable in named.items():
@@ -122,6 +119,19 @@ def digest(tensors: Mapping[str, Any]) -> str:
     return found.hexdigest()
 
 
+def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the names of tensors that are missing afterwards, or not the same to the bit.
+
+    >>> differing({"a": tf.constant([0.0])}, {"a": tf.constant([-0.0])})
+    ['a']
+    """
+    return [
+        name
+        for name, value in before.items()
+        if name not in after or digest({"": value}) != digest({"": after[name]})
+    ]
+
+
 def non_finite(tensors: Mapping[str, Any]) -> list[str]:
     """Return the names of tensors with NaN or infinity.
 
@@ -136,13 +146,11 @@ def require_finite(tensors: Mapping[str, Any], step: int) -> None:
     names = non_finite(tensors)
     if names:
         raise NotFiniteError(
-            message(
-                f"After step {step} the state contains NaN or infinity, and is not saved.",
-                expected="finite numbers in every variable",
-                received=", ".join(task_variables.shortened(names)),
-                do="lower the learning rate or clip gradients (the optimizer's clipnorm=), and "
-                "look for bad examples in the data; earlier checkpoints are unchanged",
-            ),
+            f"After step {step} the state contains NaN or infinity, and is not saved.",
+            expected="finite numbers in every variable",
+            received=", ".join(task_variables.shortened(names)),
+            do="lower the learning rate or clip gradients (the optimizer's clipnorm=), and "
+            "look for bad examples in the data; earlier checkpoints are unchanged",
             step=step,
         )
 
@@ -189,14 +197,12 @@ def _explained(prefix: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:  # damaged files raise many kinds
-        reason = kernel_message(error)
+        reason = reason_in(str(error))
         raise CheckpointError(
-            message(
-                f"The tensors in {prefix}.index and {prefix}.data-00000-of-00001 cannot be read.",
-                expected="both files as they were written",
-                received=reason,
-                do="restore them from a copy, or resume from an earlier checkpoint",
-            )
+            f"The tensors in {prefix}.index and {prefix}.data-00000-of-00001 cannot be read.",
+            expected="both files as they were written",
+            received=reason,
+            do="restore them from a copy, or resume from an earlier checkpoint",
         ) from error
 
 

@@ -15,8 +15,8 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright.compat.error_messages import variable_name
-from loopwright.errors import StepError, message
+from loopwright.compat.lines import variable_name
+from loopwright.errors import StepError
 from loopwright.task.gradients import Transform, times
 
 
@@ -143,10 +143,8 @@ def _require_match(patterns: list[str], variables: list[Any]) -> None:
     for pattern in patterns:
         if not any(re.search(pattern, name) for name in names):
             raise StepError(
-                message(
-                    f"No variable matches the pattern {pattern!r}.",
-                    expected="a regular expression that matches the name of a variable",
-                    received="variables " + ", ".join(names),
-                    do="correct the pattern; name your layers to tell them apart",
-                )
+                f"No variable matches the pattern {pattern!r}.",
+                expected="a regular expression that matches the name of a variable",
+                received="variables " + ", ".join(names),
+                do="correct the pattern; name your layers to tell them apart",
             )

@@ -8,8 +8,8 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright.compat.keras_internals import registered
-from loopwright.errors import ConfigurationError, message
+from loopwright.components.registration import registered
+from loopwright.errors import ConfigurationError
 
 
 @final
@@ -164,12 +164,10 @@ class ResidualBlock(keras.layers.Layer):
         """Create the weights of all layers: loading a saved block needs them at once."""
         if input_shape[-1] != self.units:
             raise ConfigurationError(
-                message(
-                    "The input and output of a residual block must have the same width.",
-                    expected=f"inputs of width {self.units}, the value of units",
-                    received=f"inputs of width {input_shape[-1]}",
-                    do=f"put Dense({self.units}) before it, or set units={input_shape[-1]}",
-                )
+                "The input and output of a residual block must have the same width.",
+                expected=f"inputs of width {self.units}, the value of units",
+                received=f"inputs of width {input_shape[-1]}",
+                do=f"put Dense({self.units}) before it, or set units={input_shape[-1]}",
             )
         for layer in self.hidden:
             layer.build(input_shape)

@@ -9,8 +9,8 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright.compat.keras_internals import registered
-from loopwright.errors import ConfigurationError, message
+from loopwright.components.registration import registered
+from loopwright.errors import ConfigurationError
 
 
 @registered
@@ -93,12 +93,10 @@ def positive(threshold: float) -> float:
     """Return the threshold as a float; raise unless it is positive."""
     if not threshold > 0:
         raise ConfigurationError(
-            message(
-                "The threshold of a Huber loss must be greater than zero.",
-                expected="the smallest absolute error that counts as an outlier",
-                received=repr(threshold),
-                do="write HuberLoss(threshold=1.0), or use mean absolute error",
-            )
+            "The threshold of a Huber loss must be greater than zero.",
+            expected="the smallest absolute error that counts as an outlier",
+            received=repr(threshold),
+            do="write HuberLoss(threshold=1.0), or use mean absolute error",
         )
     return float(threshold)
 

@@ -4,8 +4,8 @@ from typing import Any, final
 
 import keras
 
-from loopwright.compat.keras_internals import registered
 from loopwright.components.layers import ResidualBlock
+from loopwright.components.registration import registered
 
 
 @final

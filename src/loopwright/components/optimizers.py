@@ -5,8 +5,8 @@ from typing import Any, Literal, final, get_args
 
 import keras
 
-from loopwright.compat.keras_internals import registered
-from loopwright.errors import ConfigurationError, message
+from loopwright.components.registration import registered
+from loopwright.errors import ConfigurationError
 
 Kind = Literal["triangular", "halved", "decayed"]
 _Schedule = keras.optimizers.schedules.LearningRateSchedule
@@ -191,10 +191,8 @@ def _cosine(begin: float, end: float, part: Any) -> Any:
 def _require(holds: bool, name: str, expected: str, received: Any) -> None:
     if not holds:
         raise ConfigurationError(
-            message(
-                f"Invalid {name} of a learning rate schedule.",
-                expected=expected,
-                received=f"{name}={received!r}",
-                do=f"change {name}",
-            )
+            f"Invalid {name} of a learning rate schedule.",
+            expected=expected,
+            received=f"{name}={received!r}",
+            do=f"change {name}",
         )

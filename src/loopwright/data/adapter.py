@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from loopwright.data import batches
 from loopwright.data.arrays import Arrays
 from loopwright.data.generators import Batches
 from loopwright.data.source import Data
@@ -57,12 +56,10 @@ def _wrap(x: Any, y: Any, sample_weight: Any) -> Data:
         return Batches(x)
     if callable(x):
         raise DataError(
-            message(
-                "A function is not data.",
-                expected="arrays, a tf.data.Dataset, a PyDataset, or a generator",
-                received=f"the function {getattr(x, '__name__', x)!r}",
-                do="call it: fit(make_batches())",
-            )
+            "A function is not data.",
+            expected="arrays, a tf.data.Dataset, a PyDataset, or a generator",
+            received=f"the function {getattr(x, '__name__', x)!r}",
+            do="call it: fit(make_batches())",
         )
     return Arrays(x, y, sample_weight)
 
@@ -83,12 +80,10 @@ def _require_none(x: Any, **given: Any) -> None:
     for name, value in given.items():
         if value is not None:
             raise DataError(
-                message(
-                    f"{name} cannot be combined with data of type {kind}.",
-                    expected="data that yields batches of inputs, labels and weights",
-                    received=f"a {kind} and {name}",
-                    do=f"leave {name} out, and let the {kind} yield it",
-                )
+                f"{name} cannot be combined with data of type {kind}.",
+                expected="data that yields batches of inputs, labels and weights",
+                received=f"a {kind} and {name}",
+                do=f"leave {name} out, and let the {kind} yield it",
             )
 
 
@@ -105,12 +100,10 @@ def training_data(
     if x is None:
         if y is not None or sample_weight is not None:
             raise DataError(
-                message(
-                    "Labels or weights were passed without inputs.",
-                    expected="fit(x, y)",
-                    received="x=None",
-                    do="pass x, or nothing at all for a step without data",
-                )
+                "Labels or weights were passed without inputs.",
+                expected="fit(x, y)",
+                received="x=None",
+                do="pass x, or nothing at all for a step without data",
             )
         return None, validation_data
     data = as_data(x, y, sample_weight, batch_size=batch_size, class_weight=class_weight)
@@ -118,12 +111,10 @@ def training_data(
         return data, validation_data
     if not isinstance(data, Arrays):
         raise ConfigurationError(
-            message(
-                "validation_split needs arrays.",
-                expected="arrays or tensors, whose last part becomes the validation data",
-                received=f"a {type(x).__name__}",
-                do="split the data yourself and pass validation_data",
-            )
+            "validation_split needs arrays.",
+            expected="arrays or tensors, whose last part becomes the validation data",
+            received=f"a {type(x).__name__}",
+            do="split the data yourself and pass validation_data",
         )
     return data.split(validation_split)
 
@@ -133,43 +124,19 @@ def validation_sets(given: Any, batch_size: int | None) -> dict[str, Data]:
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        for name, value in given.items():
-            _require_examples(value, f"validation_data[{name!r}]")
-        return {f"{name}_": _one_set(value, batch_size) for name, value in given.items()}
-    _require_examples(given, "validation_data")
-    return {"": _one_set(given, batch_size)}
+        return {
+            f"{name}_": _validation_set(f"validation_data[{name!r}]", value, batch_size)
+            for name, value in given.items()
+        }
+    return {"": _validation_set("validation_data", given, batch_size)}
 
 
-def _require_examples(given: Any, name: str) -> None:
-    """Raise if validation data is empty."""
-    if isinstance(given, tf.data.Dataset):
-        if given.cardinality() == 0:
-            raise DataError(
-                message(
-                    f"{name} is empty.",
-                    expected="at least one batch",
-                    received="a dataset of 0 batches",
-                    do="check its files and filters; drop_remainder drops all of a small set",
-                )
-            )
-        return
-    parts = given if isinstance(given, tuple | list) else (given,)
-    named = zip(("x", "y", "sample_weight"), parts, strict=False)
-    leaves = [pair for path, part in named for pair in batches.leaves(part, path)]
-    lengths = {path: leaf.shape[0] for path, leaf in leaves if len(getattr(leaf, "shape", ()))}
-    if not parts or (lengths and not any(lengths.values())):
-        raise DataError(
-            message(
-                f"{name} is empty.",
-                expected="at least one example",
-                received=", ".join(f"{path}: 0 examples" for path in lengths) or "no arrays",
-                do="check the file, filter or split that the arrays come from",
-            )
-        )
-
-
-def _one_set(given: Any, batch_size: int | None) -> Data:
-    data = as_data(*given) if isinstance(given, tuple | list) else as_data(given)
+def _validation_set(name: str, given: Any, batch_size: int | None) -> Data:
+    parts = given or ([],) if isinstance(given, tuple | list) else (given,)
+    try:
+        data = as_data(*parts)
+    except DataError as error:
+        raise DataError(f"In {name}: {error}") from error.__cause__
     if isinstance(data, Arrays) and data is not given and batch_size is not None:
         return data.in_batches_of(batch_size)
     return data

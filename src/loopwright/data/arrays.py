@@ -16,21 +16,10 @@ from loopwright.data.bottleneck import slow_arrays
 from loopwright.data.readers import Resident
 from loopwright.data.source import Data, Epochs, Feed
 from loopwright.distribute import replicas
-from loopwright.errors import DataError, message
+from loopwright.errors import DataError
 
 ExampleMap = Callable[[Any, int], Any]
 """f(example, seed) -> example, with a seed that is a function of (seed, epoch, index)."""
-
-
-def example_seed(seed: int, epoch: int, index: int) -> int:
-    """Return the seed of one example in one epoch.
-
-    >>> example_seed(0, 0, 1) == example_seed(0, 0, 1) != example_seed(0, 1, 1)
-    True
-    """
-    # SeedSequence takes non-negative integers only.
-    entropy = [seed & 0xFFFFFFFFFFFFFFFF, epoch, index]
-    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
 
 
 def require_dense(named: Mapping[str, Any]) -> None:
@@ -39,12 +28,10 @@ def require_dense(named: Mapping[str, Any]) -> None:
         for path, leaf in nests.leaves(nest, name):
             if not isinstance(leaf, tf.Tensor):
                 raise DataError(
-                    message(
-                        "map changes one example at a time, as NumPy arrays.",
-                        expected="dense arrays",
-                        received=f"{path} is a {type(leaf).__name__}",
-                        do="convert it to a dense array, or apply the change in a tf.data.Dataset",
-                    )
+                    "map changes one example at a time, as NumPy arrays.",
+                    expected="dense arrays",
+                    received=f"{path} is a {type(leaf).__name__}",
+                    do="convert it to a dense array, or apply the change in a tf.data.Dataset",
                 )
 
 
@@ -61,12 +48,14 @@ def mapped(
         return [tf.nest.pack_sequence_as(batch, [f[i] for f in flat]) for i in range(count)]
 
     def one(example: Any, epoch: int, index: int) -> Any:
+        # SeedSequence takes non-negative integers only.
+        seeds = np.random.SeedSequence([seed & 0xFFFFFFFFFFFFFFFF, epoch, index])
         try:
-            return function(example, example_seed(seed, epoch, index))
+            return function(example, int(seeds.generate_state(1, np.uint64)[0]))
         except Exception as error:
             what = f"map failed for example {index}: {type(error).__name__}: {error}"
             raise DataError(
-                message(what, do="see the error above, raised by the function passed as map")
+                what, do="see the error above, raised by the function passed as map"
             ) from error
 
     def stacked(column: Any, spec: Any) -> Any:
@@ -74,12 +63,10 @@ def mapped(
         shapes = {array.shape for array in arrays} | {tuple(spec.shape[1:])}
         if len(shapes) > 1:
             raise DataError(
-                message(
-                    "map returned examples of different shapes.",
-                    expected="one shape for all examples, that of the first one",
-                    received=" and ".join(map(str, sorted(shapes))),
-                    do="crop, resize or pad them in map",
-                )
+                "map returned examples of different shapes.",
+                expected="one shape for all examples, that of the first one",
+                received=" and ".join(map(str, sorted(shapes))),
+                do="crop, resize or pad them in map",
             )
         return np.stack(arrays).astype(spec.dtype.as_numpy_dtype, copy=False)
 
@@ -138,24 +125,22 @@ class Arrays(Data):
         named = {name: value for name, value in named.items() if value is not None}
         if "sample_weight" in named and "y" not in named:
             raise DataError(
-                message(
-                    "sample_weight needs y.",
-                    expected="fit(x, y, sample_weight)",
-                    received="sample_weight without y",
-                    do="pass y; for a step without labels put the weights into x: "
-                    "fit({'x': x, 'weight': sample_weight})",
-                )
+                "sample_weight needs y.",
+                expected="fit(x, y, sample_weight)",
+                received="sample_weight without y",
+                do="pass y; for a step without labels put the weights into x: "
+                "fit({'x': x, 'weight': sample_weight})",
             )
         with tf.device("CPU"):
             converted = {name: nests.convert(value, name) for name, value in named.items()}
-        self._batch = nests.pack(**converted)
-        if isinstance(x, list) and self._batch is converted["x"]:
-            self._batch = (self._batch,)
+        self._begin, self._end = 0, _common_length(converted)
+        # As the step receives it; a list alone is several inputs, not inputs and labels.
+        parts = tuple(converted.values())
+        self._batch: Any = parts if len(parts) > 1 or isinstance(x, list) else converted["x"]
         if map is not None:
             require_dense(converted)
         self._map = map
         self._class_weight: Mapping[int, float] | None = None
-        self._begin, self._end = 0, _common_length(converted)
         self._batch_size = 32
 
     def __len__(self) -> int:
@@ -189,12 +174,10 @@ class Arrays(Data):
         """Return the same data in batches of this size; the last one may be smaller."""
         if batch_size < 1:
             raise DataError(
-                message(
-                    "A batch has at least one example.",
-                    expected="batch_size of 1 or more",
-                    received=f"batch_size={batch_size}",
-                    do="leave batch_size out for the default of 32, or pass a positive number",
-                )
+                "A batch has at least one example.",
+                expected="batch_size of 1 or more",
+                received=f"batch_size={batch_size}",
+                do="leave batch_size out for the default of 32, or pass a positive number",
             )
         return self._copy(_batch_size=batch_size)
 
@@ -203,12 +186,10 @@ class Arrays(Data):
         at = self._begin + int(len(self) * (1.0 - fraction))
         if not 0 < fraction < 1 or at in (self._begin, self._end):
             raise DataError(
-                message(
-                    "validation_split leaves one part empty.",
-                    expected="a number between 0 and 1 that leaves examples on both sides",
-                    received=f"validation_split={fraction} of {len(self)} examples",
-                    do="choose another fraction, or pass validation_data",
-                )
+                "validation_split leaves one part empty.",
+                expected="a number between 0 and 1 that leaves examples on both sides",
+                received=f"validation_split={fraction} of {len(self)} examples",
+                do="choose another fraction, or pass validation_data",
             )
         # Map and class weights belong to training; validation uses the unchanged data.
         return self._copy(_end=at), self._copy(_begin=at, _map=None, _class_weight=None)
@@ -401,30 +382,24 @@ def _common_length(named: Mapping[str, Any]) -> int:
         for path, leaf in nests.leaves(nest, name):
             if leaf.shape.rank == 0:
                 raise DataError(
-                    message(
-                        f"{path} is a single number, not an array of examples.",
-                        expected="arrays whose first axis counts examples",
-                        received=f"{path} = {leaf.numpy()!r}",
-                        do="pass np.array([...]); lists mean several inputs, as in Keras",
-                    )
+                    f"{path} is a single number, not an array of examples.",
+                    expected="arrays whose first axis counts examples",
+                    received=f"{path} = {leaf.numpy()!r}",
+                    do="pass np.array([...]); lists mean several inputs, as in Keras",
                 )
             lengths[path] = nests.length(leaf)
     if len(set(lengths.values())) > 1:
         raise DataError(
-            message(
-                "The arrays have different lengths.",
-                expected="the same number of examples in each",
-                received=", ".join(f"{path}: {count}" for path, count in lengths.items()),
-                do="check how they were sliced or concatenated",
-            )
+            "The arrays have different lengths.",
+            expected="the same number of examples in each",
+            received=", ".join(f"{path}: {count}" for path, count in lengths.items()),
+            do="check how they were sliced or concatenated",
         )
     if not any(lengths.values()):
         raise DataError(
-            message(
-                "The data is empty.",
-                expected="at least one example",
-                received=", ".join(f"{path}: 0 examples" for path in lengths) or "no arrays",
-                do="check the file, filter or split that the arrays come from",
-            )
+            "The data is empty.",
+            expected="at least one example",
+            received=", ".join(f"{path}: 0 examples" for path in lengths) or "no arrays",
+            do="check the file, filter or split that the arrays come from",
         )
     return next(iter(lengths.values()))

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from loopwright.errors import DataError, message
+from loopwright.errors import DataError
 
 
 def leaves(nest: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -29,13 +29,6 @@ def convert(nest: Any, path: str) -> Any:
     Floats are cast to Keras' floatx; integers, booleans and strings keep their dtype.
     """
     return _map_with_path(_tensor, nest, path)
-
-
-def pack(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-    """Return a batch as the step receives it: `x`, `(x, y)` or `(x, y, sample_weight)`."""
-    if sample_weight is not None:
-        return (x, y, sample_weight)
-    return x if y is None else (x, y)
 
 
 def to_floatx(batch: Any) -> Any:
@@ -128,13 +121,11 @@ def _tensor(leaf: Any, path: str) -> Any:
     array, columns = _array(leaf)
     if not _has_one_dtype(array):
         raise DataError(
-            message(
-                f"{path} holds Python objects or dates, not numbers or strings.",
-                expected="an array of one dtype",
-                received=columns or f"dtype {array.dtype}, first element {_first_kind(array)}",
-                do="convert it, for instance .astype('float32'), or pass a dict with one array "
-                "per column",
-            )
+            f"{path} holds Python objects or dates, not numbers or strings.",
+            expected="an array of one dtype",
+            received=columns or f"dtype {array.dtype}, first element {_first_kind(array)}",
+            do="convert it, for instance .astype('float32'), or pass a dict with one array "
+            "per column",
         )
     if np.issubdtype(array.dtype, np.floating):
         array = array.astype(keras.config.floatx(), copy=False)
@@ -169,13 +160,11 @@ def check_labelled(batch: Any) -> None:
         return
     received = {1: "no labels", 2: "labels for several outputs"}.get(len(parts), "sample_weight")
     raise DataError(
-        message(
-            "class_weight needs one array of labels and no sample_weight.",
-            expected="fit(x, y, class_weight={0: 1.0, 1: 5.0}), or batches of (x, y)",
-            received=received,
-            do="pass y, and only one of class_weight and sample_weight; for several outputs pass "
-            "sample_weight",
-        )
+        "class_weight needs one array of labels and no sample_weight.",
+        expected="fit(x, y, class_weight={0: 1.0, 1: 5.0}), or batches of (x, y)",
+        received=received,
+        do="pass y, and only one of class_weight and sample_weight; for several outputs pass "
+        "sample_weight",
     )
 
 

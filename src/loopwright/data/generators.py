@@ -14,14 +14,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from loopwright.compat.error_messages import describe, shape_text
+from loopwright.compat.lines import describe, shape_text
 from loopwright.data import batches as nests
 from loopwright.data.batches import batch_digest, weighted
 from loopwright.data.bottleneck import slow_batches
 from loopwright.data.readers import CountedReader, StreamReader, UnsavedReader
 from loopwright.data.source import Data, Epochs, Feed, Objection
 from loopwright.data.stream import LENGTH, STEPS, endless
-from loopwright.errors import DataError, message
+from loopwright.errors import DataError
 from loopwright.step_warnings import warn_at_call
 
 
@@ -73,12 +73,6 @@ def as_epochs(
     return (itertools.islice(batches, length) for length in lengths)
 
 
-def overridden(source: keras.utils.PyDataset) -> set[str]:
-    """Return the attributes that subclasses of PyDataset define."""
-    own = type(source).__mro__[: type(source).__mro__.index(keras.utils.PyDataset)]
-    return {name for cls in own for name in vars(cls)}
-
-
 def _chain(passes: Iterator[Iterator[Any]]) -> Iterator[Any]:
     for batches in passes:
         first = True
@@ -128,7 +122,9 @@ class Batches(Data):
                 f"{kind} can only be read from its beginning",
                 "pass arrays, a PyDataset or a tf.data.Dataset",
             )
-        own = [n for n in ("on_epoch_begin", "on_epoch_end") if n in overridden(source)]
+        plain = keras.utils.PyDataset
+        hooks = ("on_epoch_begin", "on_epoch_end")
+        own = [hook for hook in hooks if getattr(type(source), hook) is not getattr(plain, hook)]
         if own and not getattr(source, "resumable", False):
             return Objection(
                 f"{type(source).__name__}.{own[0]} may change the batches",
@@ -237,24 +233,20 @@ class _Pipelines:
             batch = next(epoch)
         except StopIteration:
             raise DataError(
-                message(
-                    "The data gave no batch.",
-                    expected="at least one batch",
-                    received="an iterator that ended at once (a generator can be read only once)",
-                    do="create a new generator, or pass an object whose __iter__ creates one",
-                )
+                "The data gave no batch.",
+                expected="at least one batch",
+                received="an iterator that ended at once (a generator can be read only once)",
+                do="create a new generator, or pass an object whose __iter__ creates one",
             ) from None
         except Exception as error:
             raise self._failed(error) from error
         for path, leaf in nests.leaves(batch, "batch"):
             if leaf.shape.rank == 0:
                 raise DataError(
-                    message(
-                        "The data was never batched.",
-                        expected="batches: the first axis of every array counts examples",
-                        received=f"{path} is a single number",
-                        do="yield arrays of several examples, not one example at a time",
-                    )
+                    "The data was never batched.",
+                    expected="batches: the first axis of every array counts examples",
+                    received=f"{path} is a single number",
+                    do="yield arrays of several examples, not one example at a time",
                 )
         self._begun = itertools.chain([batch], epoch)
         return self._feed(nests.with_any_batch_size(_spec(batch)))
@@ -302,12 +294,10 @@ class _Pipelines:
             failure = DataError(f"Batch {number}: {error}")
         else:
             failure = DataError(
-                message(
-                    f"Batch {number} could not be made: {type(error).__name__}: {error}",
-                    expected="a batch",
-                    received="an exception from the code that makes the batches",
-                    do="see the error above, with the line that raised it",
-                )
+                f"Batch {number} could not be made: {type(error).__name__}: {error}",
+                expected="a batch",
+                received="an exception from the code that makes the batches",
+                do="see the error above, with the line that raised it",
             )
         failure.__cause__ = error
         return failure
@@ -352,12 +342,10 @@ def _widen(spec: Any, seen: Any) -> tuple[Any, str]:
         wider = [None]
     if any(leaf is None for leaf in wider):
         raise DataError(
-            message(
-                "structure, dtype or rank differs from earlier batches.",
-                expected=describe(spec),
-                received=describe(seen),
-                do="yield batches of the same structure, dtypes and number of axes",
-            )
+            "structure, dtype or rank differs from earlier batches.",
+            expected=describe(spec),
+            received=describe(seen),
+            do="yield batches of the same structure, dtypes and number of axes",
         )
     paths = {id(leaf): path for path, leaf in nests.leaves(spec, "batch")}
     changed = [

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals
 from loopwright.data.batches import batch_digest
-from loopwright.errors import DataError, message
+from loopwright.errors import DataError
 
 _MOST_ELEMENTS_IN_A_CALL = 256
 _ITERATOR, _SEEDS = "data.iterator", "data.seeds[{0}]"
@@ -298,14 +298,12 @@ class ReplayReader(StreamReader):
         """Raise if the replay did not reproduce the last batch."""
         if self.last_digest() != read.last_digest:
             raise DataError(
-                message(
-                    "Replaying the data produced different batches.",
-                    expected=f"the {read.batches} batches that this run has read before, as "
-                    "replay=True says",
-                    received="a last batch that differs",
-                    do="make the pipeline repeatable (seeds, order of files), or choose another "
-                    "run_dir",
-                )
+                "Replaying the data produced different batches.",
+                expected=f"the {read.batches} batches that this run has read before, as "
+                "replay=True says",
+                received="a last batch that differs",
+                do="make the pipeline repeatable (seeds, order of files), or choose another "
+                "run_dir",
             )
 
 

@@ -88,12 +88,10 @@ class Shares(Data):
 def _stream(made: Any) -> Stream:
     if not isinstance(made, tf.data.Dataset):
         raise DataError(
-            message(
-                "The function passed to lw.Shares does not return a dataset.",
-                expected="a batched tf.data.Dataset",
-                received=f"{type(made).__name__}",
-                do="return dataset.shard(workers, worker).batch(256 // workers)",
-            )
+            "The function passed to lw.Shares does not return a dataset.",
+            expected="a batched tf.data.Dataset",
+            received=f"{type(made).__name__}",
+            do="return dataset.shard(workers, worker).batch(256 // workers)",
         )
     return Stream(made)
 

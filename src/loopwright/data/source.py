@@ -105,12 +105,10 @@ class Data(ABC):
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Data":
         """Return the data with a sample weight for each label, by its class."""
         raise DataError(
-            message(
-                f"{type(self).__name__} does not support class_weight.",
-                expected="arrays, a tf.data.Dataset, a PyDataset or a generator",
-                received=f"class_weight={dict(class_weight)}",
-                do="leave class_weight out, and yield batches of (x, y, sample_weight)",
-            )
+            f"{type(self).__name__} does not support class_weight.",
+            expected="arrays, a tf.data.Dataset, a PyDataset or a generator",
+            received=f"class_weight={dict(class_weight)}",
+            do="leave class_weight out, and yield batches of (x, y, sample_weight)",
         )
 
     def of(self, workers: int, worker: int) -> "Data":

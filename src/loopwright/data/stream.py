@@ -8,7 +8,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from loopwright.compat import messages, tensorflow_internals
-from loopwright.compat.error_messages import describe
+from loopwright.compat.lines import describe
 from loopwright.compat.tensorflow_internals import PipelinePart
 from loopwright.data.batches import check_labelled, sampled_digest, weighted
 from loopwright.data.bottleneck import parts_before, slow_pipeline
@@ -48,22 +48,13 @@ _NAMES = {
 }
 
 
-def unresumable(dataset: tf.data.Dataset) -> str | None:
-    """Return what prevents an exact resume in another process; None if nothing does.
-
-    >>> numbers = tf.data.Dataset.range(10)
-    >>> unresumable(numbers.shuffle(10, seed=1).batch(2))
-    >>> print(unresumable(numbers.map(lambda n: tf.random.uniform(())).batch(2)))
-    it draws random numbers (RandomUniform): use tf.random.stateless_* with a seed for each example
-    """
-    found = unrepeatable(dataset)
-    return unsavable(dataset) if found is None else found
-
-
 def unsavable(dataset: tf.data.Dataset) -> str | None:
     """Return what prevents saving and restoring the position; None if nothing does.
 
-    >>> unsavable(tf.data.Dataset.range(10).shuffle(10).batch(2))
+    >>> numbers = tf.data.Dataset.range(10)
+    >>> unsavable(numbers.shuffle(10).batch(2))
+    >>> print(unsavable(numbers.map(lambda n: tf.random.uniform(())).batch(2)))
+    it draws random numbers (RandomUniform): use tf.random.stateless_* with a seed for each example
     """
     if dataset.options().experimental_warm_start:
         return "its options set experimental_warm_start, which starts reading too early"
@@ -212,7 +203,7 @@ def _explained(text: str, operations: set[str]) -> str:
         for name, explanation in _STATEFUL.items():
             if name in candidate and "Stateless" not in candidate:
                 return explanation.format(candidate)
-    return f"TensorFlow cannot save it: {messages.kernel_message(text)}"
+    return f"TensorFlow cannot save it: {messages.reason_in(text)}"
 
 
 _INSTEAD = (
@@ -239,12 +230,10 @@ class Stream(Data):
         _check_is_batched(dataset)
         if dataset.cardinality() == 0:
             raise DataError(
-                message(
-                    "The dataset is empty.",
-                    expected="at least one batch",
-                    received="a dataset of 0 batches",
-                    do="check its files and filters; drop_remainder drops all of a small set",
-                )
+                "The dataset is empty.",
+                expected="at least one batch",
+                received="a dataset of 0 batches",
+                do="check its files and filters; drop_remainder drops all of a small set",
             )
         self._dataset = dataset
         self._replay = replay
@@ -267,12 +256,11 @@ class Stream(Data):
 
     def objection_to_resume(self) -> Objection | None:
         """Return what in the pipeline would yield different batches next time."""
-        look = unrepeatable if self._replay else unresumable
-        found = look(self._dataset)
+        lost = unsavable(self._dataset)
+        found = unrepeatable(self._dataset) or (None if self._replay else lost)
         if found is None:
             return None
-        is_lost = unsavable(self._dataset) is not None
-        return Objection(found, _INSTEAD, loses_position=is_lost)
+        return Objection(found, _INSTEAD, loses_position=lost is not None)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the spec and number of batches, the seeds, and a digest of the source tensors."""
@@ -391,12 +379,10 @@ def _check_is_batched(dataset: tf.data.Dataset) -> None:
     for leaf in tf.nest.flatten(spec):
         if not hasattr(leaf, "shape"):
             raise DataError(
-                message(
-                    "The dataset yields something other than tensors.",
-                    expected="batches: tensors whose first axis counts examples",
-                    received=f"{type(leaf).__name__.removesuffix('Spec')} in {spec}",
-                    do="remove None; put .flat_map(lambda w: w.batch(n)) after .window(n)",
-                )
+                "The dataset yields something other than tensors.",
+                expected="batches: tensors whose first axis counts examples",
+                received=f"{type(leaf).__name__.removesuffix('Spec')} in {spec}",
+                do="remove None; put .flat_map(lambda w: w.batch(n)) after .window(n)",
             )
     shapes = [leaf.shape for leaf in tf.nest.flatten(spec)]
     firsts = {shape[0] for shape in shapes if shape.rank}
@@ -404,10 +390,8 @@ def _check_is_batched(dataset: tf.data.Dataset) -> None:
     differ = None not in firsts and len(firsts) > 1
     if scalar or (differ and not is_batched(dataset)):
         raise DataError(
-            message(
-                "The dataset was never batched.",
-                expected="batches: the first axis of every tensor counts examples",
-                received=describe(spec, "element"),
-                do="add .batch(32) to the dataset",
-            )
+            "The dataset was never batched.",
+            expected="batches: the first axis of every tensor counts examples",
+            received=describe(spec, "element"),
+            do="add .batch(32) to the dataset",
         )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 
 _FIRST_PORT = 20_000
 _PORTS = 10_000
@@ -73,13 +73,11 @@ _JOBS = ("chief", "worker")
 
 def _wrong(received: str) -> ConfigurationError:
     return ConfigurationError(
-        message(
-            "TF_CONFIG is invalid.",
-            expected='{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", '
-            '"index": 0}}, with a task that is one of the workers',
-            received=received[:500],
-            do="correct it where this process is started, or unset TF_CONFIG to train alone",
-        )
+        "TF_CONFIG is invalid.",
+        expected='{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", '
+        '"index": 0}}, with a task that is one of the workers',
+        received=received[:500],
+        do="correct it where this process is started, or unset TF_CONFIG to train alone",
     )
 
 
@@ -105,12 +103,10 @@ def _of_slurm(environment: Mapping[str, str]) -> Cluster | None:
             raise ValueError(f"task {rank} of {len(addresses)}")
     except ValueError as error:
         raise ConfigurationError(
-            message(
-                "The variables of SLURM do not match.",
-                expected="SLURM_PROCID, SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE of a job",
-                received=f"{rank}, {nodes}, {tasks}: {error}",
-                do='start it with srun, or train alone with strategy="none"',
-            )
+            "The variables of SLURM do not match.",
+            expected="SLURM_PROCID, SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE of a job",
+            received=f"{rank}, {nodes}, {tasks}: {error}",
+            do='start it with srun, or train alone with strategy="none"',
         ) from None
     return Cluster({"worker": addresses}, "worker", int(rank))
 

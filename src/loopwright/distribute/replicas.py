@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 
 _NAME = re.compile(r"(.*)\.replicas\[(\d+)\]")
 
@@ -148,25 +148,18 @@ def share(batch: Any, index: int, count: int) -> Any:
     return tf.nest.map_structure(cut, batch)
 
 
-def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
-    """Return a global batch as one value per replica; with one replica the batch itself."""
-    count = strategy.num_replicas_in_sync
-    if count == 1:
-        return batch
-    return strategy.experimental_distribute_values_from_function(
-        lambda context: share(batch, context.replica_id_in_sync_group, count)
-    )
-
-
 def part_here(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     """Return the part of a global batch that the replicas of this process work on."""
     workers, worker = tensorflow_internals.workers(strategy)
     return batch if workers == 1 else share(batch, worker, workers)
 
 
-def split_here(batch: Any, strategy: tf.distribute.Strategy) -> Any:
-    """Return a batch as one value per replica of this process; every worker has the whole batch."""
-    count = local_replicas(strategy)
+def split(batch: Any, strategy: tf.distribute.Strategy, *, here: bool = False) -> Any:
+    """Return a global batch as one value per replica; with one replica the batch itself.
+
+    `here`: the batch is only for the replicas of this process.
+    """
+    count = local_replicas(strategy) if here else strategy.num_replicas_in_sync
     if count == 1:
         return batch
     return strategy.experimental_distribute_values_from_function(
@@ -198,10 +191,8 @@ def require_tensorflow_backend() -> None:
     backend = keras.backend.backend()
     if backend != "tensorflow":
         raise ConfigurationError(
-            message(
-                "Loopwright trains with TensorFlow.",
-                expected="Keras with the TensorFlow backend",
-                received=f"the {backend} backend",
-                do="set KERAS_BACKEND=tensorflow before importing keras",
-            )
+            "Loopwright trains with TensorFlow.",
+            expected="Keras with the TensorFlow backend",
+            received=f"the {backend} backend",
+            do="set KERAS_BACKEND=tensorflow before importing keras",
         )

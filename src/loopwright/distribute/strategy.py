@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from loopwright.compat import messages, tensorflow_internals
 from loopwright.distribute import cluster
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 
 _ATTACH_FILTER = 26  # SO_ATTACH_FILTER, which the socket module does not name
 _NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: the offset of the IP header
@@ -104,24 +104,20 @@ def strategy_for(asked: "tf.distribute.Strategy | str | None") -> tf.distribute.
         return asked or tf.distribute.get_strategy()
     if asked not in WORDS:
         raise ConfigurationError(
-            message(
-                f"Unknown strategy {asked!r}.",
-                expected=f"{' or '.join(map(repr, WORDS))}, or a tf.distribute.Strategy",
-                received=repr(asked),
-                do="leave it out to train on one device",
-            )
+            f"Unknown strategy {asked!r}.",
+            expected=f"{' or '.join(map(repr, WORDS))}, or a tf.distribute.Strategy",
+            received=repr(asked),
+            do="leave it out to train on one device",
         )
     together = cluster.found(os.environ) if asked in ("auto", "multi_worker") else None
     if together is not None:
         return _multi_worker(_key(together))
     if asked == "multi_worker":
         raise ConfigurationError(
-            message(
-                "No other workers found.",
-                expected="TF_CONFIG or SLURM variables that name at least two workers",
-                received="neither",
-                do='start it with loopwright launch --workers 2, or use strategy="auto"',
-            )
+            "No other workers found.",
+            expected="TF_CONFIG or SLURM variables that name at least two workers",
+            received="neither",
+            do='start it with loopwright launch --workers 2, or use strategy="auto"',
         )
     if asked == "mirrored" or (asked == "auto" and _gpus() > 1):
         return tensorflow_internals.mirrored_strategy()
@@ -150,13 +146,11 @@ def _multi_worker(key: tuple[Any, ...]) -> tf.distribute.Strategy:
         if not messages.is_too_late_to_connect(error):
             raise
         raise ConfigurationError(
-            message(
-                "It is too late to connect to other workers.",
-                expected="a strategy created before the first tensor or variable",
-                received="TensorFlow is already in use",
-                do="create the trainer first, with a function that creates the task: "
-                'Trainer(make_task, strategy="auto"); load data after it',
-            )
+            "It is too late to connect to other workers.",
+            expected="a strategy created before the first tensor or variable",
+            received="TensorFlow is already in use",
+            do="create the trainer first, with a function that creates the task: "
+            'Trainer(make_task, strategy="auto"); load data after it',
         ) from None
     if are_loopback([address for _, each in jobs for address in each]):
         accept_only_loopback(int(dict(jobs)[job][task].rpartition(":")[2]))

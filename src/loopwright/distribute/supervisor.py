@@ -27,36 +27,6 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
-def python() -> list[str]:
-    """Return the interpreter for child processes.
-
-    With -P the current directory is not on their import path: it may be a run directory from an
-    untrusted source. PYTHONPATH still counts.
-    """
-    return [sys.executable, "-P"]
-
-
-def failure(code: int, errors: str, output: str = "") -> str:
-    """Describe how a child process failed: its exit code or signal, and what it printed last.
-
-    >>> print(failure(-6, "terminate called after throwing std::bad_alloc"))
-    killed by SIGABRT:
-    terminate called after throwing std::bad_alloc
-    >>> failure(3, "")
-    'exit code 3, and it printed nothing'
-    """
-    printed = errors.strip() or output.strip()
-    ended = f"exit code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
-    return f"{ended}:\n{printed}" if printed else f"{ended}, and it printed nothing"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def supervise(
     command: Sequence[str],
     *,

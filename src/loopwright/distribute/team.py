@@ -97,13 +97,11 @@ class Team:
         others = [str(index) for index, each in enumerate(found) if each != found[0]]
         if others:
             raise ConfigurationError(
-                message(
-                    f"The workers do not have the same {what}.",
-                    expected="the same program, data and settings on every worker",
-                    received=f"worker {', '.join(others)} differs from worker 0; "
-                    f"on this worker: {text:.300}",
-                    do="start all workers with the same code, files and command",
-                )
+                f"The workers do not have the same {what}.",
+                expected="the same program, data and settings on every worker",
+                received=f"worker {', '.join(others)} differs from worker 0; "
+                f"on this worker: {text:.300}",
+                do="start all workers with the same code, files and command",
             )
 
     def everywhere(self, named: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import final
 
 from loopwright.compat.tracebacks import shortened
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 from loopwright.events import Event
 
 
@@ -54,11 +54,9 @@ class EventStream:
         """End training without finishing the leg: another call of `fit` continues it."""
         if inspect.getgeneratorstate(self._events) == inspect.GEN_RUNNING:
             raise ConfigurationError(
-                message(
-                    "This trainer is training.",
-                    expected="one call of fit at a time",
-                    received="a call of fit from a callback or a sink, or from another thread",
-                    do="call fit when the first call has returned, or use another Trainer",
-                )
+                "This trainer is training.",
+                expected="one call of fit at a time",
+                received="a call of fit from a callback or a sink, or from another thread",
+                do="call fit when the first call has returned, or use another Trainer",
             )
         self._events.close()

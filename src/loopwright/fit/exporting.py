@@ -2,8 +2,8 @@
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -18,7 +18,7 @@ from loopwright.config.export_formats import Format, Quantize, Target, target_fo
 from loopwright.data.adapter import as_data
 from loopwright.data.generators import Batches
 from loopwright.data.source import Data
-from loopwright.engine.scorer import undisturbed
+from loopwright.engine.state import undisturbed
 from loopwright.export import outputs
 from loopwright.export.exporter import Exported, export
 from loopwright.export.signatures import EXAMPLES, Signature, first_examples
@@ -68,7 +68,7 @@ class SeenData:
     """The data of the last call of `fit`."""
 
     training: Data | None = None
-    validation: Mapping[str, Data] | None = None
+    validation: Mapping[str, Data] = field(default_factory=dict[str, Data])
 
 
 def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: SeenData) -> Exported:
@@ -81,7 +81,7 @@ def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: Seen
         options.signatures,
     )
     training = seen.training if options.data is None else as_data(options.data)
-    held_out = seen.validation if options.data is None else None
+    held_out = seen.validation if options.data is None else {}
     with parts.state.of(options.checkpoint, "export") as step:
         inside = require_run(run) if options.path is None else None
         path = Path(options.path or "")
@@ -89,13 +89,13 @@ def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: Seen
             name = target.file_name(step, averaged=options.averaged)
             path = inside.export_directory() / name
         averages = averages_in_place(parts.task) if options.averaged else contextlib.nullcontext()
-        with averages, undisturbed(parts.task, parts.strategy):
+        with averages, undisturbed(parts.task):
             done = export(
                 parts.task.exports(),
                 path,
                 options.examples,
                 target=target,
-                data=_examples(target, [*(held_out or {}).values(), *_readable(training)]),
+                data=_examples(target, held_out.values(), training),
                 step=step,
                 averaged=options.averaged,
                 tolerance=options.tolerance,
@@ -163,16 +163,12 @@ def _refresh_report(run_dir: Path) -> None:
             write_report(run_dir)
 
 
-def _readable(training: Data | None) -> list[Data]:
-    """Return training data whose later batches do not depend on how often it was read."""
-    is_iterable = isinstance(training, Batches) and training.objection_to_resume() is not None
-    return [] if training is None or is_iterable else [training]
-
-
-def _examples(target: Target, sources: Sequence[Data]) -> Any:
+def _examples(target: Target, held_out: Iterable[Data], training: Data | None) -> Any:
     """Return a batch of the run's own data; None if there is none that can be read again."""
     count = CALIBRATION if target.quantize == "int8" else EXAMPLES
-    for data in sources:
+    # Later batches of an iterable may depend on how often it was read: it is left alone.
+    is_iterable = isinstance(training, Batches) and training.objection_to_resume() is not None
+    for data in [*held_out, *([] if training is None or is_iterable else [training])]:
         if data.can_be_read_again:
             return first_examples(data.one_pass(steps=count).dataset(), count)
     return None

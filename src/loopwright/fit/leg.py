@@ -9,25 +9,23 @@ from dataclasses import replace
 from typing import Any, Literal, final
 
 from loopwright import step_warnings
-from loopwright.checkpoints import tensors
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.data.readers import NOTHING_READ, Read
 from loopwright.data.source import Epochs, Feed
 from loopwright.distribute.team import Agreement
-from loopwright.engine.scorer import undisturbed
+from loopwright.engine.state import preserved, undisturbed
 from loopwright.engine.step_cost import slow_step
-from loopwright.engine.stepper import Stepper
+from loopwright.engine.stepper import StepNumbers, Stepper
 from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
 from loopwright.exactness import EXACT
-from loopwright.fit import count_notes, declaration, settings_notes
+from loopwright.fit import declaration, settings_notes
 from loopwright.fit.event_stream import LoopLeft
 from loopwright.fit.leg_loop import (
     Checkpoints,
     LegSteps,
     LegStops,
-    ReplayedSteps,
-    ReplayedStops,
+    NoCheckpoints,
     Validation,
 )
 from loopwright.fit.observer import Observer
@@ -44,7 +42,7 @@ from loopwright.plans.worth import Budget
 from loopwright.sinks.keras_callbacks import CallbackBridge
 from loopwright.sinks.notify import notify
 from loopwright.task import variables
-from loopwright.task.optimizers import finalize_averages, optimizers, uses_averages
+from loopwright.task.optimizers import finalize_averages, uses_averages
 
 _AVERAGED = (
     "use_ema: scores and checkpoints are of the trained weights; when fit ends, the model gets the "
@@ -68,12 +66,13 @@ class Leg:
         snapshot: Snapshot | None = None,
         signals: Signals | None = None,
         recorded: Sequence[Any] | None = None,
+        on_steps: Callable[[Sequence[StepNumbers]], None] = lambda numbers: None,
     ) -> None:
-        """With `recorded`, the numbers of each step and the values of these variables are kept.
+        """With `recorded`, `on_steps` gets the numbers of each step and these variables' values.
 
         A loss of NaN does not end the leg then: whoever reads the numbers looks at it.
         """
-        self.parts, self.request = parts, request
+        self.parts, self.request, self._on_steps = parts, request, on_steps
         self.declared: Mapping[str, Any] = {}
         self.inexact = EXACT
         self.reasons: Sequence[str] = ()
@@ -100,7 +99,7 @@ class Leg:
         parts.team.require_same("callbacks with batch hooks", self.bridge.timing())
         parts.team.require_same("process settings", parts.selector.settings.content())
         self.history = request.history
-        self.history.take_from(self.bridge)
+        self.history.take_from(self.bridge.added)
         self.feed, length = self._feed(NOTHING_READ if snapshot is None else snapshot.read)
         self.schedule = Schedule(
             steps_per_epoch=length,
@@ -130,7 +129,7 @@ class Leg:
             )
             self._validation.build()
             self._check_data()
-        self._observer = self._made_observer() if request.is_observed else None
+        self._observer = Observer(parts, request, self.watch) if request.is_observed else None
         self._seconds_to_build = self.watch.clock() - began
 
     def looped(
@@ -198,23 +197,14 @@ class Leg:
         self.feed, _ = self._feed(after)
         self.stepper.read_from(self.feed)
 
-    def replay(self, place: Place, steps: int) -> bool:
-        """Run `steps` steps from `place` again without events; return whether all were finite."""
-        try:
-            for _ in self.replayed(place, steps):
-                pass
-        except NotFiniteError:
-            return False
-        return True
-
     def replayed(self, place: Place, steps: int) -> Iterator[Happened]:
         """Run `steps` steps from `place` again: no callback, no validation, no checkpoint."""
         schedule = Schedule(self.schedule.steps_per_epoch, until=Every(steps=place.step + steps))
         self.agreement.meet()
         return train(
             schedule,
-            ReplayedSteps(self.stepper, self.agreement),
-            ReplayedStops(self.agreement),
+            LegSteps(self.stepper, self.agreement),
+            LegStops(self.agreement, NoCheckpoints()),
             place=place,
             scores={},
             first_step=self.first_step,
@@ -227,8 +217,10 @@ class Leg:
         self.agreement.meet()
         return train(
             self.schedule,
-            LegSteps(self.stepper, self.bridge, self.parts.selector, self.agreement),
-            LegStops(self._validation, self.bridge, self.agreement, checkpoints),
+            LegSteps(
+                self.stepper, self.agreement, self.bridge, self.parts.selector, self._on_steps
+            ),
+            LegStops(self.agreement, checkpoints, self.bridge, self._validation),
             place=place,
             scores=scores,
             first_step=self.first_step,
@@ -236,13 +228,10 @@ class Leg:
         )
 
     def _notes(self, step: int) -> list[Noted]:
-        texts = [*self.notes, *self.parts.selector.take_notes()]
+        texts = [*self.notes]
         texts += settings_notes.notes(self.parts.selector, step, continues=self._continues)
         if uses_averages(self.parts.task) and (self.request.sets or self.request.run_dir):
             texts.append(_AVERAGED)
-        texts += count_notes.patience_notes(self.request.callbacks, self.schedule)
-        held = optimizers(self.parts.task)
-        texts += count_notes.schedule_notes(held, self.schedule.total_steps)
         return [*self.bridge.notes(step), *(Noted(step, text) for text in texts)]
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:
@@ -266,7 +255,7 @@ class Leg:
             parts.task,
             shuffle=request.shuffle,
             nan_ends_the_run=parts.on_nan == "raise" and not self.bridge.looks_for_nan,
-            undisturbed=lambda: undisturbed(parts.task, parts.strategy),
+            undisturbed=lambda: undisturbed(parts.task),
         )
         with step_warnings.silenced(parts.compiled.silenced):
             arrays.check(request.data, request.sets, conditions)
@@ -318,7 +307,8 @@ class Leg:
             last.callback(self.stepper.close)
             last.callback(declaration.leave, self.parts.task)
             last.callback(notify, sinks, finished)  # also if the images are interrupted
-            images = self._last_images(finished)
+            is_end = finished.reason in ("complete", "stopped")
+            images = self._observer.images(finished.step) if self._observer and is_end else []
             for event in images:
                 notify(sinks, event)
         self.feed = None
@@ -326,13 +316,9 @@ class Leg:
 
     def _call_back(self, event: Event) -> None:
         """Call the callbacks; a leg that continues keeps its variables in `on_train_begin`."""
-        if not (isinstance(event, Started) and self._continues and self.request.callbacks):
+        keeps = isinstance(event, Started) and self._continues and self.request.callbacks
+        with preserved(variables.named(self.parts.task).values() if keeps else []):
             self.bridge(event)
-            return
-        named = variables.named(self.parts.task)
-        before = tensors.snapshot(named)
-        self.bridge(event)
-        tensors.assign(named, before)
 
     def slow_part(self, spent: Mapping[str, float], steps: int) -> str:
         """Return a sentence about the slowest part of this start; empty if none stands out."""
@@ -359,26 +345,10 @@ class Leg:
         }
         return verdict.verdict(spent, causes)
 
-    def _made_observer(self) -> Observer:
-        parts, request = self.parts, self.request
-        return Observer(
-            parts.task,
-            parts.strategy,
-            parts.compiled,
-            self.watch,
-            data=request.data,
-            settings={"seed": parts.seed, "until": str(request.until)},
-            run_dir=request.run_dir,
-        )
-
     def _completed(self, event: Event) -> Sequence[Event]:
         if isinstance(event, Started):
             event = replace(event, inexact=tuple(self.reasons), run_dir=self.request.run_dir)
         return [event] if self._observer is None else self._observer.completed(event)
-
-    def _last_images(self, finished: Finished) -> Sequence[Event]:
-        is_end = finished.reason in ("complete", "stopped")
-        return self._observer.images(finished.step) if self._observer and is_end else []
 
 
 def _reason(error: BaseException) -> _Reason:

@@ -1,63 +1,62 @@
 """What the training loop calls in a leg: its steps and its stops, the same on all workers."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, final
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
 
 from loopwright.data.source import Data
 from loopwright.distribute.team import Agreement
 from loopwright.engine.plan_selector import PlanSelector
 from loopwright.engine.scorer import Scorer
-from loopwright.engine.stepper import Stepper
+from loopwright.engine.stepper import StepNumbers, Stepper
 from loopwright.errors import NotFiniteError
-from loopwright.events import Event, Metrics
+from loopwright.events import BatchSkipped, Event, Metrics
 from loopwright.loop.clock import Stopwatch
 from loopwright.loop.schedule import Place
 from loopwright.loop.train import Happened
 from loopwright.sinks.keras_callbacks import CallbackBridge
 
 
-class Checkpoints(Protocol):
+class Checkpoints(ABC):
     """Where a leg saves, and what it goes back to."""
+
+    @abstractmethod
+    def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
+        """Save a checkpoint; not `is_due`: only because its scores are among the best."""
 
     def is_best(self, step: int, scores: Metrics) -> bool:
         """Return whether the scores after a step are worth a checkpoint."""
-        ...
-
-    def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
-        """Save a checkpoint; not `is_due`: only because its scores are among the best."""
-        ...
+        return False
 
     def rolled_back(self, error: NotFiniteError) -> Happened:
         """Go back to a good state after a step that was not finite; raise the error if none is."""
-        ...
+        raise error
 
 
 @final
-class NoCheckpoints:
+class NoCheckpoints(Checkpoints):
     """Training in memory: nothing is saved."""
-
-    def is_best(self, step: int, scores: Metrics) -> bool:
-        """Return False: nothing would keep it."""
-        return False
 
     def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
         """Do nothing."""
-
-    def rolled_back(self, error: NotFiniteError) -> Happened:
-        """Raise the error."""
-        raise error
 
 
 @final
 @dataclass(frozen=True)
 class LegSteps:
-    """Steps with the hooks of callbacks around them, after which all workers meet."""
+    """Steps with the hooks of callbacks around them, after which all workers meet.
+
+    Steps that are run again, to find the one that went wrong, have neither hooks nor events.
+    """
 
     stepper: Stepper
-    bridge: CallbackBridge
-    selector: PlanSelector
     agreement: Agreement
+    bridge: CallbackBridge | None = None
+    selector: PlanSelector | None = None
+    on_steps: Callable[[Sequence[StepNumbers]], None] = lambda numbers: None
+    """Called with the numbers of each step, if they are recorded."""
+    _skipped: list[BatchSkipped] = field(default_factory=list[BatchSkipped])
 
     def start_epoch(self) -> None:
         """Reset the metrics of the epoch."""
@@ -65,11 +64,15 @@ class LegSteps:
 
     def run_steps(self, steps: int) -> int:
         """Run that many steps; fewer mean that the data of the epoch ended."""
-        self.bridge.before_steps(self.stepper.steps_in_epoch)
+        if self.bridge is not None:
+            self.bridge.before_steps(self.stepper.steps_in_epoch)
         ran = self.stepper.run_steps(steps)
-        self.bridge.after_steps(self.stepper.recorded)
+        if self.bridge is not None:
+            self.bridge.after_steps(ran.records)
+        self.on_steps(ran.records)
+        self._skipped.extend(ran.skipped)
         self.agreement.meet()
-        return ran
+        return ran.steps
 
     def report(self) -> Metrics:
         """Return the metrics since the epoch began."""
@@ -77,8 +80,10 @@ class LegSteps:
 
     def pending_events(self) -> Iterable[Event]:
         """Return the plans that were chosen and the batches that were skipped."""
-        yield from self.selector.pending_events(self.stepper.step)
-        yield from self.stepper.pending_events()
+        if self.selector is not None:
+            yield from self.selector.pending_events(self.stepper.step)
+            yield from self._skipped
+        self._skipped.clear()
 
 
 @final
@@ -129,10 +134,12 @@ class Validation:
 class LegStops:
     """What a leg does between steps; whatever decides anything is agreed by all workers."""
 
-    validation: Validation
-    bridge: CallbackBridge
     agreement: Agreement
     checkpoints: Checkpoints
+    bridge: CallbackBridge | None = None
+    validation: Validation | None = None
+    recorded_scores: Callable[[], Metrics] = dict
+    """What is known of a step that is run again: nothing is scored then."""
 
     def clock(self) -> float:
         """Return the time in seconds."""
@@ -140,6 +147,8 @@ class LegStops:
 
     def validate(self) -> Metrics | None:
         """Return the scores on the validation data; None if a signal arrived."""
+        if self.bridge is None or self.validation is None:
+            return self.recorded_scores()
         self.bridge.before_validation()
         scores = self.validation.scores(self.agreement)
         self.bridge.after_validation(scores)
@@ -157,66 +166,7 @@ class LegStops:
 
     def stop_requested(self) -> bool:
         """Return whether a callback asked to stop training."""
-        return self.agreement.any(self.bridge.stop_requested())
-
-    def interrupted(self) -> bool:
-        """Return whether a signal arrived."""
-        return self.agreement.interrupted()
-
-
-@final
-@dataclass(frozen=True)
-class ReplayedSteps:
-    """Steps that are run again to find the one that went wrong: no callback is called."""
-
-    stepper: Stepper
-    agreement: Agreement
-
-    def start_epoch(self) -> None:
-        """Reset the metrics of the epoch."""
-        self.stepper.start_epoch()
-
-    def run_steps(self, steps: int) -> int:
-        """Run that many steps; fewer mean that the data of the epoch ended."""
-        ran = self.stepper.run_steps(steps)
-        self.agreement.meet()
-        return ran
-
-    def report(self) -> Metrics:
-        """Return the metrics since the epoch began."""
-        return self.stepper.report()
-
-    def pending_events(self) -> Iterable[Event]:
-        """Return nothing: these steps were reported when they first ran."""
-        return ()
-
-
-@final
-@dataclass(frozen=True)
-class ReplayedStops:
-    """Stops of replayed steps: only a signal matters."""
-
-    agreement: Agreement
-
-    def clock(self) -> float:
-        """Return the time in seconds."""
-        return self.agreement.clock()
-
-    def validate(self) -> Metrics | None:
-        """Return no scores."""
-        return {}
-
-    def is_best(self, step: int, scores: Metrics) -> bool:
-        """Return False."""
-        return False
-
-    def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
-        """Save nothing; all workers meet, as after a checkpoint."""
-        self.agreement.meet()
-
-    def stop_requested(self) -> bool:
-        """Return False on all workers."""
-        return self.agreement.any(False)
+        return self.agreement.any(self.bridge is not None and self.bridge.stop_requested())
 
     def interrupted(self) -> bool:
         """Return whether a signal arrived."""

@@ -75,8 +75,7 @@ def _facts(leg: Leg, until: Every, step_seconds: float, run_dir: str) -> dict[st
         steps = until.epochs * (leg.schedule.steps_per_epoch or 0)
     return {
         "key": launch.own_key() or settings_memory.program_key(launch.program()),
-        "identity": selector.identity_by(selector.settings),
-        "settings": selector.settings.content(),
+        "step_digest": selector.step_digest,
         "step_seconds": step_seconds,
         "run_seconds": until.seconds or (steps or 0) * step_seconds,
         "has_gpu": bool(tf.config.list_physical_devices("GPU")),

@@ -2,14 +2,14 @@
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.snapshot import difference
 from loopwright.data.source import changed_data
-from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics
 from loopwright.fit.leg import Leg
+from loopwright.fit.leg_loop import Checkpoints
 from loopwright.fit.moment import at_start_of_epoch, restarts_epoch, restore_parts, taken
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, accepted_data
@@ -42,7 +42,7 @@ class MemoryLegs:
         """Return the events of a call whose step is built; `watches`: Ctrl-C waits for a stop."""
         signals, held = Signals(), self._held
         continued = None if held is None else _continued(parts, request, signals, held)
-        if isinstance(continued, _Continued):
+        if isinstance(continued, tuple):
             leg, place, scores = continued
         else:
             leg = Leg(parts, request, first_epoch=first_epoch, signals=signals)
@@ -74,7 +74,7 @@ def _unsaved(happened: Generator[Happened]) -> Generator[Happened]:
 
 
 @final
-class _Held:
+class _Held(Checkpoints):
     """Holds the moment at which a leg is interrupted: nothing else is saved in memory."""
 
     def __init__(self, leg: Leg) -> None:
@@ -82,10 +82,6 @@ class _Held:
         # Now: while callbacks are called, the model holds the optimizer too.
         self._named = variables.named(leg.parts.task)
         self.moment: Moment | None = None
-
-    def is_best(self, step: int, scores: Metrics) -> bool:
-        """Return False: nothing would keep it."""
-        return False
 
     def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
         """Hold this moment, except for what the task itself holds."""
@@ -101,10 +97,6 @@ class _Held:
         )
         self.moment = Moment(snapshot, held)
 
-    def rolled_back(self, error: NotFiniteError) -> Happened:
-        """Raise the error."""
-        raise error
-
 
 def _looked_at(parts: Parts, named: dict[str, Any]) -> dict[str, Any]:
     """Return the variables that change when a model is only looked at: metrics, seeds."""
@@ -114,19 +106,10 @@ def _looked_at(parts: Parts, named: dict[str, Any]) -> dict[str, Any]:
     return {name: variable for name, variable in named.items() if id(variable) in untrained}
 
 
-@final
-class _Continued(NamedTuple):
-    """A leg that continues an interrupted one, and where."""
-
-    leg: Leg
-    place: Place
-    scores: Metrics
-
-
 def _continued(
     parts: Parts, request: FitRequest, signals: Signals, held: Moment
-) -> _Continued | str:
-    """Return the leg that continues the interrupted one, or a note that says why there is none."""
+) -> tuple[Leg, Place, Metrics] | str:
+    """Return the leg that continues the interrupted one, its place and scores; or why none does."""
     snapshot = held.snapshot
     before = every(snapshot.until)
     if request.until != before and not is_further(request.until, before):
@@ -145,7 +128,7 @@ def _continued(
         leg.notes = ["other callbacks than in the interrupted call of fit: they start as they are"]
         snapshot = replace(snapshot, callbacks=[])
     restore_parts(leg, _looked_at(parts, named), snapshot, held.held)
-    return _Continued(leg, snapshot.place, snapshot.scores)
+    return leg, snapshot.place, snapshot.scores
 
 
 def _not_continued(why: str) -> str:

@@ -4,9 +4,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import keras
+
+from loopwright import environment
 from loopwright.checkpoints import retention, tensors
 from loopwright.checkpoints.snapshot import Snapshot, difference
-from loopwright.compat import environment
 from loopwright.config.edits import (
     STEP,
     OnChange,
@@ -60,14 +62,12 @@ def _unsaved(leg: Leg, step: str, named: dict[str, Any], built: Built, exact: Ex
     drawn = unrepeatable(built.operations)
     if drawn and not accepts:
         raise StepError(
-            message(
-                f"{title} draws random numbers that cannot be repeated when it is resumed.",
-                expected="random numbers from a state that is saved with the run",
-                received=", ".join(drawn),
-                do="hold a keras.random.SeedGenerator or a tf.random.Generator in the task and "
-                f"draw from it; or {BEST_EFFORT}: a resumed run then draws its sequence from the "
-                "start; or train without run_dir",
-            )
+            f"{title} draws random numbers that cannot be repeated when it is resumed.",
+            expected="random numbers from a state that is saved with the run",
+            received=", ".join(drawn),
+            do="hold a keras.random.SeedGenerator or a tf.random.Generator in the task and "
+            f"draw from it; or {BEST_EFFORT}: a resumed run then draws its sequence from the "
+            "start; or train without run_dir",
         )
     reasons = [f"{title} draws from {each}, which the task does not hold" for each in seeds]
     return [*reasons, *(f"{title} draws from {each}" for each in drawn)]
@@ -279,13 +279,7 @@ def _environment(leg: Leg) -> dict[str, Any]:
 
 def environment_changes(leg: Leg, snapshot: Snapshot) -> list[str]:
     """Return the differences between the environment of a checkpoint and this one."""
-    # The run may have changed its settings after this checkpoint: its record counts.
-    recorded = leg.parts.selector.settings_after(snapshot.step)
-    asked = {} if recorded is None else environment.by_name(recorded)
-    then = {"replicas": 1, **snapshot.environment, **asked}
-    changes = environment.changes(then, _environment(leg))
-    other = leg.parts.selector.other_settings_after(snapshot.step)
-    return [*changes, *([] if other is None else [f"process settings: {other.in_words} later"])]
+    return environment.changes({"replicas": 1, **snapshot.environment}, _environment(leg))
 
 
 def _still_exact(snapshot: Snapshot, exact: Exact, changes: Sequence[str]) -> int | None:
@@ -293,12 +287,10 @@ def _still_exact(snapshot: Snapshot, exact: Exact, changes: Sequence[str]) -> in
         return snapshot.exact_until_step
     if exact == "require":
         raise ConfigurationError(
-            message(
-                "This run cannot be resumed bit for bit: its environment has changed.",
-                expected="the environment that the checkpoint was written in",
-                received="; ".join(changes),
-                do='resume there, or pass exact="warn" to resume anyway',
-            )
+            "This run cannot be resumed bit for bit: its environment has changed.",
+            expected="the environment that the checkpoint was written in",
+            received="; ".join(changes),
+            do='resume there, or pass exact="warn" to resume anyway',
         )
     until = snapshot.step if snapshot.exact_until_step is None else snapshot.exact_until_step
     warn_at_call(
@@ -308,46 +300,34 @@ def _still_exact(snapshot: Snapshot, exact: Exact, changes: Sequence[str]) -> in
     return until
 
 
-_KERAS = "keras.random.{0}(..., seed=self.seed)"
-
-
-_STATELESS = "tf.random.stateless_{0} with a seed from self.seed.next()"
-
-
-_SAMPLER = "keras.random.categorical(..., seed=self.seed)"
-
-
-_INSTEAD = {
-    "RandomUniform": ("tf.random.uniform or tf.nn.dropout", _KERAS.format("uniform")),
-    "RandomUniformInt": ("tf.random.uniform", _KERAS.format("randint")),
-    "RandomStandardNormal": ("tf.random.normal", _KERAS.format("normal")),
-    "TruncatedNormal": ("tf.random.truncated_normal", _KERAS.format("truncated_normal")),
-    "ParameterizedTruncatedNormal": (
-        "tf.random.truncated_normal",
-        _STATELESS.format("parameterized_truncated_normal"),
-    ),
-    "RandomGamma": ("tf.random.gamma", _KERAS.format("gamma")),
-    "RandomPoisson": ("tf.random.poisson", _STATELESS.format("poisson")),
-    "RandomPoissonV2": ("tf.random.poisson", _STATELESS.format("poisson")),
-    "RandomShuffle": ("tf.random.shuffle", _KERAS.format("shuffle")),
-    "Multinomial": ("tf.random.categorical", _KERAS.format("categorical")),
-    "RandomCrop": ("tf.image.random_crop", "keras.layers.RandomCrop"),
-    "SampleDistortedBoundingBox": (
-        "tf.image.sample_distorted_bounding_box",
-        "tf.image.stateless_sample_distorted_bounding_box with a seed from self.seed.next()",
-    ),
-    "FractionalMaxPool": ("tf.nn.fractional_max_pool", "keras.layers.MaxPooling2D"),
-    "FractionalAvgPool": ("tf.nn.fractional_avg_pool", "keras.layers.AveragePooling2D"),
-    "UniformCandidateSampler": ("a sampled loss of tf.nn", _KERAS.format("randint")),
-    "LogUniformCandidateSampler": ("a sampled loss of tf.nn", _SAMPLER),
-    "LearnedUnigramCandidateSampler": ("a sampled loss of tf.nn", _SAMPLER),
-    "ThreadUnsafeUnigramCandidateSampler": ("a sampled loss of tf.nn", _SAMPLER),
-    "FixedUnigramCandidateSampler": ("a sampled loss of tf.nn", _SAMPLER),
-    "AllCandidateSampler": ("a sampled loss of tf.nn", _SAMPLER),
+_DRAWING = {
+    "RandomUniform": "tf.nn.dropout or tf.random.uniform",
+    "RandomUniformInt": "tf.random.uniform",
+    "RandomStandardNormal": "tf.random.normal",
+    "TruncatedNormal": "tf.random.truncated_normal",
+    "ParameterizedTruncatedNormal": "tf.random.truncated_normal",
+    "RandomGamma": "tf.random.gamma",
+    "RandomPoisson": "tf.random.poisson",
+    "RandomPoissonV2": "tf.random.poisson",
+    "RandomShuffle": "tf.random.shuffle",
+    "Multinomial": "tf.random.categorical",
+    "RandomCrop": "tf.image.random_crop",
+    "SampleDistortedBoundingBox": "tf.image.sample_distorted_bounding_box",
+    "SampleDistortedBoundingBoxV2": "tf.image.sample_distorted_bounding_box",
+    "FractionalMaxPool": "tf.nn.fractional_max_pool",
+    "FractionalAvgPool": "tf.nn.fractional_avg_pool",
+} | {
+    f"{kind}CandidateSampler": "a sampled loss of tf.nn"
+    for kind in (
+        "Uniform",
+        "LogUniform",
+        "LearnedUnigram",
+        "ThreadUnsafeUnigram",
+        "FixedUnigram",
+        "All",
+    )
 }
-
-
-_INSTEAD["SampleDistortedBoundingBoxV2"] = _INSTEAD["SampleDistortedBoundingBox"]
+"""Operations that draw from a state of their own, by what users write."""
 
 
 def unrepeatable(operations: Iterable[str]) -> list[str]:
@@ -359,5 +339,14 @@ def unrepeatable(operations: Iterable[str]) -> list[str]:
     >>> unrepeatable(["MatMul", "RandomStandardNormal", "StatelessRandomUniformV2"])
     ['tf.random.normal (instead: keras.random.normal(..., seed=self.seed))']
     """
-    found = dict.fromkeys(_INSTEAD[kind] for kind in operations if kind in _INSTEAD)
-    return [f"{drawn} (instead: {instead})" for drawn, instead in found]
+    found = dict.fromkeys(_DRAWING[kind] for kind in operations if kind in _DRAWING)
+    return [f"{drawn} (instead: {_seeded(drawn)})" for drawn in found]
+
+
+def _seeded(drawn: str) -> str:
+    module, _, name = drawn.rpartition(".")
+    if hasattr(keras.random, name):
+        return f"keras.random.{name}(..., seed=self.seed)"
+    if module in ("tf.random", "tf.image"):
+        return f"{module}.stateless_{name} with a seed from self.seed.next()"
+    return "keras.random with seed=self.seed"

@@ -4,16 +4,13 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar, final
 
 import keras
-import tensorflow as tf
 
-from loopwright.compat import environment
-from loopwright.data.source import Data
-from loopwright.engine.compiled_steps import CompiledSteps
-from loopwright.engine.scorer import undisturbed
+from loopwright import environment
+from loopwright.data.arrays import Arrays
+from loopwright.engine.state import undisturbed
 from loopwright.events import (
     EpochEnded,
     Event,
@@ -23,6 +20,8 @@ from loopwright.events import (
     Started,
     Trained,
 )
+from loopwright.fit.parts import Parts
+from loopwright.fit.request import FitRequest
 from loopwright.loop.clock import Stopwatch
 from loopwright.sinks.notebook import undisplayed
 from loopwright.sinks.notify import attempted
@@ -40,19 +39,8 @@ _Found = TypeVar("_Found")
 class Observer:
     """Reads the task and its compiled steps for sinks; what cannot be read warns once."""
 
-    def __init__(
-        self,
-        task: Task,
-        strategy: tf.distribute.Strategy,
-        steps: CompiledSteps,
-        watch: Stopwatch,
-        *,
-        data: Data | None = None,
-        settings: Mapping[str, Plain] | None = None,
-        run_dir: Path | None = None,
-    ) -> None:
-        self._task, self._strategy, self._steps, self._watch = task, strategy, steps, watch
-        self._data, self._settings, self._run_dir = data, settings or {}, run_dir
+    def __init__(self, parts: Parts, request: FitRequest, watch: Stopwatch) -> None:
+        self._parts, self._request, self._watch = parts, request, watch
         self._gradients_at = self._images_at = -math.inf
         self._images_step = -1
         self._facts: RunFacts | None = None
@@ -61,15 +49,17 @@ class Observer:
     def collect_facts(self) -> None:
         """Collect the facts of the run, which `Started` carries."""
         with attempted("The facts of the run", "collected"):
-            about_data = {} if self._data is None else self._data.fingerprint()
-            batch_size = {name: size for name, size in about_data.items() if name == "batch_size"}
-            traced = self._steps.trains_built()  # none if steps run eagerly
+            task, request = self._parts.task, self._request
+            settings: dict[str, Plain] = {"seed": self._parts.seed, "until": str(request.until)}
+            if isinstance(request.data, Arrays):
+                settings["batch_size"] = request.data.batch_size
+            traced = self._parts.compiled.trains_built()  # none if steps run eagerly
             self._facts = RunFacts(
-                {**hyperparameters(self._task), **self._settings, **batch_size},
-                model_summaries(self._task),
-                environment.about(self._run_dir),
+                {**hyperparameters(task), **settings},
+                model_summaries(task),
+                environment.about(request.run_dir),
                 traced[-1].graph if traced else None,
-                signatures(self._task),
+                signatures(task),
             )
 
     def completed(self, event: Event) -> Sequence[Event]:
@@ -96,15 +86,15 @@ class Observer:
         return [ImagesDrawn(step, images)] if images else []
 
     def _drawn(self) -> Mapping[str, Any]:
-        with undisturbed(self._task, self._strategy):
-            return self._task.images()
+        with undisturbed(self._parts.task):
+            return self._parts.task.images()
 
     def _gradients(self, step: int) -> Sequence[GradientsWatched]:
         now = self._watch.clock()
         if now - self._gradients_at < _SECONDS_BETWEEN_GRADIENTS:
             return []
         self._gradients_at = now
-        found = self._tried("gradients", self._steps.last_gradients, {})
+        found = self._tried("gradients", self._parts.compiled.last_gradients, {})
         return [GradientsWatched(step, found)] if found else []
 
     def _learning_rates(self) -> dict[str, float]:
@@ -112,7 +102,7 @@ class Observer:
 
     @functools.cached_property
     def _optimizers(self) -> Mapping[str, keras.optimizers.Optimizer]:
-        return optimizers(self._task)  # finding them takes a while
+        return optimizers(self._parts.task)  # finding them takes a while
 
     def _tried(self, name: str, find: Callable[[], _Found], default: _Found) -> _Found:
         """Return what `find` gives; warn the first time it fails, and never call it again."""

@@ -10,7 +10,7 @@ import keras
 from loopwright.data.adapter import training_data, validation_sets
 from loopwright.data.source import Data, Objection
 from loopwright.distribute.team import Team
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 from loopwright.events import Sink
 from loopwright.exactness import EXACT, Exact, Inexact
 from loopwright.fit.options import FitOptions
@@ -113,12 +113,10 @@ def duration(epochs: int, until: str | Every | None) -> Every:
         return Every(epochs=epochs)
     if epochs != 1:
         raise ConfigurationError(
-            message(
-                "epochs and until both say how long to train.",
-                expected="one of them",
-                received=f"epochs={epochs}, until={until!r}",
-                do="leave one out",
-            )
+            "epochs and until both say how long to train.",
+            expected="one of them",
+            received=f"epochs={epochs}, until={until!r}",
+            do="leave one out",
         )
     return every(until)
 
@@ -127,12 +125,10 @@ def length_without_data(length: int | None, until: Every) -> int | None:
     """Return the steps per epoch of a step that takes no data: all of them, unless given."""
     if length is None and until.epochs is not None:
         raise ConfigurationError(
-            message(
-                "A step without data has no epochs of its own.",
-                expected='until="10000 steps", or steps_per_epoch',
-                received="no data and no length",
-                do='call fit(None, until="10000 steps")',
-            )
+            "A step without data has no epochs of its own.",
+            expected='until="10000 steps", or steps_per_epoch',
+            received="no data and no length",
+            do='call fit(None, until="10000 steps")',
         )
     return until.steps if length is None else length
 
@@ -151,12 +147,10 @@ def require_watchable(watch: Any, task: Task) -> None:
     """Raise if this cannot be watched of the task."""
     if watch not in (None, "gradients") or (watch and task.reported == "last"):
         raise ConfigurationError(
-            message(
-                "This cannot be watched.",
-                expected='watch="gradients", with a task whose step calls minimize or apply',
-                received=f"watch={watch!r}, {type(task).__name__}",
-                do="leave watch out; of a compiled Keras model, make a task: lw.Supervised(...)",
-            )
+            "This cannot be watched.",
+            expected='watch="gradients", with a task whose step calls minimize or apply',
+            received=f"watch={watch!r}, {type(task).__name__}",
+            do="leave watch out; of a compiled Keras model, make a task: lw.Supervised(...)",
         )
 
 
@@ -170,12 +164,10 @@ def _require_shareable(request: FitRequest, team: Team) -> None:
     writing = [c for c in request.callbacks if isinstance(c, _WRITING)]
     if writing:
         raise ConfigurationError(
-            message(
-                f"{type(writing[0]).__name__} would write the same files from every worker.",
-                expected="callbacks that write no files",
-                received=f"{team.size} workers",
-                do="leave it out: a run_dir brings checkpoints and TensorBoard files",
-            )
+            f"{type(writing[0]).__name__} would write the same files from every worker.",
+            expected="callbacks that write no files",
+            received=f"{team.size} workers",
+            do="leave it out: a run_dir brings checkpoints and TensorBoard files",
         )
     settings = [request.until, request.validate_every, request.save_every, request.steps_per_epoch]
     sets = {"": request.data, **request.sets}

@@ -13,7 +13,7 @@ from loopwright.data import batches
 from loopwright.distribute import replicas
 from loopwright.distribute.team import Team
 from loopwright.engine.compiled_steps import CompiledSteps
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 from loopwright.task import variables
 from loopwright.task.optimizers import finalize_averages
 
@@ -26,12 +26,10 @@ def require_run(run: Run | None) -> Run:
     """Return the run; raise if there is none."""
     if run is None:
         raise ConfigurationError(
-            message(
-                "There is nothing to restore: this trainer has no run directory.",
-                expected="Trainer(task, run_dir=...)",
-                received="run_dir=None",
-                do="pass the run_dir that the checkpoints were written to",
-            )
+            "There is nothing to restore: this trainer has no run directory.",
+            expected="Trainer(task, run_dir=...)",
+            received="run_dir=None",
+            do="pass the run_dir that the checkpoints were written to",
         )
     return run
 
@@ -89,7 +87,6 @@ class HeldState:
     @contextlib.contextmanager
     def of(self, checkpoint: Any, called: str) -> Iterator[int]:
         """Hold the state that a call uses inside a `with` block; yield its step."""
-        _require_known(checkpoint)
         if checkpoint not in (None, "current"):
             found = self._read(checkpoint)
             before = tensors.snapshot(found.named)  # of everything: reading it has built the task
@@ -149,25 +146,10 @@ def _require_no_checkpoints(run: Run | None, called: str) -> None:
     """Raise where a run has checkpoints to choose from: the weights meant are not clear."""
     if run is not None and run.has_checkpoints:
         raise ConfigurationError(
-            message(
-                "This process has neither trained nor restored this run, so the task does not "
-                "hold its weights.",
-                expected=f'{called}(..., checkpoint="best"), "last", a step, or "current"',
-                received=f"no checkpoint, and a run with checkpoints in {run.directory}",
-                do='pass "best", "last" or a step for trained weights, or "current" for the '
-                "weights that the task holds now",
-            )
-        )
-
-
-def _require_known(checkpoint: Any) -> None:
-    is_step = isinstance(checkpoint, int) and not isinstance(checkpoint, bool)
-    if not is_step and checkpoint not in (None, "best", "last", "current"):
-        raise ConfigurationError(
-            message(
-                "Unknown checkpoint.",
-                expected='"best", "last", a step, or "current"',
-                received=f"checkpoint={checkpoint!r}",
-                do='pass checkpoint="best", or leave it out after fit or restore',
-            )
+            "This process has neither trained nor restored this run, so the task does not "
+            "hold its weights.",
+            expected=f'{called}(..., checkpoint="best"), "last", a step, or "current"',
+            received=f"no checkpoint, and a run with checkpoints in {run.directory}",
+            do='pass "best", "last" or a step for trained weights, or "current" for the '
+            "weights that the task holds now",
         )

@@ -3,12 +3,12 @@
 import contextlib
 import os
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from loopwright.checkpoints.run_directory import Run
-from loopwright.checkpoints.snapshot import Reached, Snapshot
+from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.config.edits import OnChange
 from loopwright.config.file import saved_in
 from loopwright.distribute.team import Team
@@ -30,26 +30,20 @@ from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, accepted_data
 from loopwright.fit.saved_leg import Found, SavedLeg, as_left, newest
 from loopwright.loop import signals
-from loopwright.loop.schedule import Every, Place
-from loopwright.sinks.log import WorkerLog
+from loopwright.loop.schedule import Every, Place, every
 from loopwright.sinks.notify import notify
-from loopwright.sinks.run_files import Files, RunFiles
+from loopwright.sinks.run_files import Files, RunFiles, WorkerLog
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
 from loopwright.task.optimizers import finalize_averages
 
 
 def entry(
-    leg: int, until: Every, reached: Reached | None
+    leg: int, until: Every, reached: Snapshot | None
 ) -> Literal["begin", "resume", "end", "skip"]:
-    """Return what a call of `fit`, number `leg` of its run, has to do.
+    """Return what a call of `fit`, number `leg` of its run, has to do after the newest checkpoint.
 
     "end": nothing is left to train, but the end of the leg is not saved yet.
-
-    >>> two_epochs = Every(epochs=2)
-    >>> over = Reached(leg=0, place=Place(step=20, epoch=2, is_over=True), until=two_epochs)
-    >>> [entry(leg, two_epochs, over) for leg in (0, 1)], entry(0, Every(epochs=3), over)
-    (['skip', 'begin'], 'resume')
     """
     if reached is None or reached.leg < leg:
         return "begin"
@@ -57,9 +51,9 @@ def entry(
         return "skip"
     if reached.place.is_over:
         # A leg that was left early is over as well, unless it is now asked to go further.
-        if is_further(until, reached.until):
+        if is_further(until, every(reached.until)):
             return "resume"
-        return "skip" if reached.is_ended else "end"
+        return "end" if reached.end.get("is_due") else "skip"
     return "end" if _is_complete(reached.place, until) else "resume"
 
 
@@ -112,9 +106,10 @@ def leg_events(
     """Run one call of `fit`, leg `number` of its run: begun, resumed or skipped."""
     data, team = accepted_data(request, exact), parts.team
     # Watched until the last checkpoint is on disk: another SIGTERM must not cut it off.
-    with signals.watched() as received, _held(run, team) as last:
-        found = last
-        what = entry(number, request.until, None if found is None else found[1].reached)
+    with signals.watched() as received, contextlib.ExitStack() as opened:
+        # Held by the chief; the newest checkpoint is the same for all.
+        found = last = newest(run, team, lambda: opened.enter_context(run.opened()))
+        what = entry(number, request.until, None if found is None else found[1])
         if what == "skip":
             found = run.end_of(number)
         notes = list[str]()
@@ -203,20 +198,13 @@ def leg_events(
     received.raise_received()
 
 
-@contextlib.contextmanager
-def _held(run: Run, team: Team) -> Iterator[Found | None]:
-    """Hold the run directory, by the chief; yield the newest checkpoint, the same for all."""
-    with contextlib.ExitStack() as opened:
-        yield newest(run, team, lambda: opened.enter_context(run.opened()))
-
-
 def _start_over(run: Run, team: Team, leg: int, why: str) -> Found | None:
     """Move a leg and the later ones aside; return the end of the previous leg."""
 
     def move() -> int:
         aside = run.start_over(leg)
         differs = why.partition("\n  do: ")[0]
-        warn_at_call(f"{differs}\nStarting over; the previous run was moved to {aside}.")
+        warn_at_call(f"{differs}\nStarting over; the previous run is kept in {aside}.")
         return 0
 
     team.from_chief(move)
@@ -310,7 +298,7 @@ def _skipped(leg: Leg, named: dict[str, Any], found: Found | None, exact: Exact)
 
 def _finish(files: Files, end: Snapshot, skipped: Finished, inexact: Sequence[str]) -> None:
     """Write the files of a run that was killed between its last checkpoint and its end."""
-    reason = "complete" if _is_complete(end.place, end.reached.until) else "stopped"
+    reason = "complete" if _is_complete(end.place, every(end.until)) else "stopped"
     finished = replace(skipped, reason=reason, seconds=end.place.seconds)
     if isinstance(files, RunFiles):
         files.finish(end.lengths, finished, inexact)

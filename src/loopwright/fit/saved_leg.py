@@ -1,16 +1,17 @@
 """One leg in a run directory: trained from its checkpoint, saved, rolled back after NaN."""
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, final
 
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.manifest import Checkpoint
-from loopwright.checkpoints.retention import BestSoFar, require_measured
+from loopwright.checkpoints.retention import Entry, best_steps, prefixed, require_measured
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
-from loopwright.compat.out_of_memory import out_of_memory_explained
+from loopwright.compat.messages import out_of_memory_explained
 from loopwright.distribute.team import Team
 from loopwright.errors import DataError, NotFiniteError
 from loopwright.events import BatchSkipped, Metrics, Started
@@ -18,6 +19,7 @@ from loopwright.exactness import Exact
 from loopwright.fit.attempt import LastAttempt, differ
 from loopwright.fit.event_stream import LoopLeft
 from loopwright.fit.leg import Leg
+from loopwright.fit.leg_loop import Checkpoints
 from loopwright.fit.moment import put_back, taken
 from loopwright.loop.schedule import Place, moved
 from loopwright.loop.signals import Signals
@@ -96,7 +98,7 @@ def as_left(found: Found) -> Moment:
 
 
 @final
-class SavedLeg:
+class SavedLeg(Checkpoints):
     """A leg that is trained: from where it was saved, or from its beginning.
 
     `ends`: nothing is left to train, and only its end is to be called and written.
@@ -135,7 +137,7 @@ class SavedLeg:
         parts = leg.parts
         self._team = parts.team
         # The chief alone sees the disk, and decides for all.
-        self._best = BestSoFar(run.rules, run.entries() if self._team.is_chief else [])
+        self._validations = run.entries() if self._team.is_chief else []
         if found is not None:
             self._roll_back(on_disk(found))
         else:
@@ -199,7 +201,8 @@ class SavedLeg:
         if not self._has_validated:
             require_measured(self._run.asked_rules, scores)
         self._has_validated, self._measured = True, (step, scores)
-        return self._team.is_chief and self._best.add(step, scores)
+        self._validations.append(Entry(step, ends_leg=False, scores=prefixed(scores)))
+        return self._team.is_chief and step in self._best_steps()
 
     def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
         """Save a checkpoint; not `is_due`: only because its validation is among the best so far."""
@@ -215,8 +218,8 @@ class SavedLeg:
             if not self._team.is_alone:
                 tensors.require_finite(required, snapshot.step)  # now, so that all workers raise
             if self._team.is_chief:
-                best_steps = None if is_due else self._best.steps
-                self._run.save(snapshot, held, required, self._files.sync, best_steps)
+                best = None if is_due else self._best_steps()
+                self._run.save(snapshot, held, required, self._files.sync, best)
             self._attempt.saves(is_on_disk=self._run.written_leg == self._number)
             if place.is_over:
                 self._run.wait()  # the end is reported only when it is on disk
@@ -269,7 +272,7 @@ class SavedLeg:
         self._place = replace(snapshot.place, is_over=False)
         self._scores = snapshot.scores
         self._measured = snapshot.step, snapshot.measured or {}
-        self._best.go_back(snapshot.step)
+        self._validations = [known for known in self._validations if known.step <= snapshot.step]
 
     def rolled_back(self, error: NotFiniteError) -> Happened:
         """Go back to the last good state, and skip the batch that made a step not finite."""
@@ -296,7 +299,11 @@ class SavedLeg:
 
         def goes_wrong(steps: int) -> bool:
             go_back()
-            is_finite = self._leg.replay(self._place, steps)
+            is_finite = True
+            try:
+                deque(self._leg.replayed(self._place, steps), maxlen=0)
+            except NotFiniteError:
+                is_finite = False
             if self._leg.agreement.interrupted():
                 self._signals.raise_received()  # the run resumes from what is on disk
             return not is_finite or bool(tensors.non_finite(self._required_values()))
@@ -308,6 +315,9 @@ class SavedLeg:
         batch = stepper.batch_in_words(saved.read.batches + first - 1)
         skipped = BatchSkipped(saved.step + first, batch, saved.step)
         return skipped, self._place, self._scores
+
+    def _best_steps(self) -> set[int]:
+        return best_steps(self._validations, self._run.rules)
 
     def _required_values(self) -> dict[str, Any]:
         return tensors.snapshot({name: self._named[name] for name in self._required})

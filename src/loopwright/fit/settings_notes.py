@@ -16,36 +16,32 @@ _legs = itertools.count()  # of this process: the first was measured, and it is 
 
 def notes(selector: PlanSelector, step: int, *, continues: bool) -> list[str]:
     """Return what there is to say when a leg begins; about remembered settings only once."""
-    key, now, recorded = launch.own_key(), selector.settings, selector.settings_after(step)
-    if recorded is not None and recorded.variables() != now.variables() and not continues:
+    key, now, asked = launch.own_key(), selector.settings, selector.asked_settings
+    if asked is not None and asked.variables() != now.variables() and not continues:
         return [
-            f"the record asks for {recorded.in_words}, this process runs with {now.in_words}: "
+            f"the record asks for {asked.in_words}, this process runs with {now.in_words}: "
             f"other bits from step {step + 1:,} on"
         ]
     is_later = next(_legs) > 0
     if is_later or key == "-" or launch.is_measured() or selector.plan.step == "eager":
         return []
     choice = settings_memory.remembered(key or settings_memory.program_key(launch.program()))
-    if choice is None:
+    if choice is None or not choice.step_digest:
         return []
-    chosen, is_same_step = choice.chosen, choice.identity == selector.identity_by(choice.default)
-    if key is not None and not is_same_step and choice.identity:
-        settings_memory.forget_command(key)
-        if chosen == choice.default:
-            return []
-        return [
-            f"the remembered process settings ({chosen.in_words}) belong to a different model or "
-            "batch shape and are forgotten; this process keeps them"
-        ]
+    chosen, is_same_step = choice.chosen, choice.step_digest == selector.step_digest
+    if key is not None and not is_same_step:
+        settings_memory.forget(key)
+        if chosen != choice.default:
+            return [
+                f"the remembered process settings ({chosen.in_words}) belong to a different model "
+                "or batch shape and are forgotten; this process keeps them"
+            ]
     is_open = any(name not in os.environ for name in chosen.variables())
-    is_other = chosen.variables() != now.variables() and recorded is None
+    is_other = chosen.variables() != now.variables() and asked is None and not continues
     if key is None and is_same_step and is_other and is_open:
+        program = shlex.join(launch.program()) if sys.argv[0].endswith(".py") else "PROGRAM"
         return [
             f"this step ran {choice.gain:.1f}x as fast with {chosen.in_words}: start it with "
-            f"`loopwright run {_program()}`"
+            f"`loopwright run {program}`"
         ]
     return []
-
-
-def _program() -> str:
-    return shlex.join(launch.program()) if sys.argv[0].endswith(".py") else "PROGRAM"

@@ -14,7 +14,7 @@ from loopwright.data.arrays import Arrays
 from loopwright.data.samples import Sample, is_dense, numbers, sample, shared_rows
 from loopwright.data.source import Data
 from loopwright.errors import DataError, message
-from loopwright.guards.guard import Finding, Guard, examine
+from loopwright.guards.guard import Finding, examine
 from loopwright.step_warnings import declare
 from loopwright.task.keras_model import CompiledModel
 from loopwright.task.supervised import Supervised, is_of_keras
@@ -240,9 +240,4 @@ def _is_constant(leaf: np.ndarray) -> bool:
     return bool(np.all(few == leaf[:1])) and bool(np.all(leaf == leaf[:1]))
 
 
-GUARDS = [
-    Guard(_sorted_labels, (_SORTED_LABELS,)),
-    Guard(_shared_rows, (_SHARED_ROWS,)),
-    Guard(_not_finite, refuses=("holds NaN or infinity",)),
-    Guard(_constant_labels, (_CONSTANT_LABELS,)),
-]
+GUARDS = [_sorted_labels, _shared_rows, _not_finite, _constant_labels]

@@ -6,16 +6,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright.compat.error_messages import (
-    is_written,
-    place_of,
-    shape_text,
-    strings_for_numbers,
-)
 from loopwright.compat.keras_internals import layers_in
 from loopwright.compat.keras_optimizers import counter_in
+from loopwright.compat.lines import is_written, place_of, shape_text
+from loopwright.compat.step_errors import Failure, error_for
 from loopwright.errors import message
-from loopwright.guards.guard import Finding, Guard, StepTrace
+from loopwright.guards.guard import Finding, StepTrace
 from loopwright.step_warnings import declare
 from loopwright.task import variables
 from loopwright.task.dataflow import ELEMENTWISE, flow, resources
@@ -57,7 +53,7 @@ def _unused_losses(trace: StepTrace) -> Iterator[Finding]:
         yield Finding(text, _UNUSED_LOSSES)
 
 
-def _swapped_arguments(trace: StepTrace) -> Iterator[Finding]:
+def swapped_arguments(trace: StepTrace) -> Iterator[Finding]:
     """Keras losses take the labels first; those of the user may take two predictions."""
     graph = trace.graph
     from_variables, from_batch = flow(graph, resources(graph)), flow(graph, trace.batch)
@@ -79,7 +75,7 @@ def _swapped_arguments(trace: StepTrace) -> Iterator[Finding]:
 
 def _counted_updates(trace: StepTrace) -> Iterator[Finding]:
     """`optimizer.apply_gradients` returns how many updates there were, which is no loss."""
-    if trace.is_compiled or not trace.is_train or trace.replicas > 1:
+    if trace.is_compiled or trace.replicas > 1:
         return  # a mirrored count has no single place in the graph
     graph, optimizers = trace.graph, variables.of_kind(keras.optimizers.Optimizer, trace.task)
     counts = [counter_in(graph, optimizer) for optimizer in optimizers]
@@ -98,8 +94,6 @@ def _counted_updates(trace: StepTrace) -> Iterator[Finding]:
 
 
 def _unsavable_layers(trace: StepTrace) -> Iterator[Finding]:
-    if not trace.is_train:
-        return
     # Any other error may be intended: training does not need the config.
     texts = [
         unsavable(layer, error)
@@ -156,7 +150,8 @@ def _operations(trace: StepTrace) -> Iterator[Finding]:
     for op in trace.graph.get_operations():
         if op.type == "Cast" and op.inputs[0].dtype == tf.string:
             received = f"a tensor: string {shape_text(op.inputs[0].shape)}"
-            yield Finding(strings_for_numbers(trace.title, place_of(op), received))
+            error = error_for(Failure("strings"), trace.title, place_of(op), batch=received)
+            yield Finding(str(error))
         if op.type in ELEMENTWISE and all(tensor.name in from_batch for tensor in op.inputs):
             a, b = (tensor.shape for tensor in op.inputs)
             spreads = (_spreads(a, b) or _spreads(b, a)) and is_written(op)
@@ -177,12 +172,5 @@ def _spreads(flat: tf.TensorShape, column: tf.TensorShape) -> bool:
     return flat.rank == 1 and column.rank == 2 and column[1] == 1 and flat[0] == column[0] != 1
 
 
-SWAPPED_ARGUMENTS = Guard(_swapped_arguments, (_SWAPPED_ARGUMENTS,))
-GUARDS = [
-    Guard(_unused_losses, (_UNUSED_LOSSES,)),
-    SWAPPED_ARGUMENTS,
-    Guard(_counted_updates, refuses=("is not a loss but a number of updates",)),
-    Guard(_unsavable_layers, (_UNSAVABLE_LAYER,)),
-    Guard(_unread_batch, refuses=("does not read its batch",)),
-    Guard(_operations, (_BROADCAST,), refuses=("takes strings for numbers",)),
-]
+GUARDS = [_unused_losses, swapped_arguments, _unread_batch, _operations]
+TRAIN_GUARDS = [_counted_updates, _unsavable_layers]

@@ -10,10 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals
-from loopwright.compat.error_messages import place_of, shape_text
+from loopwright.compat.lines import place_of, shape_text
 from loopwright.errors import message
 from loopwright.exactness import BEST_EFFORT
-from loopwright.guards.guard import Finding, Guard, StepTrace, listed
+from loopwright.guards.guard import Finding, StepTrace, listed
 from loopwright.guards.source import Draw
 from loopwright.step_warnings import declare
 
@@ -41,11 +41,6 @@ class Constant:
     digest: int
     traceback: tuple[Any, ...] = field(default=(), compare=False)
     """Empty unless requested: collecting it is slow."""
-
-    @property
-    def value(self) -> tuple[Any, ...]:
-        """Return what two constants of the same value have in common."""
-        return self.dtype, self.shape, self.digest
 
     @property
     def is_a_shape(self) -> bool:
@@ -104,11 +99,7 @@ def noted(batch: Any) -> Iterator[None]:
 def _looked_at(
     graph: Any, operations: Sequence[Any], kinds: Counter[str]
 ) -> Iterator[tuple[Any, Constant]]:
-    captured = {
-        name: value
-        for name, value in tensorflow_internals.captured_values(graph).items()
-        if _is_number(value.dtype)
-    }
+    captured = _captured_numbers(graph)
     digests = dict[str, int]()
     for op in operations:
         if op.type not in _FOLLOW_NAMES:
@@ -130,40 +121,32 @@ def _looked_at(
             yield from _looked_at(inner, inner.get_operations(), kinds)
 
 
-def _is_number(dtype: tf.DType) -> bool:
-    return dtype not in (tf.resource, tf.variant, tf.string)
+def _captured_numbers(graph: Any) -> dict[str, Any]:
+    captured = tensorflow_internals.captured_values(graph).items()
+    others = (tf.resource, tf.variant, tf.string)
+    return {name: value for name, value in captured if value.dtype not in others}
 
 
 def may_differ(first: Sequence[Constants], second: Sequence[Constants], *, for_xla: bool) -> bool:
     """Return whether two traces of a step, perhaps in different contexts, may differ in values."""
-    pairs = list(zip(first, second, strict=False))
-    alike = [pair for pair in pairs if not for_xla and pair[0].shapes == pair[1].shapes]
-    others = [pair for pair in pairs if pair not in alike]
-    return any(
-        differences(*pair) or pair[0].operations != pair[1].operations for pair in alike
-    ) or any(_may_differ(*pair) for pair in others)
+    return any(_may_differ(*pair, for_xla=for_xla) for pair in zip(first, second, strict=False))
 
 
-def _may_differ(one: Constants, other: Constants) -> bool:
+def _may_differ(one: Constants, other: Constants, *, for_xla: bool) -> bool:
     """Return whether the value of a constant differs, except for shapes and indices.
 
     For XLA, and for a batch of known size, TensorFlow itself makes different ones of these.
     """
-    pair = [[c for c in t.constants if not c.is_a_shape] for t in (one, other)]
-    left, right = (Counter(constant.value for constant in constants) for constants in pair)
-    gone, new = ({value[:2] for value in only} for only in (left - right, right - left))
+    if not for_xla and one.shapes == other.shapes:
+        return bool(differences(one, other)) or one.operations != other.operations
+    left, right = (Counter(c for c in t.constants if not c.is_a_shape) for t in (one, other))
+    gone, new = ({(c.dtype, c.shape) for c in only} for only in (left - right, right - left))
     return bool(gone & new)
 
 
 def differences(one: Constants, other: Constants) -> list[Constant]:
     """Return the constants of the second trace that are not in the first."""
-    known, found = Counter(constant.value for constant in one.constants), list[Constant]()
-    for constant in other.constants:
-        if known[constant.value]:
-            known[constant.value] -= 1
-        else:
-            found.append(constant)
-    return found
+    return list((Counter(other.constants) - Counter(one.constants)).elements())
 
 
 def changing(
@@ -226,7 +209,7 @@ def _instead(drawn: Sequence[Draw]) -> str:
 
 def _baked_in_array(trace: StepTrace) -> Iterator[Finding]:
     """A large fixed array in a step without a batch may be one batch, baked in."""
-    if trace.is_compiled or not trace.is_train or trace.batch:
+    if trace.is_compiled or trace.batch:
         return
     found = [*dict.fromkeys(_used_whole(trace.graph, set(), set()))]
     if found:
@@ -252,8 +235,7 @@ def _used_whole(graph: Any, fixed: set[str], large: set[str]) -> Iterator[tuple[
     `fixed` are the tensors known to have the same value in each step; what is computed from
     nothing else is fixed too. `large` are those that hold an array, or something made of one.
     """
-    captured = tensorflow_internals.captured_values(graph)
-    numbers = {name: value for name, value in captured.items() if _is_number(value.dtype)}
+    numbers = _captured_numbers(graph)
     fixed = fixed | set(numbers)
     large = large | {name for name, value in numbers.items() if _is_array(value.numpy())}
     for op in graph.get_operations():
@@ -290,4 +272,4 @@ def _is_array(value: Any) -> bool:
     return value.size >= FEWEST_ELEMENTS and bool((value != value.flat[0]).any())
 
 
-GUARDS = [Guard(_baked_in_array, (_BAKED_IN_ARRAY,))]
+TRAIN_GUARDS = [_baked_in_array]

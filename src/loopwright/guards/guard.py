@@ -6,7 +6,7 @@ The trace of a step is such a value: made once by the engine, looked at by every
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, final
+from typing import Any, TypeVar, final
 
 from loopwright.compat import keras_internals, keras_optimizers, tensorflow_internals
 from loopwright.compat.keras_internals import Called
@@ -29,16 +29,8 @@ class Finding:
     """The id of the warning; None for an error."""
 
 
-@final
-@dataclass(frozen=True)
-class Guard(Generic[T]):
-    """A function that looks at a value, and what it may find; it changes nothing."""
-
-    look: Callable[[T], Iterable[Finding]]
-    warns: tuple[WarningId, ...] = ()
-    """The ids of its warnings; `step_warnings.declare` has their rows of `docs/debugging.md`."""
-    refuses: tuple[str, ...] = ()
-    """Words of its errors, as `docs/debugging.md` quotes them."""
+Guard = Callable[[T], Iterable[Finding]]
+"""Looks at a value, and yields the mistakes that it finds there; it changes nothing."""
 
 
 def listed(texts: Sequence[str], most: int) -> str:
@@ -52,11 +44,11 @@ def listed(texts: Sequence[str], most: int) -> str:
 
 
 def examine(
-    guards: Iterable[Guard[Any]], seen: Any, *, error: type[LoopwrightError] = StepError
+    guards: Iterable[Guard[T]], seen: T, *, error: type[LoopwrightError] = StepError
 ) -> None:
     """Let each guard look at a value: warn of what it finds, or raise `error`."""
     for guard in guards:
-        for finding in guard.look(seen):
+        for finding in guard(seen):
             if finding.id is None:
                 raise error(finding.text) from None
             warn(finding.id, finding.text)
@@ -85,6 +77,11 @@ class Observed:
     def updates(self) -> list[Update]:
         """Optimizers and the variables they were given."""
         return [(each.optimizer, each.variables) for each in self.applied]
+
+    @property
+    def all_updates(self) -> list[Update]:
+        """The updates that were asked for, and those that were made."""
+        return [*self.requested, *self.updates]
 
 
 @contextlib.contextmanager

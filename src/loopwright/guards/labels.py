@@ -5,11 +5,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright.compat.error_messages import place_in, place_of, shape_text
 from loopwright.compat.keras_internals import Comparison, has_logits
+from loopwright.compat.lines import place_in, place_of, shape_text
 from loopwright.errors import message
-from loopwright.guards.guard import Finding, Guard, StepTrace
-from loopwright.step_warnings import declare
+from loopwright.guards.guard import Finding, StepTrace
+from loopwright.step_warnings import WarningId, declare
 
 _BROADCAST = declare("broadcast", "a loss compares one label with several outputs")
 _LOGITS = declare("logits", "a loss takes logits for probabilities, or the reverse")
@@ -41,16 +41,15 @@ def _source_of(tensor: Any) -> Any:
     return op
 
 
+def _kind_of(tensor: Any) -> str:
+    """Return the type of the operation that computed a tensor; empty if it is not symbolic."""
+    op = _source_of(tensor)
+    return "" if op is None else op.type
+
+
 def _are_probabilities(tensor: Any) -> bool:
     """Return whether a tensor comes out of a softmax or a sigmoid."""
-    op = _source_of(tensor)
-    return has_logits(tensor) or (op is not None and op.type in _PROBABILITIES)
-
-
-def _is_softmax(tensor: Any) -> bool:
-    """Return whether a tensor comes out of a softmax."""
-    op = _source_of(tensor)
-    return op is not None and op.type == "Softmax"
+    return has_logits(tensor) or _kind_of(tensor) in _PROBABILITIES
 
 
 def _are_scores(tensor: Any) -> bool:
@@ -73,8 +72,7 @@ def _is_product_with_weights(op: Any) -> bool:
 
 
 def _is_weight(tensor: Any) -> bool:
-    op = _source_of(tensor)
-    return op is not None and op.type == "ReadVariableOp"
+    return _kind_of(tensor) == "ReadVariableOp"
 
 
 def _logits(trace: StepTrace) -> Iterator[Finding]:
@@ -83,60 +81,51 @@ def _logits(trace: StepTrace) -> Iterator[Finding]:
             shape = getattr(loss.predictions, "shape", None)
             is_single = shape is not None and shape.rank is not None and shape[-1:] == [1]
             if is_single and loss.function not in _BINARY:
-                yield Finding(_single_class(loss))
+                yield _finding(
+                    loss,
+                    "gets predictions for a single class",
+                    ": the loss is always 0, and nothing is trained",
+                    expected="one prediction for each class, at least two",
+                    do="for two classes use BinaryCrossentropy with Dense(1), or Dense(2) with "
+                    "this loss",
+                )
             yield from _logits_of(loss)
 
 
 def _logits_of(loss: Comparison) -> Iterator[Finding]:
-    predictions, place = loss.predictions, _place_of_call(loss)
+    predictions = loss.predictions
     expects_logits = bool(loss.settings.get("from_logits", False))
     if expects_logits and _are_probabilities(predictions):
-        kind = _activation(predictions)
-        text = message(
-            f"{loss.name} has from_logits=True, but the predictions are the output of a "
-            f"{kind}{place}.",
+        kind = _kind_of(predictions)
+        kind = kind.lower() if kind in _PROBABILITIES else "softmax or sigmoid"
+        yield _finding(
+            loss,
+            f"has from_logits=True, but the predictions are the output of a {kind}",
             expected="logits: the output of a layer without an activation",
-            received=f"predictions {shape_text(predictions.shape)} from a {kind}",
             do=f"remove the {kind} from the model, or from_logits=True from the loss",
+            id=_LOGITS,
         )
-        yield Finding(text, _LOGITS)
-    is_relu = not expects_logits and loss.function not in _CATEGORICAL and _is_relu(predictions)
+    is_relu = (
+        not expects_logits
+        and loss.function not in _CATEGORICAL
+        and _kind_of(predictions) in _POSITIVE
+    )
     if not expects_logits and (_are_scores(predictions) or is_relu):
         kind = "sigmoid" if loss.function in _BINARY else "softmax"
-        text = message(
-            f"{loss.name} expects probabilities, but the predictions are the output of a "
-            f"layer without a {kind}{place}.",
+        yield _finding(
+            loss,
+            f"expects probabilities, but the predictions come from a layer without a {kind}",
             expected=f"probabilities, or {loss.name} with from_logits=True",
-            received=f"predictions {shape_text(predictions.shape)}, the raw output of a layer",
             do=f'pass from_logits=True to the loss, or end the model with activation="{kind}"',
+            id=_LOGITS,
         )
-        yield Finding(text, _LOGITS)
-
-
-def _is_relu(tensor: Any) -> bool:
-    op = _source_of(tensor)
-    return op is not None and op.type in _POSITIVE
-
-
-def _activation(predictions: Any) -> str:
-    op = _source_of(predictions)
-    return op.type.lower() if op is not None and op.type in _PROBABILITIES else "softmax or sigmoid"
-
-
-def _single_class(loss: Comparison) -> str:
-    return message(
-        f"{loss.name} gets predictions for a single class{_place_of_call(loss)}: the loss is "
-        "always 0, and nothing is trained.",
-        expected="one prediction for each class, at least two",
-        received=f"predictions {shape_text(loss.predictions.shape)}",
-        do="for two classes use BinaryCrossentropy with Dense(1), or Dense(2) with this loss",
-    )
 
 
 def _constant_softmax(trace: StepTrace) -> Iterator[Finding]:
     """A softmax over one number is always 1."""
     for output in tf.nest.flatten(trace.observed.called.outputs):
-        if _is_softmax(output) and (op := _source_of(output)).inputs[0].shape[-1:] == [1]:
+        op = _source_of(output)
+        if op is not None and op.type == "Softmax" and op.inputs[0].shape[-1:] == [1]:
             text = message(
                 "The model ends with a softmax over a single number: its output is always 1, "
                 "and nothing is trained.",
@@ -148,9 +137,29 @@ def _constant_softmax(trace: StepTrace) -> Iterator[Finding]:
             return
 
 
-def _place_of_call(comparison: Comparison) -> str:
-    """Return the line of the step that called a loss or metric; empty for a compiled one."""
-    return next((place_of(op) for op in comparison.operations), "")
+def _finding(
+    comparison: Comparison,
+    what: str,
+    so: str = "",
+    *,
+    expected: str,
+    do: str,
+    place: str | None = None,
+    id: WarningId | None = None,
+) -> Finding:
+    """Return what is wrong with a call of a loss or metric, with the line of the step that made it.
+
+    A compiled loss has no such line.
+    """
+    if place is None:
+        place = next(map(place_of, comparison.operations), "")
+    text = message(
+        f"{comparison.name} {what}{place}{so}.",
+        expected=expected,
+        received=_received(comparison),
+        do=do,
+    )
+    return Finding(text, id)
 
 
 _SPARSE_METRICS = ("sparse_categorical_accuracy", "sparse_top_k_categorical_accuracy")
@@ -164,31 +173,28 @@ _BY_ELEMENT = frozenset(
 )
 
 
-def _failed_loss(trace: StepTrace) -> Iterator[Finding]:
+def failed_loss(trace: StepTrace) -> Iterator[Finding]:
     """The last loss failed because its labels are of the other kind."""
     losses = trace.observed.called.losses
     if trace.error is None or not losses or losses[-1].operations:
         return
     loss, place = losses[-1], place_in(trace.error)
     if loss.function in _SPARSE and _is_one_hot(loss):
-        yield Finding(
-            message(
-                f"{loss.name} takes class numbers as labels, but they are one-hot{place}.",
-                expected=f"class numbers of shape {shape_text(loss.predictions.shape[:-1])}",
-                received=_received(loss),
-                do="use CategoricalCrossentropy, or class numbers: tf.argmax(y, axis=-1)",
-            )
+        yield _finding(
+            loss,
+            "takes class numbers as labels, but they are one-hot",
+            expected=f"class numbers of shape {shape_text(loss.predictions.shape[:-1])}",
+            do="use CategoricalCrossentropy, or class numbers: tf.argmax(y, axis=-1)",
+            place=place,
         )
     if loss.function in _CATEGORICAL and _are_class_numbers(loss):
-        classes = loss.predictions.shape[-1]
-        yield Finding(
-            message(
-                f"{loss.name} takes one-hot labels, but they are class numbers{place}.",
-                expected=f"one-hot labels of shape {shape_text(loss.predictions.shape)}",
-                received=_received(loss),
-                do="use SparseCategoricalCrossentropy, or one-hot labels: "
-                f"keras.ops.one_hot(y, {classes})",
-            )
+        yield _finding(
+            loss,
+            "takes one-hot labels, but they are class numbers",
+            expected=f"one-hot labels of shape {shape_text(loss.predictions.shape)}",
+            do="use SparseCategoricalCrossentropy, or one-hot labels: "
+            f"keras.ops.one_hot(y, {loss.predictions.shape[-1]})",
+            place=place,
         )
 
 
@@ -196,16 +202,15 @@ def _losses(trace: StepTrace) -> Iterator[Finding]:
     """A loss by element compares one label with the predictions of several outputs."""
     for loss in trace.observed.called.losses:
         if loss.function in _BY_ELEMENT and _has_shapes(loss) and _are_class_numbers(loss):
-            text = message(
-                f"{loss.name} compares one label with {loss.predictions.shape[-1]} "
-                f"predictions{_place_of_call(loss)}.",
+            has_equal_ranks = loss.labels.shape.rank == loss.predictions.shape.rank
+            yield _finding(
+                loss,
+                f"compares one label with {loss.predictions.shape[-1]} predictions",
                 expected="labels and predictions of the same shape",
-                received=_received(loss),
                 do="reshape the labels or the model's last layer; for class numbers as labels use "
                 "SparseCategoricalCrossentropy",
+                id=_BROADCAST if has_equal_ranks else None,
             )
-            has_equal_ranks = loss.labels.shape.rank == loss.predictions.shape.rank
-            yield Finding(text, _BROADCAST if has_equal_ranks else None)
 
 
 def _metrics(trace: StepTrace) -> Iterator[Finding]:
@@ -228,14 +233,11 @@ def _sparse_metric(metric: Comparison) -> Iterator[Finding]:
         yield _single_column(metric)
     elif _is_one_hot(metric):
         instead = metric.name.replace("Sparse", "").replace("sparse_", "")
-        yield Finding(
-            message(
-                f"{metric.name} takes class numbers as labels, but they are "
-                f"one-hot{_place_of_call(metric)}.",
-                expected=f"class numbers of shape {shape_text(metric.predictions.shape[:-1])}",
-                received=_received(metric),
-                do=f"use {instead}, or class numbers: tf.argmax(y, axis=-1)",
-            )
+        yield _finding(
+            metric,
+            "takes class numbers as labels, but they are one-hot",
+            expected=f"class numbers of shape {shape_text(metric.predictions.shape[:-1])}",
+            do=f"use {instead}, or class numbers: tf.argmax(y, axis=-1)",
         )
 
 
@@ -244,14 +246,14 @@ def _one_hot_metric(metric: Comparison) -> Iterator[Finding]:
         yield _single_column(metric)
     elif _are_class_numbers(metric):
         prefix = "sparse_" if metric.name.islower() else "Sparse"
-        text = message(
-            f"{metric.name} takes one-hot labels, but they are class "
-            f"numbers{_place_of_call(metric)}: its values are meaningless.",
+        yield _finding(
+            metric,
+            "takes one-hot labels, but they are class numbers",
+            ": its values are meaningless",
             expected=f"one-hot labels of shape {shape_text(metric.predictions.shape)}",
-            received=_received(metric),
-            do=f'use {prefix}{metric.name}, or "accuracy", which chooses by the shapes',
+            do=f"use {prefix}{metric.name}, or {_BY_SHAPES}",
+            id=_WRONG_METRIC,
         )
-        yield Finding(text, _WRONG_METRIC)
 
 
 def _accuracy(metric: Comparison) -> Iterator[Finding]:
@@ -259,58 +261,54 @@ def _accuracy(metric: Comparison) -> Iterator[Finding]:
     if _are_class_numbers(metric):
         yield _class_numbers(metric, "compares labels and predictions for equality")
     elif _are_probabilities(predictions) or _are_scores(predictions):
-        text = message(
-            f"{metric.name} compares labels and predictions for equality, but the predictions "
-            f"are not classes{_place_of_call(metric)}: its values are meaningless.",
+        yield _finding(
+            metric,
+            "compares labels and predictions for equality, but the predictions are not classes",
+            ": its values are meaningless",
             expected="predicted classes",
-            received=_received(metric),
             do='use metrics=["accuracy"], which chooses by the shapes, BinaryAccuracy, '
             "CategoricalAccuracy or SparseCategoricalAccuracy; for regression use "
             "MeanAbsoluteError",
+            id=_WRONG_METRIC,
         )
-        yield Finding(text, _WRONG_METRIC)
-
-
-_TWO_CLASSES = 2
 
 
 def _binary_accuracy(metric: Comparison) -> Iterator[Finding]:
-    shape = metric.predictions.shape
+    classes = metric.predictions.shape[-1] or 0
     if _are_class_numbers(metric):
         yield _class_numbers(metric, "compares each prediction with a label of 0 or 1")
-    elif (shape[-1] or 0) > _TWO_CLASSES and _is_softmax(metric.predictions):
-        text = message(
-            f"{metric.name} counts each of {shape[-1]} classes "
-            f"separately{_place_of_call(metric)}: it is high even where no class is predicted "
-            "right.",
+    elif classes > 2 and _kind_of(metric.predictions) == "Softmax":
+        yield _finding(
+            metric,
+            f"counts each of {classes} classes separately",
+            ": it is high even where no class is predicted right",
             expected="one prediction of 0 or 1, or independent ones",
-            received=_received(metric),
-            do='use CategoricalAccuracy, or "accuracy", which chooses by the shapes',
+            do=f"use CategoricalAccuracy, or {_BY_SHAPES}",
+            id=_WRONG_METRIC,
         )
-        yield Finding(text, _WRONG_METRIC)
 
 
 def _class_numbers(metric: Comparison, what: str) -> Finding:
-    return Finding(
-        message(
-            f"{metric.name} {what}, but there are several predictions for each "
-            f"label{_place_of_call(metric)}.",
-            expected="labels and predictions of the same shape",
-            received=_received(metric),
-            do='use SparseCategoricalAccuracy, or "accuracy", which chooses by the shapes',
-        )
+    return _finding(
+        metric,
+        f"{what}, but there are several predictions for each label",
+        expected="labels and predictions of the same shape",
+        do=f"use SparseCategoricalAccuracy, or {_BY_SHAPES}",
     )
 
 
 def _single_column(metric: Comparison) -> Finding:
-    text = message(
-        f"{metric.name} gets predictions for a single class{_place_of_call(metric)}: it takes "
-        "class 0 for predicted in every example.",
+    return _finding(
+        metric,
+        "gets predictions for a single class",
+        ": it takes class 0 for predicted in every example",
         expected="one prediction for each class, at least two",
-        received=_received(metric),
-        do='use BinaryAccuracy, or "accuracy", which chooses by the shapes',
+        do=f"use BinaryAccuracy, or {_BY_SHAPES}",
+        id=_WRONG_METRIC,
     )
-    return Finding(text, _WRONG_METRIC)
+
+
+_BY_SHAPES = '"accuracy", which chooses by the shapes'
 
 
 def _has_shapes(comparison: Comparison) -> bool:
@@ -335,21 +333,13 @@ def _are_class_numbers(comparison: Comparison) -> bool:
 
 
 def _received(comparison: Comparison) -> str:
+    pair = {"labels": comparison.labels, "predictions": comparison.predictions}
     kinds = [
-        f"{name} {each.dtype.name} {shape_text(each.shape)}"
-        for name, each in (("labels", comparison.labels), ("predictions", comparison.predictions))
+        f"{name} {tf.as_dtype(value.dtype).name} {shape_text(tf.TensorShape(value.shape))}"
+        for name, value in pair.items()
+        if hasattr(value, "dtype")
     ]
     return ", ".join(kinds)
 
 
-FAILED_LOSS = Guard(_failed_loss, refuses=("takes class numbers", "takes one-hot labels"))
-GUARDS = [
-    Guard(_losses, (_BROADCAST,), refuses=("compares one label with",)),
-    Guard(_logits, (_LOGITS,), refuses=("a single class",)),
-    Guard(_constant_softmax, (_CONSTANT_OUTPUT,)),
-    Guard(
-        _metrics,
-        (_WRONG_METRIC,),
-        refuses=("takes class numbers", "compares labels and predictions for equality"),
-    ),
-]
+GUARDS = [_losses, _logits, _constant_softmax, _metrics]

@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from loopwright import step_warnings
 from loopwright.compat import keras_optimizers
-from loopwright.compat.error_messages import variable_name
+from loopwright.compat.lines import variable_name
 from loopwright.errors import message
 from loopwright.events import Event, Started, Trained
+from loopwright.guards.guard import listed
 from loopwright.task import variables
 from loopwright.task.optimizers import learning_rates, optimizers
 from loopwright.task.task import Task
@@ -42,27 +43,19 @@ class LearningWatch:
         self._optimizers: dict[str, keras.optimizers.Optimizer] = {}
         self._checksums: dict[str, tuple[int, ...]] = {}
         """Of the weights of each optimizer before its first update; empty once compared."""
-        self._has_warned = False
-        """Whether a mistake was named: its consequences are not named as well."""
 
     def __call__(self, event: Event) -> None:
         """Look at an event; warn of the mistake that it shows."""
-        with step_warnings.silenced(self._silenced):
-            match event:
-                case Trained():
-                    if not self._has_warned:
-                        self._look_at_weights()
-                case Started():
-                    self._begin()
-                case _:
-                    pass
-
-    def _begin(self) -> None:
-        self._optimizers = {
-            path: getattr(optimizer, "inner_optimizer", optimizer)
-            for path, optimizer in optimizers(self._task).items()
-        }
-        self._store_checksums()
+        if isinstance(event, Started):
+            self._optimizers = {
+                path: getattr(optimizer, "inner_optimizer", optimizer)
+                for path, optimizer in optimizers(self._task).items()
+            }
+            self._store_checksums()
+        elif isinstance(event, Trained):
+            self._store_checksums()
+            with step_warnings.silenced(self._silenced):
+                self._look_at_weights()
 
     def _store_checksums(self) -> None:
         """Store checksums of the weights before the first update, as far as they are built.
@@ -77,44 +70,32 @@ class LearningWatch:
                 self._checksums[path] = _checksums(optimizer) if is_first else ()
 
     def _look_at_weights(self) -> None:
-        self._store_checksums()
         for path, before in self._checksums.items():
             optimizer = self._optimizers[path]
             if before and _updates(optimizer) > UPDATES:
                 self._checksums[path] = ()
-                if _checksums(optimizer) == before and not self._has_warned:
+                if _checksums(optimizer) == before:
+                    self._checksums = dict.fromkeys(self._checksums, ())  # consequences of this one
                     self._warn_of_unchanged_weights(path, optimizer)
+                    return
 
     def _warn_of_unchanged_weights(self, path: str, optimizer: keras.optimizers.Optimizer) -> None:
-        self._has_warned = True
         rate = learning_rates({path: optimizer})["learning_rate"]
         names = [variable_name(v) for v in keras_optimizers.trained_by(optimizer)]
-        listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
         owner = "" if len(self._optimizers) == 1 else f" of {path}"
-        what = f"No weight{owner} changed in the first {UPDATES} updates"
-        if rate < _NO_RATE:
-            step_warnings.warn(
-                _ZERO_LEARNING_RATE,
-                message(
-                    f"{what}: the learning rate is {rate:g}.",
-                    expected="updates that change the weights",
-                    received=f"learning_rate={rate:g}; unchanged: {listed}",
-                    do="set the optimizer's learning_rate; check the schedule or callback that "
-                    "sets it",
-                ),
-            )
-            return
-        step_warnings.warn(
-            _ZERO_GRADIENTS,
-            message(
-                f"{what}: all gradients are exactly zero.",
-                expected="at least one gradient that is not zero",
-                received=f"learning_rate={rate:g}; unchanged: {listed}",
-                do="check the last activation: a ReLU whose inputs are all negative or a "
-                "saturated sigmoid has no gradient; scale the inputs, or use another activation or "
-                "initializer; check that the loss is neither clipped nor rounded",
-            ),
+        is_rate = rate < _NO_RATE
+        why = f"the learning rate is {rate:g}" if is_rate else "all gradients are exactly zero"
+        text = message(
+            f"No weight{owner} changed in the first {UPDATES} updates: {why}.",
+            expected="updates that change the weights",
+            received=f"learning_rate={rate:g}; unchanged: {listed(names, 4)}",
+            do="set the optimizer's learning_rate; check the schedule or callback that sets it"
+            if is_rate
+            else "check the last activation: a ReLU whose inputs are all negative or a saturated "
+            "sigmoid has no gradient; scale the inputs, or use another activation or initializer; "
+            "check that the loss is neither clipped nor rounded",
         )
+        step_warnings.warn(_ZERO_LEARNING_RATE if is_rate else _ZERO_GRADIENTS, text)
 
 
 def _updates(optimizer: keras.optimizers.Optimizer) -> int:

@@ -7,20 +7,11 @@ from typing import Any
 import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals
-from loopwright.compat.error_messages import place_of
-from loopwright.errors import StepError, message
+from loopwright.compat.lines import place_of
+from loopwright.errors import StepError
 
-_READS = frozenset(
-    [
-        "LookupTableFind",
-        "LookupTableFindV2",
-        "LookupTableSize",
-        "LookupTableSizeV2",
-        "LookupTableExport",
-        "LookupTableExportV2",
-    ]
-)
-"""Operations that do not change a resource. A table that is only read is part of the program."""
+_READS = ("LookupTableFind", "LookupTableSize", "LookupTableExport")
+"""Prefixes of operations that do not change a table: one that is only read is of the program."""
 _OUTPUT_ONLY = ("Write", "FlushSummaryWriter", "CloseSummaryWriter", "CreateSummary", "ImportEvent")
 """Prefixes of operations on summary writers: the step never reads what they write."""
 _LOCAL = ("Anonymous", "Dummy", "TensorArray", "Stack", "SummaryWriter", "Placeholder")
@@ -45,16 +36,13 @@ class Resource:
     def is_changed(self) -> bool:
         """Return whether the step may change it: any operation not known to leave it unchanged."""
         is_dataset = self.handle is not None and self.handle.dtype == tf.variant
-        return bool(self.made_by) or is_dataset or any(map(_changes, self.operations))
+        changing = [op for op in self.operations if not op.startswith((*_READS, *_OUTPUT_ONLY))]
+        return bool(self.made_by) or is_dataset or bool(changing)
 
     def __str__(self) -> str:
         used = ", ".join(sorted(self.operations))
         made = f"{self.made_by}, created inside the step" if self.made_by else ""
         return f"{made} ({used})" if made and used else made or f"a resource used by {used}"
-
-
-def _changes(operation: str) -> bool:
-    return operation not in _READS and not operation.startswith(_OUTPUT_ONLY)
 
 
 def touched(graph: Any) -> tuple[Resource, ...]:
@@ -142,4 +130,4 @@ def _require_unchanged(resources: Iterable[Resource], text: str, *, expected: st
     if changed:
         received = "; ".join(dict.fromkeys(map(str, changed)))
         text = text.format(changed[0].place)
-        raise StepError(message(text, expected=expected, received=received, do=do))
+        raise StepError(text, expected=expected, received=received, do=do)

@@ -21,8 +21,8 @@ from typing import Any, final
 import keras
 import numpy as np
 
-from loopwright.compat.error_messages import is_own, is_users_frame
 from loopwright.compat.keras_internals import layers_in
+from loopwright.compat.lines import is_own, is_users_frame
 
 Function = ast.FunctionDef | ast.Lambda
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)

@@ -8,10 +8,10 @@ import keras
 import tensorflow as tf
 
 from loopwright.compat import keras_internals, keras_optimizers, tensorflow_internals
-from loopwright.compat.error_messages import shape_text, variable_name
+from loopwright.compat.lines import shape_text, variable_name
 from loopwright.errors import message
 from loopwright.guards.constants import uses_array
-from loopwright.guards.guard import Finding, Guard, StepTrace, listed
+from loopwright.guards.guard import Finding, StepTrace, listed
 from loopwright.step_warnings import declare
 from loopwright.task import dataflow, metric_updates, variables
 from loopwright.task.task import owner
@@ -35,12 +35,10 @@ _NO_UPDATE = declare("no-update", "a train step changes no trainable variable")
 
 
 def _inference_mode(trace: StepTrace) -> Iterator[Finding]:
-    if not trace.is_train:
-        return
-    observed = trace.observed
-    updates = [*observed.requested, *observed.updates]
-    trained_ids = {id(variable) for _, updated in updates for variable in updated}
-    called = observed.called.layers
+    trained_ids = {
+        id(variable) for _, updated in trace.observed.all_updates for variable in updated
+    }
+    called = trace.observed.called.layers
     given = {id(layer) for layer, training in called if training is not None}
     for layer in {id(layer): layer for layer, _ in called}.values():
         is_trained = any(id(v) in trained_ids for v in layer.trainable_variables)
@@ -75,8 +73,6 @@ def _is_positive(value: Any) -> bool:
 
 def _unrolled_loop(trace: StepTrace) -> Iterator[Finding]:
     """A Python loop over updates is unrolled while the step is traced."""
-    if not trace.is_train:
-        return
     # The same updates, noted in two places: `minimize`, and the optimizer.
     counts = [
         Counter((id(optimizer), *map(id, updated)) for optimizer, updated in updates)
@@ -97,8 +93,6 @@ def _unrolled_loop(trace: StepTrace) -> Iterator[Finding]:
 
 
 def _shared_variables(trace: StepTrace) -> Iterator[Finding]:
-    if not trace.is_train:
-        return
     owners: dict[int, Any] = {}
     shared: dict[int, tuple[Any, Any, Any]] = {}
     for optimizer, updated in trace.observed.updates or trace.observed.requested:
@@ -122,7 +116,7 @@ def _shared_variables(trace: StepTrace) -> Iterator[Finding]:
 
 def _unreduced_loss(trace: StepTrace) -> Iterator[Finding]:
     """The gradient of a loss with one value for each example is that of their sum."""
-    if not trace.is_train or trace.is_compiled:
+    if trace.is_compiled:
         return  # Keras' own examples sum, with weights for each example
     for target, sources in trace.observed.gradients:
         kinds = keras.Variable | tf.Variable
@@ -145,7 +139,7 @@ def _unreduced_loss(trace: StepTrace) -> Iterator[Finding]:
 def _constant_loss(trace: StepTrace) -> Iterator[Finding]:
     """A loss stays the same if it is returned from no variable, or trained without the batch."""
     graph, applied = trace.graph, trace.observed.applied
-    if not trace.is_train or trace.replicas > 1 or not applied:
+    if trace.replicas > 1 or not applied:
         return
     reported = trace.outputs.get("loss") if isinstance(trace.outputs, Mapping) else None
     tensors = [t for t in tf.nest.flatten(reported) if getattr(t, "graph", None) is graph]
@@ -181,7 +175,7 @@ def _constant_loss(trace: StepTrace) -> Iterator[Finding]:
 
 def _unscaled_float16(trace: StepTrace) -> Iterator[Finding]:
     """Small gradients are 0 in float16 without a loss scale; `compile` and `Supervised` add it."""
-    updates = (*trace.observed.requested, *trace.observed.updates)
+    updates = trace.observed.all_updates
     parts = [part.value for part in variables.parts(trace.task)]
     held = [*parts, *(getattr(p, "optimizer", None) for p in parts), *(o for o, _ in updates)]
     scaling = [o for o in held if isinstance(o, keras.optimizers.LossScaleOptimizer)]
@@ -192,7 +186,7 @@ def _unscaled_float16(trace: StepTrace) -> Iterator[Finding]:
         for variable in updated
         if id(optimizer) not in scaled and optimizer.loss_scale_factor is None
     }
-    models = [part for part in parts if isinstance(part, keras.Layer) and trace.is_train]
+    models = [part for part in parts if isinstance(part, keras.Layer)]
     for layer in (inner for model in models for inner in keras_internals.layers_in(model)):
         if layer.compute_dtype != "float16" or len(keras_internals.layers_in(layer)) > 1:
             continue
@@ -212,7 +206,7 @@ def _unscaled_float16(trace: StepTrace) -> Iterator[Finding]:
 
 
 def _no_update(trace: StepTrace) -> Iterator[Finding]:
-    if not trace.is_train or trace.observed.requested:
+    if trace.observed.requested:
         return
     written = tensorflow_internals.written_handles(trace.graph)
     parts = [part.value for part in variables.parts(trace.task)]
@@ -236,8 +230,8 @@ def _no_update(trace: StepTrace) -> Iterator[Finding]:
 
 def _idle_optimizer(trace: StepTrace) -> Iterator[Finding]:
     """An optimizer that the task holds beside others, and that makes no update in the trace."""
-    updates = [*trace.observed.requested, *trace.observed.updates]
-    if not trace.is_train or not updates:
+    updates = trace.observed.all_updates
+    if not updates:
         return  # without any update, that is the mistake to name
     used = {id(each) for optimizer, _ in updates for each in _with_inner(optimizer)}
     held = {part.path: part.value for part in variables.parts(trace.task)}
@@ -307,18 +301,14 @@ def _idle_metrics(trace: StepTrace) -> Iterator[Finding]:
             yield Finding(text, metric_updates.IDLE_METRIC)
 
 
-GUARDS = [
-    Guard(_inference_mode, (_INFERENCE_MODE,)),
-    Guard(_unrolled_loop, (_UNROLLED_LOOP,)),
-    Guard(_shared_variables, (_SHARED_VARIABLES,)),
-    Guard(_unreduced_loss, (_UNREDUCED_LOSS,)),
-    Guard(_constant_loss, (_CONSTANT_LOSS,)),
-    Guard(_unscaled_float16, (_UNSCALED_FLOAT16,)),
-    Guard(_no_update, (_NO_UPDATE,)),
-    Guard(_idle_optimizer, (_IDLE_OPTIMIZER,)),
-    Guard(
-        _idle_metrics,
-        (metric_updates.IDLE_METRIC,),
-        refuses=("does not update the metrics that the model was compiled with",),
-    ),
+GUARDS = [_idle_metrics]
+TRAIN_GUARDS = [
+    _inference_mode,
+    _unrolled_loop,
+    _shared_variables,
+    _unreduced_loss,
+    _constant_loss,
+    _unscaled_float16,
+    _no_update,
+    _idle_optimizer,
 ]

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 _SHORT = {"s": "second", "sec": "second", "min": "minute", "h": "hour", "d": "day"}
@@ -33,12 +33,10 @@ class Every:
         whole = all(isinstance(given.get(name, 1), Integral) for name in ("steps", "epochs"))
         if len(given) != 1 or not whole or not all(value > 0 for value in given.values()):
             raise ConfigurationError(
-                message(
-                    "An interval has exactly one unit and is greater than zero.",
-                    expected="Every(steps=...), Every(epochs=...) or Every(seconds=...)",
-                    received=f"Every({', '.join(f'{k}={v!r}' for k, v in given.items())})",
-                    do=f"write it as a value with a unit: {_FORMS}; steps and epochs are whole",
-                )
+                "An interval has exactly one unit and is greater than zero.",
+                expected="Every(steps=...), Every(epochs=...) or Every(seconds=...)",
+                received=f"Every({', '.join(f'{k}={v!r}' for k, v in given.items())})",
+                do=f"write it as a value with a unit: {_FORMS}; steps and epochs are whole",
             )
 
     def __str__(self) -> str:
@@ -65,12 +63,10 @@ def every(text: "str | Every") -> Every:
     if unit in _SECONDS:
         return Every(seconds=float(number) * _SECONDS[unit])
     raise ConfigurationError(
-        message(
-            "This is not an interval.",
-            expected=f"a number and a unit: {_FORMS}",
-            received=repr(text),
-            do="add or correct the unit; steps and epochs are whole numbers",
-        )
+        "This is not an interval.",
+        expected=f"a number and a unit: {_FORMS}",
+        received=repr(text),
+        do="add or correct the unit; steps and epochs are whole numbers",
     )
 
 
@@ -80,12 +76,10 @@ def require_positive(otherwise: str = "leave it out", /, **counts: object) -> No
         is_count = isinstance(count, int) and not isinstance(count, bool) and count > 0
         if count is not None and not is_count:
             raise ConfigurationError(
-                message(
-                    f"{name} is a count.",
-                    expected=f"a whole number of 1 or more as {name}",
-                    received=f"{name}={count!r}",
-                    do=f"pass such a number, or {otherwise}",
-                )
+                f"{name} is a count.",
+                expected=f"a whole number of 1 or more as {name}",
+                received=f"{name}={count!r}",
+                do=f"pass such a number, or {otherwise}",
             )
 
 

@@ -9,7 +9,7 @@ scheduler that preempts a job must be able to tell it from one that the user has
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 from loopwright.step_warnings import warn_at_call
@@ -33,7 +33,8 @@ class Signals:
 
     def __init__(self) -> None:
         self._received: int | None = None
-        self._interrupts = 0
+        self.interrupts = 0
+        """How often Ctrl-C was pressed."""
 
     def received(self) -> bool:
         """Return whether it is time to save and exit."""
@@ -55,15 +56,10 @@ class Signals:
         if self._received is not None:
             raise Preempted
 
-    def raise_instead_of(self, error: Exception) -> None:
-        """Raise `KeyboardInterrupt` if a second Ctrl-C did, which TensorFlow made an error of."""
-        if self._interrupts > 1:
-            raise KeyboardInterrupt from error
-
     def note(self, number: int, _: Any) -> None:
         """A handler: signals are noted, a second Ctrl-C leaves at once."""
-        self._interrupts += number == signal.SIGINT
-        if number == signal.SIGINT and self._interrupts > 1:
+        self.interrupts += number == signal.SIGINT
+        if number == signal.SIGINT and self.interrupts > 1:
             raise KeyboardInterrupt
         if self._received not in _PREEMPTING:
             self._received = number
@@ -80,11 +76,18 @@ def watched() -> Iterator[Signals]:
         )
         yield signals
         return
-    before = {number: signal.signal(number, signals.note) for number in HANDLED}
-    try:
+    with _handled(signals, HANDLED):
         yield signals
+
+
+@contextlib.contextmanager
+def _handled(signals: Signals, numbers: Sequence[int]) -> Iterator[None]:
+    before = {number: signal.signal(number, signals.note) for number in numbers}
+    try:
+        yield
     except Exception as error:
-        signals.raise_instead_of(error)
+        if signals.interrupts > 1:  # TensorFlow makes an error of a second Ctrl-C
+            raise KeyboardInterrupt from error
         raise
     finally:
         for number, handler in before.items():
@@ -99,14 +102,8 @@ def interrupts(signals: Signals) -> Iterator[None]:
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    signal.signal(signal.SIGINT, signals.note)
-    try:
+    with _handled(signals, [signal.SIGINT]):
         yield
-    except Exception as error:
-        signals.raise_instead_of(error)
-        raise
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager

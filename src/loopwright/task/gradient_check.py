@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from loopwright.compat.error_messages import variable_name
-from loopwright.errors import ConfigurationError, StepError, message
+from loopwright.compat.lines import variable_name
+from loopwright.errors import ConfigurationError, StepError
 
 _SMALLEST_PART = 1e-4
 """Fraction of a variable's largest derivative: smaller ones are compared on this scale."""
@@ -78,12 +78,10 @@ def check_gradients(
     given = list(variables)
     if not given:
         raise ConfigurationError(
-            message(
-                "Nothing to check: no variables were given.",
-                expected="at least one variable",
-                received="an empty list",
-                do="pass the variables, for instance model.trainable_variables",
-            )
+            "Nothing to check: no variables were given.",
+            expected="at least one variable",
+            received="an empty list",
+            do="pass the variables, for instance model.trainable_variables",
         )
     names = _argument_names(fn)
     if not names:
@@ -114,7 +112,8 @@ class _Point:
         if tape is not None and not self.read:
             tape.watch(tensors)
         output = self.fn() if self.read else self.fn(*tensors)
-        return tf.convert_to_tensor(output), list(map(_tensor_or_variable, self.read)) or tensors
+        sources = [v.value if isinstance(v, keras.Variable) else v for v in self.read] or tensors
+        return tf.convert_to_tensor(output), sources
 
     def array(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """Return the output of `fn` as an array, for differences."""
@@ -124,7 +123,7 @@ class _Point:
 def _checked(
     point: _Point, names: Sequence[str], given: Sequence[Any], most_elements: int
 ) -> GradientReport:
-    start = [np.array(_plain(value), np.float64) for value in given]
+    start = [np.array(v.numpy() if hasattr(v, "numpy") else v, np.float64) for v in given]
     try:
         with tf.GradientTape() as tape:
             output, sources = point.output(start, tape)
@@ -178,28 +177,18 @@ def _require_repeatable(point: _Point, start: list[np.ndarray]) -> None:
     first, again = point.array(start), point.array(start)
     if not np.array_equal(first, again, equal_nan=True):
         raise StepError(
-            message(
-                "The function returns a different value when it is called again.",
-                expected="a function of its variables and nothing else",
-                received=f"a difference of {np.max(np.abs(first - again)):.2g}",
-                do="remove random numbers and counters: call layers with training=False",
-            )
+            "The function returns a different value when it is called again.",
+            expected="a function of its variables and nothing else",
+            received=f"a difference of {np.max(np.abs(first - again)):.2g}",
+            do="remove random numbers and counters: call layers with training=False",
         )
 
 
 def _argument_names(fn: Callable[..., Any]) -> list[str]:
     """Return the names of the required arguments of a function."""
-    kinds = inspect.Parameter
-    parameters = inspect.signature(fn).parameters.values()
-    return [
-        parameter.name
-        for parameter in parameters
-        if parameter.kind is kinds.VAR_POSITIONAL
-        or (parameter.kind in _POSITIONAL and parameter.default is kinds.empty)
-    ]
-
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    required = [p for p in inspect.signature(fn).parameters.values() if p.default is p.empty]
+    return [parameter.name for parameter in required if parameter.kind not in by_name]
 
 
 def _labels(given: Sequence[Any]) -> list[str]:
@@ -211,11 +200,3 @@ def _labels(given: Sequence[Any]) -> list[str]:
 def _own_dtype(value: Any) -> tf.DType:
     dtype = tf.as_dtype(getattr(value, "dtype", keras.config.floatx()))
     return dtype if dtype.is_floating else tf.as_dtype(keras.config.floatx())
-
-
-def _tensor_or_variable(variable: Any) -> Any:
-    return variable.value if isinstance(variable, keras.Variable) else variable
-
-
-def _plain(value: Any) -> Any:
-    return value.numpy() if hasattr(value, "numpy") else value

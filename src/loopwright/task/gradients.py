@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from loopwright.compat import keras_optimizers, tensorflow_internals
-from loopwright.compat.error_messages import variable_name
+from loopwright.compat.lines import variable_name
 from loopwright.errors import ConfigurationError, StepError, message
 from loopwright.loop.signals import blocked
 from loopwright.step_warnings import declare, warn
@@ -39,24 +39,20 @@ def transformed(
         result = transform(list(gradients), list(variables))
         if not isinstance(result, list | tuple) or len(result) != len(gradients):
             raise StepError(
-                message(
-                    "A gradient transform must return as many gradients as it was given.",
-                    expected=f"a list of {len(gradients)} gradients",
-                    received=f"{type(result).__name__}"
-                    + (f" of {len(result)}" if isinstance(result, list | tuple) else ""),
-                    do="write it as `def transform(gradients, variables): return [...]`",
-                )
+                "A gradient transform must return as many gradients as it was given.",
+                expected=f"a list of {len(gradients)} gradients",
+                received=f"{type(result).__name__}"
+                + (f" of {len(result)}" if isinstance(result, list | tuple) else ""),
+                do="write it as `def transform(gradients, variables): return [...]`",
             )
         kept = [(g, v) for g, v in zip(result, variables, strict=True) if g is not None]
         gradients, variables = [g for g, _ in kept], [v for _, v in kept]
         if not gradients:
             raise StepError(
-                message(
-                    "The gradient transforms leave nothing to train.",
-                    expected="a gradient for at least one variable",
-                    received=f"None for all {len(result)}",
-                    do="freeze fewer variables, or leave this minimize out",
-                )
+                "The gradient transforms leave nothing to train.",
+                expected="a gradient for at least one variable",
+                received=f"None for all {len(result)}",
+                do="freeze fewer variables, or leave this minimize out",
             )
     return gradients, variables
 
@@ -115,12 +111,10 @@ def apply(
     gradients, variables = list(gradients), list(variables)
     if len(gradients) != len(variables):
         raise StepError(
-            message(
-                "apply needs one gradient per variable.",
-                expected=f"{len(variables)} gradients, one for each variable",
-                received=f"{len(gradients)} gradients",
-                do="pass both lists in the same order",
-            )
+            "apply needs one gradient per variable.",
+            expected=f"{len(variables)} gradients, one for each variable",
+            received=f"{len(gradients)} gradients",
+            do="pass both lists in the same order",
         )
     if _is_dry_run(optimizer, variables):
         return tf.zeros(())
@@ -304,12 +298,10 @@ def _require_settings_for_replicas(optimizer: Any, inner: Any) -> None:
     for setting, is_used in refused.items():
         if is_used:
             raise ConfigurationError(
-                message(
-                    f"{type(inner).__name__} uses {setting}, which cannot run on several replicas.",
-                    expected="an optimizer without it, or one replica",
-                    received=f"{tf.distribute.get_strategy().num_replicas_in_sync} replicas",
-                    do=f"leave {setting.split()[0]} out, or train without a strategy",
-                )
+                f"{type(inner).__name__} uses {setting}, which cannot run on several replicas.",
+                expected="an optimizer without it, or one replica",
+                received=f"{tf.distribute.get_strategy().num_replicas_in_sync} replicas",
+                do=f"leave {setting.split()[0]} out, or train without a strategy",
             )
 
 
@@ -348,12 +340,10 @@ def trainable(model_or_variables: Any) -> list[Any]:
         name = "The list of variables given to minimize"
     if not variables:
         raise StepError(
-            message(
-                f"{name} has nothing to train.",
-                expected="at least one trainable variable",
-                received="none: no weights, not built, or trainable=False everywhere",
-                do="call the model inside the tape before minimize, or set .trainable = True",
-            )
+            f"{name} has nothing to train.",
+            expected="at least one trainable variable",
+            received="none: no weights, not built, or trainable=False everywhere",
+            do="call the model inside the tape before minimize, or set .trainable = True",
         )
     return variables
 
@@ -364,13 +354,11 @@ def present(gradients: Sequence[Any], variables: Sequence[Any]) -> tuple[list[An
     names = ", ".join(variable_name(v) for v in missing)
     if len(missing) == len(gradients):
         raise StepError(
-            message(
-                "No variable has a gradient: the loss does not depend on any of them.",
-                expected="a loss computed from these variables, inside the GradientTape",
-                received=f"None for every one of: {names}",
-                do="compute predictions and loss inside `with tf.GradientTape() as tape:`, with "
-                "TensorFlow functions (no .numpy(), argmax or rounding in between)",
-            )
+            "No variable has a gradient: the loss does not depend on any of them.",
+            expected="a loss computed from these variables, inside the GradientTape",
+            received=f"None for every one of: {names}",
+            do="compute predictions and loss inside `with tf.GradientTape() as tape:`, with "
+            "TensorFlow functions (no .numpy(), argmax or rounding in between)",
         )
     if missing:
         warn(

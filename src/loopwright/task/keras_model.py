@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, final
 import keras
 import tensorflow as tf
 
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 from loopwright.task import variables
 from loopwright.task.foreign_names import warn_of_hooks
 from loopwright.task.task import Task, class_name
@@ -21,12 +21,10 @@ class CompiledModel(Task):
     def __init__(self, model: keras.Model) -> None:
         if not getattr(model, "compiled", False):
             raise ConfigurationError(
-                message(
-                    f"The model {model.name!r} is not compiled.",
-                    expected="a compiled model, or a task",
-                    received=f"a {type(model).__name__} without compile()",
-                    do="call model.compile(...), or use lw.Supervised(model, loss, optimizer)",
-                )
+                f"The model {model.name!r} is not compiled.",
+                expected="a compiled model, or a task",
+                received=f"a {type(model).__name__} without compile()",
+                do="call model.compile(...), or use lw.Supervised(model, loss, optimizer)",
             )
         self.model = model
 
@@ -59,12 +57,10 @@ def as_task(given: Any, strategy: tf.distribute.Strategy) -> Task:
             task = as_task(given(), tf.distribute.get_strategy())
     else:
         raise ConfigurationError(
-            message(
-                "Trainer needs something to train.",
-                expected="a Task, a compiled Keras model, or a function that makes one",
-                received=f"{given!r} ({type(given).__name__})",
-                do="pass lw.Supervised(model, loss, optimizer), or your own Task",
-            )
+            "Trainer needs something to train.",
+            expected="a Task, a compiled Keras model, or a function that makes one",
+            received=f"{given!r} ({type(given).__name__})",
+            do="pass lw.Supervised(model, loss, optimizer), or your own Task",
         )
     kinds = type(task).__mro__
     warn_of_hooks(kinds[: kinds.index(Task)])
@@ -77,12 +73,10 @@ def _require_made_in_scope(task: Task, strategy: tf.distribute.Strategy) -> None
     held = [v for part in variables.parts(task) for v in variables.variables(part.value)]
     if not all(map(strategy.extended.variable_created_in_scope, held)):
         raise ConfigurationError(
-            message(
-                f"This {class_name(task)} was built outside the strategy's scope.",
-                expected="models, optimizers and metrics created inside strategy.scope()",
-                received="a task that was built before the scope",
-                do="pass a function that builds it: Trainer(make_task, strategy=strategy)",
-            )
+            f"This {class_name(task)} was built outside the strategy's scope.",
+            expected="models, optimizers and metrics created inside strategy.scope()",
+            received="a task that was built before the scope",
+            do="pass a function that builds it: Trainer(make_task, strategy=strategy)",
         )
 
 

@@ -10,6 +10,7 @@ class Translator(lw.Task):
         ...  # self.teacher_forcing is a number here, and is reported by this name
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -17,8 +18,26 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright.errors import StepError, message
+from loopwright.errors import StepError
 from loopwright.task import context, variables
+
+_Operator = Callable[[Any, Any], Any]
+
+
+def _left(apply: _Operator) -> _Operator:
+    """Return the operator of a number on the left of another operand."""
+    return lambda number, other: apply(_like(number, other), other)
+
+
+def _right(apply: _Operator) -> _Operator:
+    """Return the operator of a number on the right of another operand."""
+    return lambda number, other: apply(other, _like(number, other))
+
+
+def _like(number: "Scheduled", other: Any) -> tf.Tensor:
+    """Return the value of a number in the dtype of the other operand."""
+    dtype = tf.as_dtype(getattr(other, "dtype", keras.config.floatx()))
+    return tf.cast(number.value, dtype) if dtype.is_floating else number.value
 
 
 @final
@@ -42,12 +61,10 @@ class Scheduled:
         counter = context.current().counter
         if counter is None:
             raise StepError(
-                message(
-                    "A Scheduled has a value only inside a step: it follows the step counter.",
-                    expected="a read in train_step, test_step or predict_step, run by a Trainer",
-                    received="a read outside a step",
-                    do="write scheduled.at(task.step)",
-                )
+                "A Scheduled has a value only inside a step: it follows the step counter.",
+                expected="a read in train_step, test_step or predict_step, run by a Trainer",
+                received="a read outside a step",
+                do="write scheduled.at(task.step)",
             )
         return self.at(counter.read_value())
 
@@ -59,46 +76,12 @@ class Scheduled:
 
     __array_priority__ = 100  # NumPy would multiply element by element
 
-    def __add__(self, other: Any) -> Any:
-        return self._like(other) + other
-
-    def __radd__(self, other: Any) -> Any:
-        return other + self._like(other)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._like(other) - other
-
-    def __rsub__(self, other: Any) -> Any:
-        return other - self._like(other)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._like(other) * other
-
-    def __rmul__(self, other: Any) -> Any:
-        return other * self._like(other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._like(other) / other
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return other / self._like(other)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._like(other) < other
-
-    def __le__(self, other: Any) -> Any:
-        return self._like(other) <= other
-
-    def __gt__(self, other: Any) -> Any:
-        return self._like(other) > other
-
-    def __ge__(self, other: Any) -> Any:
-        return self._like(other) >= other
-
-    def _like(self, other: Any) -> tf.Tensor:
-        """Return the value in the dtype of the other operand."""
-        dtype = tf.as_dtype(getattr(other, "dtype", keras.config.floatx()))
-        return tf.cast(self.value, dtype) if dtype.is_floating else self.value
+    __add__, __radd__ = _left(operator.add), _right(operator.add)
+    __sub__, __rsub__ = _left(operator.sub), _right(operator.sub)
+    __mul__, __rmul__ = _left(operator.mul), _right(operator.mul)
+    __truediv__, __rtruediv__ = _left(operator.truediv), _right(operator.truediv)
+    __lt__, __le__ = _left(operator.lt), _left(operator.le)
+    __gt__, __ge__ = _left(operator.gt), _left(operator.ge)
 
 
 def held(task: object) -> dict[str, Scheduled]:

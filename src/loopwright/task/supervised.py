@@ -8,9 +8,9 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from loopwright.compat.error_messages import shape_text
+from loopwright.compat.lines import shape_text
 from loopwright.compat.tensorflow_internals import autograph
-from loopwright.errors import StepError, message
+from loopwright.errors import StepError
 from loopwright.task.dataflow import ELEMENTWISE, flow
 from loopwright.task.gradients import Transform
 from loopwright.task.task import Scalars, Task
@@ -88,12 +88,10 @@ class Supervised(Task):
     def _losses(self, y: Any, predictions: Any, sample_weight: Any) -> dict[str, Any]:
         if y is None and self._loss is not None:
             raise StepError(
-                message(
-                    "Supervised has a loss, but the data has no labels.",
-                    expected="fit(x, y), or a dataset of (inputs, labels)",
-                    received="inputs only",
-                    do="pass the labels; with loss=None a model is trained on its own losses",
-                )
+                "Supervised has a loss, but the data has no labels.",
+                expected="fit(x, y), or a dataset of (inputs, labels)",
+                received="inputs only",
+                do="pass the labels; with loss=None a model is trained on its own losses",
             )
         self._check_labels(y, predictions)
         own = self.model.losses
@@ -181,13 +179,11 @@ def check_labels(loss: Any, labels: Any, predictions: Any, output: str = "") -> 
     if not fits:
         result = "(n, n)" if missing_axis and shorter.rank == 1 else "a larger shape"
         raise StepError(
-            message(
-                f"Labels and predictions{output} only fit by broadcasting to {result}.",
-                expected="labels and predictions of the same shape",
-                received=f"labels {shape_text(y)}, predictions {shape_text(p)}",
-                do="reshape the labels (for instance y[:, None]) or the model's last layer"
-                + ("" if missing_axis else "; for class numbers as labels use a sparse loss"),
-            )
+            f"Labels and predictions{output} only fit by broadcasting to {result}.",
+            expected="labels and predictions of the same shape",
+            received=f"labels {shape_text(y)}, predictions {shape_text(p)}",
+            do="reshape the labels (for instance y[:, None]) or the model's last layer"
+            + ("" if missing_axis else "; for class numbers as labels use a sparse loss"),
         )
 
 

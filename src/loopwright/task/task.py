@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import keras
 import tensorflow as tf
 
-from loopwright.compat.error_messages import shape_text
+from loopwright.compat.lines import shape_text
 from loopwright.errors import ConfigurationError, MissingStepError, StepError, message
 from loopwright.task import gradients
 from loopwright.task import variables as state
@@ -49,12 +49,10 @@ def totals(outputs: Any, step: str, examples: Any) -> dict[str, tuple[Any, Any]]
     """Return (weighted sum, weight) by name; raise if `outputs` is not a dict of scalars."""
     if not isinstance(outputs, Mapping):
         raise StepError(
-            message(
-                f"{step} must return a dict of scalars.",
-                expected='return {"loss": loss}',
-                received="nothing (no return statement?)" if outputs is None else _kind(outputs),
-                do="return the numbers to report, by name",
-            )
+            f"{step} must return a dict of scalars.",
+            expected='return {"loss": loss}',
+            received="nothing (no return statement?)" if outputs is None else _kind(outputs),
+            do="return the numbers to report, by name",
         )
     found: dict[str, tuple[Any, Any]] = {}
     for name, given in outputs.items():
@@ -86,12 +84,10 @@ def _scalar(step: str, what: str, value: Any) -> Any:
     else:
         return tensor
     raise StepError(
-        message(
-            f"{step} returned {what}, which is not a scalar number.",
-            expected="one number per name",
-            received=_kind(value),
-            do=do,
-        )
+        f"{step} returned {what}, which is not a scalar number.",
+        expected="one number per name",
+        received=_kind(value),
+        do=do,
     )
 
 
@@ -258,10 +254,8 @@ def _missing(task: Task, name: str, needed_by: str) -> MissingStepError:
     kind = class_name(task)
     returns = "the predictions" if name == "predict_step" else "a dict of scalars"
     return MissingStepError(
-        message(
-            f"{kind} has no {name}, which {needed_by} needs.",
-            expected=f"a method `def {name}(self, batch)` that returns {returns}",
-            received=f"a {kind} without one",
-            do=f"add {name} to {kind}, or use lw.Supervised, which has all three steps",
-        )
+        f"{kind} has no {name}, which {needed_by} needs.",
+        expected=f"a method `def {name}(self, batch)` that returns {returns}",
+        received=f"a {kind} without one",
+        do=f"add {name} to {kind}, or use lw.Supervised, which has all three steps",
     )
