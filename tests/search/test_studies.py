@@ -115,6 +115,32 @@ def test_a_study_that_is_killed_ends_as_one_that_was_not(tmp_path: Path, kills: 
     assert outcomes(killed) == outcomes(whole)
 
 
+PRUNED = """
+import os, sys
+from tests.search import searching
+from loopwright.search import optuna_study, trial_process
+
+
+def killed(self, number, state, score):
+    os.kill(os.getpid(), 9) if state == "pruned" else conclude(self, number, state, score)
+
+
+conclude, optuna_study.OptunaStudy.conclude = optuna_study.OptunaStudy.conclude, killed
+trial_process.PROGRAM[:] = searching.QUICK
+searching.study(sys.argv[1], 12, pruner=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("pruner", ["successive-halving", "hyperband", "median"])
+def test_a_trial_is_pruned_though_the_study_is_killed_right_after_that_decision(
+    tmp_path: Path, pruner: str
+):
+    whole = searching.study(tmp_path / "whole", 12, pruner=pruner)
+    command = [sys.executable, "-c", PRUNED, str(tmp_path / "killed"), pruner]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    assert outcomes(searching.study(tmp_path / "killed", 12, pruner=pruner)) == outcomes(whole)
+
+
 KILLED = """
 import os, sys
 from tests.search import searching

@@ -92,13 +92,7 @@ class OptunaStudy:
         the storage, and the next one gets the same answer.
         """
         known = self.trials()
-        copy = require_optuna().create_study(
-            sampler=_sampler(space, len(known)),
-            pruner=_pruner(space),  # Hyperband has a sampler for each of its brackets
-            study_name=self.study.study_name,
-            direction=self.study.direction,
-        )
-        copy.add_trials(known)
+        copy = self._copy(known, space)
         copy.ask({key: _distribution(dimension) for key, dimension in space.space.items()})
         made = copy.get_trials(deepcopy=False)[-1]
         self.study.add_trial(made)
@@ -112,6 +106,17 @@ class OptunaStudy:
             )
         return added.number
 
+    def _copy(self, trials: "list[optuna.trial.FrozenTrial]", space: "SearchSpace") -> Any:
+        """Return a study in memory with these trials and a sampler for the next one."""
+        copy = require_optuna().create_study(
+            sampler=_sampler(space, len(trials)),
+            pruner=_pruner(space),  # Hyperband has a sampler for each of its brackets
+            study_name=self.study.study_name,
+            direction=self.study.direction,
+        )
+        copy.add_trials(trials)
+        return copy
+
     def running_trial(self, number: int) -> "optuna.Trial | None":
         """Return a trial to report scores to; None if it has ended."""
         if state_of(self.trials()[number]) != "running":
@@ -123,6 +128,22 @@ class OptunaStudy:
     def is_pruned(self, number: int) -> bool:
         """Return whether a trial is not worth its time, after the last score that was reported."""
         return self.study.pruner.prune(self.study, self.trials()[number])
+
+    def would_be_pruned(self, number: int, space: "SearchSpace") -> bool:
+        """Decide once more after each score of a trial whose process was killed.
+
+        Successive halving writes into the storage that a trial has reached a rung, and decides once
+        per rung: a process killed right after that loses the decision. A copy has no such entries.
+        """
+        known = self.trials()
+        copy = self._copy(known[:number], space)
+        trial = copy.ask()
+        copy.add_trials(known[number + 1 :])
+        for at, score in sorted(known[number].intermediate_values.items()):
+            trial.report(score, at)
+            if copy.pruner.prune(copy, copy.get_trials(deepcopy=False)[number]):
+                return True
+        return False
 
     def conclude(self, number: int, state: State, score: float | None) -> None:
         """Note how a trial has ended."""

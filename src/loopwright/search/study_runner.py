@@ -180,7 +180,9 @@ class StudyRunner:
         """
         if trial.has_old_reports:  # a process was killed between a report and what follows from it
             trial.has_old_reports = False
-            if self._study.is_pruned(trial.number):
+            if self._study.is_pruned(trial.number) or self._study.would_be_pruned(
+                trial.number, self._space
+            ):
                 return True
         for at, score in enumerate(scores[trial.reported :], trial.reported + 1):
             trial.optuna.report(score, at)
