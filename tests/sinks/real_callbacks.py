@@ -113,8 +113,9 @@ def _mlflow_run(place: Path) -> Iterator[Any]:
 
 
 def _mlflow_points(run: Any, place: Path) -> dict[str, Any]:
-    from mlflow import MlflowClient
+    from mlflow import MlflowClient, flush_async_logging
 
+    flush_async_logging()  # the callback logs with `synchronous=False`
     client = MlflowClient((place / "mlruns").as_uri())
     names = client.get_run(run.info.run_id).data.metrics
     return {
