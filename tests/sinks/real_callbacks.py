@@ -115,11 +115,11 @@ def _mlflow_run(place: Path) -> Iterator[Any]:
 def _mlflow_points(run: Any, place: Path) -> dict[str, Any]:
     from mlflow import MlflowClient, flush_async_logging
 
-    flush_async_logging()  # the callback logs with `synchronous=False`
+    flush_async_logging()  # the callback logs with `synchronous=False`, in no order
     client = MlflowClient((place / "mlruns").as_uri())
     names = client.get_run(run.info.run_id).data.metrics
     return {
-        name: [[m.step, m.value] for m in client.get_metric_history(run.info.run_id, name)]
+        name: sorted([m.step, m.value] for m in client.get_metric_history(run.info.run_id, name))
         for name in sorted(names)
     }
 
