@@ -9,13 +9,13 @@ import pytest
 import tensorflow as tf
 
 from loopwright.environment import changes, environment, for_digest
-from loopwright.plans.processor import cpu_flags
-from loopwright.plans.settings import (
+from loopwright.launch import (
     ONEDNN,
     Settings,
     onednn_by_default,
     onednn_is_on,
 )
+from loopwright.processor import cpu_flags
 
 
 def test_it_names_the_versions_the_processor_and_the_threads_as_json():
@@ -79,7 +79,7 @@ def test_a_record_without_the_instructions_of_its_processor_may_be_of_this_one()
 
 @pytest.mark.parametrize("word", ["0", "1"])
 def test_a_process_knows_whether_tensorflow_runs_onednn(word: str):
-    code = "import tensorflow, loopwright.plans.settings as s; print(s.onednn_is_on())"
+    code = "import tensorflow, loopwright.launch as s; print(s.onednn_is_on())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, ONEDNN: word},

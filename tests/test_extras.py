@@ -60,13 +60,17 @@ def test_a_directory_that_a_package_leaves_behind_is_not_the_package(
         WandB()
 
 
+def put_package(name: str, text: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path / name).mkdir()
+    (path / name / "__init__.py").write_text(text)
+    monkeypatch.setattr(sys, "path", [str(path), *sys.path])
+    monkeypatch.delitem(sys.modules, name, raising=False)
+
+
 def test_a_package_whose_own_dependency_is_missing_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (tmp_path / "optuna").mkdir()
-    (tmp_path / "optuna" / "__init__.py").write_text("import not_there_at_all")
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.delitem(sys.modules, "optuna", raising=False)
+    put_package("optuna", "import not_there_at_all", tmp_path, monkeypatch)
     with pytest.raises(ConfigurationError, match="received: No module named 'not_there_at_all'"):
         require_optuna()
 
@@ -74,10 +78,7 @@ def test_a_package_whose_own_dependency_is_missing_names_it(
 def test_warnings_of_a_package_while_it_is_imported_are_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (tmp_path / "wandb").mkdir()
-    (tmp_path / "wandb" / "__init__.py").write_text("import warnings; warnings.warn('old')")
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    put_package("wandb", "import warnings; warnings.warn('old')", tmp_path, monkeypatch)
     assert extras.imported("wandb", "A test", instead="").__file__ == str(
         tmp_path / "wandb" / "__init__.py"
     )

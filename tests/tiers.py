@@ -136,7 +136,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "engine/test_program_names.py": {
         r".*\[xla\]|equal_steps|a_step_with_a_state": "test_a_step_with_another_constant[fused]",
     },
-    "engine/test_attempts.py": {"huge|a_compiled|a_run_split": "test_skipped_steps"},
+    "engine/test_attempts.py": {"huge|a_run_split": "test_skipped_steps"},
     "engine/test_on_nan.py": {
         "a_run_that_went|a_later_leg|statistics|infinity": "test_going_back",
         r"(kernels_hide|gradients_that_are_not).*\[(?!graph-False|fused)": "arrays, two plans",
@@ -314,7 +314,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "export/test_litert_and_onnx.py": {
         "a_file_gives|a_quantized|a_task_with|names_of|outputs_that": "docs/exporting.md",
-        "a_recurrent|an_operation|onnx_takes": "compat/messages.py; wrong arguments",
+        "a_recurrent|an_operation|onnx_takes": "export/converter_messages.py; wrong arguments",
     },
     "export/test_predict_step.py": {
         "a_converted|a_table|the_model_is": "a saved model; what cannot be served",

@@ -12,28 +12,28 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright.plans import launch, processor, settings
+from loopwright import launch, processor
 
 _VECTORS = "processor instructions"
 
 
 def environment() -> dict[str, Any]:
     """Return what is equal in two processes that compute the same bits for the same program."""
-    return {**_machine(), _VECTORS: processor.vectors(), **_by_name(settings.current())}
+    return {**_machine(), _VECTORS: processor.vectors(), **_by_name(launch.current())}
 
 
-def for_digest(found: settings.Settings) -> dict[str, Any]:
+def for_digest(found: launch.Settings) -> dict[str, Any]:
     """Return the environment of a process like this one with these settings, to be digested.
 
     In the form of the first version, which named variables: digests in old records still match.
     """
-    is_default = found.onednn == settings.onednn_by_default()
-    threads = {name: getattr(found, name) for name in settings.THREADS if getattr(found, name)}
+    is_default = found.onednn == launch.onednn_by_default()
+    threads = {name: getattr(found, name) for name in launch.THREADS if getattr(found, name)}
     return {
         **_machine(),
         "XLA_FLAGS": " ".join(found.xla_flags) or None,
         "TF_XLA_FLAGS": None,
-        settings.ONEDNN: None if is_default else str(int(found.onednn)),
+        launch.ONEDNN: None if is_default else str(int(found.onednn)),
         **threads,
     }
 
@@ -50,12 +50,12 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _by_name(found: settings.Settings) -> dict[str, Any]:
+def _by_name(found: launch.Settings) -> dict[str, Any]:
     """Return settings by their meaning: a variable that only names a file changes no bits."""
     return {
         "oneDNN": "on" if found.onednn else "off",
         "XLA flags": " ".join(found.xla_flags) or None,
-        **{variable: getattr(found, name) or None for name, variable in settings.THREADS.items()},
+        **{variable: getattr(found, name) or None for name, variable in launch.THREADS.items()},
     }
 
 

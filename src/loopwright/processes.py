@@ -15,9 +15,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, final
 
-from loopwright.compat.quiet_start import UNQUIET, without_noise
+from loopwright import launch
 from loopwright.errors import LoopwrightError
-from loopwright.plans import launch
+from loopwright.quiet_start import UNQUIET, without_noise
 
 _MOST_OUTPUT_BYTES = 4000
 

@@ -1,37 +1,95 @@
 """Which process settings a command starts by: recorded, remembered, or measured.
 
-Nothing here imports TensorFlow, which reads them when it is imported.
+Nothing here imports TensorFlow, which reads them when it is imported. A step is known only after
+that, when it is too late to choose: so the fastest settings are remembered by command, machine and
+versions, with the digest of their step to be checked later.
 """
 
 import contextlib
+import hashlib
+import json
 import os
 import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar, final
 
-from loopwright import disk
-from loopwright.compat.quiet_start import UNQUIET
+from loopwright import disk, launch, processor
 from loopwright.errors import ConfigurationError, LoopwrightError
-from loopwright.plans import launch, plan_history, processor
+from loopwright.launch import Settings, candidates, from_environment
+from loopwright.launch import onednn_is_left_off as onednn_is_left_off
+from loopwright.plans import cache, plan_history
 from loopwright.plans.comparison import rate_in_words
-from loopwright.plans.settings import Settings, candidates, from_environment
-from loopwright.plans.settings import onednn_is_left_off as onednn_is_left_off
-from loopwright.plans.settings_memory import (
-    SettingsChoice,
-    program_key,
-    remember,
-    remembered,
-)
-from loopwright.plans.settings_memory import command_key as command_key
 from loopwright.processes import LineChild, python
+from loopwright.quiet_start import UNQUIET
 
 _ROUNDS, _ROUND_SECONDS = 5, 1.0
 _MOST_SECONDS = 600.0
 _MUST_BE_FASTER = 1.03  # other settings change bits
+
+
+# -- the memory ----------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class SettingsChoice:
+    """The settings to start a command by."""
+
+    __pydantic_config__: ClassVar[Any] = cache.STRICT
+    step_digest: str
+    """Of the step that it trains first; empty if the command could not be measured."""
+    default: Settings
+    """What the process had without a choice."""
+    chosen: Settings
+    """The fastest; `default` if none was faster, or the run is too short to compare them."""
+    gain: float = 1.0
+    """How many times as fast the chosen settings were."""
+    run_dir: str = ""
+    """Where the command trains: what is recorded there comes first."""
+
+
+def command_key(kind: str, *parts: Any) -> str:
+    """Return the name under which the settings of a command are remembered.
+
+    Machines that share a home directory share this memory, but not what is remembered.
+
+    >>> command_key("run", "train.py", ["--wide"]).partition("-")[0]
+    'run'
+    """
+    from importlib import metadata  # slow to import; --help does not need it
+
+    versions = [metadata.version(name) for name in ("loopwright", "tensorflow", "keras")]
+    machine = [processor.name(), processor.vectors(), processor.cores()]
+    text = json.dumps([versions, machine, *parts], sort_keys=True, default=str)
+    return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def program_key(program: Sequence[str]) -> str:
+    """Return the key of a program of the user, started in this directory."""
+    return command_key("run", os.getcwd(), list(program))
+
+
+def remembered(key: str) -> SettingsChoice | None:
+    """Return the choice remembered for a command; None if there is none that can be read."""
+    return cache.read("settings", key, SettingsChoice)
+
+
+def remember(key: str, choice: SettingsChoice) -> None:
+    """Write a choice for a command; do nothing where that is not possible."""
+    cache.write("settings", key, choice)
+
+
+def forget(key: str) -> None:
+    """Forget the choice of a command: its step has changed."""
+    cache.delete("settings", key)
+
+
+# -- the choice ----------------------------------------------------------------------------------
 
 
 def fastest(default: Settings, rates: Mapping[Settings, Sequence[float]]) -> tuple[Settings, float]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, final
 import keras
 import tensorflow as tf
 
+from loopwright import launch
 from loopwright.checkpoints.retention import DEFAULT_KEEP, KeepBest, Rule, best_rules
 from loopwright.checkpoints.run_directory import Run
 from loopwright.compat.tracebacks import shortens_tracebacks
@@ -15,12 +16,8 @@ from loopwright.config.edits import OnChange, require_on_change
 from loopwright.distribute.replicas import require_tensorflow_backend
 from loopwright.distribute.strategy import strategy_for
 from loopwright.distribute.team import Team
-from loopwright.engine.compiled_steps import CompiledSteps
-from loopwright.engine.inference import Inference
+from loopwright.engine.engine import Engine
 from loopwright.engine.nan import OnNan, require_policy
-from loopwright.engine.plan_selector import PlanSelector, asked_for
-from loopwright.engine.predictor import Predictor
-from loopwright.engine.scorer import Scorer
 from loopwright.events import Event, Finished, Sink
 from loopwright.exactness import Exact, require_exact
 from loopwright.export.exporter import Exported
@@ -45,9 +42,9 @@ from loopwright.insight.rehearsal import Planned, RehearseOptions, rehearse
 from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.insight.replay import replay
 from loopwright.insight.replayed import Replayed
-from loopwright.plans import launch
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.selector import PlanSelector, asked_for
 from loopwright.sinks.curves import Past
 from loopwright.sinks.history import History
 from loopwright.sinks.notify import tolerated
@@ -126,10 +123,10 @@ class Trainer:
         is_observed = run_dir is not None or bool(sinks)
         keeps = is_observed and self._strategy.num_replicas_in_sync == 1
         watched = None if watch is None else GradientWatch(keeps=keeps)
-        compiled = CompiledSteps(self._task, self._strategy, on_nan, watched, silenced)
-        selector = PlanSelector(asked_for(plan_for(self._task, plan)), compiled, self._task)
-        scorer = Scorer(self._task, compiled, selector)
-        predictor = Predictor(self._task, self._strategy)
+        plans = PlanSelector(asked_for(plan_for(self._task, plan)))
+        engine = Engine(
+            self._task, self._team, plans, on_nan=on_nan, watch=watched, silenced=silenced
+        )
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
         self._attempt, self._memory = LastAttempt(), MemoryLegs()
@@ -143,24 +140,11 @@ class Trainer:
         self._shown_rule = next(iter(best_rules(keep)), KeepBest())
         self._past = Past(None if self._run is None else self._run.directory)
         source = None if init_from is None else os.fspath(init_from)
-        state = HeldState(
-            self._task, compiled, self._run, self._team, init_from=source, fresh=fresh
-        )
+        state = HeldState(engine, self._run, init_from=source, fresh=fresh)
         self._exact: Exact = exact
         self._on_change: OnChange = on_change
         self._fresh = fresh
-        self._parts = Parts(
-            self._task,
-            self._strategy,
-            self._team,
-            compiled,
-            selector,
-            scorer,
-            Inference(self._task, self._team, selector, scorer, predictor),
-            state,
-            seed,
-            on_nan,
-        )
+        self._parts = Parts(engine, state, seed)
         self.history = History()
 
     def __repr__(self) -> str:
@@ -184,16 +168,16 @@ class Trainer:
     @property
     def plan(self) -> Plan:
         """The plan in use, or the one that training begins with."""
-        return self._parts.selector.plan
+        return self._parts.engine.plans.plan
 
     @property
     def plan_history(self) -> PlanHistory:
         """Which plan ran which steps; to reproduce a run, pass it as `Trainer(..., plan=...)`."""
-        return self._parts.selector.history
+        return self._parts.engine.plans.history
 
     def follow(self, plans: PlanHistory) -> None:
         """Run the next steps by these plans, as if they had been passed to the trainer."""
-        self._parts.selector.follow(plans)
+        self._parts.engine.plans.follow(plans)
 
     @shortens_tracebacks
     @takes(FitOptions)
@@ -327,7 +311,7 @@ class Trainer:
         """
         require_step(self._task, "test_step")
         with self._parts.state.of(checkpoint, "evaluate"):
-            found = self._parts.inference.evaluate(
+            found = self._parts.engine.evaluate(
                 x, y, sample_weight, batch_size=batch_size, steps=steps
             )
         show_scores(verbose if self.is_chief else 0, found)
@@ -346,7 +330,7 @@ class Trainer:
         """Return the predictions for a data set as NumPy arrays; `checkpoint` as for `evaluate`."""
         require_step(self._task, "predict_step")
         with self._parts.state.of(checkpoint, "predict"):
-            return self._parts.inference.predict(x, batch_size=batch_size, steps=steps)
+            return self._parts.engine.predict(x, batch_size=batch_size, steps=steps)
 
     @shortens_tracebacks
     @takes(ExportOptions)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from loopwright.plans import settings_memory
+from loopwright import settings
+from loopwright.launch import ONEDNN, THREADS, Settings, onednn_by_default
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
-from loopwright.plans.settings import ONEDNN, THREADS, Settings, onednn_by_default
-from loopwright.plans.settings_memory import SettingsChoice
+from loopwright.settings import SettingsChoice
 
 RUN = [sys.executable, "-m", "loopwright", "run"]
 NOW = Settings(onednn_by_default())
@@ -39,7 +39,7 @@ def ran(tmp_path: Path, *words: str, given: str = "") -> "subprocess.CompletedPr
 
 def remember(*program: str, chosen: Settings = OTHER, run_dir: str = "") -> None:
     choice = SettingsChoice("step", NOW, chosen, 2.0, run_dir)
-    settings_memory.remember(settings_memory.program_key(program), choice)
+    settings.remember(settings.program_key(program), choice)
 
 
 def test_arguments_input_output_and_exit_code_pass_through(tmp_path: Path):

@@ -115,7 +115,7 @@ def command_of(program: str) -> verify.Command:
             "killed by SIGABRT:\nxxx",
         ),
         (
-            "import os; from loopwright.compat.quiet_start import quiet_start\n"
+            "import os; from loopwright.quiet_start import quiet_start\n"
             "with quiet_start():\n"
             "    os.write(2, b'oneDNN custom operations are on\\nno AVX instructions\\n')\n"
             "    os.abort()",

@@ -6,6 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.distribute import trainings
+from tests.engine.test_runner import Descent
 from tests.mirrored import mirrored
 
 import loopwright as lw
@@ -47,14 +49,7 @@ class Regression(lw.Task):
         )
         return {"loss": loss, "norm": norm}
 
-    def test_step(self, batch):
-        x, y = batch
-        predictions = self.model(x, training=False)
-        self.mae.update_state(y, predictions)
-        return {"loss": self.loss(y, predictions)}
-
-    def predict_step(self, batch):
-        return self.model(batch, training=False)
+    test_step, predict_step = trainings.Regression.test_step, trainings.Regression.predict_step
 
 
 @functools.cache
@@ -282,18 +277,6 @@ def test_what_replicas_cannot_do_is_refused_in_words(optimizer):
 
 
 def test_a_step_without_data_trains_on_two_replicas():
-    class Descent(lw.Task):
-        def __init__(self):
-            super().__init__()
-            self.weight = tf.Variable(4.0, aggregation=tf.VariableAggregation.MEAN)
-            self.optimizer = keras.optimizers.SGD(0.1)
-
-        def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
-            with tf.GradientTape() as tape:
-                loss = self.weight**2
-            self.minimize(loss, [self.weight], self.optimizer, tape)
-            return {"loss": loss}
-
     losses = []
     for strategy in (None, mirrored()):
         trainer = lw.Trainer(Descent, strategy=strategy)

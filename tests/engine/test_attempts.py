@@ -125,19 +125,34 @@ def test_a_step_that_calls_python_runs_once_for_each_batch():
     assert len(calls) == STEPS
 
 
-def test_a_compiled_model_skips_the_same_steps_as_one_that_is_run_step_by_step():
-    def trained(plan: Any) -> tuple[list[Any], Any, list[int]]:
+@pytest.mark.parametrize("plan", [lw.Plan("graph", "python"), "graph"])
+def test_a_compiled_model_reports_its_last_good_step_though_the_last_one_was_skipped(plan: Any):
+    class Reporting(keras.Sequential):
+        def train_step(self, *data):
+            return {"twice": 2 * super().train_step(*data)["loss"]}
+
+    def trained(bad: Sequence[int], rows: Sequence[int]) -> tuple[list[Any], Any, list[int]]:
         keras.utils.set_random_seed(1)
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model = Reporting([keras.Input((3,)), keras.layers.Dense(1)])
         model.compile("adam", "mse", metrics=["mae"])
         told: list[Any] = []
         trainer = lw.Trainer(model, plan=plan, on_nan="skip", sinks=[told.append])
-        history = fit(trainer, with_bad(SEVERAL), epochs=1)
+        x, y = with_bad(bad)
+        history = fit(trainer, (np.delete(x, rows, 0), np.delete(y, rows, 0)), epochs=1)
         return model.get_weights(), history.history, skipped_in(told)
 
-    weights, history, skipped = trained("graph")
-    expected, expected_history, _ = trained(lw.Plan("graph", "python"))
+    weights, history, skipped = trained(SEVERAL, [])
+    rows = [step * BATCH + row for step in SEVERAL for row in range(BATCH)]
+    expected, expected_history, _ = trained([], rows)
     assert skipped == list(SEVERAL)
     for got, wanted in zip(weights, expected, strict=True):
         np.testing.assert_array_equal(got, wanted)
     assert history == expected_history
+
+
+def test_a_step_that_is_skipped_inside_a_chunk_loses_none_of_its_batches():
+    told: list[Any] = []
+    trainer = lw.Trainer(Normalised(), plan="fused", on_nan="skip", sinks=[told.append])
+    fit(trainer, tf.data.Dataset.from_tensor_slices(with_bad(SEVERAL)).batch(BATCH), epochs=1)
+    assert skipped_in(told) == list(SEVERAL)
+    assert digest(trainer.task) == without("fused", SEVERAL)[0]

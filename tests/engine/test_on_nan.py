@@ -252,7 +252,7 @@ def test_a_row_of_an_embedding_that_is_not_read_again_is_found():
 
 
 def test_a_model_too_large_to_copy_is_looked_at_after_each_step(monkeypatch: Any):
-    monkeypatch.setattr("loopwright.engine.compiled_steps._MOST_COPIED_BYTES", 0)
+    monkeypatch.setattr("loopwright.engine.engine._MOST_COPIED_BYTES", 0)
     assert bad_step_of(Rectified(), arrays()) == 6
 
 

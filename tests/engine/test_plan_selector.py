@@ -16,12 +16,13 @@ import tensorflow as tf
 import loopwright as lw
 from loopwright.data.source import Epochs
 from loopwright.distribute import replicas
-from loopwright.engine import plan_selector
-from loopwright.engine.compiled_steps import CompiledSteps
+from loopwright.distribute.team import Team
+from loopwright.engine.engine import Engine
 from loopwright.errors import StepError
 from loopwright.plans import cache
 from loopwright.plans.evidence import Row
 from loopwright.plans.plan_history import PlanChange
+from loopwright.plans.selector import asked_for
 
 LAYERS = keras.layers
 
@@ -88,7 +89,7 @@ def test_a_small_network_on_arrays_ends_inside_xla_and_its_history_gives_the_sam
     trainer.plan_history.save(tmp_path / "plan.json")
     forms = (trainer.plan_history, tmp_path / "plan.json", str(tmp_path / "plan.json"))
     for recorded in forms:  # one of them is trained by: they are the same plans
-        followed = plan_selector.asked_for(recorded)
+        followed = asked_for(recorded)
         assert followed is not None
         assert followed.changes == changes
     again = lw.Trainer(task(), plan=forms[-1])
@@ -245,9 +246,7 @@ def recurrent_identity() -> str:
     inner = [LAYERS.Reshape((4, 2)), LAYERS.GRU(4), LAYERS.Dropout(0.1)]
     learned = task(*inner)
     feed = lw.Arrays(*data(64)).training(Epochs())
-    runners = CompiledSteps(learned, tf.distribute.get_strategy())
-    built = runners.built("train_step", feed.batch_spec)
-    return plan_selector.identity(learned, built, feed, runners.terms(feed))
+    return Engine(learned, Team(tf.distribute.get_strategy())).kind(feed).identity()
 
 
 @pytest.mark.parametrize(
@@ -266,9 +265,8 @@ def test_a_loop_inside_xla_is_never_tried_where_there_are_convolutions_on_a_cpu(
 
 def candidates(learned, given, strategy=None):
     feed = given.training(Epochs())
-    runners = CompiledSteps(learned, strategy or tf.distribute.get_strategy())
-    built = runners.built("train_step", feed.batch_spec)
-    found = plan_selector.candidates(built, feed, runners.terms(feed))
+    engine = Engine(learned, Team(strategy or tf.distribute.get_strategy()))
+    found = engine.kind(feed).candidates()
     return [(candidate.plan.step, candidate.plan.loop) for candidate in found]
 
 
@@ -323,7 +321,7 @@ def test_a_plan_that_is_prepared_before_the_first_step_refuses_values_that_pytho
             return {"loss": loss}
 
     feed = lw.Arrays(*data(64)).training(Epochs())
-    steps = CompiledSteps(Drawing(), tf.distribute.get_strategy())
+    steps = Engine(Drawing(), Team(tf.distribute.get_strategy()))
     loop = steps.loop("train_step", feed, lw.Plan("xla", "fused", "resident"))
     with pytest.raises(StepError, match="Python computed while the step was traced"):
         loop.prepare(loop.open(feed))
@@ -343,7 +341,7 @@ def assert_preparing_changes_nothing(plan, given):
     ends = []
     for prepares in (False, True):
         learned = task()
-        steps = CompiledSteps(learned, tf.distribute.get_strategy())
+        steps = Engine(learned, Team(tf.distribute.get_strategy()))
         feed = given.training(Epochs())
         graph = steps.loop("train_step", feed, lw.Plan("graph", "graph", plan.feed))
         reader = graph.open(feed)

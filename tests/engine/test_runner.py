@@ -15,7 +15,8 @@ from tests.resume.faults import ALL
 
 import loopwright as lw
 from loopwright.distribute import replicas
-from loopwright.engine.compiled_steps import CompiledSteps
+from loopwright.distribute.team import Team
+from loopwright.engine.engine import Engine
 from loopwright.plans.plan import Plan, plan_of, settled
 
 PLANS = [
@@ -41,6 +42,21 @@ SOME = [
     Plan("graph", "python"),
 ]
 """Every way to step, to loop and to feed."""
+
+
+class Descent(lw.Task):
+    """A step without data."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = tf.Variable(4.0, aggregation=tf.VariableAggregation.MEAN)
+        self.optimizer = keras.optimizers.SGD(0.1)
+
+    def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
+        with tf.GradientTape() as tape:
+            loss = self.weight**2
+        self.minimize(loss, [self.weight], self.optimizer, tape)
+        return {"loss": loss}
 
 
 class Counted(lw.Task):
@@ -206,22 +222,19 @@ def test_a_compiled_model_and_a_step_without_data_run_fused():
     theirs = model.fit(*data(), shuffle=False, epochs=2, verbose=0).history
     for name, values in theirs.items():
         np.testing.assert_allclose(ours[name], values, rtol=2e-5)
-
-    class Descent(lw.Task):
-        def __init__(self):
-            super().__init__()
-            self.weight = tf.Variable(4.0)
-            self.optimizer = keras.optimizers.SGD(0.1)
-
-        def train_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
-            with tf.GradientTape() as tape:
-                loss = self.weight**2
-            self.minimize(loss, [self.weight], self.optimizer, tape)
-            return {"loss": loss}
-
     trainer = lw.Trainer(Descent(), plan="fused")
     trainer.fit(None, until="40 steps", verbose=0)
     assert float(trainer.task.weight) == pytest.approx(4.0 * 0.8**40, rel=1e-4)
+
+
+def test_a_bound_that_xla_does_not_check_is_named_with_the_step_that_broke_it():
+    y = np.zeros(20, "int32")
+    y[9] = 7
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(5)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    trainer = lw.Trainer(lw.Supervised(model, loss, "sgd"), plan="fused")
+    with pytest.raises(lw.StepError, match=r"received: label 7, in step 3 \(batch 3 of epoch 1"):
+        trainer.fit(np.ones((20, 2), "float32"), y, batch_size=4, shuffle=False, verbose=0)
 
 
 def test_a_fused_loop_is_traced_once_and_its_last_smaller_batch_once():
@@ -292,8 +305,8 @@ def test_a_loop_says_how_many_steps_it_ran_before_the_data_ended(plan):
     task = Mean()
     feed = lw.Arrays(*data()).in_batches_of(10).one_pass(steps=None)
     strategy = tf.distribute.get_strategy()
-    steps = CompiledSteps(task, strategy)
-    loop = steps.loop("train_step", feed, settled(plan_of(plan), steps.terms(feed)))
+    steps = Engine(task, Team(strategy))
+    loop = steps.loop("train_step", feed, settled(plan_of(plan), steps.kind(feed).terms))
     reader = loop.open(feed)
     ran = loop.run(reader, 8)
     assert (ran.steps, ran.totals["loss"][1]) == (8, 80)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from loopwright.plans import cache
-from loopwright.plans.evidence import Evidence, Recalled, Row, recall
+from loopwright.plans.evidence import Evidence, Row
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Choice, PlanHistory, parsed
+from loopwright.plans.selector import Recalled, recall
 
 GRAPH = Plan()
 FUSED = Choice(Plan("xla", "fused", "resident", ("threefry",)), "900 steps/s")

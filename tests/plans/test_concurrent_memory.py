@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from loopwright.plans import cache, settings_memory
+from loopwright import settings
+from loopwright.plans import cache
 from loopwright.plans.evidence import Row
 
 WRITERS, TIMES = 4, 60
 WRITES = f"""
 import sys
-from loopwright.plans import cache, settings_memory
+from loopwright import settings
+from loopwright.plans import cache
 from loopwright.plans.evidence import Evidence, Row
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Choice
-from loopwright.plans.settings import Settings
-from loopwright.plans.settings_memory import SettingsChoice
+from loopwright.launch import Settings
+from loopwright.settings import SettingsChoice
 
 me = int(sys.argv[1])
 evidence = (Evidence(Plan(), "measured", rates=(1.0 + me,) * 200),)
@@ -33,9 +35,9 @@ sys.stdin.readline()
 for number in range({TIMES}):
     cache.write("plans", "shared", row)
     cache.write("plans", f"own-{{me}}-{{number}}", row)
-    settings_memory.remember("run-shared", choice("shared"))
-    settings_memory.remember(f"run-{{me}}-{{number}}", choice(f"own-{{me}}-{{number}}"))
-    for found in (cache.read("plans", "shared", Row), settings_memory.remembered("run-shared")):
+    settings.remember("run-shared", choice("shared"))
+    settings.remember(f"run-{{me}}-{{number}}", choice(f"own-{{me}}-{{number}}"))
+    for found in (cache.read("plans", "shared", Row), settings.remembered("run-shared")):
         assert found is not None
         if isinstance(found, Row):
             assert found.evidence[0].rates == (float(found.choice.why),) * 200
@@ -72,7 +74,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing_and_leave_no_garbage
     for name in ("shared", *(f"own-{name}" for name in names)):
         assert cache.read("plans", name, Row) is not None
     for name in names:
-        choice = settings_memory.remembered(f"run-{name}")
+        choice = settings.remembered(f"run-{name}")
         assert choice is not None
         assert choice.run_dir == f"of {name.partition('-')[0]}"
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -95,10 +97,10 @@ def test_one_process_may_forget_what_another_writes(
     writer.stdin.write("\n")
     writer.stdin.flush()
     while writer.poll() is None:
-        settings_memory.forget("run-shared")
+        settings.forget("run-shared")
         cache.plan_count()
     assert writer.wait() == 0
     writer.communicate()
-    settings_memory.forget("run-shared")
-    assert settings_memory.remembered("run-shared") is None
-    assert settings_memory.remembered("run-0-0") is not None
+    settings.forget("run-shared")
+    assert settings.remembered("run-shared") is None
+    assert settings.remembered("run-0-0") is not None

@@ -10,7 +10,6 @@ from loopwright.plans.plan_history import (
     Choice,
     PlanChange,
     PlanHistory,
-    Recorded,
     load,
     parsed,
 )
@@ -55,46 +54,6 @@ def test_it_knows_the_plan_of_every_step_and_when_it_changes():
 
 def test_steps_before_the_first_change_run_by_the_first_plan():
     assert PlanHistory().changed(50, FUSED).at(7) == (FUSED, None)
-
-
-def test_a_replay_never_runs_beyond_a_change():
-    pilot = Recorded(history())
-    assert pilot.next(0, 100) == (GRAPH, 10)
-    assert pilot.next(10, 4) == (FUSED, 4)
-    assert pilot.next(14, 100) == (FUSED, 11)
-    assert pilot.next(25, 100) == (GRAPH, 100)
-
-
-class Always:
-    """A pilot that has a plan of its own, and remembers what it heard."""
-
-    def __init__(self, plan: lw.Plan) -> None:
-        self.plan, self.heard = plan, list[int]()
-
-    def plan_after(self, step: int) -> lw.Plan:
-        return self.plan
-
-    def is_comparing(self, step: int, plan: lw.Plan) -> bool:
-        return True
-
-    def next(self, step: int, steps: int) -> tuple[lw.Plan, int]:
-        return self.plan, steps
-
-    def ran(self, plan: lw.Plan, steps: int, seconds: float, compile_seconds: float) -> None:
-        self.heard.append(steps)
-
-
-def test_what_was_done_before_is_done_again_just_so_and_then_another_pilot_goes_on():
-    then = Always(FUSED)
-    pilot = Recorded(history(), then)
-    told = [pilot.next(0, 100), pilot.next(10, 4)]
-    pilot.ran(FUSED, 4, 1.0, 0.0)
-    told += [pilot.next(14, 100), pilot.next(25, 100)]
-    pilot.ran(FUSED, 100, 1.0, 0.0)
-    assert told == [(GRAPH, 10), (FUSED, 4), (FUSED, 11), (FUSED, 100)]
-    assert [pilot.plan_after(step) for step in (3, 25)] == [GRAPH, FUSED]
-    assert [pilot.is_comparing(step, FUSED) for step in (3, 25)] == [False, True]
-    assert then.heard == [100]
 
 
 def test_the_history_until_a_step_is_that_of_the_steps_before_it():

@@ -13,8 +13,7 @@ from loopwright.loop.clock import Stopwatch
 from loopwright.plans.evidence import Evidence, Row
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Choice
-from loopwright.plans.tuner import Candidate, State, Tuner
-from loopwright.plans.worth import Budget
+from loopwright.plans.tuner import Budget, Candidate, State, Timing, Tuner
 
 GRAPH, FUSED, XLA = Plan(), Plan("xla", "fused"), Plan("xla", "graph")
 FIRST_CALL_SECONDS = 0.5
@@ -99,7 +98,7 @@ class World:
             fitting = int(call_seconds / self.seconds_per_step[self.tuner.plan])
             left = max(1, min(fitting, int((steps or 1e12) - done)))
             while left:
-                plan, asked = self.tuner.next(done, left)
+                plan, asked = self.tuner.next(left)
                 assert 1 <= asked <= left
                 first = FIRST_CALL_SECONDS if not self.ran else 0.0
                 took = asked * self.seconds_per_step[plan] * next(self.noise) + first
@@ -108,7 +107,7 @@ class World:
                 took += self.stalls.pop(plan, 0.0) + self.call_delay
                 self.now += took
                 self.ran.append((plan, asked, took))
-                self.tuner.ran(plan, asked, took, first)
+                self.tuner.ran(Timing(plan, asked, took, first))
                 done, left = done + asked, left - asked
         self.tuner.end()
         return self.now - began
@@ -299,6 +298,20 @@ def test_a_difference_inside_the_spread_does_not_decide_and_is_said_so():
         reasons.add(choice.why.partition(": ")[0])
     assert reasons <= {"no difference beyond the noise", "nothing faster was found"}
     assert "no difference beyond the noise" in reasons
+
+
+def test_calls_beside_a_compile_do_not_count_as_the_speed_of_a_plan():
+    run = world(compile_seconds=3.0, errors={FUSED: "no memory"})
+    run.fit(steps=100_000, for_seconds=5)
+    assert run.left_row().evidence[0].rate == pytest.approx(5_000)
+
+
+def test_a_run_without_a_known_end_announces_at_its_end_what_it_has_found_so_far():
+    run = world(fused=0.5)
+    run.fit(for_seconds=10)
+    choice = run.tuner.take_choice()
+    assert choice is not None
+    assert choice.why.startswith("nothing faster was found so far, not tried: XLA step")
 
 
 def test_a_clear_difference_decides_on_a_noisy_machine_too():

@@ -63,11 +63,11 @@ def remembered(trainer: lw.Trainer) -> list[lw.Plan]:
 def identity_of(batch_size: int = 8) -> str:
     trainer = lw.Trainer(Noisy())
     fit(trainer, epochs=1, batch_size=batch_size)
-    return trainer._parts.selector._identity
+    return trainer._parts.engine.plans._identity
 
 
 def test_what_the_cache_learns_after_a_run_began_does_not_change_it(place: Path, tmp_path: Path):
-    identity = failed(tmp_path / "run")._parts.selector._identity
+    identity = failed(tmp_path / "run")._parts.engine.plans._identity
     learn(place, identity, XLA)
     assert resumed(tmp_path / "run") == []
     assert resumed(tmp_path / "new") == [XLA], "a new run asks the cache"

@@ -16,10 +16,9 @@ import loopwright as lw
 from loopwright import settings
 from loopwright.checkpoints.manifest import signed
 from loopwright.errors import CheckpointError
-from loopwright.plans import settings_memory
+from loopwright.launch import ONEDNN, Settings, onednn_by_default, onednn_is_on
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory, load
-from loopwright.plans.settings import ONEDNN, Settings, onednn_by_default, onednn_is_on
 
 NOW = Settings(onednn_by_default())
 OTHER = Settings(not NOW.onednn)
@@ -105,14 +104,14 @@ def test_settings_are_found_remembered_applied_and_dropped(project: Path):
         OTHER.in_words,
     ]
     assert not (project / "own").exists(), "what is measured opens no run directory"
-    key = settings_memory.program_key(["job.py", "1"])
-    choice = settings_memory.remembered(key)
+    key = settings.program_key(["job.py", "1"])
+    choice = settings.remembered(key)
     assert choice is not None
     assert f"remembered: {choice.chosen.in_words}" in said
     assert (choice.default, choice.run_dir) == (NOW, str(project / "own"))
     # Which one is faster is the machine's business: let it be the other one.
     choice = replace(choice, chosen=OTHER, gain=1.5)
-    settings_memory.remember(key, choice)
+    settings.remember(key, choice)
 
     said = ran(project, sys.executable, "job.py", "1")
     hint = f"this step ran 1.5x as fast with {OTHER.in_words}: start it with `loopwright run job.py"
@@ -126,7 +125,7 @@ def test_settings_are_found_remembered_applied_and_dropped(project: Path):
     (project / "own").rename(project / "narrow")
     said = ran(project, *LOOPWRIGHT, "run", "job.py", "1")
     assert f"settings ({OTHER.in_words}) belong to a different model or batch shape" in said
-    assert settings_memory.remembered(key) is None
+    assert settings.remembered(key) is None
     # Without Loopwright, the process cannot have what the run has recorded.
     said = ran(project, sys.executable, "job.py", "2")
     was, now = WORDS[OTHER.onednn], WORDS[NOW.onednn]
@@ -138,9 +137,9 @@ def test_a_command_is_measured_once_where_tensorflow_leaves_onednn_off(
 ):
     """On any processor: only the condition is given."""
     long = [sys.executable, "job.py", "1000000"]
-    key = settings_memory.program_key(long[1:])
+    key = settings.program_key(long[1:])
     applied, by = settings.decide(None, key, long)
-    choice = settings_memory.remembered(key)
+    choice = settings.remembered(key)
     assert choice is not None
     assert by == key
     assert applied == (None if choice.chosen == choice.default else choice.chosen)

@@ -21,7 +21,8 @@ from tests.mirrored import mirrored
 import loopwright as lw
 from loopwright.checkpoints import snapshot
 from loopwright.compat import tensorflow_internals
-from loopwright.engine.compiled_steps import CompiledSteps
+from loopwright.distribute.team import Team
+from loopwright.engine.engine import Engine
 from loopwright.engine.trace import Built
 from loopwright.errors import StepError
 from loopwright.task import variables
@@ -118,7 +119,7 @@ def small_model() -> keras.Model:
 
 def built(task: Any, strategy: Any = None) -> Built:
     strategy = strategy or tf.distribute.get_strategy()
-    return CompiledSteps(as_task(task, strategy), strategy).built("train_step", SPEC)
+    return Engine(as_task(task, strategy), Team(strategy)).built("train_step", SPEC)
 
 
 def names(held: Any) -> list[str]:
@@ -560,7 +561,7 @@ def test_a_variable_is_named_for_each_replica_where_replicas_may_differ():
         return Own(model, optimizers.Adam(), error=keras.metrics.MeanSquaredError())
 
     task = as_task(make, strategy)
-    captured = CompiledSteps(task, strategy).built("train_step", SPEC).captured
+    captured = Engine(task, Team(strategy)).built("train_step", SPEC).captured
     named = variables.named(task)
     variables.require_complete(named, captured, "Own.train_step")
 

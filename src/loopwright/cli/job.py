@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loopwright.compat.quiet_start import quiet_start
+from loopwright.quiet_start import quiet_start
 
 # Every command that needs TensorFlow imports it here: the process is ours, so its start is quiet.
 with quiet_start():
     import keras
     import tensorflow as tf
 
+from loopwright import launch
 from loopwright.checkpoints.retention import DEFAULT_KEEP, KeepBest, KeepLatest, Rule
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.store import Store
@@ -34,7 +35,6 @@ from loopwright.export.exporter import newest, worded
 from loopwright.extras import install_command
 from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.loop.schedule import Every
-from loopwright.plans import launch
 from loopwright.sinks.notify import attempted
 from loopwright.sinks.outbox import Tracker
 from loopwright.sinks.report import write_report

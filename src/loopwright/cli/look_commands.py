@@ -171,7 +171,7 @@ def doctor(
     if missing:
         typer.echo(f"missing: {', '.join(missing)}; run: pip install loopwright")
         raise typer.Exit(1)
-    from loopwright.compat.quiet_start import quiet_start
+    from loopwright.quiet_start import quiet_start
 
     with quiet_start():
         from loopwright.environment import environment

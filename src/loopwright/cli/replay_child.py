@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
 
+from loopwright import launch
 from loopwright.errors import ConfigurationError, LoopwrightError
 from loopwright.insight.first_difference import State
-from loopwright.plans import launch
 from loopwright.processes import LineChild, python
 from loopwright.settings import recorded
 

@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from loopwright import settings
+from loopwright import launch, settings
 from loopwright.cli.arguments import RunDirectory, TrustedCode, run_config
 from loopwright.errors import printable
-from loopwright.plans import launch
 
 
 def replay(

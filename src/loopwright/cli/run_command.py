@@ -15,7 +15,7 @@ import typer
 from loopwright import settings
 from loopwright.cli.process_settings import SettingsOption
 from loopwright.errors import ConfigurationError
-from loopwright.plans.launch import unmarked
+from loopwright.launch import unmarked
 from loopwright.processes import python
 
 

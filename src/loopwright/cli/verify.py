@@ -17,11 +17,11 @@ from typing import NamedTuple, final
 from loopwright import runs
 from loopwright.checkpoints.store import Store
 from loopwright.cli.compare_command import compared_states
-from loopwright.compat.quiet_start import UNQUIET, without_noise
 from loopwright.errors import LoopwrightError
 from loopwright.exactness import Inexact, recorded_reasons
 from loopwright.insight.comparison import differences, equal_until
 from loopwright.processes import failure, python
+from loopwright.quiet_start import UNQUIET, without_noise
 from loopwright.settings import last_step
 
 _MOST_OUTPUT_BYTES = 2000

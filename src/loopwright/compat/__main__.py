@@ -8,7 +8,7 @@ import pkgutil
 import sys
 
 from loopwright.compat.internals import INTERNALS, Internal
-from loopwright.compat.quiet_start import quiet_start
+from loopwright.quiet_start import quiet_start
 
 _ROOMS = ("loopwright.compat", "loopwright.rewrites")
 

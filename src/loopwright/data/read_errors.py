@@ -98,3 +98,19 @@ def _failed(text: str, feed: Feed) -> str:
         do="check the elements and that line; dataset.ignore_errors(log_warning=True) after "
         "it skips the elements that fail",
     )
+
+
+def feed_after(feed: Feed, batches: int) -> Feed | None:
+    """Return the feed after one that ran out: None at the end, another if its shape changed."""
+    failure = feed.failure()
+    if failure is not None:
+        raise failure
+    wider = feed.reopened()
+    if wider is None and batches == 0:
+        raise DataError(
+            "This data gave no batch.",
+            expected="at least one batch",
+            received="data that ended at once",
+            do="a generator can be read only once: pass arrays, a dataset, or an iterable",
+        )
+    return None if wider is None else wider[0]

@@ -87,6 +87,15 @@ class StreamReader(Reader, ABC):
         """The largest of the sizes seen."""
         return max(self.sizes, default=None)
 
+    def hold(self, batch: Any) -> None:
+        """Hold a batch for a later step of this call."""
+        self.held = batch
+
+    def take_held(self) -> Any:
+        """Return the batch that is held, to be run now."""
+        batch, self.held = self.held, None
+        return batch
+
     def skip(self, batches: int) -> None:
         """Read and drop elements, a limited number per call so that Ctrl-C takes effect."""
 

@@ -31,7 +31,7 @@ class Team:
     """The workers of one strategy; this process is one of them."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        self._strategy = strategy
+        self.strategy = strategy
         self.size, self.index = tensorflow_internals.workers(strategy)
         rows = tf.TensorSpec([self.size, None], tf.int64)
         # Compiled: several times as fast as operation by operation.
@@ -70,7 +70,7 @@ class Team:
                 self.exchanged([0])
 
     def _sum(self, rows: Any) -> Any:
-        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, rows, axis=None)
+        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, rows, axis=None)
 
     def from_chief(self, find: Callable[[], int]) -> int:
         """Return what `find` returns on the chief; if it fails there, it fails on all workers."""
@@ -152,7 +152,7 @@ class Team:
 
     def _on(self, worker: int, name: str) -> str:
         """Return the name that a variable of a replica has on another worker."""
-        local = self._strategy.num_replicas_in_sync // self.size
+        local = self.strategy.num_replicas_in_sync // self.size
         return replicas.renumbered(name, (worker - self.index) * local)
 
     @contextlib.contextmanager

@@ -2,6 +2,5 @@
 
 Takes a task and data, and returns numbers. Never touches a run directory, a sink or a schedule.
 
-Open files: compiled_steps, inference, nan, plan_selector, predictor, scorer, state, step_cost,
-stepper, trace.
+Open files: engine, nan, stepper, trace.
 """

@@ -22,7 +22,13 @@ from loopwright.data.source import Feed
 from loopwright.distribute import replicas
 from loopwright.engine import chunks
 from loopwright.engine.bounds import Bounds
-from loopwright.engine.loop_graph import LoopGraph, LoopState, next_optional
+from loopwright.engine.loop_graph import (
+    LoopGraph,
+    LoopState,
+    Recorder,
+    joined,
+    next_optional,
+)
 from loopwright.engine.nan import (
     BROKEN,
     FINITE,
@@ -32,9 +38,7 @@ from loopwright.engine.nan import (
     FiniteCheck,
     first_operation,
 )
-from loopwright.engine.state import capture
 from loopwright.engine.step import Step
-from loopwright.engine.step_records import Recorder, joined
 from loopwright.engine.trace import Built, require_unchanging
 from loopwright.errors import StepWarning
 from loopwright.guards import constants
@@ -42,6 +46,7 @@ from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan
 from loopwright.task import variables
 from loopwright.task.metric_updates import Updated, Updates, watched
+from loopwright.task.state import capture
 
 
 @final
@@ -240,9 +245,9 @@ class CompiledLoop:
             optional = next_optional(reader.iterator, reader.end)
             if not optional.has_value():
                 return 0, None, False
-            reader.held = optional.get_value()
+            reader.hold(optional.get_value())
         if reader.held is not None:
-            batch, reader.held = reader.held, None
+            batch = reader.take_held()
             size = int(replicas.count_examples(batch))
             reader.sizes.add(size)
             return 1, chunks.alone(batch, spec, size), True
@@ -254,7 +259,8 @@ class CompiledLoop:
 
         function = self._function(("pull", size, reader.end == "marked"), pull)
         count, chunk, is_other, other = function(reader.iterator, tf.constant(limit))
-        reader.held = other if bool(is_other) else None
+        if is_other:
+            reader.hold(other)
         return int(count), chunk, int(count) == limit or reader.held is not None
 
     def _step_by_step(

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from loopwright.compat import messages
 from loopwright.compat.lines import place_in
-from loopwright.engine.state import State, apply, capture, preserved
 from loopwright.errors import ConfigurationError
+from loopwright.task.state import State, apply, capture, preserved
 
 OnNan = Literal["raise", "rollback", "skip"]
 

@@ -14,17 +14,16 @@ from loopwright.compat import (
     tensorflow_internals,
 )
 from loopwright.data import batches as nests
-from loopwright.data.read_errors import read_errors_explained
+from loopwright.data.read_errors import feed_after, read_errors_explained
 from loopwright.data.readers import ResidentReader, StreamReader
 from loopwright.data.source import Data, Feed
 from loopwright.distribute import replicas
-from loopwright.engine.scorer import feed_after
-from loopwright.engine.state import undisturbed
 from loopwright.errors import DataError
 from loopwright.loop.clock import Pace
 from loopwright.loop.signals import deferred
 from loopwright.plans.plan import Plan
 from loopwright.task import context, scheduled_value
+from loopwright.task.state import undisturbed
 from loopwright.task.task import Task, class_name
 
 _Step = Callable[[Any], Any]

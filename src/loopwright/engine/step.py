@@ -15,6 +15,7 @@ from loopwright.task import context, scheduled_value, variables
 from loopwright.task import task as scalars
 from loopwright.task.context import GradientWatch, StepContext
 from loopwright.task.keras_model import as_keras_merges
+from loopwright.task.state import apply, capture
 from loopwright.task.task import Task, class_name, owner
 
 StepName = Literal["train_step", "test_step"]
@@ -148,16 +149,10 @@ class Step:
         Such a replica would add 0 / 0 to their mean, which then stays NaN.
         """
         kept = variables.statistics(self.task) if self.replicas > 1 else []
-        before = [variable.read_value() for variable in kept]
+        before = capture(kept)
         yield
         if kept:
-
-            def restore() -> Any:
-                for variable, value in zip(kept, before, strict=True):
-                    variable.assign(value)
-                return tf.constant(0)
-
-            tf.cond(some_replica_is_idle, restore, lambda: tf.constant(0))
+            apply(before, unless=tf.logical_not(some_replica_is_idle))
 
 
 def _counted(share: Any) -> tuple[Any, Any]:

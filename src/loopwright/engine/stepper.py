@@ -12,19 +12,16 @@ from loopwright.data.source import Feed
 from loopwright.distribute import replicas
 from loopwright.engine.background_compile import compile_in_background
 from loopwright.engine.compiled_loop import CompiledLoop, LoopResult
-from loopwright.engine.compiled_steps import CompiledSteps
+from loopwright.engine.engine import Engine
 from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.engine.loop_graph import next_optional
 from loopwright.engine.nan import MOST_SKIPPED, IgnoredNan
-from loopwright.engine.plan_selector import PlanSelector
 from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
 from loopwright.events import BatchSkipped
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import Pilot, PlanHistory, Recorded
-from loopwright.plans.worth import Budget
+from loopwright.plans.tuner import Budget, Timing
 from loopwright.step_warnings import silenced, warn_at_call
-from loopwright.task.task import Task
 
 
 @final
@@ -70,9 +67,7 @@ class Stepper:
 
     def __init__(
         self,
-        task: Task,
-        compiled: CompiledSteps,
-        selector: PlanSelector,
+        engine: Engine,
         feed: Feed | None,
         *,
         step: int,
@@ -85,11 +80,11 @@ class Stepper:
 
         What `ignored_nan` says is left to a callback, or to whoever reads the numbers.
         """
-        self._task, self._compiled, self._selector = task, compiled, selector
+        self._engine, self._task = engine, engine.task
         self._feed, self._budget, self._watch = feed, budget, watch
         self._records = recorded
         self._ignored_nan: IgnoredNan = ignored_nan
-        self.metrics = EpochMetrics(task, "train_step", compiled.updates)
+        self.metrics = EpochMetrics(engine.task, "train_step", engine.updates)
         """Of the epoch so far."""
         self.step = step
         self._reader: AnyReader = None
@@ -97,23 +92,27 @@ class Stepper:
         """Of its data, since the beginning of the leg; each step reads one batch."""
         self.passed_over: frozenset[int] = frozenset()
         """Steps whose batch is read and not trained on, because it would spoil the run."""
-        self.tells_data = True
-        """Whether the data is told that an epoch has ended; not of steps that are undone."""
+        self._tells_data = True
         self._last_skipped, self._skipped_in_a_row = -1, 0
         self.steps_in_epoch = 0
         self.failed_step: int | None = None
         """The step that raised an error or was not finite, and ended the run."""
         self._loops: dict[Plan, CompiledLoop] = {}
-        self._pilot = self._begin(feed)
-        self._loop(self._pilot.plan_after(step))  # what is wrong with the step shows now
-        self._settings = compiled.watched_settings()
+        self._plans = engine.plans
+        self._begin(feed)
+        self._loop(self._plans.plan_after(step))  # what is wrong with the step shows now
+        self._settings = engine.watched_settings()
 
-    def _begin(self, feed: Feed | None) -> Pilot:
-        return self._selector.begin(feed, self, self._watch, self._budget)
+    def _begin(self, feed: Feed | None) -> None:
+        self._plans.begin(self._engine.kind(feed), self, self._watch, self._budget)
 
-    def pass_over(self, *steps: int) -> None:
-        """Read the batches of these steps without training on them."""
-        self.passed_over |= {*steps}
+    def pass_over(self, *steps: int, but: int | None = None) -> None:
+        """Read the batches of these steps without training on them; train on that of `but`."""
+        self.passed_over = (self.passed_over | {*steps}) - {but}
+
+    def leave_data_alone(self) -> None:
+        """Do not tell the data that an epoch has ended: these steps are undone."""
+        self._tells_data = False
 
     def start_epoch(self) -> None:
         """Reset the metrics of the epoch."""
@@ -134,8 +133,7 @@ class Stepper:
                 ran += 1
                 continue
             ahead = [step - self.step - 1 for step in self.passed_over if step > self.step]
-            plan, asked = self._pilot.next(self.step, min([steps - ran, *ahead]))
-            self._selector.record_plan(self.step, plan)
+            plan, asked = self._plans.next(self.step, min([steps - ran, *ahead]))
             result = self._run(plan, asked)
             skipped += self._skip(plan, result)
             records += self._numbers(result)
@@ -147,7 +145,7 @@ class Stepper:
                 self.read = replace(self.read, ends=self.read.ends + 1)
                 break
         is_end = self._feed is not None and self.steps_in_epoch == self._feed.steps_per_epoch
-        if self._feed is not None and is_end and self.tells_data:
+        if self._feed is not None and is_end and self._tells_data:
             self._feed.epoch_ended()
         return StepsRun(ran, records, skipped)
 
@@ -205,7 +203,7 @@ class Stepper:
 
         The next call of `run_steps` runs this step; a stream cannot be read further after it.
         """
-        plan, _ = self._pilot.next(self.step, 1)
+        plan, _ = self._plans.next(self.step, 1)
         loop, reader = self._loop(plan), self._reader
         if reader is None:
             return NextStep(plan, None, lambda: loop.run(None, 1))
@@ -272,7 +270,8 @@ class Stepper:
         for part, seconds in result.seconds.items():
             self._watch.add(part, seconds)
         compiling = result.seconds["compile"]
-        self._pilot.ran(plan, result.steps, sum(result.seconds.values()), compiling)
+        seconds = sum(result.seconds.values())
+        self._plans.ran(self.step, Timing(plan, result.steps, seconds, compiling))
         return result
 
     def _numbers(self, result: LoopResult) -> Iterable[StepNumbers]:
@@ -286,11 +285,11 @@ class Stepper:
 
     def _look_for_changes(self) -> None:
         """Warn of settings that the compiled step does not see; an eager step does."""
-        plan = self._pilot.plan_after(self.step)
-        with silenced(self._compiled.silenced):
+        plan = self._plans.plan_after(self.step)
+        with silenced(self._engine.silenced):
             if plan.step != "eager" and self._settings.warn_of_changes():
                 # Another plan would be traced with the new value.
-                self._pilot = Recorded(PlanHistory().changed(0, plan))
+                self._plans.hold(plan)
 
     def _count(self, steps: int) -> None:
         self.step, self.steps_in_epoch = self.step + steps, self.steps_in_epoch + steps
@@ -323,7 +322,7 @@ class Stepper:
 
     def _loop(self, plan: Plan) -> CompiledLoop:
         if plan not in self._loops:
-            self._loops[plan] = self._compiled.loop(
+            self._loops[plan] = self._engine.loop(
                 "train_step",
                 self._feed,
                 plan,
@@ -333,7 +332,7 @@ class Stepper:
         return self._loops[plan]
 
     def _open(self, feed: Feed) -> None:
-        self._reader = self._loop(self._pilot.plan_after(self.step)).open(feed)
+        self._reader = self._loop(self._plans.plan_after(self.step)).open(feed)
 
     def _raise_failure_of_data(self) -> None:
         failure = None if self._feed is None else self._feed.failure()
@@ -352,9 +351,9 @@ class Stepper:
             warn_at_call(RetraceWarning(_retraced(change)))
             with self._watch.timing("compile"):
                 self._loops.clear()
-                self._pilot = self._begin(self._feed)
+                self._begin(self._feed)
                 self._open(self._feed)
-                self._settings = self._compiled.watched_settings()
+                self._settings = self._engine.watched_settings()
             return True
         if feed.steps_per_epoch is None and self.steps_in_epoch:
             return False

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from loopwright.checkpoints import tensors
 from loopwright.compat.keras_internals import layers_in
-from loopwright.compat.messages import last_error
 from loopwright.config.export_formats import Target
 from loopwright.errors import LoopwrightError
 from loopwright.export import outputs
 from loopwright.export.child import read_arrays, write_arrays
+from loopwright.export.converter_messages import last_error
 from loopwright.export.signatures import Signature, flat_names
 from loopwright.processes import failure, python
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from loopwright.compat.messages import FIXED_BATCH_SIZE, litert_reason, onnx_reason
 from loopwright.config.export_formats import Target
 from loopwright.errors import ConfigurationError, LoopwrightError
 from loopwright.export.child import write_arrays
+from loopwright.export.converter_messages import FIXED_BATCH_SIZE, litert_reason, onnx_reason
 from loopwright.export.signatures import Signature, require_dense
 from loopwright.guards import calls
 from loopwright.processes import failure, python

@@ -18,7 +18,6 @@ from loopwright.config.export_formats import Format, Quantize, Target, target_fo
 from loopwright.data.adapter import as_data
 from loopwright.data.generators import Batches
 from loopwright.data.source import Data
-from loopwright.engine.state import undisturbed
 from loopwright.export import outputs
 from loopwright.export.exporter import Exported, export
 from loopwright.export.signatures import EXAMPLES, Signature, first_examples
@@ -29,6 +28,7 @@ from loopwright.sinks.report import write_report
 from loopwright.task import context, variables
 from loopwright.task.keras_model import CompiledModel
 from loopwright.task.optimizers import averages_in_place
+from loopwright.task.state import undisturbed
 from loopwright.task.supervised import Supervised
 from loopwright.task.task import Task, has_step
 

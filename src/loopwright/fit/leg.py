@@ -13,8 +13,6 @@ from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.data.readers import NOTHING_READ, Read
 from loopwright.data.source import Epochs, Feed
 from loopwright.distribute.team import Agreement
-from loopwright.engine.state import preserved, undisturbed
-from loopwright.engine.step_cost import slow_step
 from loopwright.engine.stepper import StepNumbers, Stepper
 from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
@@ -31,6 +29,7 @@ from loopwright.fit.leg_loop import (
 from loopwright.fit.observer import Observer
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
+from loopwright.fit.step_cost import slow_step
 from loopwright.guards import arrays
 from loopwright.guards.learning import LearningWatch
 from loopwright.loop import verdict
@@ -38,11 +37,12 @@ from loopwright.loop.clock import Pace, Stopwatch
 from loopwright.loop.schedule import Every, Place, Schedule
 from loopwright.loop.signals import Signals
 from loopwright.loop.train import Happened, train
-from loopwright.plans.worth import Budget
+from loopwright.plans.tuner import Budget
 from loopwright.sinks.keras_callbacks import CallbackBridge
 from loopwright.sinks.notify import notify
 from loopwright.task import variables
 from loopwright.task.optimizers import finalize_averages, uses_averages
+from loopwright.task.state import preserved, undisturbed
 
 _AVERAGED = (
     "use_ema: scores and checkpoints are of the trained weights; when fit ends, the model gets the "
@@ -91,13 +91,13 @@ class Leg:
         self.bridge = CallbackBridge(
             request.callbacks,
             parts.task,
-            parts.inference,
+            parts.engine,
             self.watch,
             is_saved=request.run_dir is not None,
         )
         # All workers run the same steps between two meetings.
         parts.team.require_same("callbacks with batch hooks", self.bridge.timing())
-        parts.team.require_same("process settings", parts.selector.settings.content())
+        parts.team.require_same("process settings", parts.engine.plans.settings.content())
         self.history = request.history
         self.history.take_from(self.bridge.added)
         self.feed, length = self._feed(NOTHING_READ if snapshot is None else snapshot.read)
@@ -111,13 +111,11 @@ class Leg:
         counted = int(parts.task.step_counter.read_value())
         self.first_step = counted if snapshot is None else snapshot.first_step
         self._validation = Validation(
-            request.sets, request.validation_steps, parts.scorer, self.bridge, self.watch
+            request.sets, request.validation_steps, parts.engine, self.bridge, self.watch
         )
         with self.watch.timing("compile"):
             self.stepper = Stepper(
-                parts.task,
-                parts.compiled,
-                parts.selector,
+                parts.engine,
                 self.feed,
                 step=counted if snapshot is None else snapshot.step,
                 budget=Budget(self.schedule.total_steps, request.until.seconds),
@@ -161,7 +159,7 @@ class Leg:
         """
         sinks: list[Sink] = [self.history, *map(self._timed, self.request.sinks)]
         if self.parts.team.is_chief:
-            sinks.append(LearningWatch(self.parts.task, self.parts.compiled.silenced))
+            sinks.append(LearningWatch(self.parts.task, self.parts.engine.silenced))
         if self._observer is not None:
             self._observer.collect_facts()
         began, first_step = self.watch.clock(), self.stepper.step
@@ -197,6 +195,11 @@ class Leg:
         self.feed, _ = self._feed(after)
         self.stepper.read_from(self.feed)
 
+    def close(self) -> None:
+        """Release the data."""
+        self.feed = None
+        self.stepper.close()
+
     def replayed(self, place: Place, steps: int) -> Iterator[Happened]:
         """Run `steps` steps from `place` again: no callback, no validation, no checkpoint."""
         schedule = Schedule(self.schedule.steps_per_epoch, until=Every(steps=place.step + steps))
@@ -218,7 +221,7 @@ class Leg:
         return train(
             self.schedule,
             LegSteps(
-                self.stepper, self.agreement, self.bridge, self.parts.selector, self._on_steps
+                self.stepper, self.agreement, self.bridge, self.parts.engine.plans, self._on_steps
             ),
             LegStops(self.agreement, checkpoints, self.bridge, self._validation),
             place=place,
@@ -229,7 +232,7 @@ class Leg:
 
     def _notes(self, step: int) -> list[Noted]:
         texts = [*self.notes]
-        texts += settings_notes.notes(self.parts.selector, step, continues=self._continues)
+        texts += settings_notes.notes(self.parts.engine, self.feed, step, continues=self._continues)
         if uses_averages(self.parts.task) and (self.request.sets or self.request.run_dir):
             texts.append(_AVERAGED)
         return [*self.bridge.notes(step), *(Noted(step, text) for text in texts)]
@@ -254,10 +257,10 @@ class Leg:
         conditions = arrays.Conditions(
             parts.task,
             shuffle=request.shuffle,
-            nan_ends_the_run=parts.on_nan == "raise" and not self.bridge.looks_for_nan,
+            nan_ends_the_run=parts.engine.on_nan == "raise" and not self.bridge.looks_for_nan,
             undisturbed=lambda: undisturbed(parts.task),
         )
-        with step_warnings.silenced(parts.compiled.silenced):
+        with step_warnings.silenced(parts.engine.silenced):
             arrays.check(request.data, request.sets, conditions)
 
     def _timed(self, sink: Sink) -> Sink:
@@ -273,7 +276,7 @@ class Leg:
         self, finished: Finished, sinks: Sequence[Sink], seconds: float, first_step: int
     ) -> tuple[Finished, Sequence[Event]]:
         """End the leg, and tell every sink how its time was spent; return what they were told."""
-        self.parts.selector.end()
+        self.parts.engine.plans.end()
         # Of this start: a resumed run has seconds before it that were not measured here.
         spent = self.watch.whole(seconds + self._seconds_to_build)
         advice = self.slow_part(spent, finished.step - first_step)
@@ -327,7 +330,7 @@ class Leg:
         feed, request, watch = self.feed, self.request, self.watch
         is_data_slower = spent["data wait"] > spent["step"]
         bottleneck = functools.partial(feed.bottleneck, is_data_slower) if feed is not None else str
-        built, plan = self.parts.compiled.trains_built(), self.parts.selector.plan
+        built, plan = self.parts.engine.traces("train_step"), self.parts.engine.plans.plan
         examples, seconds = self.stepper.examples_per_batch(), spent["step"] / steps
         waits = 2 * self._validation.waited_seconds > spent["validation"]
         validate_every, save_every = request.validate_every, request.save_every

@@ -7,14 +7,14 @@ from typing import Any, final
 
 from loopwright.data.source import Data
 from loopwright.distribute.team import Agreement
-from loopwright.engine.plan_selector import PlanSelector
-from loopwright.engine.scorer import Scorer
+from loopwright.engine.engine import Engine
 from loopwright.engine.stepper import StepNumbers, Stepper
 from loopwright.errors import NotFiniteError
 from loopwright.events import BatchSkipped, Event, Metrics
 from loopwright.loop.clock import Stopwatch
 from loopwright.loop.schedule import Place
 from loopwright.loop.train import Happened
+from loopwright.plans.selector import PlanSelector
 from loopwright.sinks.keras_callbacks import CallbackBridge
 
 
@@ -94,11 +94,11 @@ class Validation:
         self,
         sets: Mapping[str, Data],
         steps: int | None,
-        scorer: Scorer,
+        engine: Engine,
         bridge: CallbackBridge,
         watch: Stopwatch,
     ) -> None:
-        self._sets, self._steps, self._scorer = sets, steps, scorer
+        self._sets, self._steps, self._engine = sets, steps, engine
         self._bridge, self._watch = bridge, watch
         self.waited_seconds = 0.0
         """For how long validation waited for its data."""
@@ -107,7 +107,7 @@ class Validation:
         """Trace the test step, so that a mistake in it shows before an hour of training."""
         for data in self._sets.values():
             if data.can_be_read_again:
-                self._scorer.build(data, self._steps)
+                self._engine.build_test_step(data, self._steps)
 
     def scores(self, agreement: Agreement) -> dict[str, Any] | None:
         """Return the scores on all validation data; None if a signal arrived."""
@@ -117,7 +117,7 @@ class Validation:
             with self._watch.timing("validation"):
                 for name, data in self._sets.items():
                     on_batch = self._bridge.on_test_batch
-                    scores = self._scorer.score(data, self._steps, agreement, on_batch, inner)
+                    scores = self._engine.score(data, self._steps, agreement, on_batch, inner)
                     if scores is None:
                         return None
                     found |= {f"{name}{key}": value for key, value in scores.items()}

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from loopwright import launch, settings
 from loopwright.errors import first_line
 from loopwright.events import Trained
 from loopwright.fit.leg import Leg
@@ -22,7 +23,6 @@ from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.loop.schedule import Every, Place
-from loopwright.plans import launch, settings_memory
 
 _WARM_UP_CALLS = 3
 _MOST_TUNING_SECONDS = 60.0
@@ -61,7 +61,7 @@ def _settled(leg: Leg) -> Iterator[Trained]:
     """Return the training from when everything is compiled and the plan is chosen."""
     happened = leg.looped(Place(), {}, NoCheckpoints())
     trained = (event for event, _, _ in happened if isinstance(event, Trained))
-    selector, seconds = leg.parts.selector, 0.0
+    selector, seconds = leg.parts.engine.plans, 0.0
     *_, last = itertools.islice(trained, _WARM_UP_CALLS)
     while selector.is_tuning and seconds < _MOST_TUNING_SECONDS:
         last = next(trained)
@@ -70,12 +70,12 @@ def _settled(leg: Leg) -> Iterator[Trained]:
 
 
 def _facts(leg: Leg, until: Every, step_seconds: float, run_dir: str) -> dict[str, Any]:
-    selector, steps = leg.parts.selector, until.steps
+    steps = until.steps
     if until.epochs is not None:
         steps = until.epochs * (leg.schedule.steps_per_epoch or 0)
     return {
-        "key": launch.own_key() or settings_memory.program_key(launch.program()),
-        "step_digest": selector.step_digest,
+        "key": launch.own_key() or settings.program_key(launch.program()),
+        "step_digest": leg.parts.engine.kind(leg.feed).digest(),
         "step_seconds": step_seconds,
         "run_seconds": until.seconds or (steps or 0) * step_seconds,
         "has_gpu": bool(tf.config.list_physical_devices("GPU")),

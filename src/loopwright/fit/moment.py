@@ -40,15 +40,15 @@ def require_resumable(leg: Leg, exact: Exact) -> tuple[dict[str, Any], list[str]
     """
     parts, reasons = leg.parts, list[str]()
     spec = None if leg.feed is None else leg.feed.batch_spec
-    built = parts.compiled.built("train_step", spec)
-    if parts.selector.plan.step == "eager":
-        changing = parts.compiled.changing_values(spec)
+    built = parts.engine.built("train_step", spec)
+    if parts.engine.plans.plan.step == "eager":
+        changing = parts.engine.changing_values(spec)
         if changing is not None and exact != "best_effort":
             raise StepError(changing)
         reasons += [] if changing is None else [changing.partition(": ")[0]]
     named = variables.named(parts.task)
     reasons += _unsaved(leg, "train_step", named, built, exact)
-    for tested in parts.compiled.tests_built() if leg.request.sets else ():
+    for tested in parts.engine.traces("test_step") if leg.request.sets else ():
         reasons += _unsaved(leg, "test_step", named, tested, exact)
     return named, reasons
 
@@ -124,7 +124,7 @@ def taken(
         tally=leg.stepper.metrics.state(),
         history=leg.history.state(),
         callbacks=leg.bridge.state(),
-        plans=leg.parts.selector.history.content(),
+        plans=leg.parts.engine.plans.history.content(),
         variables=variables.table(leg.parts.team.everywhere(named)),
         environment=_environment(leg),
         exact_until_step=exact_until,

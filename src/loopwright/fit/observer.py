@@ -10,7 +10,6 @@ import keras
 
 from loopwright import environment
 from loopwright.data.arrays import Arrays
-from loopwright.engine.state import undisturbed
 from loopwright.events import (
     EpochEnded,
     Event,
@@ -27,6 +26,7 @@ from loopwright.sinks.notebook import undisplayed
 from loopwright.sinks.notify import attempted
 from loopwright.task import variables
 from loopwright.task.optimizers import Plain, hyperparameters, learning_rates, optimizers
+from loopwright.task.state import undisturbed
 from loopwright.task.task import Task
 
 _SECONDS_BETWEEN_GRADIENTS = 10.0
@@ -53,7 +53,7 @@ class Observer:
             settings: dict[str, Plain] = {"seed": self._parts.seed, "until": str(request.until)}
             if isinstance(request.data, Arrays):
                 settings["batch_size"] = request.data.batch_size
-            traced = self._parts.compiled.trains_built()  # none if steps run eagerly
+            traced = self._parts.engine.traces("train_step")  # none if steps run eagerly
             self._facts = RunFacts(
                 {**hyperparameters(task), **settings},
                 model_summaries(task),
@@ -94,7 +94,7 @@ class Observer:
         if now - self._gradients_at < _SECONDS_BETWEEN_GRADIENTS:
             return []
         self._gradients_at = now
-        found = self._tried("gradients", self._parts.compiled.last_gradients, {})
+        found = self._tried("gradients", self._parts.engine.last_gradients, {})
         return [GradientsWatched(step, found)] if found else []
 
     def _learning_rates(self) -> dict[str, float]:

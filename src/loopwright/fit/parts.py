@@ -5,11 +5,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from loopwright.distribute.team import Team
-from loopwright.engine.compiled_steps import CompiledSteps
-from loopwright.engine.inference import Inference
-from loopwright.engine.nan import OnNan
-from loopwright.engine.plan_selector import PlanSelector
-from loopwright.engine.scorer import Scorer
+from loopwright.engine.engine import Engine
 from loopwright.fit.restore import HeldState
 from loopwright.task.task import Task
 
@@ -18,13 +14,21 @@ from loopwright.task.task import Task
 class Parts:
     """What all calls of `fit` of a trainer have in common."""
 
-    task: Task
-    strategy: tf.distribute.Strategy
-    team: Team
-    compiled: CompiledSteps
-    selector: PlanSelector
-    scorer: Scorer
-    inference: Inference
+    engine: Engine
     state: HeldState
     seed: int
-    on_nan: OnNan
+
+    @property
+    def task(self) -> Task:
+        """The task that is trained."""
+        return self.engine.task
+
+    @property
+    def team(self) -> Team:
+        """The workers that train it."""
+        return self.engine.team
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        """What the replicas of a step run under."""
+        return self.engine.strategy

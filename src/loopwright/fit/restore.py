@@ -11,11 +11,11 @@ from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import difference
 from loopwright.data import batches
 from loopwright.distribute import replicas
-from loopwright.distribute.team import Team
-from loopwright.engine.compiled_steps import CompiledSteps
+from loopwright.engine.engine import Engine
 from loopwright.errors import ConfigurationError
 from loopwright.task import variables
 from loopwright.task.optimizers import finalize_averages
+from loopwright.task.state import preserved
 
 Which = Literal["best", "last"] | int
 Checkpoint = Which | Literal["current"]
@@ -58,15 +58,13 @@ class HeldState:
 
     def __init__(
         self,
-        task: Any,
-        compiled: CompiledSteps,
+        engine: Engine,
         run: Run | None,
-        team: Team,
         *,
         init_from: str | None,
         fresh: bool,
     ) -> None:
-        self._task, self._compiled, self._run, self._team = task, compiled, run, team
+        self._engine, self._task, self._run, self._team = engine, engine.task, run, engine.team
         self._init_from = init_from
         self._has_trained = False
         # Whether the source of the weights is known. A fresh run has none to choose from.
@@ -89,12 +87,9 @@ class HeldState:
         """Hold the state that a call uses inside a `with` block; yield its step."""
         if checkpoint not in (None, "current"):
             found = self._read(checkpoint)
-            before = tensors.snapshot(found.named)  # of everything: reading it has built the task
-            found.put_into(self._task, counts=True)
-            try:
+            with preserved(found.named.values()):  # everything: reading it has built the task
+                found.put_into(self._task, counts=True)
                 yield found.step
-            finally:
-                tensors.assign(found.named, before)
             return
         if checkpoint is None and not self._is_clear:
             _require_no_checkpoints(self._run, called)
@@ -107,7 +102,7 @@ class HeldState:
         checkpoint, snapshot = require_run(self._run).chosen(which, metric)
         if snapshot.batch is not None or not snapshot.has_data:
             spec = None if snapshot.batch is None else batches.decoded(snapshot.batch)
-            self._compiled.built("train_step", spec)
+            self._engine.built("train_step", spec)
         named = variables.named(self._task)
         everywhere = self._team.everywhere(named)
         changed = difference(

@@ -143,7 +143,7 @@ def leg_events(
             )
             named, reasons = require_resumable(leg, exact)
             leg.inexact = data.with_reasons(reasons)
-            require_replayable(leg.inexact, parts.on_nan)
+            require_replayable(leg.inexact, parts.engine.on_nan)
             known = [] if saved is None else saved.inexact.get("reasons", [])
             leg.reasons = [*dict.fromkeys([*known, *leg.inexact.reasons])]
             leg.notes = [*([str(leg.inexact)] if leg.inexact else []), *notes]
@@ -270,10 +270,10 @@ def _resume_plans(parts: Parts, run: Run, saved: Snapshot | None, *, is_begun: b
     step = int(parts.task.step_counter.read_value())
     recorded = run.recorded_plans() if saved is None else run.plans(saved)
     if recorded is None:
-        parts.selector.go_back(step)
+        parts.engine.plans.log.go_back(step)
     else:
         step = step if saved is None else saved.step
-        parts.selector.resume(recorded, step, is_continued=is_begun)
+        parts.engine.plans.resume(recorded, step, is_continued=is_begun)
 
 
 def _skipped(leg: Leg, named: dict[str, Any], found: Found | None, exact: Exact) -> Finished:

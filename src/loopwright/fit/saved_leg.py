@@ -122,7 +122,7 @@ class SavedLeg(Checkpoints):
         self._leg, self._run, self._number, self._files = leg, run, number, files
         leg.save_end = self._save_end
         self._exact: Exact = exact
-        self._rolls_back, self._rollbacks = leg.parts.on_nan == "rollback", 0
+        self._rolls_back, self._rollbacks = leg.parts.engine.on_nan == "rollback", 0
         self._named = named
         self._exact_until: int | None = None
         self._place: Place = Place()
@@ -150,7 +150,7 @@ class SavedLeg(Checkpoints):
         infinite = tensors.non_finite(self._required_values())
         self._required = [name for name in self._required if name not in infinite]
         if self._team.is_chief:
-            parts.selector.record_to(run)
+            parts.engine.plans.log.write_to(run.write_plans)
         if not self._team.is_alone:
             differing = self._team.differing(named)
             shared = {name: v for name, v in named.items() if name not in differing}
@@ -268,7 +268,7 @@ class SavedLeg(Checkpoints):
         snapshot, held = moment
         self._exact_until = put_back(self._leg, self._named, snapshot, held, self._exact)
         self._attempt.keep_what_was_set(self._named)
-        self._leg.parts.selector.go_back(snapshot.step)
+        self._leg.parts.engine.plans.log.go_back(snapshot.step)
         self._place = replace(snapshot.place, is_over=False)
         self._scores = snapshot.scores
         self._measured = snapshot.step, snapshot.measured or {}

@@ -8,29 +8,31 @@ import os
 import shlex
 import sys
 
-from loopwright.engine.plan_selector import PlanSelector
-from loopwright.plans import launch, settings_memory
+from loopwright import launch, settings
+from loopwright.data.source import Feed
+from loopwright.engine.engine import Engine
 
 _legs = itertools.count()  # of this process: the first was measured, and it is not traced if eager
 
 
-def notes(selector: PlanSelector, step: int, *, continues: bool) -> list[str]:
+def notes(engine: Engine, feed: Feed | None, step: int, *, continues: bool) -> list[str]:
     """Return what there is to say when a leg begins; about remembered settings only once."""
-    key, now, asked = launch.own_key(), selector.settings, selector.asked_settings
+    plans = engine.plans
+    key, now, asked = launch.own_key(), plans.settings, plans.asked_settings
     if asked is not None and asked.variables() != now.variables() and not continues:
         return [
             f"the record asks for {asked.in_words}, this process runs with {now.in_words}: "
             f"other bits from step {step + 1:,} on"
         ]
     is_later = next(_legs) > 0
-    if is_later or key == "-" or launch.is_measured() or selector.plan.step == "eager":
+    if is_later or key == "-" or launch.is_measured() or plans.plan.step == "eager":
         return []
-    choice = settings_memory.remembered(key or settings_memory.program_key(launch.program()))
+    choice = settings.remembered(key or settings.program_key(launch.program()))
     if choice is None or not choice.step_digest:
         return []
-    chosen, is_same_step = choice.chosen, choice.step_digest == selector.step_digest
+    chosen, is_same_step = choice.chosen, choice.step_digest == engine.kind(feed).digest()
     if key is not None and not is_same_step:
-        settings_memory.forget(key)
+        settings.forget(key)
         if chosen != choice.default:
             return [
                 f"the remembered process settings ({chosen.in_words}) belong to a different model "

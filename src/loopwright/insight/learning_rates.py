@@ -134,7 +134,7 @@ def find_learning_rate(parts: Parts, options: LearningRateOptions) -> LearningRa
     watched = _tracker(task, monitor)
     records, values = list[StepNumbers](), list[float]()
     # A trace holds the rate that it was made with: the leg has traces of its own.
-    plan = parts.selector.plan if parts.selector.plan.step == "eager" else WORDS["graph"]
+    plan = parts.engine.plans.plan if parts.engine.plans.plan.step == "eager" else WORDS["graph"]
     request = request_aside(options.for_steps(steps), parts)
     with contextlib.ExitStack() as stack:
         for optimizer, factor in zip(swept, factors, strict=True):

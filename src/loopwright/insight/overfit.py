@@ -126,7 +126,7 @@ def _without_dropout(leg: Leg, curve: _Curve) -> _Curve:
     data, is_scored = leg.request.data, has_step(leg.parts.task, "test_step")
     if curve.falls or data is None or not is_scored or not math.isfinite(curve.last):
         return curve
-    score = (leg.parts.scorer.score(data, 1, leg.agreement) or {}).get(curve.metric)
+    score = (leg.parts.engine.score(data, 1, leg.agreement) or {}).get(curve.metric)
     if score is None or not has_fallen(curve.first, float(score)):
         return curve
     return replace(curve, losses=[*curve.losses[:-1], float(score)])
@@ -161,7 +161,7 @@ def _dead(leg: Leg, batch: Any) -> Iterator[str]:
         return [tf.reduce_mean(tf.cast(zero, tf.float32)) for zero in are_zero]
 
     spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
-    probe = leg.parts.compiled.probe("train_step", spec, fetch)
+    probe = leg.parts.engine.probe("train_step", spec, fetch)
     _, shares = probe(batch)
     for name, share in zip(names, shares, strict=True):
         if float(share) >= _DEAD:

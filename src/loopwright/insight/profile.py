@@ -65,7 +65,7 @@ class Origins:
     """Finds where an operation comes from, by its path in the trace."""
 
     def __init__(self, leg: Leg) -> None:
-        task, plan = leg.parts.task, leg.parts.selector.plan
+        task, plan = leg.parts.task, leg.parts.engine.plans.plan
         parts = [part.value for part in variables.all_parts(task)]
         self._layers = {
             part.name: type(part).__name__
@@ -78,7 +78,7 @@ class Origins:
         spec = None if leg.feed is None else leg.feed.batch_spec
         # A trace of a step that runs eagerly may stop.
         is_eager = plan.step == "eager"
-        self._graphs = [] if is_eager else [leg.parts.compiled.graph("train_step", spec)]
+        self._graphs = [] if is_eager else [leg.parts.engine.graph("train_step", spec)]
         self.of = functools.cache(self._origin)
 
     def _origin(self, path: str) -> str:
@@ -313,7 +313,7 @@ def profile(parts: Parts, options: ProfileOptions) -> Profile:
             steps=done,
             seconds=seconds,
             examples_per_second=None if examples is None else examples * done / seconds,
-            plan=leg.parts.selector.plan.in_words,
+            plan=leg.parts.engine.plans.plan.in_words,
             parts={name: s for name, s in shares.items() if s > 0 or name == "in the step"},
             operations=tuple(operations[:_MOST_ROWS]),
             stages=tuple(stages),

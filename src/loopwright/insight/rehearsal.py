@@ -134,9 +134,9 @@ def _rehearsed(
         rate, data_wait = rehearsed.speed()
         compile_seconds = leg.watch.seconds["compile"]
         size = examples(leg)
-        tries, why_none = parts.selector.prospects(leg.feed, leg.parts.compiled)
+        tries, why_none = parts.engine.plans.prospects(leg.parts.engine.kind(leg.feed))
         schedule = replace(leg.schedule, save_every=request.save_every)
-        plan = leg.parts.selector.plan.in_words
+        plan = leg.parts.engine.plans.plan.in_words
     costs = _callbacks(parts, request, options, stages) if request.callbacks else {}
     learned = None
     if options.overfit is not None:

@@ -14,7 +14,6 @@ from loopwright.checkpoints.run_directory import Run
 from loopwright.data.arrays import Arrays
 from loopwright.data.readers import NOTHING_READ, Read, StreamReader
 from loopwright.data.source import Data
-from loopwright.engine.state import undisturbed
 from loopwright.errors import CheckpointError, DataError, message
 from loopwright.events import ImagesDrawn, Trained
 from loopwright.exactness import Inexact
@@ -30,6 +29,7 @@ from loopwright.sinks.notify import attempted
 from loopwright.sinks.tensorboard import HOME, TensorBoardFiles
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
+from loopwright.task.state import undisturbed
 
 if TYPE_CHECKING:
     from loopwright.insight.rehearsal import Planned
@@ -146,10 +146,10 @@ class RehearsedLeg:
         scores, seconds = dict[str, Any](), list[float | None]()
         with self._stages.part("validation") as note:
             for name, data in request.sets.items():
-                found = leg.parts.scorer.score(data, batches, leg.agreement) or {}
+                found = leg.parts.engine.score(data, batches, leg.agreement) or {}
                 scores |= {f"{name}{key}": value for key, value in found.items()}
                 began = time.perf_counter()  # compiled by now
-                leg.parts.scorer.score(data, batches, leg.agreement)
+                leg.parts.engine.score(data, batches, leg.agreement)
                 batch_seconds = (time.perf_counter() - began) / batches
                 length = request.validation_steps or _length(data)
                 seconds.append(None if length is None else batch_seconds * length)

@@ -13,7 +13,6 @@ from loopwright.checkpoints import tensors
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.config.edits import OnChange
-from loopwright.engine import state
 from loopwright.errors import ConfigurationError, LoopwrightWarning
 from loopwright.events import Finished
 from loopwright.fit.attempt import LastAttempt
@@ -27,7 +26,7 @@ from loopwright.insight.replayed import Replayed
 from loopwright.insight.scratch import apply, request_aside, scratch_leg
 from loopwright.insight.step_walk import Walk
 from loopwright.runs import RunRecord, Steps
-from loopwright.task import variables
+from loopwright.task import state, variables
 from loopwright.task.optimizers import finalize_averages
 
 _CALLED = (

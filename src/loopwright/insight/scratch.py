@@ -14,11 +14,6 @@ import tensorflow as tf
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat import keras_internals, tensorflow_internals
-from loopwright.engine import state
-from loopwright.engine.compiled_steps import CompiledSteps
-from loopwright.engine.inference import Inference
-from loopwright.engine.predictor import Predictor
-from loopwright.engine.scorer import Scorer
 from loopwright.errors import ConfigurationError
 from loopwright.events import Trained
 from loopwright.fit.leg import Leg
@@ -32,7 +27,7 @@ from loopwright.loop.schedule import Every, Place, require_positive
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.sinks.history import History
-from loopwright.task import variables
+from loopwright.task import state, variables
 from loopwright.task.task import Task
 
 
@@ -94,7 +89,7 @@ def scratch_leg(
             recorded=recorded,
             on_steps=on_steps,
         )
-        leg.stepper.tells_data = False
+        leg.stepper.leave_data_alone()
         if snapshot is None:
             parts.state.start_from_given_weights()  # now that what is built lazily is there
         if _made_lazily(parts.task) != made:
@@ -105,8 +100,7 @@ def scratch_leg(
             try:
                 yield leg
             finally:
-                leg.feed = None
-                leg.stepper.close()
+                leg.close()
 
 
 def trained_events(leg: Leg) -> Iterator[Trained]:
@@ -133,14 +127,7 @@ def _parts_aside(parts: Parts, plan: Plan | PlanHistory | None, *, ignores_nan: 
 
     What they run is not recorded, and the stateful operations of the real run are not used.
     """
-    compiled = parts.compiled.untraced()
-    if ignores_nan:
-        compiled = CompiledSteps(parts.task, parts.strategy, silenced=compiled.silenced)
-    selector = parts.selector.aside(plan, compiled)
-    scorer = Scorer(parts.task, compiled, selector)
-    predictor = Predictor(parts.task, parts.strategy)
-    inference = Inference(parts.task, parts.team, selector, scorer, predictor)
-    return replace(parts, compiled=compiled, selector=selector, scorer=scorer, inference=inference)
+    return replace(parts, engine=parts.engine.aside(plan, ignores_nan=ignores_nan))
 
 
 def capture(leg: Leg, named: dict[str, Any], place: Place) -> Moment:
@@ -221,8 +208,8 @@ def _hold(part: Any) -> Callable[[], None]:
 
 def _used(leg: Leg) -> list[tf.Variable]:
     """Return the variables that the steps of a leg use, held by the task or not: Keras' seed."""
-    compiled = leg.parts.compiled
-    built = [*compiled.trains_built(), *compiled.tests_built()]
+    engine = leg.parts.engine
+    built = [*engine.traces("train_step"), *engine.traces("test_step")]
     return [v for each in built for v in each.captured if isinstance(v, tf.Variable)]
 
 

@@ -151,7 +151,7 @@ def _look(path: str, array: np.ndarray) -> ArrayLook:
 
 
 One = Callable[[Any], Any]
-"""A step as a function of its batch, see `CompiledSteps.alone`."""
+"""A step as a function of its batch, see `Engine.alone`."""
 
 _CLOSE, _NEAR_ZERO = 1e-4, 1e-7
 

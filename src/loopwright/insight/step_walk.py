@@ -14,9 +14,7 @@ from loopwright.checkpoints import tensors
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat.lines import is_own
-from loopwright.compat.quiet_start import quiet_start
 from loopwright.engine.nan import first_operation
-from loopwright.engine.state import apply, capture
 from loopwright.engine.stepper import NextStep
 from loopwright.errors import ConfigurationError, NotFiniteError, first_line
 from loopwright.events import Event, Metrics
@@ -30,8 +28,10 @@ from loopwright.loop.clock import Pace
 from loopwright.loop.schedule import Every, Place, Schedule
 from loopwright.loop.train import train
 from loopwright.plans.plan import WORDS
+from loopwright.quiet_start import quiet_start
 from loopwright.runs import Steps
 from loopwright.task import variables
+from loopwright.task.state import apply, capture
 from loopwright.task.task import Task, owner, reset
 
 _HELP = """\
@@ -109,7 +109,7 @@ class Walk:
     def go(self, snapshot: Snapshot | None, request: FitRequest) -> Replayed:
         """Run to the step and through it; return what was seen of it."""
         leg, stepper = self._leg, self._stepper
-        stepper.passed_over = (stepper.passed_over | self._record.skipped) - {self._step}
+        stepper.pass_over(*self._record.skipped, but=self._step)
         if snapshot is not None:
             self._place = replace(snapshot.place, is_over=False)
         schedule = Schedule(
@@ -241,7 +241,7 @@ class Walk:
         if leg.parts.strategy.num_replicas_in_sync > 1:
             return replace(seen, notes=("several replicas: layers and gradients are not shown",))
         spec = None if leg.feed is None else leg.feed.batch_spec
-        eager = leg.parts.compiled.alone("train_step", spec, WORDS["eager"])
+        eager = leg.parts.engine.alone("train_step", spec, WORDS["eager"])
         try:
             reset(task)
             seen = replace(seen, eager=step_look.eager_look(task, eager, held.batch))
@@ -251,7 +251,7 @@ class Walk:
         # Where kernels hide NaN from the loss, only the eager step shows where it begins.
         if seen.recorded_plan and seen.eager_reproduces is False and not seen.hides_nan:
             reset(task)
-            compiled = leg.parts.compiled.alone("train_step", spec, held.plan)
+            compiled = leg.parts.engine.alone("train_step", spec, held.plan)
             inside = step_look.plan_look(task, compiled, held.batch, held.plan)
             inside = replace(inside, numbers=seen.recorded_plan.numbers)
             seen = replace(seen, recorded_plan=inside)

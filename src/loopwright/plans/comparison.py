@@ -66,6 +66,11 @@ class Speed:
         self.steps, self.seconds = 0, 0.0
         return True
 
+    def lower_estimate(self, seconds_per_step: float) -> float:
+        """Return the estimate, lowered to this time if it was longer."""
+        self.estimate = min(self.estimate, seconds_per_step)
+        return self.estimate
+
     def steps_to_end_of_turn(self) -> int:
         """Return about how many steps are left in this turn."""
         this_turn = self.seconds / self.steps if self.steps else float("inf")
@@ -170,8 +175,8 @@ class Comparison:
 
     def _warms_up(self, speed: Speed, steps: int, seconds: float) -> bool:
         """Return whether calls still get faster by far: the first ones, and those of few steps."""
-        before, speed.estimate = speed.estimate, min(speed.estimate, seconds / steps)
-        is_faster = _FAR_FASTER * speed.estimate < before
+        before = speed.estimate
+        is_faster = _FAR_FASTER * speed.lower_estimate(seconds / steps) < before
         return is_faster and self._calls_of_challenger < _MOST_CALLS_TO_WARM_UP
 
     @property

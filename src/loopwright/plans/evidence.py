@@ -1,24 +1,32 @@
 """What is known of the plans for one kind of step: measured, failed or not tried.
 
 A row of the cache holds the chosen plan with the evidence for it. Only what was compared to its end
-counts as measured. The record of a run comes first: a resumed run never asks the cache.
+counts as measured.
 """
 
 import math
 import statistics
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, final
 
 from loopwright.plans import cache
-from loopwright.plans.comparison import rate_in_words
+from loopwright.plans.comparison import Speed, rate_in_words
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import Choice, PlanHistory
+from loopwright.plans.plan_history import Choice
 
 _MOST_SECONDS = 14 * 86_400.0
 _FAR = 1.5
 TIE = "no difference beyond the noise"
+BESIDE_TRAINING = 1.5
+"""How much longer a compile takes while training continues, on two cores."""
+_TRAINING_BESIDE = 0.6  # of its speed
+_COST_OF_COMPILE = BESIDE_TRAINING * (1 - _TRAINING_BESIDE)
+_SECONDS_OF_COMPARISON = 0.5
+_SURELY = 2.0
+"""A plan is tried if it can be expected to save so many times its cost."""
+_LATEST_START = 1.5  # times the first call of the first plan
 
 
 @final
@@ -91,6 +99,92 @@ def is_far(rate: float, remembered: float) -> bool:
     return not 1 / _FAR < rate / remembered < _FAR
 
 
+@final
+class Findings:
+    """What is known of the plans for one kind of step, while a run finds out more."""
+
+    def __init__(self, plans: Sequence[Plan], row: Row | None) -> None:
+        """Of these plans; training starts with the first."""
+        self._plans = tuple(dict.fromkeys(plans))
+        self._known = {} if row is None else {known.plan: known for known in row.evidence}
+        self._date = time.time() if row is None else row.date
+        self.first_plan = self._plans[0]
+        self.first_call_seconds = 0.0
+        """How long the first plan took to compile in this run; 0: not yet known."""
+        self.has_tried = self._has_news = False
+
+    def get(self, plan: Plan) -> Evidence | None:
+        """Return what is known of a plan, if anything."""
+        return self._known.get(plan)
+
+    def add(self, found: Evidence) -> None:
+        """Add what was found out."""
+        self._known[found.plan] = found
+        self.has_tried = self._has_news = True
+
+    def mark_news(self) -> None:
+        """Have the row written again: its reasons have changed."""
+        self._has_news = True
+
+    def take_news(self) -> bool:
+        """Return whether something was found out since the last call."""
+        has_news, self._has_news = self._has_news, False
+        return has_news
+
+    def void(self) -> None:
+        """Forget everything: the machine or its load has changed."""
+        self._known, self._date = {}, time.time()
+
+    def add_first_call(self, seconds: float) -> None:
+        """Add how long the first call of a function took."""
+        self.first_call_seconds = max(self.first_call_seconds, seconds)
+
+    def add_compile(self, plan: Plan, seconds: float) -> None:
+        """Add how long a plan took to compile: it decides how the next run begins."""
+        known = self._known.get(plan, Evidence(plan, "not tried", "the run ended before"))
+        if is_far(seconds + 0.1, known.compile_seconds + 0.1):
+            self._known[plan] = replace(known, compile_seconds=seconds)
+            self._has_news = True
+
+    def measured(self, plan: Plan, speed: Speed) -> Evidence:
+        """Return the evidence of a plan that has run at this speed."""
+        seconds = self.first_call_seconds if plan == self.first_plan else 0.0
+        if not seconds and plan in self._known:
+            seconds = self._known[plan].compile_seconds
+        rates = speed.rates or (1 / max(speed.estimate, 1e-9),)
+        return Evidence(plan, "measured", "", rates, seconds)
+
+    def is_open(self, plan: Plan) -> bool:
+        """Return whether a plan is still to be tried."""
+        known = self._known.get(plan)
+        return known is None or known.state == "not tried"
+
+    def seconds_to_try(self, plan: Plan) -> float:
+        """Return about how long compiling and comparing a plan will hold training up."""
+        known = self._known.get(plan)
+        others = [other for other in self._known.values() if other.plan != self.first_plan]
+        seconds = max((other.compile_seconds for other in others), default=0.0)
+        if known is not None and known.compile_seconds:
+            seconds = known.compile_seconds
+        if seconds:
+            return _COST_OF_COMPILE * seconds + _SECONDS_OF_COMPARISON
+        return self.first_call_seconds + 0.5  # roughly, measured with five models
+
+    def row(self, in_use: Plan, speed: Speed, why_not: str) -> Row:
+        """Return what to remember; `why_not`: the others were not tried."""
+
+        def evidence_of(plan: Plan) -> Evidence:
+            known = self._known.get(plan)
+            if known is not None and known.state != "not tried":
+                return known
+            if plan == in_use and speed.turns:
+                return self.measured(plan, speed)
+            return known or Evidence(plan, "not tried", why_not)
+
+        evidence = tuple(map(evidence_of, self._plans))
+        return Row(Choice(in_use, reason_for(in_use, evidence)), evidence, self._date)
+
+
 def reason_for(plan: Plan, evidence: Sequence[Evidence]) -> str:
     """Return in words why a plan was chosen; training started with the first in `evidence`.
 
@@ -116,46 +210,35 @@ def reason_for(plan: Plan, evidence: Sequence[Evidence]) -> str:
     return f"nothing faster was found{words}"
 
 
-@final
-@dataclass(frozen=True)
-class Recalled:
-    """What is known when training begins."""
-
-    choice: Choice | None
-    """The choice to follow; None: the run measures."""
-    history: PlanHistory
-    """The history that records this answer."""
-    row: Row | None = None
-    """The evidence, if the answer is from the cache."""
+# -- what is worth trying --------------------------------------------------------------------------
 
 
-def recall(
-    history: PlanHistory,
-    identity: str,
-    start: Plan,
-    candidates: Collection[Plan],
-    *,
-    is_continued: bool,
-) -> Recalled:
-    """Return the choice known for a kind of step, and the history that records this answer.
+def is_worth(left_seconds: float, saving: float, cost_seconds: float) -> bool:
+    """Return whether a plan that may save a part of the time left is worth what trying it costs.
 
-    A run asks the cache once for each kind of step. Resumed (`is_continued`), it follows its own
-    record and never the cache, which other runs may have changed since. `start` is the plan that
-    training starts with. Of the cache, which anyone may edit, only one of `candidates` is used.
+    >>> is_worth(60.0, saving=0.5, cost_seconds=4.0), is_worth(60.0, saving=0.02, cost_seconds=4.0)
+    (True, False)
     """
-    if identity in history.choices:
-        return Recalled(history.choices[identity], history)
-    if identity in history.measured:
-        return Recalled(None, history)
-    if is_continued:
-        # A plan that was asked for is recorded only as the plan of every step.
-        plans = [change.plan for change in history.changes]
-        is_choice = len(plans) == 1 and plans[0] != start
-        return Recalled(Choice(plans[0], "as recorded") if is_choice else None, history)
-    row = cache.read("plans", identity, Row)
-    is_usable = row is not None and row.choice.plan in (start, *candidates)
-    if row is None or not is_usable or not row.is_valid(time.time()):
-        return Recalled(None, history.measuring(identity))
-    if row.choice.plan == start and not row.is_complete:
-        return Recalled(None, history.measuring(identity), row)
-    return Recalled(row.choice, history.chosen(identity, row.choice), row)
+    return left_seconds * saving > _SURELY * cost_seconds
+
+
+def pays_at_once(start: Evidence, known: Evidence, steps: int | None) -> bool:
+    """Return whether to begin by compiling a plan that an earlier run has found to be faster.
+
+    Compiled at once, it runs every step, and nothing runs meanwhile. In the background, training
+    continues with its first plan, and both are slower. A short run ends before either pays.
+
+    >>> start = Evidence(Plan(), "measured", "", (16.0,), compile_seconds=1.5)
+    >>> known = Evidence(Plan("xla", "fused"), "measured", "", (37.0,), compile_seconds=5.5)
+    >>> [pays_at_once(start, known, steps) for steps in (2_000, 20)]
+    [True, False]
+    """
+    if steps is None:
+        # Without a known end, training must not begin much later than it would by the first plan.
+        return known.compile_seconds <= _LATEST_START * start.compile_seconds
+    compiling = BESIDE_TRAINING * known.compile_seconds
+    slow_rate = _TRAINING_BESIDE * start.rate
+    done_beside = min(steps, slow_rate * compiling)
+    at_once = known.compile_seconds + steps / known.rate
+    beside = done_beside / slow_rate + (steps - done_beside) / known.rate
+    return at_once < start.compile_seconds + min(beside, steps / start.rate)

@@ -11,12 +11,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from loopwright import disk, untrusted
 from loopwright.errors import ConfigurationError, first_line
+from loopwright.launch import Settings
 from loopwright.plans.plan import Plan
-from loopwright.plans.settings import Settings
 
 _FORMAT = 1
 
@@ -37,34 +37,6 @@ class SettingsChange:
 
     step: int
     settings: Settings
-
-
-class Pilot(Protocol):
-    """Chooses the plan of the next steps."""
-
-    def plan_after(self, step: int) -> Plan:
-        """Return the plan after `step` steps, as far as it is known now."""
-        ...
-
-    def is_comparing(self, step: int, plan: Plan) -> bool:
-        """Return whether the plan after `step` steps is in a comparison."""
-        ...
-
-    def next(self, step: int, steps: int) -> tuple[Plan, int]:
-        """Return the plan after `step` steps, and how many of the next `steps` to run by it."""
-        ...
-
-    def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
-        """Take note of how long a call of `steps` steps took."""
-        ...
-
-
-class PlanRecorder(Protocol):
-    """Writes the plans of a run to where a resumed run finds them."""
-
-    def write_plans(self, plans: "PlanHistory") -> None:
-        """Write the plans durably before one of them is used."""
-        ...
 
 
 @final
@@ -199,44 +171,40 @@ class PlanHistory:
 
 
 @final
-class Recorded:
-    """Runs steps by the plans of a history; after its last change by another pilot, if given.
+class PlanLog:
+    """The history of a run while it grows: a change is written before it is used."""
 
-    A fixed plan is a history of one plan. A resumed run repeats the steps after its checkpoint by
-    the plans that they ran by before.
-    """
+    def __init__(self) -> None:
+        self.history = PlanHistory()
+        self._write: Callable[[PlanHistory], None] = lambda plans: None
+        self._is_unwritten = False
 
-    def __init__(self, history: PlanHistory, then: Pilot | None = None) -> None:
-        self._history, self._then = history, then
-        self._last_change = history.changes[-1].step if history.changes else 0
-        self._is_repeating = True
+    def write_to(self, write: Callable[[PlanHistory], None]) -> None:
+        """Have the history written durably by this function."""
+        self._write = write
 
-    def plan_after(self, step: int) -> Plan:
-        """Return the plan after `step` steps."""
-        later = self._after(step)
-        return self._history.at(step)[0] if later is None else later.plan_after(step)
+    def resume(self, history: PlanHistory) -> None:
+        """Continue a history that was written before."""
+        self.history = history
 
-    def is_comparing(self, step: int, plan: Plan) -> bool:
-        """Return whether the plan after `step` steps was only being compared."""
-        later = self._after(step)
-        return self._history.is_trial_at(step) if later is None else later.is_comparing(step, plan)
+    def go_back(self, step: int) -> None:
+        """Forget the plans after `step` steps: these steps run again."""
+        self.history = self.history.until(step)
 
-    def next(self, step: int, steps: int) -> tuple[Plan, int]:
-        """Return the plan after `step` steps, and how many of the next `steps` to run by it."""
-        later = self._after(step)
-        self._is_repeating = later is None
-        if later is not None:
-            return later.next(step, steps)
-        plan, left = self._history.at(step)
-        return plan, steps if left is None else min(steps, left)
+    def note(self, text: str) -> None:
+        """Add a note, to be written with the next change."""
+        self.history = self.history.noted(text)
 
-    def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
-        """Pass the time on to the other pilot, if the plan was its own."""
-        if self._then is not None and not self._is_repeating:
-            self._then.ran(plan, steps, seconds, compile_seconds)
+    def change(self, history: PlanHistory) -> None:
+        """Take a changed history, to be written by the next `flush`."""
+        self._is_unwritten |= history is not self.history and history != self.history
+        self.history = history
 
-    def _after(self, step: int) -> Pilot | None:
-        return self._then if step >= self._last_change else None
+    def flush(self) -> None:
+        """Write what has changed."""
+        if self._is_unwritten:
+            self._write(self.history)
+        self._is_unwritten = False
 
 
 def recorded(run_dir: Path) -> PlanHistory | None:

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar, final
 
 from pydantic import Field, ValidationError
 
+from loopwright.launch import MOST_THREADS, Settings
 from loopwright.plans.plan import Plan, Rewrite
-from loopwright.plans.settings import MOST_THREADS, Settings
 from loopwright.records import Record, in_words
 
 _Count = Annotated[int, Field(ge=0, le=2**53)]

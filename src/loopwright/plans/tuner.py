@@ -8,22 +8,30 @@ not tried then is tried now, and everything once more if the speed is far from t
 """
 
 import contextlib
-import time
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from statistics import median
 from typing import Protocol, final
 
 from loopwright.errors import first_line
 from loopwright.loop.clock import Stopwatch
-from loopwright.plans import worth
 from loopwright.plans.comparison import Comparison, Speed, rate_in_words
-from loopwright.plans.evidence import TIE, Evidence, Row, is_far, reason_for
+from loopwright.plans.evidence import (
+    BESIDE_TRAINING,
+    TIE,
+    Evidence,
+    Findings,
+    Row,
+    is_far,
+    is_worth,
+    pays_at_once,
+)
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import Choice
-from loopwright.plans.worth import Budget, Pace
 
 _MOST_COMPILE_SECONDS = 120.0
 _TURNS_TO_CHECK = 5
@@ -42,6 +50,37 @@ class Compiler(Protocol):
     def prepare(self, plan: Plan) -> Future[None]:
         """Trace a plan at once, and compile it in the background."""
         ...
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long a call of some steps took."""
+
+    plan: Plan
+    steps: int
+    seconds: float
+    compile_seconds: float
+    """The part of them that was the first call of a function."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much one call of `fit` will train, as far as that is known."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the end is known."""
+        return bool(self.steps or self.seconds)
+
+    def steps_at(self, rate: float, compile_seconds: float) -> int | None:
+        """Return how many steps fit in at this rate after a compile; None if the end is unknown."""
+        if self.seconds is None:
+            return self.steps
+        fitting = math.ceil(max(0.0, self.seconds - compile_seconds) * rate)
+        return fitting if self.steps is None else min(self.steps, fitting)
 
 
 @dataclass(frozen=True)
@@ -79,6 +118,14 @@ class _Leg:
     done: int = 0
     trained_seconds: float = 0.0
 
+    def seconds_left(self, seconds_per_step: float) -> float:
+        """Return how long training will continue: the budget, or as long as it took so far."""
+        if self.budget.steps is not None:
+            return (self.budget.steps - self.done) * seconds_per_step
+        if self.budget.seconds is not None:
+            return self.budget.seconds - (self.watch.clock() - self.began)
+        return self.trained_seconds
+
 
 @final
 @dataclass(frozen=True)
@@ -107,22 +154,20 @@ class Tuner:
         self.plan, self.remembered = plan, remembered
         self.choice: Choice | None = None
         """What to announce: set when nothing is left to try, or a remembered plan is in use."""
-        self.state = State.TRAINING
         self._candidates = (*candidates, Candidate(plan, _SAVING_OF_FIRST_PLAN))
-        self._first_plan, self._note = plan, note
+        self._note = note
         self._is_recorded = remembered is not None and row is None
-        self._evidence = {} if row is None else {known.plan: known for known in row.evidence}
-        self._date = time.time() if row is None else row.date
+        self._findings = Findings([plan, *(c.plan for c in candidates)], row)
         self._awaited = remembered
         """The remembered choice, until its plan is in use."""
         self._is_unchecked = row is not None and remembered is None
         """Whether the plan in use was measured by an earlier run, at a speed to be checked."""
-        self._is_check = self._has_tried = self._has_news = False
+        self._is_check = False
         self._speed = Speed()
-        self._first_call_seconds = self._seconds_before = 0.0
+        self._seconds_before = 0.0
         self._leg: _Leg | None = None
-        self._compile: _Compile | None = None
-        self._comparison: Comparison | None = None
+        self._work: _Compile | Comparison | None = None
+        """What is done about the first candidate in the queue."""
         self._queue = deque[Candidate]()
         if remembered is None:
             self._queue_unknown()
@@ -132,46 +177,51 @@ class Tuner:
             savings = {candidate.plan: candidate.saving for candidate in candidates}
             self._queue.append(Candidate(remembered.plan, savings.get(remembered.plan, 0.5)))
 
+    @property
+    def state(self) -> State:
+        """What it is doing."""
+        match self._work:
+            case _Compile():
+                return State.COMPILING
+            case Comparison():
+                return State.COMPARING
+            case None:
+                return State.TRAINING if self._queue else State.SETTLED
+
     # -- calls of fit --------------------------------------------------------------------------
 
     def begin(self, compiler: Compiler, watch: Stopwatch, budget: Budget) -> None:
         """Start measuring in a call of `fit`."""
         self._leg = _Leg(compiler, watch, watch.clock(), budget)
 
-    def plan_after(self, step: int) -> Plan:
-        """Return the fastest plan so far."""
-        return self.plan
-
-    def is_comparing(self, step: int, plan: Plan) -> bool:
+    def is_comparing(self, plan: Plan) -> bool:
         """Return whether a plan is being compared with the fastest so far."""
-        return self._comparison is not None and plan == self._comparison.challenger
+        return isinstance(self._work, Comparison) and plan == self._work.challenger
 
-    def next(self, step: int, steps: int) -> tuple[Plan, int]:
-        """Return the plan after `step` steps, and how many of the next `steps` to run by it."""
-        if self._leg is not None and self._compile is not None:
-            self._check_compile(self._leg, self._compile)
+    def next(self, steps: int) -> tuple[Plan, int]:
+        """Return the plan to run next, and how many of the next `steps` to run by it."""
+        if self._leg is not None and isinstance(self._work, _Compile):
+            self._check_compile(self._leg, self._work)
         elif self._leg is not None and self.state is State.TRAINING:
             self._consider(self._leg, self._queue[0])
-        if self._comparison is None:
-            return self.plan, steps
-        return self._comparison.next(steps)
+        return self._work.next(steps) if isinstance(self._work, Comparison) else (self.plan, steps)
 
-    def ran(self, plan: Plan, steps: int, seconds: float, compile_seconds: float) -> None:
-        """Add the time of a call; `compile_seconds` of it were the first call of a function."""
-        leg = self._leg
+    def ran(self, timing: Timing) -> None:
+        """Add the time of a call."""
+        leg, steps, seconds, work = self._leg, timing.steps, timing.seconds, self._work
         if leg is None:
             return
         leg.done += steps
-        leg.trained_seconds += seconds - compile_seconds
-        if compile_seconds:
-            self._first_call_seconds = max(self._first_call_seconds, compile_seconds)
-        elif self._comparison is not None and steps:
-            lost_seconds = self._comparison.ran(plan, steps, seconds)
+        leg.trained_seconds += seconds - timing.compile_seconds
+        if timing.compile_seconds:
+            self._findings.add_first_call(timing.compile_seconds)
+        elif isinstance(work, Comparison) and steps:
+            lost_seconds = work.ran(timing.plan, steps, seconds)
             leg.watch.add("tuning", lost_seconds)
             leg.watch.add("step", -lost_seconds)
-            if self._comparison.is_over:
-                self._decide(self._comparison)
-        elif self.state is not State.COMPILING:  # then everything is slower
+            if work.is_over:
+                self._decide(work)
+        elif not isinstance(work, _Compile):  # beside a compile everything is slower
             self._speed.add(steps, seconds)
             self._check_speed()
 
@@ -180,7 +230,7 @@ class Tuner:
         if self._leg is not None:
             self._seconds_before += self._leg.trained_seconds
             self._leg = None
-        if self._has_tried and self.state is State.TRAINING:
+        if self._findings.has_tried and self.state is State.TRAINING:
             self._settle()
 
     def take_choice(self) -> Choice | None:
@@ -190,11 +240,7 @@ class Tuner:
 
     def take_row(self) -> Row | None:
         """Return what to remember; None if nothing was found out since the last call."""
-        has_news, self._has_news = self._has_news, False
-        if not has_news or self._is_recorded:
-            return None
-        evidence = self._all_evidence()
-        return Row(Choice(self.plan, reason_for(self.plan, evidence)), evidence, self._date)
+        return self._row() if self._findings.take_news() and not self._is_recorded else None
 
     # -- transitions ---------------------------------------------------------------------------
 
@@ -202,15 +248,15 @@ class Tuner:
         """Compile a candidate if that is worth it: TRAINING to COMPILING, or to SETTLED."""
         if self._awaited is not None and self._pays_at_once(leg, candidate.plan):
             self._start_compile(leg, candidate)
-            if self._compile is not None:
+            if isinstance(self._work, _Compile):
                 with leg.watch.timing("compile"), contextlib.suppress(TimeoutError):
-                    self._compile.result.exception(_MOST_COMPILE_SECONDS)
-                self._check_compile(leg, self._compile, is_alone=True)
+                    self._work.result.exception(_MOST_COMPILE_SECONDS)
+                self._check_compile(leg, self._work, is_alone=True)
         elif self._is_unchecked:
             return  # the evidence may be void
         elif self._speed.is_known and self._is_worth_trying(leg, candidate):
             self._start_compile(leg, candidate)
-        elif self._speed.is_known and self._has_tried and leg.budget.is_known:
+        elif self._speed.is_known and self._findings.has_tried and leg.budget.is_known:
             self._settle()  # the remaining time only decreases
 
     def _start_compile(self, leg: _Leg, candidate: Candidate) -> None:
@@ -223,7 +269,7 @@ class Tuner:
                 self._drop(f"could not be traced ({first_line(error)})")
                 return
         now = leg.watch.clock()
-        self._compile, self.state = _Compile(result, now, now - began), State.COMPILING
+        self._work = _Compile(result, now, now - began)
 
     def _check_compile(self, leg: _Leg, compiling: _Compile, *, is_alone: bool = False) -> None:
         """When the compile has ended: COMPILING to COMPARING, or adopt or drop the candidate."""
@@ -238,31 +284,27 @@ class Tuner:
                     self._find(Evidence(candidate.plan, "not tried", reason))
                 self._settle()
             return
-        self._compile, self.state = None, State.TRAINING
+        self._work = None
         plan = self._queue[0].plan
         try:
             compiling.result.result()
         except Exception as error:
             self._drop(f"could not be compiled ({first_line(error)})")
             return
-        seconds = compiling.trace_seconds + seconds / (1 if is_alone else worth.BESIDE_TRAINING)
-        known = self._evidence.get(plan, Evidence(plan, "not tried", "the run ended before"))
-        if is_far(seconds + 0.1, known.compile_seconds + 0.1):  # it decides how the next run begins
-            self._evidence[plan] = replace(known, compile_seconds=seconds)
-            self._has_news = True
+        seconds = compiling.trace_seconds + seconds / (1 if is_alone else BESIDE_TRAINING)
+        self._findings.add_compile(plan, seconds)
         if self._awaited is not None:
             self._adopt(self._awaited)
         else:
-            self._comparison = Comparison(plan, self.plan, self._speed)
-            self.state = State.COMPARING
+            self._work = Comparison(plan, self.plan, self._speed)
 
     def _decide(self, comparison: Comparison) -> None:
         """Keep the faster plan: COMPARING to TRAINING, or to SETTLED."""
-        self._comparison, self.state = None, State.TRAINING
+        self._work = None
         self._queue.popleft()
         verdict, challenger = comparison.verdict, comparison.challenger
-        favourite = self._measured(self.plan, comparison.speeds[self.plan])
-        found = self._measured(challenger, comparison.speeds[challenger])
+        favourite = self._findings.measured(self.plan, comparison.speeds[self.plan])
+        found = self._findings.measured(challenger, comparison.speeds[challenger])
         against = f"{rate_in_words(found.rates)} steps/s against {favourite.in_words}"
         words = f"{against} of {self.plan.in_words}"
         if verdict == "no difference":
@@ -271,7 +313,7 @@ class Tuner:
             reason = f"too noisy to decide: {against}"
             found = Evidence(challenger, "not tried", reason, (), found.compile_seconds)
             words = f"too noisy to decide: {words}"
-        self._evidence[self.plan] = favourite
+        self._findings.add(favourite)
         self._find(found, words)
         if verdict == "faster":
             self.plan = challenger
@@ -291,7 +333,7 @@ class Tuner:
         if not self._is_unchecked or len(turns) < _TURNS_TO_CHECK:
             return
         self._is_unchecked = False
-        rate, known = self._measured(self.plan, self._speed).rate, self._evidence.get(self.plan)
+        known, rate = self._findings.get(self.plan), median(turns)
         if known is not None and known.rates and is_far(rate, known.rate):
             words = f"{rate_in_words(turns)} steps/s, {rate_in_words([known.rate])} were remembered"
             self._note(f"{self.plan.in_words}: {words}; the other plans are due again")
@@ -299,13 +341,14 @@ class Tuner:
 
     def _start_over(self) -> None:
         """Compare everything once more: to TRAINING."""
-        self._evidence, self._date, self._is_check = {}, time.time(), True
+        self._findings.void()
+        self._is_check = True
         self._queue_unknown()
 
     def _drop(self, reason: str) -> None:
         """Leave the first candidate out: to TRAINING or SETTLED."""
         candidate = self._queue.popleft()
-        self._compile, self.state = None, State.TRAINING
+        self._work = None
         if self._awaited is not None:
             # What an earlier run has compiled may fail for want of memory, and work the next time.
             self._awaited = None
@@ -320,77 +363,40 @@ class Tuner:
     def _settle(self) -> None:
         """Announce the fastest plan: to SETTLED."""
         self._queue.clear()
-        self.state = State.SETTLED
-        if self._is_recorded:
-            return  # what failed once is tried again when the run is resumed
-        self._has_news = True
-        why = reason_for(self.plan, self._all_evidence())
-        self.choice = Choice(self.plan, f"{'checked again: ' if self._is_check else ''}{why}")
+        if not self._is_recorded:  # what failed once is tried again when the run is resumed
+            self._findings.mark_news()
+            why = self._row().choice.why
+            self.choice = Choice(self.plan, f"{'checked again: ' if self._is_check else ''}{why}")
 
     # -- what is worth trying ------------------------------------------------------------------
 
     def _queue_unknown(self) -> None:
         """Queue the plans that nothing is known of; a record is followed without any."""
-        tried = {plan for plan, known in self._evidence.items() if known.state != "not tried"}
         others = () if self._is_recorded else self._candidates
-        self._queue = deque(c for c in others if c.plan not in {self.plan, *tried})
-        self.state = State.TRAINING if self._queue else State.SETTLED
+        is_open = self._findings.is_open
+        self._queue = deque(c for c in others if c.plan != self.plan and is_open(c.plan))
 
     def _pays_at_once(self, leg: _Leg, plan: Plan) -> bool:
-        first, known = self._evidence.get(self._first_plan), self._evidence.get(plan)
+        first, known = self._findings.get(self._findings.first_plan), self._findings.get(plan)
         if leg.done or first is None or known is None or not (first.rates and known.rates):
             return False
-        compile_seconds = 0.0 if self._first_call_seconds else first.compile_seconds
-        paces = Pace(first.rate, compile_seconds), Pace(known.rate, known.compile_seconds)
-        return leg.compiler.can_prepare() and worth.pays_at_once(*paces, leg.budget)
+        if self._findings.first_call_seconds:
+            first = replace(first, compile_seconds=0.0)
+        steps = leg.budget.steps_at(known.rate, known.compile_seconds)
+        return leg.compiler.can_prepare() and pays_at_once(first, known, steps)
 
     def _is_worth_trying(self, leg: _Leg, candidate: Candidate) -> bool:
-        others = [e for plan, e in self._evidence.items() if plan != self._first_plan]
-        known = self._evidence.get(candidate.plan)
-        seconds = max((other.compile_seconds for other in others), default=0.0)
-        if known is not None and known.compile_seconds:
-            seconds = known.compile_seconds
-        cost = self._first_call_seconds + 0.5  # roughly, measured with five models
-        if seconds:
-            cost = worth.comparison_seconds(seconds)
-        has_won = self.plan != self._first_plan and not self._is_check
+        has_won = self.plan != self._findings.first_plan and not self._is_check
         saving = candidate.saving * (_SAVING_AFTER_A_WIN if has_won else 1)
-        return worth.is_worth(self._expected_seconds(leg), saving, cost)
-
-    def _expected_seconds(self, leg: _Leg) -> float:
-        """Return how long training will continue: the budget, or as long as it took so far."""
-        left = leg.trained_seconds
-        if leg.budget.steps is not None:
-            left = (leg.budget.steps - leg.done) * self._speed.seconds_per_step
-        elif leg.budget.seconds is not None:
-            left = leg.budget.seconds - (leg.watch.clock() - leg.began)
-        return max(left, self._seconds_before)
-
-    # -- evidence ------------------------------------------------------------------------------
+        left = max(leg.seconds_left(self._speed.seconds_per_step), self._seconds_before)
+        return is_worth(left, saving, self._findings.seconds_to_try(candidate.plan))
 
     def _find(self, found: Evidence, words: str = "") -> None:
-        self._evidence[found.plan] = found
-        self._has_tried = self._has_news = True
+        """Add and note what was found out."""
+        self._findings.add(found)
         self._note(f"{found.plan.in_words}: {words or found.reason}")
 
-    def _measured(self, plan: Plan, speed: Speed) -> Evidence:
-        seconds = self._first_call_seconds if plan == self._first_plan else 0.0
-        if not seconds and plan in self._evidence:
-            seconds = self._evidence[plan].compile_seconds
-        rates = speed.rates or (1 / max(speed.estimate, 1e-9),)
-        return Evidence(plan, "measured", "", rates, seconds)
-
-    def _all_evidence(self) -> tuple[Evidence, ...]:
-        """Return the evidence of every plan, of the one that training started with first."""
-        others = (candidate.plan for candidate in self._candidates)
-        return tuple(map(self._evidence_of, dict.fromkeys([self._first_plan, *others])))
-
-    def _evidence_of(self, plan: Plan) -> Evidence:
-        known = self._evidence.get(plan)
-        if known is not None and known.state != "not tried":
-            return known
-        if plan == self.plan and self._speed.turns:
-            return self._measured(plan, self._speed)
+    def _row(self) -> Row:
         is_settled = self.state is State.SETTLED
-        reason = "not worth it in a run this short" if is_settled else "the run ended before"
-        return known or Evidence(plan, "not tried", reason)
+        why_not = "not worth it in a run this short" if is_settled else "the run ended before"
+        return self._findings.row(self.plan, self._speed, why_not)

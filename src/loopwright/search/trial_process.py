@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
-from loopwright import disk
-from loopwright.compat.quiet_start import UNQUIET, without_noise
+from loopwright import disk, launch
 from loopwright.config.file import PREFIX
 from loopwright.distribute.supervisor import stopped_with_parent
 from loopwright.errors import printable
-from loopwright.plans import launch
 from loopwright.processes import failure, python
+from loopwright.quiet_start import UNQUIET, without_noise
 
 _OUTPUT = "output.log"
 _MOST_BYTES = 100_000

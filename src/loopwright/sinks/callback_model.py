@@ -7,14 +7,14 @@ import keras
 import tensorflow as tf
 
 from loopwright.compat import keras_optimizers
-from loopwright.engine.inference import Inference
+from loopwright.engine.engine import Engine
 from loopwright.errors import ConfigurationError
 from loopwright.task import variables
 from loopwright.task.keras_model import CompiledModel
 from loopwright.task.task import Task, has_step
 
 
-def callback_model(task: Task, inference: Inference | None = None) -> Any:
+def callback_model(task: Task, engine: Engine | None = None) -> Any:
     """Return the model that callbacks see: `callback_model`, `model`, or all models in one."""
     named = getattr(task, "callback_model", None) or getattr(task, "model", None)
     if isinstance(named, keras.Model):
@@ -22,25 +22,25 @@ def callback_model(task: Task, inference: Inference | None = None) -> Any:
     models = variables.of_kind(keras.Layer, task)
     if len(models) == 1 and isinstance(models[0], keras.Model):
         return models[0]
-    return _AllModels(models, task, inference)
+    return _AllModels(models, task, engine)
 
 
 @final
 class _AllModels(keras.Model):
     """All models of a task in one, for callbacks that save or restore weights."""
 
-    def __init__(self, models: list[keras.Layer], task: Task, inference: Inference | None) -> None:
+    def __init__(self, models: list[keras.Layer], task: Task, engine: Engine | None) -> None:
         super().__init__(name="all_models")
         self.models = models
         self.built = True
-        self._predicts = inference is not None and has_step(task, "predict_step")
-        self._inference = inference
+        self._predicts = engine is not None and has_step(task, "predict_step")
+        self._engine = engine
 
     def predict(self, x: Any, batch_size: Any = None, steps: Any = None, **_: Any) -> Any:
         """Predict with the task's `predict_step`; raise if there is none."""
-        if self._inference is None or not self._predicts:
+        if self._engine is None or not self._predicts:
             raise self._refusal("called model.predict", "or add predict_step to the task")
-        return self._inference.predict(x, batch_size=batch_size, steps=steps)
+        return self._engine.predict(x, batch_size=batch_size, steps=steps)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Raise: the saved model could not be loaded."""
@@ -68,7 +68,7 @@ class _Several:
         self.optimizers, self.iterations, self.built = optimizers, iterations, True
 
 
-def lend(model: Any, task: Task, inference: Inference) -> Callable[[], None]:
+def lend(model: Any, task: Task, engine: Engine) -> Callable[[], None]:
     """Give the model the task's optimizer and `evaluate`; return a function that undoes it.
 
     A compiled model keeps its own.
@@ -77,7 +77,7 @@ def lend(model: Any, task: Task, inference: Inference) -> Callable[[], None]:
         return lambda: None
     had, before = hasattr(model, "optimizer"), getattr(model, "optimizer", None)
     model.optimizer = optimizer_for(model, task)
-    model.evaluate = _as_keras_evaluates(inference)
+    model.evaluate = _as_keras_evaluates(engine)
 
     def undo() -> None:
         model.optimizer = before
@@ -105,7 +105,7 @@ def optimizer_scalars(optimizer: Any) -> Sequence[Any]:
     return [variable for variable in found if variable.shape.rank == 0]
 
 
-def _as_keras_evaluates(inference: Inference) -> Callable[..., Any]:
+def _as_keras_evaluates(engine: Engine) -> Callable[..., Any]:
     """Return `evaluate` with the arguments and results of Keras, run by the trainer."""
 
     def evaluate(
@@ -118,7 +118,7 @@ def _as_keras_evaluates(inference: Inference) -> Callable[..., Any]:
         *,
         return_dict: bool = False,
     ) -> Any:
-        scores = inference.evaluate(x, y, sample_weight, batch_size=batch_size, steps=steps)
+        scores = engine.evaluate(x, y, sample_weight, batch_size=batch_size, steps=steps)
         values = [scores[name] for name in sorted(scores, key=lambda name: name != "loss")]
         return scores if return_dict else values[0] if len(values) == 1 else values
 

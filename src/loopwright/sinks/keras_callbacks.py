@@ -12,7 +12,7 @@ from typing import Any, final
 import keras
 
 from loopwright.compat import keras_internals
-from loopwright.engine.inference import Inference
+from loopwright.engine.engine import Engine
 from loopwright.engine.stepper import StepNumbers
 from loopwright.errors import ConfigurationError, message
 from loopwright.events import (
@@ -36,6 +36,7 @@ from loopwright.sinks.callback_model import (
     optimizer_scalars,
 )
 from loopwright.step_warnings import warn_at_call
+from loopwright.task.state import preserved
 from loopwright.task.task import Task
 
 _LEFT_OUT = "BackupAndRestore is left out: the run directory resumes this run, to the same bits."
@@ -45,14 +46,14 @@ _LEFT_OUT = "BackupAndRestore is left out: the run directory resumes this run, t
 class CallbackBridge:
     """Runs any `keras.callbacks.Callback`.
 
-    `inference` is what `model.evaluate` and `model.predict` do while the task is trained.
+    `engine` is what `model.evaluate` and `model.predict` do while the task is trained.
     """
 
     def __init__(
         self,
         callbacks: keras.callbacks.Callback | Sequence[Any] | None,
         task: Task,
-        inference: Inference,
+        engine: Engine,
         watch: Stopwatch,
         *,
         is_saved: bool = False,
@@ -68,8 +69,8 @@ class CallbackBridge:
                     do="create the object first, or pass a function of events as a sink: "
                     "Trainer(..., sinks=[...])",
                 )
-        self._task, self._inference, self._watch = task, inference, watch
-        self._model: Any = callback_model(task, inference) if self._callbacks else None
+        self._task, self._engine, self._watch = task, engine, watch
+        self._model: Any = callback_model(task, engine) if self._callbacks else None
         left_out = keras.callbacks.BackupAndRestore if is_saved else ()
         self._called = [c for c in self._callbacks if not isinstance(c, left_out)]
         self._demands = [(callback, demand(callback)) for callback in self._called]
@@ -222,7 +223,7 @@ class CallbackBridge:
                 pass
 
     def _start(self, event: Started) -> None:
-        self._undo = lend(self._model, self._task, self._inference)
+        self._undo = lend(self._model, self._task, self._engine)
         for callback in self._callbacks:
             _set_direction(callback, self._task)
         self._model.stop_training = False
@@ -298,13 +299,8 @@ def _has_ended(callback: Any) -> bool:
 @contextlib.contextmanager
 def _restored(variables: Sequence[Any]) -> Iterator[list[Any]]:
     """Yield the values of the variables, and restore them at the end."""
-    before = [variable.read_value() for variable in variables]
-    current = [value.numpy() for value in before]
-    try:
-        yield current
-    finally:
-        for variable, value in zip(variables, before, strict=True):
-            variable.assign(value)
+    with preserved(variables):
+        yield [variable.numpy() for variable in variables]
 
 
 def _assign(variables: Sequence[Any], values: Sequence[Any], current: list[Any]) -> None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from loopwright.compat.lines import variable_name
 from loopwright.errors import ConfigurationError, StepError
+from loopwright.task.state import preserved
 
 _SMALLEST_PART = 1e-4
 """Fraction of a variable's largest derivative: smaller ones are compared on this scale."""
@@ -124,7 +125,7 @@ def _checked(
     point: _Point, names: Sequence[str], given: Sequence[Any], most_elements: int
 ) -> GradientReport:
     start = [np.array(v.numpy() if hasattr(v, "numpy") else v, np.float64) for v in given]
-    try:
+    with preserved(point.read):
         with tf.GradientTape() as tape:
             output, sources = point.output(start, tape)
         weights = tf.constant(_weights(output.shape), output.dtype)
@@ -134,9 +135,6 @@ def _checked(
             CheckedVariable(name, *_derivatives(point, start, index, gradient, most_elements))
             for index, (name, gradient) in enumerate(zip(names, gradients, strict=True))
         ]
-    finally:
-        for variable, value in zip(point.read, start, strict=False):
-            variable.assign(tf.constant(value, _own_dtype(variable)))
     return GradientReport(tuple(checked), min(point.dtypes, key=lambda d: d.size).name)
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from loopwright.compat import keras_optimizers
 from loopwright.task import variables
 from loopwright.task.keras_model import CompiledModel
+from loopwright.task.state import preserved
 from loopwright.task.task import Task
 
 Plain = bool | int | float | str
@@ -74,10 +75,6 @@ def averages_in_place(task: Task) -> Iterator[None]:
     """Use the averaged weights of optimizers with `use_ema` inside; restore the others after."""
     held = [optimizer for optimizer in optimizers(task).values() if optimizer.built]
     weights = [v for optimizer in held for v in keras_optimizers.trained_by(optimizer)]
-    before = [tf.identity(weight) for weight in weights]
-    finalize_averages(task)
-    try:
+    with preserved(weights):
+        finalize_averages(task)
         yield
-    finally:
-        for weight, value in zip(weights, before, strict=True):
-            weight.assign(value)

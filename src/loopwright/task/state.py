@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
+import keras
 import tensorflow as tf
 
 from loopwright.task import variables
@@ -30,8 +31,9 @@ def capture(held: Iterable[Any]) -> State:
     >>> float(weight)
     1.0
     """
+    own = [v.value if isinstance(v, keras.Variable) else v for v in held]
     # A read is a copy-on-write view: cheap, and unchanged by what comes.
-    return State(tuple((own, own.read_value()) for v in held for own in variables.replicas(v)))
+    return State(tuple((part, part.read_value()) for v in own for part in variables.replicas(v)))
 
 
 def apply(state: State, *, unless: Any = None) -> None:

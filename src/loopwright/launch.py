@@ -1,17 +1,21 @@
-"""Process settings: the part of a plan that TensorFlow reads once, and then never again.
+"""How a process is launched: the settings that TensorFlow reads once, and who has set them.
 
 A plan is what can change inside a process. oneDNN, XLA's flags and the sizes of thread pools
 cannot: they are environment variables, read when TensorFlow is imported or first used. They change
-the bits of a run, so `plan.json` records which settings ran which steps.
+the bits of a run, so `plan.json` records which settings ran which steps. `train`, `resume` and
+`run` set variables and mark the process by its PID: an exec keeps the mark, children do not count
+as marked.
 """
 
 import functools
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, final
 
-from loopwright.plans.processor import cpu_flags
+from loopwright.processor import cpu_flags
 
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 """Whether TensorFlow runs convolutions and matrix products by oneDNN; read at its import."""
@@ -22,6 +26,12 @@ THREADS = {
     "inter_op_threads": "TF_NUM_INTEROP_THREADS",
 }
 MOST_THREADS = 1024
+MARK = "LOOPWRIGHT_SETTINGS"
+"""The PID of the process, the key of a remembered choice or "-", the variables that were set."""
+PARENT = "LOOPWRIGHT_PARENT"
+"""In the environment of a child that answers: the PID of its parent, and a socket to it."""
+MEASURED = "LOOPWRIGHT_MEASURED"
+"""Set for a child that answers how fast it trains."""
 
 _SHORT_SECONDS = 0.0005  # waking a second thread takes as long as the work that it takes over
 _ONEDNN_BY_DEFAULT = frozenset(
@@ -138,6 +148,75 @@ def candidates(
     if is_open and 0 < step_seconds < _SHORT_SECONDS:
         others.append(replace(default, intra_op_threads=1))
     return others
+
+
+# -- the mark of a process -------------------------------------------------------------------------
+
+
+def unmarked(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables as the user has set them, without those of a Loopwright above."""
+    ours = [*environment.get(MARK, "").split()[2:], MARK, PARENT, MEASURED]
+    return {name: value for name, value in environment.items() if name not in ours}
+
+
+def marked(
+    environment: Mapping[str, str], settings: Settings | None, key: str = "-"
+) -> dict[str, str]:
+    """Return variables for this process with these settings; None: as TensorFlow decides.
+
+    What the user has set is left as it is. `key`: of the remembered choice that is applied.
+
+    >>> given = {"TF_ENABLE_ONEDNN_OPTS": "0"}
+    >>> marked(given, Settings(True, intra_op_threads=1))["TF_ENABLE_ONEDNN_OPTS"]
+    '0'
+    """
+    given = unmarked(environment)
+    wanted = {} if settings is None else settings.variables()
+    ours = {name: value for name, value in wanted.items() if name not in given}
+    return {**given, **ours, MARK: " ".join([str(os.getpid()), key, *ours])}
+
+
+def apply(settings: Settings | None, key: str = "-") -> None:
+    """Give this process the settings, before TensorFlow is imported."""
+    variables = marked(os.environ, settings, key)
+    for name in {*os.environ} - {*variables, PARENT, MEASURED}:
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+def own_key() -> str | None:
+    """Return the key of the choice that this process has; "-": none; None: not started by us."""
+    words = os.environ.get(MARK, "").split()
+    return words[1] if len(words) > 1 and words[0] == str(os.getpid()) else None
+
+
+def parent_socket() -> int | None:
+    """Return the socket of this process to its parent; None unless it was started to answer."""
+    parent, _, descriptor = os.environ.get(PARENT, "").partition(" ")
+    return int(descriptor) if parent == str(os.getppid()) and descriptor.isdecimal() else None
+
+
+def is_measured() -> bool:
+    """Return whether this process was started to answer how fast it trains."""
+    return MEASURED in os.environ and parent_socket() is not None
+
+
+def program() -> list[str]:
+    """Return the program of this process and its arguments, as `loopwright run` takes them."""
+    words = sys.orig_argv[1:]
+    while words and words[0].startswith("-") and words[0] != "-m":
+        words = words[2 if words[0] in ("-X", "-W") else 1 :]
+    return words
+
+
+def is_command_line() -> bool:
+    """Return whether this process is the program `loopwright`, and not one that calls it.
+
+    >>> is_command_line()
+    False
+    """
+    path = Path(sys.argv[0]) if sys.argv else Path()
+    return path.stem == "loopwright" or path.parts[-2:] == ("loopwright", "__main__.py")
 
 
 def _count(text: str) -> int:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from loopwright.plans import processor, settings_memory
-from loopwright.plans.settings import Settings
-from loopwright.plans.settings_memory import SettingsChoice
+from loopwright import processor, settings
+from loopwright.launch import Settings
+from loopwright.settings import SettingsChoice
 
 CHOICE = SettingsChoice("ab12", Settings(), Settings(True, intra_op_threads=1), 1.5, "/runs/a")
 
@@ -19,18 +19,18 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_choice_is_remembered_for_its_command_until_it_is_forgotten():
-    settings_memory.remember("run-1", CHOICE)
-    settings_memory.remember("run-2", CHOICE)
-    assert settings_memory.remembered("run-1") == CHOICE
-    settings_memory.forget("run-1")
-    assert settings_memory.remembered("run-1") is None
-    assert settings_memory.remembered("run-2") == CHOICE
+    settings.remember("run-1", CHOICE)
+    settings.remember("run-2", CHOICE)
+    assert settings.remembered("run-1") == CHOICE
+    settings.forget("run-1")
+    assert settings.remembered("run-1") is None
+    assert settings.remembered("run-2") == CHOICE
 
 
 def test_another_machine_has_its_own_memory(monkeypatch: pytest.MonkeyPatch):
-    key = settings_memory.program_key(["train.py"])
+    key = settings.program_key(["train.py"])
     monkeypatch.setattr(processor, "name", lambda: "another processor")
-    assert settings_memory.program_key(["train.py"]) != key
+    assert settings.program_key(["train.py"]) != key
 
 
 @pytest.mark.parametrize(
@@ -45,16 +45,16 @@ def test_another_machine_has_its_own_memory(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_a_file_with_other_values_is_not_used(cache: Path, change: dict[str, object]):
-    settings_memory.remember("run-1", CHOICE)
+    settings.remember("run-1", CHOICE)
     cache.write_text(json.dumps(json.loads(cache.read_text()) | change))
-    assert settings_memory.remembered("run-1") is None
+    assert settings.remembered("run-1") is None
 
 
 @pytest.mark.parametrize("text", ["", "[" * 9999, "7"])
 def test_a_damaged_file_is_not_used(cache: Path, text: str):
-    settings_memory.remember("run-1", CHOICE)
+    settings.remember("run-1", CHOICE)
     cache.write_text(text)
-    assert settings_memory.remembered("run-1") is None
+    assert settings.remembered("run-1") is None
 
 
 def test_nothing_is_remembered_where_nothing_can_be_written(
@@ -63,6 +63,6 @@ def test_nothing_is_remembered_where_nothing_can_be_written(
     (tmp_path / "file").write_text("")
     for directory in ("", str(tmp_path / "file")):
         monkeypatch.setenv("LOOPWRIGHT_CACHE_DIR", directory)
-        settings_memory.remember("run-1", CHOICE)
-        assert settings_memory.remembered("run-1") is None
-        settings_memory.forget("run-1")
+        settings.remember("run-1", CHOICE)
+        assert settings.remembered("run-1") is None
+        settings.forget("run-1")

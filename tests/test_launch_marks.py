@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from loopwright.plans import launch
-from loopwright.plans.settings import ONEDNN, Settings
+from loopwright import launch
+from loopwright.launch import ONEDNN, Settings
 
 ON = Settings(onednn=True)
 

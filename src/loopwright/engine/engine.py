@@ -1,7 +1,13 @@
-"""The compiled steps of a task, each made once, and again when the task has changed."""
+"""The engine: a task traced and compiled, to train, score and predict by plans.
 
+Each step is compiled once for each kind of batch and plan, and again when the task has changed.
+"""
+
+import contextlib
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import tensorflow as tf
@@ -9,13 +15,18 @@ import tensorflow as tf
 from loopwright import step_warnings
 from loopwright.compat import keras_internals, tensorflow_internals
 from loopwright.data import batches
-from loopwright.data.source import Feed
+from loopwright.data.adapter import as_data
+from loopwright.data.read_errors import feed_after, read_errors_explained
+from loopwright.data.source import Data, Feed
+from loopwright.distribute.team import Agreement, Team
 from loopwright.engine.bounds import Bounds
 from loopwright.engine.compiled_loop import CompiledLoop
-from loopwright.engine.loop_graph import LoopGraph
+from loopwright.engine.epoch_metrics import EpochMetrics
+from loopwright.engine.loop_graph import LoopGraph, Recorder
 from loopwright.engine.nan import FiniteCheck, IgnoredNan, OnNan, all_finite
+from loopwright.engine.predictor import Predictor
 from loopwright.engine.step import Step, StepName
-from loopwright.engine.step_records import Recorder
+from loopwright.engine.step_kind import step_kind
 from loopwright.engine.trace import (
     Built,
     build,
@@ -26,33 +37,40 @@ from loopwright.engine.trace import (
 from loopwright.errors import StepWarning
 from loopwright.guards import resources
 from loopwright.guards.changes import SettingsWatch
-from loopwright.loop.signals import deferred
-from loopwright.plans.plan import Plan, Terms
-from loopwright.rewrites import scope
+from loopwright.loop.clock import Pace, Stopwatch
+from loopwright.loop.schedule import require_positive
+from loopwright.loop.signals import Signals, deferred
+from loopwright.plans.plan import Plan, nearest, settled
+from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.selector import PlanSelector, StepKind
 from loopwright.task import scheduled_value, variables
 from loopwright.task.context import GradientWatch
 from loopwright.task.metric_updates import Updates
-from loopwright.task.task import Task, class_name
+from loopwright.task.state import undisturbed
+from loopwright.task.task import Task, class_name, require_step
 
 _MOST_COPIED_BYTES = 64 * 2**20
 """A larger state is not copied to look for NaN after some steps: it is looked at after each."""
 
 
 @final
-class CompiledSteps:
-    """Makes and keeps what runs the steps of one task."""
+class Engine:
+    """Makes and keeps what runs the steps of one task; scores and predicts with it."""
 
     def __init__(
         self,
         task: Task,
-        strategy: tf.distribute.Strategy,
+        team: Team,
+        plans: PlanSelector | None = None,
+        *,
         on_nan: OnNan = "raise",
         watch: GradientWatch | None = None,
         silenced: frozenset[str] = frozenset(),
     ) -> None:
-        self._task, self._strategy = task, strategy
-        self._on_nan: OnNan = on_nan
+        self.task, self.team, self.plans = task, team, plans or PlanSelector(None)
+        self.on_nan: OnNan = on_nan
         self._watched, self.silenced = watch, silenced
+        self._predictor = Predictor(task, team.strategy)
         self._fingerprint: Any = None
         self._built: dict[Any, Built] = {}
         self._loops: dict[Any, CompiledLoop] = {}
@@ -60,14 +78,28 @@ class CompiledSteps:
         self.updates = Updates(task, silenced)
         """Which metrics the steps update."""
 
-    def untraced(self) -> "CompiledSteps":
-        """Return steps of the same task that share no trace with these, nor what traces hold."""
-        return CompiledSteps(self._task, self._strategy, self._on_nan, self._watched, self.silenced)
-
     @property
-    def workers(self) -> int:
-        """How many processes run these steps together."""
-        return tensorflow_internals.workers(self._strategy)[0]
+    def strategy(self) -> tf.distribute.Strategy:
+        """What the replicas of a step run under."""
+        return self.team.strategy
+
+    def aside(
+        self, plan: "Plan | PlanHistory | None" = None, *, ignores_nan: bool = False
+    ) -> "Engine":
+        """Return an engine of the same task for steps that are no part of a run.
+
+        It shares no trace with this one, nor what traces hold, and measures and records no plans.
+        """
+        return Engine(
+            self.task,
+            self.team,
+            self.plans.aside(plan),
+            on_nan="raise" if ignores_nan else self.on_nan,
+            watch=None if ignores_nan else self._watched,
+            silenced=self.silenced,
+        )
+
+    # -- train ---------------------------------------------------------------------------------
 
     @deferred()
     def loop(
@@ -92,7 +124,7 @@ class CompiledSteps:
             is_eager = plan.step == "eager"
             step = self._step(name, batch_spec, converts=not is_eager, is_share=is_share)
             # Debugging eagerly, a trace would stop at breakpoints with symbolic tensors.
-            needs_trace = not is_eager or step.replicas > 1 or self._on_nan == "skip"
+            needs_trace = not is_eager or step.replicas > 1 or self.on_nan == "skip"
             built = self._build(step, batch_spec) if needs_trace else Built(None)
             if built.updated is not None:
                 self.updates.note(name, built.updated)
@@ -118,7 +150,7 @@ class CompiledSteps:
     def watched_settings(self) -> SettingsWatch:
         """Return a watch over what the trace of the train step has read from Python."""
         step = self._step("train_step", None, converts=True)
-        return SettingsWatch(step.title, step.source, self._task)
+        return SettingsWatch(step.title, step.source, self.task)
 
     def graph(self, name: StepName, batch_spec: Any) -> Any:
         """Return the graph of this step for batches of exactly this shape, of all replicas."""
@@ -127,7 +159,7 @@ class CompiledSteps:
     def probe(self, name: StepName, batch_spec: Any, fetch: Callable[[Any], Any]) -> Any:
         """Return a function that runs this step, and returns what `fetch` takes from its graph."""
         step = self._step(name, batch_spec, converts=True)
-        if not self._of(name):
+        if not self.traces(name):
             self._build(step, batch_spec)  # what is made lazily is there then
         arguments = () if batch_spec is None else (batch_spec,)
 
@@ -157,45 +189,113 @@ class CompiledSteps:
 
         return one
 
-    def trains_built(self) -> list[Built]:
-        """Return the traces of the train step, one for each kind of batch."""
-        return self._of("train_step")
-
-    def tests_built(self) -> list[Built]:
-        """Return the traces of the test step, one for each kind of batch."""
-        return self._of("test_step")
+    def traces(self, name: StepName) -> list[Built]:
+        """Return the traces of a step, one for each kind of batch."""
+        return [built for (known, _), built in self._built.items() if known == name]
 
     def changing_values(self, batch_spec: Any) -> str | None:
         """Return the message about an eager train step whose Python computes changing values."""
         step = self._step("train_step", batch_spec, converts=True)
         return changing_values(step, self._build(step, batch_spec), is_eager=True)
 
-    def terms(self, feed: Feed | None) -> Terms:
-        """Return the conditions that a plan has to meet."""
-        replicas = self._strategy.num_replicas_in_sync
-        rewrites = scope.available()
-        if feed is None:
-            return Terms("none", replicas=replicas, rewrites=rewrites)
-        leaves = tf.nest.flatten(feed.batch_spec)
-        streamed = "python" if feed.end == "each epoch" else "pipeline"
-        return Terms(
-            batches="memory" if feed.resident is not None else streamed,
-            plain=all(isinstance(s, tf.TensorSpec) and s.dtype != tf.string for s in leaves),
-            replicas=replicas,
-            rewrites=rewrites,
-        )
+    def kind(self, feed: Feed | None) -> StepKind:
+        """Return the kind of train step on this data: what its plans depend on."""
+        spec = None if feed is None else feed.batch_spec
+        return step_kind(self.task, feed, self.team, lambda: self.built("train_step", spec))
 
     def last_gradients(self) -> dict[str, Any]:
         """Return the last gradients by variable name; none unless they are watched."""
-        return {} if self._watched is None else self._watched.last(self._task)
+        return {} if self._watched is None else self._watched.last(self.task)
+
+    # -- score and predict -----------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        batch_size: int | None = None,
+        steps: int | None = None,
+    ) -> dict[str, Any]:
+        """Return the scores on data as users pass it."""
+        require_step(self.task, "test_step")
+        require_positive(steps=steps)
+        with self.team.losses_explained():
+            data = as_data(x, y, sample_weight, batch_size=batch_size)
+            alone = Agreement(self.team, time.perf_counter, Signals())
+            return self.score(data.of(self.team.size, self.team.index), steps, alone) or {}
+
+    def predict(self, x: Any, *, batch_size: int | None = None, steps: int | None = None) -> Any:
+        """Return the predictions for data as users pass it, as NumPy arrays."""
+        require_step(self.task, "predict_step")
+        require_positive(steps=steps)
+        data = as_data(x, batch_size=batch_size)
+        return self._predictor.predict(data, steps=steps, plan=self.plans.plan_in_force)
+
+    def score(
+        self,
+        data: Data,
+        steps: int | None,
+        agreement: Agreement,
+        on_batch: Callable[[int, Mapping[str, Any]], None] | None = None,
+        watch: Stopwatch | None = None,
+    ) -> dict[str, Any] | None:
+        """Return the scores on a data set, by examples; None if all workers agreed to stop.
+
+        `on_batch` is called after every batch, with its number and the scores so far.
+        """
+        watch = watch or Stopwatch(time.perf_counter)
+        tally = EpochMetrics(self.task, "test_step", self.updates)
+        pace, scored, rest = Pace(), 0, data.one_pass(steps=steps)
+        with contextlib.ExitStack() as undoing:
+            while rest is not None:
+                with watch.timing("compile"):
+                    feed, loop = rest, self._test_loop(rest)
+                reader = loop.open(feed)
+                if not scored:
+                    # Only now: building the loop makes what the step makes lazily.
+                    undoing.enter_context(undisturbed(self.task))
+                    tally.start()
+                asked, ran = 0, 0
+                while ran == asked:
+                    if agreement.interrupted():
+                        return None
+                    began, asked = agreement.now(), pace.at_most_steps if on_batch is None else 1
+                    with read_errors_explained(feed):
+                        result = loop.run(reader, asked, clock=watch.clock)
+                    for part, seconds in result.seconds.items():
+                        watch.add(part, seconds)
+                    ran = result.steps
+                    pace.add(steps=ran, seconds=agreement.now() - began)
+                    scored += ran
+                    if ran:
+                        tally.add(result.totals)
+                        if on_batch is not None:
+                            on_batch(scored - 1, tally.numbers())
+                rest = feed_after(feed, scored)
+            return tally.numbers()
+
+    def build_test_step(self, data: Data, steps: int | None) -> None:
+        """Trace the test step for this data, so that what is wrong with it shows now."""
+        self._test_loop(data.one_pass(steps=steps))
+
+    def _test_loop(self, feed: Feed) -> CompiledLoop:
+        # Any data can be scored, whatever plan the training runs by.
+        terms = self.kind(feed).terms
+        plan = self.plans.plan_in_force  # a comparison is no reason to compile a test step
+        plan = settled(nearest(replace(plan, feed=None), terms), terms)
+        return self.loop("test_step", feed, plan)
+
+    # -- tracing -------------------------------------------------------------------------------
 
     def _step(
         self, name: StepName, batch_spec: Any, *, converts: bool, is_share: bool = False
     ) -> Step:
         return Step(
-            self._task,
+            self.task,
             name,
-            self._strategy,
+            self.strategy,
             batch_spec is not None,
             converts=converts,
             is_share=is_share,
@@ -206,45 +306,42 @@ class CompiledSteps:
     def _build(self, step: Step, batch_spec: Any) -> Built:
         kind = (step.name, str(batch_spec))
         if kind not in self._built:
-            _ = self._task.step_counter
+            _ = self.task.step_counter
             casts = batch_spec is not None and not step.reports_last
             spec = batches.spec_in_floatx(batch_spec) if casts else batch_spec
             self._built[kind] = build(step, spec)
             # Building creates what is made lazily, so the fingerprint is taken after it.
-            self._fingerprint = scheduled_value.fingerprint(self._task)
+            self._fingerprint = scheduled_value.fingerprint(self.task)
             self._require_separate()
         return self._built[kind]
 
     def _require_separate(self) -> None:
         """Raise for a test step that would change the training."""
-        trained = [r for built in self._of("train_step") for r in built.resources]
-        tested = [r for built in self._of("test_step") for r in built.resources]
-        title = f"{class_name(self._task)}.test_step"
+        trained = [r for built in self.traces("train_step") for r in built.resources]
+        tested = [r for built in self.traces("test_step") for r in built.resources]
+        title = f"{class_name(self.task)}.test_step"
         resources.require_separate(title, tested, trained)
-
-    def _of(self, name: StepName) -> list[Built]:
-        return [built for (known, _), built in self._built.items() if known == name]
 
     def _finite_check(self, step: Step, built: Built, ignored_nan: IgnoredNan) -> FiniteCheck:
         """Return what is looked at for NaN, and what of it can wait for some steps."""
-        skips = self._on_nan == "skip"
+        skips = self.on_nan == "skip"
         if step.name != "train_step" or (ignored_nan == "all" and not skips):
             return FiniteCheck(looks=False)
         if skips:
             resources.require_skippable(step.title, built.resources)
-        named = variables.named(self._task)
+        named = variables.named(self.task)
         if step.replicas > 1:
             # Statistics differ between replicas: reading them all would be a collective operation.
             lasting = [v for v in named.values() if v.trainable]
             return FiniteCheck(looks=True, lasting=lasting, passes_losses=bool(ignored_nan))
-        overwritten, lasting = _written(self._task, built)
+        overwritten, lasting = _written(self.task, built)
         own = {id(v.handle): v for name, v in named.items() if name != "step"}
         used = {id(getattr(v, "handle", v)) for v in built.captured}
         kept = [v for handle, v in own.items() if handle in used]
         # Gradients that are watched are those of the last step, also of one that was skipped.
         repeats = built.is_repeatable and self._watched is None and bool(kept)
         if not skips:
-            is_complete = used <= {*own, id(self._task.step_counter.handle)}
+            is_complete = used <= {*own, id(self.task.step_counter.handle)}
             size = sum(v.shape.num_elements() * v.dtype.size for v in kept)
             # Steps that run again end at the first bad one, which a callback may want to see.
             repeats = repeats and is_complete and size <= _MOST_COPIED_BYTES and not ignored_nan
@@ -259,11 +356,11 @@ class CompiledSteps:
         )
 
     def _forget_if_changed(self) -> None:
-        if self._fingerprint != scheduled_value.fingerprint(self._task):
+        if self._fingerprint != scheduled_value.fingerprint(self.task):
             self._built.clear()
             self._loops.clear()
             self.updates.task_changed()
-            self._fingerprint = scheduled_value.fingerprint(self._task)
+            self._fingerprint = scheduled_value.fingerprint(self.task)
 
 
 def _written(task: Task, built: Built) -> tuple[list[Any], list[Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loopwright.compat.quiet_start import quiet_start
+from loopwright.quiet_start import quiet_start
 
 
 def test_known_noise_is_held_back_and_everything_else_is_said(
@@ -35,7 +35,7 @@ def test_what_was_said_before_an_error_is_not_lost(capfd: pytest.CaptureFixture[
 
 
 def test_a_program_without_standard_error_is_served_as_well():
-    load = "from loopwright.compat.quiet_start import quiet_start"
+    load = "from loopwright.quiet_start import quiet_start"
     code = load + "\nwith quiet_start():\n    print('done')"
     done = subprocess.run(
         ["sh", "-c", f'exec {sys.executable} -c "{code}" 2>&-'],
@@ -48,7 +48,7 @@ def test_a_program_without_standard_error_is_served_as_well():
 
 def test_a_crash_while_libraries_load_is_not_silent():
     code = (
-        "import os, signal\nfrom loopwright.compat.quiet_start import quiet_start\n"
+        "import os, signal\nfrom loopwright.quiet_start import quiet_start\n"
         "with quiet_start():\n    os.kill(os.getpid(), signal.SIGABRT)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -62,7 +62,7 @@ def test_what_is_said_about_a_gpu_that_is_there_is_no_noise(
 ):
     line = b"E0000 cuda_platform.cc:52] failed call to cuInit: UNKNOWN ERROR (303)\n"
     for driver in (tmp_path / "missing", tmp_path):
-        monkeypatch.setattr("loopwright.compat.quiet_start._GPU_DRIVERS", (str(driver),))
+        monkeypatch.setattr("loopwright.quiet_start._GPU_DRIVERS", (str(driver),))
         with quiet_start():
             os.write(2, line)
     assert capfd.readouterr().err == line.decode()

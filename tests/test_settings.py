@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from loopwright import launch
 from loopwright.errors import ConfigurationError
-from loopwright.plans import plan_history, settings
+from loopwright.launch import Settings, from_environment
+from loopwright.plans import plan_history
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
-from loopwright.plans.settings import Settings, from_environment
 
 ON, OFF = Settings(onednn=True), Settings(onednn=False)
 
@@ -28,7 +29,7 @@ def test_the_order_of_flags_has_no_meaning():
 def test_recorded_flags_of_xla_are_never_applied():
     """Some name files to write or programs to run, and a record may come from anyone."""
     hostile = Settings(xla_flags=("--xla_dump_to=/home/me",), intra_op_threads=2)
-    assert hostile.variables() == {settings.ONEDNN: "0", "TF_NUM_INTRAOP_THREADS": "2"}
+    assert hostile.variables() == {launch.ONEDNN: "0", "TF_NUM_INTRAOP_THREADS": "2"}
 
 
 def test_a_huge_number_of_threads_in_the_environment_can_be_recorded():
@@ -41,8 +42,8 @@ def test_a_huge_number_of_threads_in_the_environment_can_be_recorded():
     ("text", "asked"), [("1", True), ("true", True), ("0", False), ("", None), ("2", None)]
 )
 def test_the_variable_of_onednn_is_read_as_tensorflow_reads_it(text: str, asked: bool | None):
-    expected = settings.onednn_by_default() if asked is None else asked
-    assert from_environment({settings.ONEDNN: text}).onednn is expected
+    expected = launch.onednn_by_default() if asked is None else asked
+    assert from_environment({launch.ONEDNN: text}).onednn is expected
 
 
 def history() -> PlanHistory:
