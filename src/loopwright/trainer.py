@@ -173,7 +173,7 @@ class Trainer:
     @property
     def plan_history(self) -> PlanHistory:
         """Which plan ran which steps; to reproduce a run, pass it as `Trainer(..., plan=...)`."""
-        return self._parts.engine.plans.history
+        return self._parts.engine.plans.log.history
 
     def follow(self, plans: PlanHistory) -> None:
         """Run the next steps by these plans, as if they had been passed to the trainer."""

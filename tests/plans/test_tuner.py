@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from loopwright.events import PlanChosen
 from loopwright.loop.clock import Stopwatch
-from loopwright.plans.evidence import Evidence, Row
+from loopwright.plans.evidence import Budget, Evidence, Row
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import Choice
-from loopwright.plans.tuner import Budget, Candidate, State, Timing, Tuner
+from loopwright.plans.plan_history import Choice, PlanHistory, PlanLog
+from loopwright.plans.tuner import Candidate, State, Timing, Tuner
 
 GRAPH, FUSED, XLA = Plan(), Plan("xla", "fused"), Plan("xla", "graph")
 FIRST_CALL_SECONDS = 0.5
@@ -63,13 +64,32 @@ class World:
     compiling: Compile | None = None
     prepared: list[Plan] = field(default_factory=list[Plan])
     ran: list[tuple[Plan, int, float]] = field(default_factory=list[tuple[Plan, int, float]])
-    notes: list[str] = field(default_factory=list[str])
+    log: PlanLog = field(default_factory=PlanLog)
+    rows: list[Row] = field(default_factory=list[Row])
+    """What it has remembered, since somebody looked."""
+    announced: list[PlanChosen] = field(default_factory=list[PlanChosen])
 
     def __post_init__(self) -> None:
         self.watch = Stopwatch(lambda: self.now)
-        candidates = [Candidate(FUSED, 0.5), Candidate(XLA, 0.1)]
-        known = {"remembered": self.remembered, "row": self.row}
-        self.tuner = Tuner(GRAPH, candidates, self.notes.append, **known)
+        is_recorded = self.remembered is not None and self.row is None
+        faster = [] if is_recorded else [Candidate(FUSED, 0.5), Candidate(XLA, 0.1)]
+        self.tuner = Tuner(
+            GRAPH,
+            faster,
+            self.log,
+            remembered=self.remembered,
+            row=self.row,
+            remember=self.rows.append,
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.log.history.notes
+
+    @property
+    def choice(self) -> Choice | None:
+        """What this run has chosen itself."""
+        return self.log.history.choices.get("")
 
     def can_prepare(self) -> bool:
         return self.knows_batches or bool(self.ran)
@@ -92,13 +112,13 @@ class World:
     ) -> float:
         """Trains in calls that take about a quarter of a second; returns how long it took."""
         began, done = self.now, 0
-        self.tuner.begin(self, self.watch, Budget(steps, seconds))
+        self.tuner.begin(self, self.watch, Budget(steps, seconds), PlanHistory())
         for_seconds = min(for_seconds, seconds or 1e9)
         while done < (steps or 1e12) and self.now - began < for_seconds:
             fitting = int(call_seconds / self.seconds_per_step[self.tuner.plan])
             left = max(1, min(fitting, int((steps or 1e12) - done)))
             while left:
-                plan, asked = self.tuner.next(left)
+                plan, asked = self.tuner.next(done, left)
                 assert 1 <= asked <= left
                 first = FIRST_CALL_SECONDS if not self.ran else 0.0
                 took = asked * self.seconds_per_step[plan] * next(self.noise) + first
@@ -107,15 +127,16 @@ class World:
                 took += self.stalls.pop(plan, 0.0) + self.call_delay
                 self.now += took
                 self.ran.append((plan, asked, took))
-                self.tuner.ran(Timing(plan, asked, took, first))
+                self.tuner.ran(done, Timing(plan, asked, took, first))
                 done, left = done + asked, left - asked
+            self.announced += self.tuner.pending_events(done)
         self.tuner.end()
         return self.now - began
 
     def left_row(self) -> Row:
         """What this run leaves in the cache."""
-        row = self.tuner.take_row()
-        assert row is not None
+        row = self.rows[-1]
+        self.rows.clear()
         return row
 
     def seconds_by(self, plan: Plan) -> float:
@@ -145,7 +166,7 @@ def test_a_run_too_short_to_pay_for_a_compile_tries_nothing(budget: dict[str, An
     run = world(fused=6.0)
     run.fit(**budget)
     assert run.prepared == []
-    assert run.tuner.choice is None
+    assert run.choice is None
 
 
 def test_without_a_known_end_trying_begins_when_training_has_lasted_long_enough():
@@ -165,7 +186,7 @@ def test_a_second_candidate_is_not_tried_when_it_can_save_less_than_it_costs():
     run = world(fused=6.0, compile_seconds=10.0)
     run.fit(steps=100_000)  # twenty seconds on the graph plan
     assert run.prepared == [FUSED]
-    assert run.tuner.choice is not None
+    assert run.choice is not None
 
 
 def test_the_compile_goes_on_beside_the_training():
@@ -223,20 +244,20 @@ def test_what_a_comparison_loses_counts_as_tuning():
 def test_the_choice_says_once_what_was_won():
     run = world(fused=6.0, xla=0.9)
     run.fit(steps=1_000_000)
-    choice = run.tuner.take_choice()
+    choice = run.choice
     assert choice is not None
     assert (choice.plan, choice.why) == (FUSED, "30,000 steps/s, 6.0x the speed of the first plan")
     assert run.notes[0] == (
         "loop inside XLA: 30,000 steps/s against 5,000 steps/s of graph step, graph loop"
     )
     run.fit(steps=1_000_000)
-    assert run.tuner.choice is None
+    assert len(run.announced) == 1
 
 
 def test_the_choice_says_when_nothing_was_faster():
     run = world(fused=0.5, xla=0.5)
     run.fit(steps=1_000_000)
-    choice = run.tuner.choice
+    choice = run.choice
     assert choice is not None
     assert (choice.plan, choice.why) == (GRAPH, "nothing faster was found")
 
@@ -254,8 +275,9 @@ def test_a_remembered_plan_is_used_as_soon_as_it_is_compiled_and_without_a_compa
     plans = [plan for plan, _, _ in run.ran]
     assert plans == sorted(plans, key=[GRAPH, FUSED].index)  # one switch
     assert run.seconds_by(GRAPH) < FIRST_CALL_SECONDS + run.compile_seconds + 1
-    assert (run.tuner.plan, run.tuner.choice) == (FUSED, Choice(FUSED, "before"))
-    assert run.notes == []
+    assert [event.why for event in run.announced] == ["measured before: before"]
+    assert (run.tuner.plan, run.choice) == (FUSED, None)
+    assert run.notes == ()
 
 
 def test_a_start_with_a_remembered_plan_is_never_slower_than_the_first_start():
@@ -268,7 +290,7 @@ def test_a_remembered_plan_that_cannot_be_compiled_any_more_is_left_alone():
     run = world(fused=6.0, remembered=RECORDED, errors={FUSED: "out of memory"})
     run.fit(steps=1_000_000)
     assert run.tuner.plan == GRAPH
-    assert run.notes == ["loop inside XLA: could not be compiled (RuntimeError: out of memory)"]
+    assert run.notes == ("loop inside XLA: could not be compiled (RuntimeError: out of memory)",)
 
 
 # --- noise ---
@@ -292,7 +314,7 @@ def test_a_difference_inside_the_spread_does_not_decide_and_is_said_so():
     for seed in range(8):
         run = world(fused=1.01, xla=0.99, step_seconds=0.01, noise=noise(seed, 1.2))
         run.fit(steps=5_000)
-        choice = run.tuner.take_choice()
+        choice = run.choice
         assert choice is not None
         assert choice.plan == GRAPH
         reasons.add(choice.why.partition(": ")[0])
@@ -309,7 +331,7 @@ def test_calls_beside_a_compile_do_not_count_as_the_speed_of_a_plan():
 def test_a_run_without_a_known_end_announces_at_its_end_what_it_has_found_so_far():
     run = world(fused=0.5)
     run.fit(for_seconds=10)
-    choice = run.tuner.take_choice()
+    choice = run.choice
     assert choice is not None
     assert choice.why.startswith("nothing faster was found so far, not tried: XLA step")
 
@@ -330,8 +352,8 @@ def test_a_comparison_on_a_machine_too_busy_to_decide_is_left_to_the_next_run():
     else:
         raise AssertionError("every comparison was decided")
     assert "too noisy to decide: " in run.notes[0]
-    assert run.tuner.choice is not None
-    assert run.tuner.choice.why.startswith("nothing faster was found so far, not tried: ")
+    assert run.choice is not None
+    assert run.choice.why.startswith("nothing faster was found so far, not tried: ")
 
 
 def test_calls_that_still_get_faster_are_not_counted():
@@ -368,7 +390,7 @@ def evidence_of(row: Row, plan: Plan) -> Evidence:
 def test_a_run_that_ends_before_its_comparisons_do_is_not_remembered_as_if_they_had(seconds: float):
     short = transformer()
     short.fit(steps=4_000, for_seconds=seconds)
-    row = short.tuner.take_row()
+    row = short.rows[-1] if short.rows else None
     assert row is None or not row.is_complete
     longer = transformer(row)
     longer.fit(steps=4_000)
@@ -381,7 +403,8 @@ def test_a_choice_is_complete_when_every_candidate_was_tried_to_its_end_or_faile
     row = run.left_row()
     assert row.choice == Choice(FUSED, "36.8 steps/s, 2.3x the speed of the first plan")
     assert row.is_complete
-    assert run.tuner.take_row() is None, "nothing was found out since"
+    run.fit(steps=1_000)
+    assert run.rows == [], "nothing was found out since"
     fused = evidence_of(row, FUSED)
     assert round(fused.rate, 1) == 36.8
     assert 5 < fused.compile_seconds < 6
@@ -456,7 +479,7 @@ def test_a_recorded_choice_is_used_and_neither_checked_nor_remembered():
     run = transformer(remembered=RECORDED, speed=5.0)
     run.fit(steps=50_000)
     assert run.prepared == [FUSED]
-    assert run.tuner.take_row() is None
+    assert run.rows == []
 
 
 def test_a_complete_choice_is_used_and_not_measured_again():
@@ -464,7 +487,7 @@ def test_a_complete_choice_is_used_and_not_measured_again():
     run.fit(steps=50_000)
     assert run.prepared == [FUSED]
     assert run.tuner.state is State.SETTLED
-    assert run.tuner.take_row() is None
+    assert run.rows == []
 
 
 def test_a_choice_whose_speed_is_far_from_the_remembered_one_is_checked_again():
@@ -478,7 +501,7 @@ def test_a_choice_whose_speed_is_far_from_the_remembered_one_is_checked_again():
         "graph step, graph loop: 15.8 steps/s, 6 were remembered; the other plans are due again"
     )
     assert run.left_row().choice.plan == FUSED
-    choice = run.tuner.take_choice()
+    choice = run.choice
     assert choice is not None
     assert choice.why == "checked again: 36.8 steps/s, 2.3x the speed of the first plan"
     run = transformer(complete(80.0))

@@ -19,8 +19,9 @@ from loopwright.engine.nan import MOST_SKIPPED, IgnoredNan
 from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
 from loopwright.events import BatchSkipped
 from loopwright.loop.clock import Stopwatch
+from loopwright.plans.evidence import Budget
 from loopwright.plans.plan import Plan
-from loopwright.plans.tuner import Budget, Timing
+from loopwright.plans.tuner import Timing, Tuner
 from loopwright.step_warnings import silenced, warn_at_call
 
 
@@ -98,13 +99,14 @@ class Stepper:
         self.failed_step: int | None = None
         """The step that raised an error or was not finite, and ended the run."""
         self._loops: dict[Plan, CompiledLoop] = {}
-        self._plans = engine.plans
-        self._begin(feed)
-        self._loop(self._plans.plan_after(step))  # what is wrong with the step shows now
+        self.tuner = self._begin(feed)
+        """Says which plan runs the next steps."""
+        self._loop(self.tuner.plan_after(step))  # what is wrong with the step shows now
         self._settings = engine.watched_settings()
 
-    def _begin(self, feed: Feed | None) -> None:
-        self._plans.begin(self._engine.kind(feed), self, self._watch, self._budget)
+    def _begin(self, feed: Feed | None) -> Tuner:
+        kind = self._engine.kind(feed)
+        return self._engine.plans.begin(kind, self, self._watch, self._budget)
 
     def pass_over(self, *steps: int, but: int | None = None) -> None:
         """Read the batches of these steps without training on them; train on that of `but`."""
@@ -133,7 +135,7 @@ class Stepper:
                 ran += 1
                 continue
             ahead = [step - self.step - 1 for step in self.passed_over if step > self.step]
-            plan, asked = self._plans.next(self.step, min([steps - ran, *ahead]))
+            plan, asked = self.tuner.next(self.step, min([steps - ran, *ahead]))
             result = self._run(plan, asked)
             skipped += self._skip(plan, result)
             records += self._numbers(result)
@@ -203,7 +205,7 @@ class Stepper:
 
         The next call of `run_steps` runs this step; a stream cannot be read further after it.
         """
-        plan, _ = self._plans.next(self.step, 1)
+        plan, _ = self.tuner.next(self.step, 1)
         loop, reader = self._loop(plan), self._reader
         if reader is None:
             return NextStep(plan, None, lambda: loop.run(None, 1))
@@ -271,7 +273,7 @@ class Stepper:
             self._watch.add(part, seconds)
         compiling = result.seconds["compile"]
         seconds = sum(result.seconds.values())
-        self._plans.ran(self.step, Timing(plan, result.steps, seconds, compiling))
+        self.tuner.ran(self.step, Timing(plan, result.steps, seconds, compiling))
         return result
 
     def _numbers(self, result: LoopResult) -> Iterable[StepNumbers]:
@@ -285,11 +287,11 @@ class Stepper:
 
     def _look_for_changes(self) -> None:
         """Warn of settings that the compiled step does not see; an eager step does."""
-        plan = self._plans.plan_after(self.step)
+        plan = self.tuner.plan_after(self.step)
         with silenced(self._engine.silenced):
             if plan.step != "eager" and self._settings.warn_of_changes():
                 # Another plan would be traced with the new value.
-                self._plans.hold(plan)
+                self.tuner.hold(plan)
 
     def _count(self, steps: int) -> None:
         self.step, self.steps_in_epoch = self.step + steps, self.steps_in_epoch + steps
@@ -332,7 +334,7 @@ class Stepper:
         return self._loops[plan]
 
     def _open(self, feed: Feed) -> None:
-        self._reader = self._loop(self._plans.plan_after(self.step)).open(feed)
+        self._reader = self._loop(self.tuner.plan_after(self.step)).open(feed)
 
     def _raise_failure_of_data(self) -> None:
         failure = None if self._feed is None else self._feed.failure()
@@ -351,7 +353,7 @@ class Stepper:
             warn_at_call(RetraceWarning(_retraced(change)))
             with self._watch.timing("compile"):
                 self._loops.clear()
-                self._begin(self._feed)
+                self.tuner = self._begin(self._feed)
                 self._open(self._feed)
                 self._settings = self._engine.watched_settings()
             return True

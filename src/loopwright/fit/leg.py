@@ -37,7 +37,7 @@ from loopwright.loop.clock import Pace, Stopwatch
 from loopwright.loop.schedule import Every, Place, Schedule
 from loopwright.loop.signals import Signals
 from loopwright.loop.train import Happened, train
-from loopwright.plans.tuner import Budget
+from loopwright.plans.evidence import Budget
 from loopwright.sinks.keras_callbacks import CallbackBridge
 from loopwright.sinks.notify import notify
 from loopwright.task import variables
@@ -97,7 +97,7 @@ class Leg:
         )
         # All workers run the same steps between two meetings.
         parts.team.require_same("callbacks with batch hooks", self.bridge.timing())
-        parts.team.require_same("process settings", parts.engine.plans.settings.content())
+        parts.team.require_same("process settings", parts.engine.plans.log.settings.content())
         self.history = request.history
         self.history.take_from(self.bridge.added)
         self.feed, length = self._feed(NOTHING_READ if snapshot is None else snapshot.read)
@@ -220,9 +220,7 @@ class Leg:
         self.agreement.meet()
         return train(
             self.schedule,
-            LegSteps(
-                self.stepper, self.agreement, self.bridge, self.parts.engine.plans, self._on_steps
-            ),
+            LegSteps(self.stepper, self.agreement, self.bridge, self._on_steps),
             LegStops(self.agreement, checkpoints, self.bridge, self._validation),
             place=place,
             scores=scores,
@@ -276,7 +274,7 @@ class Leg:
         self, finished: Finished, sinks: Sequence[Sink], seconds: float, first_step: int
     ) -> tuple[Finished, Sequence[Event]]:
         """End the leg, and tell every sink how its time was spent; return what they were told."""
-        self.parts.engine.plans.end()
+        self.stepper.tuner.end()
         # Of this start: a resumed run has seconds before it that were not measured here.
         spent = self.watch.whole(seconds + self._seconds_to_build)
         advice = self.slow_part(spent, finished.step - first_step)

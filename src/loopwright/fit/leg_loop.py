@@ -14,7 +14,6 @@ from loopwright.events import BatchSkipped, Event, Metrics
 from loopwright.loop.clock import Stopwatch
 from loopwright.loop.schedule import Place
 from loopwright.loop.train import Happened
-from loopwright.plans.selector import PlanSelector
 from loopwright.sinks.keras_callbacks import CallbackBridge
 
 
@@ -53,7 +52,6 @@ class LegSteps:
     stepper: Stepper
     agreement: Agreement
     bridge: CallbackBridge | None = None
-    selector: PlanSelector | None = None
     on_steps: Callable[[Sequence[StepNumbers]], None] = lambda numbers: None
     """Called with the numbers of each step, if they are recorded."""
     _skipped: list[BatchSkipped] = field(default_factory=list[BatchSkipped])
@@ -80,8 +78,8 @@ class LegSteps:
 
     def pending_events(self) -> Iterable[Event]:
         """Return the plans that were chosen and the batches that were skipped."""
-        if self.selector is not None:
-            yield from self.selector.pending_events(self.stepper.step)
+        if self.bridge is not None:
+            yield from self.stepper.tuner.pending_events(self.stepper.step)
             yield from self._skipped
         self._skipped.clear()
 

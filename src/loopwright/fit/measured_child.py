@@ -23,6 +23,7 @@ from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.loop.schedule import Every, Place
+from loopwright.plans.tuner import State
 
 _WARM_UP_CALLS = 3
 _MOST_TUNING_SECONDS = 60.0
@@ -61,9 +62,9 @@ def _settled(leg: Leg) -> Iterator[Trained]:
     """Return the training from when everything is compiled and the plan is chosen."""
     happened = leg.looped(Place(), {}, NoCheckpoints())
     trained = (event for event, _, _ in happened if isinstance(event, Trained))
-    selector, seconds = leg.parts.engine.plans, 0.0
+    tuner, seconds = leg.stepper.tuner, 0.0
     *_, last = itertools.islice(trained, _WARM_UP_CALLS)
-    while selector.is_tuning and seconds < _MOST_TUNING_SECONDS:
+    while tuner.state is not State.SETTLED and seconds < _MOST_TUNING_SECONDS:
         last = next(trained)
         seconds += last.seconds
     return itertools.chain([last], trained)

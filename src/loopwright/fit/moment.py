@@ -124,7 +124,7 @@ def taken(
         tally=leg.stepper.metrics.state(),
         history=leg.history.state(),
         callbacks=leg.bridge.state(),
-        plans=leg.parts.engine.plans.history.content(),
+        plans=leg.parts.engine.plans.log.history.content(),
         variables=variables.table(leg.parts.team.everywhere(named)),
         environment=_environment(leg),
         exact_until_step=exact_until,

@@ -18,7 +18,8 @@ _legs = itertools.count()  # of this process: the first was measured, and it is 
 def notes(engine: Engine, feed: Feed | None, step: int, *, continues: bool) -> list[str]:
     """Return what there is to say when a leg begins; about remembered settings only once."""
     plans = engine.plans
-    key, now, asked = launch.own_key(), plans.settings, plans.asked_settings
+    key, now = launch.own_key(), plans.log.settings
+    asked = None if plans.asked is None else plans.asked.settings_after(0)
     if asked is not None and asked.variables() != now.variables() and not continues:
         return [
             f"the record asks for {asked.in_words}, this process runs with {now.in_words}: "

@@ -100,6 +100,27 @@ def is_far(rate: float, remembered: float) -> bool:
 
 
 @final
+@dataclass(frozen=True)
+class Budget:
+    """How much one call of `fit` will train, as far as that is known."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the end is known."""
+        return bool(self.steps or self.seconds)
+
+    def steps_at(self, rate: float, compile_seconds: float) -> int | None:
+        """Return how many steps fit in at this rate after a compile; None if the end is unknown."""
+        if self.seconds is None:
+            return self.steps
+        fitting = math.ceil(max(0.0, self.seconds - compile_seconds) * rate)
+        return fitting if self.steps is None else min(self.steps, fitting)
+
+
+@final
 class Findings:
     """What is known of the plans for one kind of step, while a run finds out more."""
 
@@ -169,6 +190,15 @@ class Findings:
         if seconds:
             return _COST_OF_COMPILE * seconds + _SECONDS_OF_COMPARISON
         return self.first_call_seconds + 0.5  # roughly, measured with five models
+
+    def pays_at_once(self, plan: Plan, budget: Budget) -> bool:
+        """Return whether to begin by compiling a plan, of what is known of it."""
+        first, known = self._known.get(self.first_plan), self._known.get(plan)
+        if first is None or known is None or not (first.rates and known.rates):
+            return False
+        if self.first_call_seconds:
+            first = replace(first, compile_seconds=0.0)
+        return pays_at_once(first, known, budget.steps_at(known.rate, known.compile_seconds))
 
     def row(self, in_use: Plan, speed: Speed, why_not: str) -> Row:
         """Return what to remember; `why_not`: the others were not tried."""

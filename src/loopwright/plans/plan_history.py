@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from loopwright import disk, untrusted
+from loopwright import disk, launch, untrusted
 from loopwright.errors import ConfigurationError, first_line
 from loopwright.launch import Settings
 from loopwright.plans.plan import Plan
@@ -176,6 +176,8 @@ class PlanLog:
 
     def __init__(self) -> None:
         self.history = PlanHistory()
+        self.settings = launch.current()
+        """What this process runs by."""
         self._write: Callable[[PlanHistory], None] = lambda plans: None
         self._is_unwritten = False
 
@@ -200,11 +202,21 @@ class PlanLog:
         self._is_unwritten |= history is not self.history and history != self.history
         self.history = history
 
+    def choose(self, identity: str, choice: Choice) -> None:
+        """Add what was chosen for a kind of step, to be written by the next `flush`."""
+        self.change(self.history.chosen(identity, choice))
+
+    def record(self, step: int, plan: Plan, *, is_trial: bool) -> None:
+        """Write which plan will run the steps after `step`."""
+        changed = self.history.changed(step, plan, is_trial=is_trial)
+        self.change(changed.with_settings(step, self.settings))
+        self.flush()
+
     def flush(self) -> None:
-        """Write what has changed."""
-        if self._is_unwritten:
+        """Write what has changed; before the first step there is nothing to repeat."""
+        if self._is_unwritten and self.history.changes:
             self._write(self.history)
-        self._is_unwritten = False
+            self._is_unwritten = False
 
 
 def recorded(run_dir: Path) -> PlanHistory | None:

@@ -1,4 +1,6 @@
-"""Tuner: finds the fastest plan during training; steps of a comparison train, too.
+"""Tuner: which plan runs the next steps, and the fastest one, found during training.
+
+What was asked for or recorded is followed first. Steps of a comparison train, too.
 
 It starts with a plan that is never slow. At a stop it has a candidate prepared (traced at once,
 compiled in the background), then lets candidate and favourite take turns, and keeps the faster one.
@@ -8,9 +10,8 @@ not tried then is tried now, and everything once more if the speed is far from t
 """
 
 import contextlib
-import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -18,20 +19,21 @@ from statistics import median
 from typing import Protocol, final
 
 from loopwright.errors import first_line
+from loopwright.events import PlanChosen
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.comparison import Comparison, Speed, rate_in_words
 from loopwright.plans.evidence import (
     BESIDE_TRAINING,
     TIE,
+    Budget,
     Evidence,
     Findings,
     Row,
     is_far,
     is_worth,
-    pays_at_once,
 )
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import Choice
+from loopwright.plans.plan_history import Choice, PlanHistory, PlanLog
 
 _MOST_COMPILE_SECONDS = 120.0
 _TURNS_TO_CHECK = 5
@@ -64,37 +66,19 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Budget:
-    """How much one call of `fit` will train, as far as that is known."""
-
-    steps: int | None = None
-    seconds: float | None = None
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the end is known."""
-        return bool(self.steps or self.seconds)
-
-    def steps_at(self, rate: float, compile_seconds: float) -> int | None:
-        """Return how many steps fit in at this rate after a compile; None if the end is unknown."""
-        if self.seconds is None:
-            return self.steps
-        fitting = math.ceil(max(0.0, self.seconds - compile_seconds) * rate)
-        return fitting if self.steps is None else min(self.steps, fitting)
-
-
-@dataclass(frozen=True)
 class Candidate:
     """A plan that may be faster."""
 
     plan: Plan
     saving: float
     """The part of the run's time that it is expected to save."""
+    remembered: Choice | None = None
+    """The choice of an earlier run: this plan is used without a comparison."""
 
 
 @final
 class State(Enum):
-    """What the tuner is doing."""
+    """What the tuner is doing, where no record is followed."""
 
     TRAINING = auto()
     """The fastest plan so far runs; a candidate is compiled as soon as that is worth it."""
@@ -109,14 +93,29 @@ class State(Enum):
 @final
 @dataclass
 class _Leg:
-    """One call of `fit`: its budget and what it has used of it."""
+    """One call of `fit`: its budget, what it has used of it, and what it follows."""
 
     compiler: Compiler
     watch: Stopwatch
     began: float
     budget: Budget
+    script: PlanHistory
+    is_fixed: bool
     done: int = 0
     trained_seconds: float = 0.0
+
+    def script_after(self, step: int) -> PlanHistory | None:
+        """Return the plans to follow after `step` steps; None: nothing is recorded of them."""
+        changes = self.script.changes
+        return self.script if self.is_fixed or (changes and step < changes[-1].step) else None
+
+    def hold(self, plan: Plan) -> None:
+        """Follow one plan from now on."""
+        self.script, self.is_fixed = PlanHistory().changed(0, plan), True
+
+    def add(self, steps: int, seconds: float) -> None:
+        """Add what has been trained."""
+        self.done, self.trained_seconds = self.done + steps, self.trained_seconds + seconds
 
     def seconds_left(self, seconds_per_step: float) -> float:
         """Return how long training will continue: the budget, or as long as it took so far."""
@@ -145,21 +144,24 @@ class Tuner:
         self,
         plan: Plan,
         candidates: Sequence[Candidate],
-        note: Callable[[str], None] = lambda text: None,
+        log: PlanLog,
         *,
+        identity: str = "",
         remembered: Choice | None = None,
         row: Row | None = None,
+        remember: Callable[[Row], None] = lambda row: None,
     ) -> None:
-        """Begin with `plan`; a remembered choice without a row is a record that is followed."""
-        self.plan, self.remembered = plan, remembered
-        self.choice: Choice | None = None
-        """What to announce: set when nothing is left to try, or a remembered plan is in use."""
-        self._candidates = (*candidates, Candidate(plan, _SAVING_OF_FIRST_PLAN))
-        self._note = note
-        self._is_recorded = remembered is not None and row is None
+        """Begin with `plan`; without candidates nothing is measured, and a choice is followed.
+
+        Choices are logged by the `identity` of the step, and `remember` keeps them for later runs.
+        """
+        self.plan = plan
+        self._log, self._identity, self._remember = log, identity, remember
+        first = [Candidate(plan, _SAVING_OF_FIRST_PLAN)] if candidates else []
+        self._candidates = (*candidates, *first)
         self._findings = Findings([plan, *(c.plan for c in candidates)], row)
-        self._awaited = remembered
-        """The remembered choice, until its plan is in use."""
+        self._choice: Choice | None = None
+        """What to announce: set when nothing is left to try, or a remembered plan is in use."""
         self._is_unchecked = row is not None and remembered is None
         """Whether the plan in use was measured by an earlier run, at a speed to be checked."""
         self._is_check = False
@@ -175,7 +177,8 @@ class Tuner:
             self._adopt(remembered)
         else:
             savings = {candidate.plan: candidate.saving for candidate in candidates}
-            self._queue.append(Candidate(remembered.plan, savings.get(remembered.plan, 0.5)))
+            saving = savings.get(remembered.plan, 0.5)
+            self._queue.append(Candidate(remembered.plan, saving, remembered))
 
     @property
     def state(self) -> State:
@@ -190,29 +193,56 @@ class Tuner:
 
     # -- calls of fit --------------------------------------------------------------------------
 
-    def begin(self, compiler: Compiler, watch: Stopwatch, budget: Budget) -> None:
-        """Start measuring in a call of `fit`."""
-        self._leg = _Leg(compiler, watch, watch.clock(), budget)
+    def begin(
+        self,
+        compiler: Compiler,
+        watch: Stopwatch,
+        budget: Budget,
+        script: PlanHistory,
+        *,
+        is_fixed: bool = False,
+    ) -> None:
+        """Begin a call of `fit`; follow `script` up to its last change, or to the end if fixed."""
+        self._leg = _Leg(compiler, watch, watch.clock(), budget, script, is_fixed)
 
-    def is_comparing(self, plan: Plan) -> bool:
-        """Return whether a plan is being compared with the fastest so far."""
-        return isinstance(self._work, Comparison) and plan == self._work.challenger
+    def hold(self, plan: Plan) -> None:
+        """Run all steps of this call of `fit` by this plan from now on."""
+        if self._leg is not None:
+            self._leg.hold(plan)
 
-    def next(self, steps: int) -> tuple[Plan, int]:
-        """Return the plan to run next, and how many of the next `steps` to run by it."""
-        if self._leg is not None and isinstance(self._work, _Compile):
-            self._check_compile(self._leg, self._work)
-        elif self._leg is not None and self.state is State.TRAINING:
-            self._consider(self._leg, self._queue[0])
-        return self._work.next(steps) if isinstance(self._work, Comparison) else (self.plan, steps)
+    def plan_after(self, step: int) -> Plan:
+        """Return the plan after `step` steps, as far as it is known now."""
+        script = None if self._leg is None else self._leg.script_after(step)
+        return self.plan if script is None else script.at(step)[0]
 
-    def ran(self, timing: Timing) -> None:
-        """Add the time of a call."""
+    def next(self, step: int, steps: int) -> tuple[Plan, int]:
+        """Return the plan after `step` steps, and how many of the next `steps` to run by it.
+
+        It is recorded before it is used. A resumed run repeats the steps after its checkpoint by
+        the plans that they ran by before.
+        """
+        leg = self._leg
+        script = None if leg is None else leg.script_after(step)
+        if script is not None:
+            plan, left = script.at(step)
+            fitting, is_trial = min(steps, left or steps), script.is_trial_at(step)
+        else:
+            if leg is not None and isinstance(self._work, _Compile):
+                self._check_compile(leg, self._work)
+            elif leg is not None and self.state is State.TRAINING:
+                self._consider(leg, self._queue[0])
+            work = self._work if isinstance(self._work, Comparison) else None
+            plan, fitting = (self.plan, steps) if work is None else work.next(steps)
+            is_trial = work is not None and plan == work.challenger
+        self._log.record(step, plan, is_trial=is_trial)
+        return plan, fitting
+
+    def ran(self, step: int, timing: Timing) -> None:
+        """Add the time of a call after `step` steps."""
         leg, steps, seconds, work = self._leg, timing.steps, timing.seconds, self._work
-        if leg is None:
+        if leg is None or leg.script_after(step) is not None:
             return
-        leg.done += steps
-        leg.trained_seconds += seconds - timing.compile_seconds
+        leg.add(steps, seconds - timing.compile_seconds)
         if timing.compile_seconds:
             self._findings.add_first_call(timing.compile_seconds)
         elif isinstance(work, Comparison) and steps:
@@ -225,39 +255,46 @@ class Tuner:
             self._speed.add(steps, seconds)
             self._check_speed()
 
+    def pending_events(self, step: int) -> Iterable[PlanChosen]:
+        """Return what has been chosen since the last call."""
+        if self._candidates and self._findings.take_news():
+            self._remember(self._row())
+        self._log.flush()
+        choice, self._choice = self._choice, None
+        if choice is not None:
+            yield PlanChosen(step, choice.plan.in_words, choice.why, f"plan={choice.plan!r}")
+
     def end(self) -> None:
-        """End a call of `fit`; the next one continues from here."""
+        """End a call of `fit`; the next one continues from here.
+
+        What is chosen only now is recorded, and not announced.
+        """
         if self._leg is not None:
             self._seconds_before += self._leg.trained_seconds
             self._leg = None
         if self._findings.has_tried and self.state is State.TRAINING:
             self._settle()
-
-    def take_choice(self) -> Choice | None:
-        """Return the choice once; None before it is made and afterwards."""
-        choice, self.choice = self.choice, None
-        return choice
-
-    def take_row(self) -> Row | None:
-        """Return what to remember; None if nothing was found out since the last call."""
-        return self._row() if self._findings.take_news() and not self._is_recorded else None
+        list(self.pending_events(0))
 
     # -- transitions ---------------------------------------------------------------------------
 
     def _consider(self, leg: _Leg, candidate: Candidate) -> None:
         """Compile a candidate if that is worth it: TRAINING to COMPILING, or to SETTLED."""
-        if self._awaited is not None and self._pays_at_once(leg, candidate.plan):
+        can_begin = candidate.remembered is not None and not leg.done and leg.compiler.can_prepare()
+        if can_begin and self._findings.pays_at_once(candidate.plan, leg.budget):
             self._start_compile(leg, candidate)
             if isinstance(self._work, _Compile):
                 with leg.watch.timing("compile"), contextlib.suppress(TimeoutError):
                     self._work.result.exception(_MOST_COMPILE_SECONDS)
                 self._check_compile(leg, self._work, is_alone=True)
-        elif self._is_unchecked:
-            return  # the evidence may be void
-        elif self._speed.is_known and self._is_worth_trying(leg, candidate):
-            self._start_compile(leg, candidate)
-        elif self._speed.is_known and self._findings.has_tried and leg.budget.is_known:
-            self._settle()  # the remaining time only decreases
+        elif self._speed.is_known and not self._is_unchecked:  # else the evidence may be void
+            has_won = self.plan != self._findings.first_plan and not self._is_check
+            saving = candidate.saving * (_SAVING_AFTER_A_WIN if has_won else 1)
+            left = max(leg.seconds_left(self._speed.seconds_per_step), self._seconds_before)
+            if is_worth(left, saving, self._findings.seconds_to_try(candidate.plan)):
+                self._start_compile(leg, candidate)
+            elif self._findings.has_tried and leg.budget.is_known:
+                self._settle()  # the remaining time only decreases
 
     def _start_compile(self, leg: _Leg, candidate: Candidate) -> None:
         """Trace a candidate: TRAINING to COMPILING, or drop it."""
@@ -285,18 +322,18 @@ class Tuner:
                 self._settle()
             return
         self._work = None
-        plan = self._queue[0].plan
+        candidate = self._queue[0]
         try:
             compiling.result.result()
         except Exception as error:
             self._drop(f"could not be compiled ({first_line(error)})")
             return
         seconds = compiling.trace_seconds + seconds / (1 if is_alone else BESIDE_TRAINING)
-        self._findings.add_compile(plan, seconds)
-        if self._awaited is not None:
-            self._adopt(self._awaited)
+        self._findings.add_compile(candidate.plan, seconds)
+        if candidate.remembered is not None:
+            self._adopt(candidate.remembered)
         else:
-            self._work = Comparison(plan, self.plan, self._speed)
+            self._work = Comparison(candidate.plan, self.plan, self._speed)
 
     def _decide(self, comparison: Comparison) -> None:
         """Keep the faster plan: COMPARING to TRAINING, or to SETTLED."""
@@ -323,8 +360,8 @@ class Tuner:
 
     def _adopt(self, choice: Choice) -> None:
         """Use the remembered plan, and try what an earlier run did not: to TRAINING or SETTLED."""
-        self.plan, self.choice, self._awaited = choice.plan, choice, None
-        self._speed, self._is_unchecked = Speed(), not self._is_recorded
+        self.plan, self._choice = choice.plan, replace(choice, why=f"measured before: {choice.why}")
+        self._speed, self._is_unchecked = Speed(), bool(self._candidates)
         self._queue_unknown()
 
     def _check_speed(self) -> None:
@@ -336,7 +373,7 @@ class Tuner:
         known, rate = self._findings.get(self.plan), median(turns)
         if known is not None and known.rates and is_far(rate, known.rate):
             words = f"{rate_in_words(turns)} steps/s, {rate_in_words([known.rate])} were remembered"
-            self._note(f"{self.plan.in_words}: {words}; the other plans are due again")
+            self._log.note(f"{self.plan.in_words}: {words}; the other plans are due again")
             self._start_over()
 
     def _start_over(self) -> None:
@@ -349,9 +386,8 @@ class Tuner:
         """Leave the first candidate out: to TRAINING or SETTLED."""
         candidate = self._queue.popleft()
         self._work = None
-        if self._awaited is not None:
+        if candidate.remembered is not None:
             # What an earlier run has compiled may fail for want of memory, and work the next time.
-            self._awaited = None
             self._start_over()
             self._queue = deque(c for c in self._queue if c.plan != candidate.plan)
             self._find(Evidence(candidate.plan, "not tried", reason))
@@ -363,38 +399,23 @@ class Tuner:
     def _settle(self) -> None:
         """Announce the fastest plan: to SETTLED."""
         self._queue.clear()
-        if not self._is_recorded:  # what failed once is tried again when the run is resumed
+        if self._candidates:  # what a record asks for and failed is tried again when it is resumed
             self._findings.mark_news()
             why = self._row().choice.why
-            self.choice = Choice(self.plan, f"{'checked again: ' if self._is_check else ''}{why}")
+            self._choice = Choice(self.plan, f"{'checked again: ' if self._is_check else ''}{why}")
+            self._log.choose(self._identity, self._choice)
 
     # -- what is worth trying ------------------------------------------------------------------
 
     def _queue_unknown(self) -> None:
-        """Queue the plans that nothing is known of; a record is followed without any."""
-        others = () if self._is_recorded else self._candidates
+        """Queue the plans that nothing is known of."""
         is_open = self._findings.is_open
-        self._queue = deque(c for c in others if c.plan != self.plan and is_open(c.plan))
-
-    def _pays_at_once(self, leg: _Leg, plan: Plan) -> bool:
-        first, known = self._findings.get(self._findings.first_plan), self._findings.get(plan)
-        if leg.done or first is None or known is None or not (first.rates and known.rates):
-            return False
-        if self._findings.first_call_seconds:
-            first = replace(first, compile_seconds=0.0)
-        steps = leg.budget.steps_at(known.rate, known.compile_seconds)
-        return leg.compiler.can_prepare() and pays_at_once(first, known, steps)
-
-    def _is_worth_trying(self, leg: _Leg, candidate: Candidate) -> bool:
-        has_won = self.plan != self._findings.first_plan and not self._is_check
-        saving = candidate.saving * (_SAVING_AFTER_A_WIN if has_won else 1)
-        left = max(leg.seconds_left(self._speed.seconds_per_step), self._seconds_before)
-        return is_worth(left, saving, self._findings.seconds_to_try(candidate.plan))
+        self._queue = deque(c for c in self._candidates if c.plan != self.plan and is_open(c.plan))
 
     def _find(self, found: Evidence, words: str = "") -> None:
         """Add and note what was found out."""
         self._findings.add(found)
-        self._note(f"{found.plan.in_words}: {words or found.reason}")
+        self._log.note(f"{found.plan.in_words}: {words or found.reason}")
 
     def _row(self) -> Row:
         is_settled = self.state is State.SETTLED
