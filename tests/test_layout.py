@@ -397,6 +397,55 @@ def test_type_checkers_are_told_that_there_are_types():
     assert (PACKAGE / "py.typed").is_file()
 
 
+# --- functions ---
+
+CORE = ("loop", "task", "data", "engine", "plans", "guards", "checkpoints", "distribute", "compat")
+MOST_PARAMETERS, MOST_VALUES = 7, 3
+CUSTOM_GRADIENTS = {"rewrites/recurrent.py"}
+"""TensorFlow asks for a tuple with one gradient for each input there."""
+
+
+def core_modules(*rooms: str) -> list[Path]:
+    return [path for path in MODULES if path_of(path).partition("/")[0] in rooms]
+
+
+def test_no_function_of_the_core_takes_more_parameters_than_a_reader_can_hold():
+    wide = list[str]()
+    for module in core_modules(*CORE, "rewrites"):
+        for node in ast.walk(syntax(module)):
+            if isinstance(node, ast.FunctionDef):
+                names = [arg.arg for arg in [*node.args.args, *node.args.kwonlyargs]]
+                if len([name for name in names if name not in ("self", "cls")]) > MOST_PARAMETERS:
+                    wide.append(f"{path_of(module)} {node.name}")
+    assert wide == []
+
+
+def test_no_function_of_the_core_returns_many_values_without_names():
+    bare = list[str]()
+    for module in core_modules(*CORE, "rewrites"):
+        for node in ast.walk(syntax(module)):
+            if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+                fixed = [item for item in node.value.elts if not isinstance(item, ast.Starred)]
+                is_many = len(fixed) > MOST_VALUES and len(fixed) == len(node.value.elts)
+                if is_many and path_of(module) not in CUSTOM_GRADIENTS:
+                    bare.append(f"{path_of(module)}:{node.lineno}")
+    assert bare == []
+
+
+def test_objects_of_the_core_set_their_own_fields():
+    foreign = list[str]()
+    for module in core_modules(*(room for room in CORE if room not in ("data", "compat"))):
+        for node in ast.walk(syntax(module)):
+            match node:
+                case ast.Attribute(ast.Name("self" | "cls")):
+                    pass
+                case ast.Attribute(ctx=ast.Store()):
+                    foreign.append(f"{path_of(module)}:{node.lineno}: {ast.unparse(node)}")
+                case _:
+                    pass
+    assert foreign == []
+
+
 # --- classes ---
 
 

@@ -87,6 +87,10 @@ class StreamReader(Reader, ABC):
         """The largest of the sizes seen."""
         return max(self.sizes, default=None)
 
+    def note_sizes(self, *sizes: int) -> None:
+        """Add numbers of examples seen in batches."""
+        self.sizes.update(sizes)
+
     def hold(self, batch: Any) -> None:
         """Hold a batch for a later step of this call."""
         self.held = batch

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import tensorflow as tf
 
@@ -45,11 +45,21 @@ def zeros(batch_spec: Any, size: int) -> Any:
     )
 
 
-def pull(next_optional: Callable[[], Any], batch_spec: Any, size: int, limit: Any) -> Any:
-    """Pulls up to `limit` batches of `size` examples: how many, the chunk, and what came after.
+@final
+class Pulled(NamedTuple):
+    """Batches from an iterator, and the batch of another size that came after them, if any."""
+
+    batches: Any
+    chunk: Any
+    has_other: Any
+    other: Any
+
+
+def pull(next_optional: Callable[[], Any], batch_spec: Any, size: int, limit: Any) -> Pulled:
+    """Pull up to `limit` batches of `size` examples.
 
     Fewer come if the data ends, or if a batch of another size follows: that one is returned as
-    well, for a chunk of its own. The third value says whether there is one.
+    well, for a chunk of its own.
     """
     leaves = tf.nest.flatten(batch_spec)
     is_open = any(leaf.shape[0] is None for leaf in leaves)
@@ -85,7 +95,7 @@ def pull(next_optional: Callable[[], Any], batch_spec: Any, size: int, limit: An
         parallel_iterations=1,
     )
     stacked = tf.nest.pack_sequence_as(batch_spec, [array.stack() for array in arrays])
-    return count, stacked, is_other, other
+    return Pulled(count, stacked, is_other, other)
 
 
 def element_shape(leaf: Any, size: int) -> list[int]:

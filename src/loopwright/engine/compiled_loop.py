@@ -214,11 +214,11 @@ class CompiledLoop:
         while steps and has_more:
             compiling = watch.seconds["compile"]
             arguments = (reader.iterator, tf.constant(self._in_one_call(steps)))
-            call, has_more, waited, sizes = self._call(key, loop, arguments, watch)
+            call, has_more, (waited, *sizes) = self._call(key, loop, arguments, watch)
             watch.add("data wait", float(waited))
             if watch.seconds["compile"] != compiling:  # the first call waited while it compiled
                 watch.add("compile", -float(waited))
-            reader.sizes |= {int(size) for size in sizes if 0 < size < tf.int32.max}
+            reader.note_sizes(*(int(size) for size in sizes if 0 < size < tf.int32.max))
             steps -= int(call.done)
             if call.done:
                 yield call
@@ -249,7 +249,7 @@ class CompiledLoop:
         if reader.held is not None:
             batch = reader.take_held()
             size = int(replicas.count_examples(batch))
-            reader.sizes.add(size)
+            reader.note_sizes(size)
             return 1, chunks.alone(batch, spec, size), True
         size = max(reader.sizes)
         limit = min(steps, chunks.room(spec, size))
@@ -258,10 +258,11 @@ class CompiledLoop:
             return chunks.pull(lambda: next_optional(iterator, reader.end), spec, size, limit)
 
         function = self._function(("pull", size, reader.end == "marked"), pull)
-        count, chunk, is_other, other = function(reader.iterator, tf.constant(limit))
-        if is_other:
-            reader.hold(other)
-        return int(count), chunk, int(count) == limit or reader.held is not None
+        pulled = function(reader.iterator, tf.constant(limit))
+        count = int(pulled.batches)
+        if pulled.has_other:
+            reader.hold(pulled.other)
+        return count, pulled.chunk, count == limit or reader.held is not None
 
     def _step_by_step(
         self, reader: StreamReader | None, steps: int, watch: Stopwatch

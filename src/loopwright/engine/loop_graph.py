@@ -204,41 +204,42 @@ class LoopGraph:
     def over_stream(self, end: str, batch_spec: Any) -> Callable[..., Any]:
         """A loop over an iterator; `end` says how its data shows that it has come to an end.
 
-        It also returns whether there may be more batches, for how many seconds it waited, and the
-        smallest and largest number of examples in a batch, where the spec leaves that open.
+        It also returns whether there may be more batches, and a triple: for how many seconds it
+        waited, and the smallest and largest number of examples in a batch, if the spec leaves that
+        open.
         """
         is_open = replicas.known_example_count(batch_spec) is None
         run_step = self._step_in_loop()
 
         def loop(iterator: Any, steps: Any) -> Any:
-            def body(state: LoopState, _: Any, waited: Any, sizes: Any) -> Any:
+            def body(state: LoopState, _: Any, seen: Any) -> Any:
                 began = tf.timestamp()
                 with tf.control_dependencies([began]):
                     optional = next_optional(iterator, end)
                     has_batch = optional.has_value()
                 with tf.control_dependencies([has_batch]):
-                    waited += tf.timestamp() - began
+                    waited = seen[0] + tf.timestamp() - began
 
                 def advanced() -> Any:
                     batch = optional.get_value()
-                    seen = _with_size_of(batch, sizes) if is_open else sizes
-                    return self._advanced(run_step, batch, state), seen
+                    sizes = _with_size_of(batch, seen[1:]) if is_open else seen[1:]
+                    return self._advanced(run_step, batch, state), sizes
 
-                state, sizes = tf.cond(has_batch, advanced, lambda: (state, sizes))
-                return state, has_batch, waited, sizes
+                state, sizes = tf.cond(has_batch, advanced, lambda: (state, seen[1:]))
+                return state, has_batch, (waited, *sizes)
 
             no_time = tf.constant(0.0, tf.float64)
             return tf.while_loop(
                 lambda state, more, *_: tf.logical_and(more, self._continues(state, steps)),
                 body,
-                (self._nothing_run(steps), True, no_time, (tf.int32.max, 0)),
-                shape_invariants=(self._shapes(), _SCALAR, _SCALAR, (_SCALAR, _SCALAR)),
+                (self._nothing_run(steps), True, (no_time, tf.int32.max, 0)),
+                shape_invariants=(self._shapes(), _SCALAR, (_SCALAR, _SCALAR, _SCALAR)),
                 parallel_iterations=1,
             )
 
         def ended(iterator: Any, steps: Any) -> Any:
-            state, *others = loop(iterator, steps)
-            return self._ended(state), *others
+            state, has_more, seen = loop(iterator, steps)
+            return self._ended(state), has_more, seen
 
         return ended
 

@@ -34,28 +34,24 @@ class SettingsWatch:
         written = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
         read = {node.attr for node in attributes} - written
         self._settings = [
-            (path, holder, name, value)
-            for path, holder, name, value in variables.settings(task)
-            if name in {*read, "trainable", "optimizer"}
-            or type(holder).__module__.startswith(("keras.", "loopwright."))
+            setting
+            for setting in variables.settings(task)
+            if setting.attribute in {*read, "trainable", "optimizer"}
+            or type(setting.holder).__module__.startswith(("keras.", "loopwright."))
         ]
 
     def warn_of_changes(self) -> bool:
         """Warn of the settings that changed, each once; return whether there are any."""
-        changed = [s for s in self._settings if _differs(s[3], getattr(s[1], s[2], s[3]))]
+        changed = [s for s in self._settings if _differs(s.value, s.now())]
         if not changed:
             return False
         self._settings = [setting for setting in self._settings if setting not in changed]
-        texts = [
-            f"{path}: {_text(was)}, now {_text(getattr(holder, name))}"
-            for path, holder, name, was in changed
-        ]
-        first = changed[0][0]
+        texts = [f"{s.path}: {_text(s.value)}, now {_text(s.now())}" for s in changed]
         warn(
             _LATE_CHANGE,
             message(
-                f"{first} changed during fit, and {self._title} does not see it: the compiled step "
-                "keeps what it was traced with.",
+                f"{changed[0].path} changed during fit, and {self._title} does not see it: the "
+                "compiled step keeps what it was traced with.",
                 expected="settings of the task and of its layers that stay the same during fit",
                 received=listed(texts, _MOST_NAMED),
                 do="end this fit and call fit again: it continues with the new value; hold a "

@@ -37,7 +37,6 @@ class Speed:
     estimate: float = float("inf")
     """Seconds per step, from before these turns."""
     turns: deque[float] = field(default_factory=lambda: deque[float](maxlen=_MOST_TURNS))
-    total_steps: int = 0
     steps: int = 0
     seconds: float = 0.0
 
@@ -59,7 +58,6 @@ class Speed:
     def add(self, steps: int, seconds: float) -> bool:
         """Add a call to the turn; return whether that ends it."""
         self.steps, self.seconds = self.steps + steps, self.seconds + seconds
-        self.total_steps += steps
         if not self.steps or self.seconds < TURN_SECONDS:
             return False
         self.turns.append(self.seconds / self.steps)
@@ -166,7 +164,6 @@ class Comparison:
         self._is_warm = self._is_warm or not self._warms_up(speed, steps, seconds)
         if self._is_far_slower(steps, seconds):
             speed.turns.append(seconds / steps)
-            speed.total_steps += steps
             self._is_given_up = True
             self._turns.clear()
         elif self._is_warm:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, final
 
 import keras
 import tensorflow as tf
@@ -185,17 +185,38 @@ def fingerprint(task: object) -> tuple[Any, ...]:
     frozen = tuple(variable.trainable for layer in layers for variable in layer.variables)
     metrics = tuple(id(m) for layer in layers for m in layer.metrics)
     private = tuple((name, v) for name, v in vars(task).items() if is_plain(v))
-    held = [(id(h), name, v if is_plain(v) else id(v)) for _, h, name, v in settings(task)]
-    return parts_now, frozen, metrics, private, tuple(held)
+    held = tuple(
+        (id(s.holder), s.attribute, s.value if is_plain(s.value) else id(s.value))
+        for s in settings(task)
+    )
+    return (parts_now, frozen, metrics), (private, held)
 
 
-def settings(task: object) -> list[tuple[str, Any, str, Any]]:
-    """Return what the trace of a step reads from Python: path, holder, attribute, value.
+@final
+class Setting(NamedTuple):
+    """A value that the trace of a step has read from Python."""
+
+    path: str
+    holder: Any
+    attribute: str
+    value: Any
+
+    def now(self) -> Any:
+        """Return the value that it has now."""
+        return getattr(self.holder, self.attribute, self.value)
+
+
+def settings(task: object) -> list[Setting]:
+    """Return what the trace of a step reads from Python.
 
     Plain attributes of the task and its layers, `trainable`, and the parts that the task, or the
     compiled model in it, holds by name. Not what callbacks and Keras' own loops set in a model.
     """
-    found = [(n, task, n, v) for n, v in vars(task).items() if is_plain(v) or isinstance(v, _PARTS)]
+    found = [
+        Setting(n, task, n, v)
+        for n, v in vars(task).items()
+        if is_plain(v) or isinstance(v, _PARTS)
+    ]
     # Callbacks see the optimizer of any other task as that of its model.
     is_compiled = getattr(task, "reported", "mean") == "last"
     models = [
@@ -206,10 +227,10 @@ def settings(task: object) -> list[tuple[str, Any, str, Any]]:
             path = outer if layer is model else f"{outer}.{layer.name}"
             own = {"trainable": layer.trainable, **vars(layer)}
             kept = {n: v for n, v in own.items() if is_plain(v) or (is_compiled and _optimizes(v))}
-            found += [(f"{path}.{name}", layer, name, value) for name, value in kept.items()]
+            found += [Setting(f"{path}.{name}", layer, name, value) for name, value in kept.items()]
     hidden = ("_", "stop_", "train_function", "test_function", "predict_function")
-    unique = {(id(holder), name): (path, holder, name, v) for path, holder, name, v in found[::-1]}
-    return [setting for setting in unique.values() if not setting[2].startswith(hidden)][::-1]
+    unique = {(id(setting.holder), setting.attribute): setting for setting in found[::-1]}
+    return [s for s in unique.values() if not s.attribute.startswith(hidden)][::-1]
 
 
 def _optimizes(value: Any) -> bool:
