@@ -22,6 +22,7 @@ import tensorflow as tf
 from loopwright.compat.messages import out_of_memory_explained, reason_in
 from loopwright.errors import CheckpointError, NotFiniteError
 from loopwright.task import variables as task_variables
+from loopwright.task.state import State, apply
 
 
 def snapshot(variables: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -99,9 +100,8 @@ def assign(named: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
                 do="use the task that they were saved with",
             )
     with out_of_memory_explained("The state of a checkpoint cannot be restored"):
-        for name, variable in named.items():
-            for own in task_variables.replicas(variable):
-                own.assign(tensors[name], read_value=False)
+        given = [(own, tensors[n]) for n, v in named.items() for own in task_variables.replicas(v)]
+        apply(State(tuple(given)))
 
 
 def digest(tensors: Mapping[str, Any]) -> str:
