@@ -14,7 +14,8 @@ _WORKER_NOISE = re.compile(
     r"|^Additional GRPC error information|^ *:UNKNOWN:Error received from peer"
     r"|^The error could be from a previous operation|\[\[\{\{node Collective"
 )
-_MOST_SHOWN = 300
+MOST_SHOWN = 300
+"""Characters of TensorFlow's own line: it may list every label of a batch."""
 
 _AROUND = re.compile(
     r"Graph execution error:|Detected at node|File \"|<stack traces unavailable>|\[\["
@@ -66,7 +67,7 @@ def lost_worker(error: BaseException) -> str | None:
     if not _LOST_WORKER.search(text):
         return None
     reason = _ABORTED_BY.search(text)
-    return f"{type(error).__name__}{f': {reason[1][:_MOST_SHOWN]}' if reason else ''}"
+    return f"{type(error).__name__}{f': {reason[1][:MOST_SHOWN]}' if reason else ''}"
 
 
 def is_worker_noise(line: str) -> bool:
