@@ -1,7 +1,4 @@
-"""Internals of Keras: calls of layers, losses and metrics; models; counters of callbacks.
-
-`uses` says of each function what it touches and what happens if that moves.
-"""
+"""Internals of Keras: calls of layers, losses and metrics; models; counters of callbacks."""
 
 import contextlib
 import functools
@@ -57,7 +54,8 @@ def _note_comparison(
 def _by_object(caller: Any, y_true: Any, y_pred: Any, *_: Any, **__: Any) -> Comparison:
     kind = type(caller).__name__
     function: Any = getattr(caller, "fn" if isinstance(caller, keras.Loss) else "_fn", None)
-    name = getattr(function, "__name__", kind) if kind in _WRAPPERS else kind
+    is_wrapper = kind in ("LossFunctionWrapper", "MeanMetricWrapper")
+    name = getattr(function, "__name__", kind) if is_wrapper else kind
     is_of_keras = (getattr(function, "__module__", None) or "").startswith("keras.")
     of_keras = function.__name__ if is_of_keras else ""
     return Comparison(name, of_keras, y_true, y_pred, loss_arguments(caller), [])
@@ -69,13 +67,8 @@ def _by_function(function: Function, *args: Any, **kwargs: Any) -> Comparison:
     return Comparison(name, name, labels, predictions, settings, [])
 
 
-_WRAPPERS = ("LossFunctionWrapper", "MeanMetricWrapper")
-
-
 _SAID_BY_US = (
-    r".*received `from_logits=True`",
-    r".*expected y_pred.shape to be",
-    r"You are using a softmax over axis",
+    r".*received `from_logits=True`|.*expected y_pred.shape to be|You are using a softmax over axis"
 )
 
 
@@ -88,8 +81,7 @@ def without_keras_warnings() -> contextlib.AbstractContextManager[None]:
     @contextlib.contextmanager
     def ignore() -> Iterator[None]:
         with warnings.catch_warnings():
-            for text in _SAID_BY_US:
-                warnings.filterwarnings("ignore", text)
+            warnings.filterwarnings("ignore", _SAID_BY_US)
             yield
 
     return shared(without_keras_warnings, ignore)
@@ -179,17 +171,11 @@ def _refuse_whole_trainings(stack: contextlib.ExitStack) -> None:
     def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(f"the step calls model.{name}")
 
-    for name in _WHOLE_TRAININGS:
-        owner = next((kind for kind in keras.Model.__mro__ if name in vars(kind)), None)
-        if owner is not None:
+    of_batches = ("train_on_batch", "test_on_batch", "predict_on_batch")
+    for name in ("fit", "evaluate", "predict", *of_batches):
+        if hasattr(keras.Model, name):
             method = functools.partial(refuse, name)
-            stack.enter_context(replaced(owner, name, lambda _, method=method: method))
-
-
-_WHOLE_TRAININGS = (
-    *("fit", "evaluate", "predict"),
-    *("train_on_batch", "test_on_batch", "predict_on_batch"),
-)
+            stack.enter_context(replaced(keras.Model, name, lambda _, method=method: method))
 
 
 @uses(
@@ -286,21 +272,11 @@ def is_tracking(attribute: str) -> bool:
     return attribute.startswith("_self_")
 
 
-_BOOKKEEPING = frozenset(
-    [
-        "_layers",
-        "_metrics",
-        "_variables",
-        "_trainable_variables",
-        "_non_trainable_variables",
-        "_seed_generators",
-        "_functional",
-        "_operations",
-        "_loss_tracker",
-        "_compile_metrics",
-        "_compile_loss",
-    ]
-)
+_BOOKKEEPING = {
+    *("_layers", "_metrics", "_operations", "_seed_generators", "_functional"),
+    *("_variables", "_trainable_variables", "_non_trainable_variables"),
+    *("_loss_tracker", "_compile_metrics", "_compile_loss"),
+}
 
 
 @uses("keras.callbacks.ModelCheckpoint._batches_seen_since_last_saving", if_moved="slower")

@@ -1,7 +1,4 @@
-"""Internals of Keras optimizers, and what Keras does differently with several replicas.
-
-`uses` says of each function what it touches and what happens if that moves.
-"""
+"""Internals of Keras optimizers, and what Keras does differently with several replicas."""
 
 import contextlib
 import functools
@@ -33,15 +30,15 @@ def without_accumulation(optimizer: keras.optimizers.Optimizer) -> Iterator[None
     if not steps:
         yield
         return
-    counter, owner = update_counter(optimizer), _defining_class("iterations")
+    counter = update_counter(optimizer)
 
     def return_instead(value: Callable[[], Any]) -> Callable[[Function], Function]:
         return lambda original: lambda self: value() if self is optimizer else original(self)
 
     nothing, updates = return_instead(lambda: None), return_instead(lambda: counter // steps)
     with (
-        replaced(owner, "gradient_accumulation_steps", nothing, is_field=True),
-        replaced(owner, "iterations", updates),
+        replaced(keras.Optimizer, "gradient_accumulation_steps", nothing, is_field=True),
+        replaced(keras.Optimizer, "iterations", updates),
     ):
         yield
 
@@ -82,7 +79,7 @@ def watching_applies() -> Iterator[list[Applied]]:
 
     record = functools.partial(build_first, is_recorded=True)
     with (
-        replaced(_defining_class("apply"), "apply", record),
+        replaced(keras.Optimizer, "apply", record),
         replaced(keras.optimizers.LossScaleOptimizer, "apply", build_first),
         replaced(keras.optimizers.MultiOptimizer, "apply", build_first),
     ):
@@ -138,18 +135,6 @@ def rate_replaced(optimizer: keras.optimizers.Optimizer, rate: Callable[[], Any]
 def update_counter(optimizer: keras.optimizers.Optimizer) -> Any:
     """Return the optimizer's count of calls; `iterations` divides it by the accumulation steps."""
     return optimizer._iterations
-
-
-def counter_in(graph: Any, optimizer: keras.optimizers.Optimizer) -> Any:
-    """Return the optimizer's count of calls as a graph has captured it; None if it has not."""
-    handle = update_counter(optimizer).value.handle
-    return next((inner for outer, inner in graph.captures if outer is handle), None)
-
-
-def _defining_class(attribute: str) -> Any:
-    """Return the class that gives Keras optimizers this attribute; None if none does."""
-    kinds = keras.optimizers.Optimizer.__mro__
-    return next((cls for cls in kinds if attribute in vars(cls)), None)
 
 
 _FAR_APART = 0x61C88647
@@ -217,10 +202,9 @@ def optimizers_reduce_nothing(replicas: int = 1) -> contextlib.AbstractContextMa
     it keeps for ever, and with it the whole graph. With several, `minimize` has summed already.
     """
     name = "_all_reduce_sum_gradients"
-    owner = _defining_class(name)
-    if owner is None and replicas == 1:
+    if replicas == 1 and not hasattr(keras.Optimizer, name):
         return contextlib.nullcontext()
-    return replaced(owner or keras.Optimizer, name, lambda _: lambda self, pairs: list(pairs))
+    return replaced(keras.Optimizer, name, lambda _: lambda self, pairs: list(pairs))
 
 
 @uses("keras.Optimizer.apply", "keras.optimizers.LossScaleOptimizer.apply")
@@ -255,7 +239,7 @@ def plain_apply_refused() -> Iterator[Callable[[], contextlib.AbstractContextMan
             allowed -= 1
 
     with (
-        replaced(_defining_class("apply"), "apply", refusing),
+        replaced(keras.Optimizer, "apply", refusing),
         replaced(keras.optimizers.LossScaleOptimizer, "apply", refusing),
     ):
         yield reduced

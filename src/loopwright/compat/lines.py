@@ -2,6 +2,7 @@
 
 import itertools
 import linecache
+import os
 import re
 import sysconfig
 import traceback
@@ -55,7 +56,7 @@ def is_written(op: Any) -> bool:
     """
     below = list[str]()
     for name, line in reversed(_frames_inside(op)):
-        if is_own(name, line) or _GENERATED in name:
+        if is_own(name, line) or GENERATED in name:
             break
         below.append(name)
     inner = [name.partition(_TENSORFLOW)[2] for name in below if _TENSORFLOW in name]
@@ -64,7 +65,7 @@ def is_written(op: Any) -> bool:
 
 def is_own(filename: str, line: int) -> bool:
     """Return whether a line is the user's: of no installed package, and not generated."""
-    is_users = not filename.startswith((_HERE, *_INSTALLED)) and _GENERATED not in filename
+    is_users = not filename.startswith((PACKAGE, *_INSTALLED)) and GENERATED not in filename
     return is_users and bool(linecache.getline(filename, line))  # compiled extensions have no lines
 
 
@@ -73,26 +74,26 @@ def is_users_frame(frame: FrameType | None) -> bool:
     while frame is not None and _AUTOGRAPH in frame.f_code.co_filename:
         frame = frame.f_back  # AutoGraph calls for the code that it generates
     name = "" if frame is None else frame.f_code.co_filename
-    return frame is not None and (_GENERATED in name or is_own(name, frame.f_lineno))
+    return frame is not None and (GENERATED in name or is_own(name, frame.f_lineno))
 
 
 def _frames_inside(op: Any) -> Frames:
     frames = [(frame.filename, frame.lineno or 0) for frame in op.traceback]
-    return list(itertools.dropwhile(lambda frame: not frame[0].startswith(_HERE), frames))
+    return list(itertools.dropwhile(lambda frame: not frame[0].startswith(PACKAGE), frames))
 
 
 def _innermost_own(frames: Frames) -> tuple[str, int] | None:
     return next((frame for frame in reversed(frames) if is_own(*frame)), None)
 
 
-_HERE = str(Path(__file__).parent.parent)  # the whole package
+PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _TENSORFLOW = str(Path("/tensorflow/python")) + "/"
 _WRAPPERS = re.compile(
     r"^(framework|util|autograph|eager|distribute)/"
     r"|^ops/(gen_\w+|math_ops|weak_tensor_ops|\w*override\w*|tensor_math\w*|variables|resource_\w+)\.py"
 )
 """Files of TensorFlow between a public function and the operation of that name."""
-_GENERATED = "__autograph_generated"
+GENERATED = "__autograph_generated"
 _AUTOGRAPH = _TENSORFLOW + "autograph/"
 _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 

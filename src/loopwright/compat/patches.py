@@ -29,6 +29,8 @@ def replaced(
 ) -> Iterator[None]:
     """Replace a function of a class or module, for this thread, until the scope is left.
 
+    A function that a class inherits is replaced in the class that defines it.
+
     `around` gets the function it replaces: the original, or the replacement of a scope around this
     one. Of a property, or of a field that instances hold, it is the getter. Without the function
     numbers might be wrong: that is refused.
@@ -41,7 +43,10 @@ def replaced(
     >>> Layer().call()
     'layer'
     """
-    if not is_field and name not in getattr(owner, "__dict__", ()):
+    kinds = [
+        kind for kind in getattr(owner, "__mro__", [owner]) if name in getattr(kind, "__dict__", ())
+    ]
+    if not (kinds or is_field):
         raise ConfigurationError(
             f"{name} of Keras or TensorFlow has moved: Loopwright cannot train this way without "
             "it.",
@@ -50,7 +55,7 @@ def replaced(
             do="install a version that this Loopwright was tested with; python -m "
             "loopwright.compat lists what has moved",
         )
-    with _site(*_REPLICAS) as replicas, _site(owner, name) as site:
+    with _site(*_REPLICAS) as replicas, _site(kinds[0] if kinds else owner, name) as site:
         outer = _replacements.get()
         replacement = around(outer.get(site, site.__wrapped__))
         carried = {replicas: _carry_replacements(replicas.__wrapped__)}

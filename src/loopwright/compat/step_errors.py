@@ -70,7 +70,10 @@ def trace_explained(step: str, batch_spec: Any) -> Iterator[None]:
     except (LoopwrightError, tf.errors.OpError):  # an operation has run
         raise
     except Exception as wrapped:
-        error = _as_raised(wrapped)
+        error, original = wrapped, wrapped.__context__
+        if "in user code:" in str(wrapped) and isinstance(original, Exception):
+            error = original  # what AutoGraph has wrapped
+            error.add_note(f"raised in the step{place_in(error)}")
         if isinstance(error, LoopwrightError):
             raise error from error.__cause__
         frames, text = frames_of(error), plain_text(error)
@@ -78,9 +81,8 @@ def trace_explained(step: str, batch_spec: Any) -> Iterator[None]:
         failure = _failure_in(text, code)
         if failure is None and is_of_libraries(error):
             failure = Failure("traced", (reason_in(text),))
-        elif failure is not None and failure.kind == "misfit":
-            is_twice = _is_batched_twice(text, batch_spec)
-            failure = Failure("batched twice", failure.found) if is_twice else failure
+        elif failure and failure.kind == "misfit" and _is_batched_twice(text, batch_spec):
+            failure = Failure("batched twice")
         if failure is not None:
             place, batch = place_among(frames), describe(batch_spec)
             # The stack of TensorFlow's internals would come first and bury the sentence.
@@ -88,15 +90,6 @@ def trace_explained(step: str, batch_spec: Any) -> Iterator[None]:
         if error is wrapped:
             raise
         raise error from error.__cause__
-
-
-def _as_raised(error: Exception) -> Exception:
-    """Return the error that AutoGraph has wrapped, or the error itself."""
-    original = error.__context__
-    if "in user code:" not in str(error) or not isinstance(original, Exception):
-        return error
-    original.add_note(f"raised in the step{place_in(original)}")
-    return original
 
 
 # -- while a step runs -----------------------------------------------------------------------------
@@ -145,10 +138,8 @@ def cause(error: Any) -> Exception:
     text = reason_in(plain_text(error))
     short = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
     kind: Any = type(error)
-    try:
-        shown = kind(error.node_def, error.op, short)
-    except TypeError:  # a class that takes its code as well
-        shown = kind(error.node_def, error.op, short, error.error_code)
+    code = [error.error_code] if kind is tf.errors.OpError else []  # other classes know theirs
+    shown = kind(error.node_def, error.op, short, *code)
     shown.__traceback__ = error.__traceback__
     return shown
 

@@ -1,7 +1,4 @@
-"""Internals of TensorFlow: graphs, pipelines, devices.
-
-`uses` says of each function what it touches and what happens if that moves.
-"""
+"""Internals of TensorFlow: graphs, pipelines, devices."""
 
 import contextlib
 import functools
@@ -301,16 +298,6 @@ def workers(strategy: tf.distribute.Strategy) -> tuple[int, int]:
     counts = {job: len(jobs[job]) for job in ("chief", "worker") if job in jobs}
     before = counts.get("chief", 0) if resolver.task_type == "worker" else 0
     return max(1, sum(counts.values())), before + (resolver.task_id or 0)
-
-
-def replica_numbers(variable: Any) -> tuple[range, int]:
-    """Return which replicas of a variable this process holds, and the count in all processes."""
-    if not isinstance(variable, tf.distribute.DistributedValues):
-        return range(1), 1
-    strategy = variable.distribute_strategy
-    held = len(strategy.experimental_local_results(variable))
-    first = workers(strategy)[1] * held
-    return range(first, first + held), strategy.num_replicas_in_sync
 
 
 @uses(

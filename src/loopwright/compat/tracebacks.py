@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar
 import keras
 import tensorflow as tf
 
+from loopwright.compat.lines import GENERATED, PACKAGE
 from loopwright.errors import LoopwrightError
 
 FULL_TRACEBACK = "LOOPWRIGHT_FULL_TRACEBACK"
@@ -24,10 +25,8 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _Error = TypeVar("_Error", bound=BaseException)
 
-_HERE = str(Path(__file__).parent.parent) + os.sep  # the whole package
 _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (keras, tf))
-_HIDDEN = (_HERE, *_LIBRARIES, contextlib.__file__)
-_GENERATED = "__autograph_generated"
+_HIDDEN = (PACKAGE, *_LIBRARIES, contextlib.__file__)
 
 
 def hides_frames() -> bool:
@@ -46,7 +45,7 @@ def shortened(error: _Error) -> _Error:
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         # A bug of Loopwright needs every frame.
-        if isinstance(link, LoopwrightError) or not _innermost_file(link).startswith(_HERE):
+        if isinstance(link, LoopwrightError) or not _innermost_file(link).startswith(PACKAGE):
             link.__traceback__ = _without_hidden(link.__traceback__)
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     return error
@@ -80,7 +79,7 @@ def _without_hidden(trace: TracebackType | None) -> TracebackType | None:
     kept = list[TracebackType]()
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if not name.startswith(_HIDDEN) and _GENERATED not in name:
+        if not name.startswith(_HIDDEN) and GENERATED not in name:
             kept.append(trace)
         trace = trace.tb_next
     last: TracebackType | None = None

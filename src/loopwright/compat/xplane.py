@@ -26,11 +26,6 @@ class Recorded:
     start: float
     seconds: float
 
-    @property
-    def end(self) -> float:
-        """When it ended."""
-        return self.start + self.seconds
-
 
 @contextlib.contextmanager
 def profiling(directory: Path) -> Iterator[None]:
@@ -65,17 +60,11 @@ def recorded(directory: Path) -> list[Recorded]:
     for plane in space.planes:
         if not plane.name.startswith(("/host:CPU", "/device:")):
             continue
-        names = {key: one.name for key, one in plane.event_metadata.items()}
+        names = {key: each.name for key, each in plane.event_metadata.items()}
         for number, line in enumerate(plane.lines):
             thread = f"{plane.name} {number} {line.name}"
-            begin = line.timestamp_ns / 1e9
-            found += [
-                Recorded(
-                    names.get(event.metadata_id, ""),
-                    thread,
-                    begin + event.offset_ps / _PICOSECONDS,
-                    event.duration_ps / _PICOSECONDS,
-                )
-                for event in line.events
-            ]
+            for event in line.events:
+                start = line.timestamp_ns / 1e9 + event.offset_ps / _PICOSECONDS
+                seconds = event.duration_ps / _PICOSECONDS
+                found.append(Recorded(names.get(event.metadata_id, ""), thread, start, seconds))
     return found

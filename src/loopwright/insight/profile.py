@@ -181,10 +181,10 @@ def _stage(name: str) -> str:
 def _own_seconds(events: Sequence[Recorded]) -> list[tuple[Recorded, float]]:
     """Return each event of one thread with its seconds, without those of events inside it."""
     ordered = sorted(events, key=lambda event: (event.start, -event.seconds))
-    inner = [0.0] * len(ordered)
+    inner, ends = [0.0] * len(ordered), [event.start + event.seconds for event in ordered]
     stack: list[int] = []
     for place, event in enumerate(ordered):
-        while stack and ordered[stack[-1]].end <= event.start:
+        while stack and ends[stack[-1]] <= event.start:
             stack.pop()
         if stack:
             inner[stack[-1]] += event.seconds
