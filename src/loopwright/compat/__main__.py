@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import sys
 
+from loopwright.compat import internals
 from loopwright.compat.internals import INTERNALS
 from loopwright.quiet_start import quiet_start
 
@@ -25,7 +26,7 @@ def main() -> int:
     print(f"Internals of TensorFlow {tf.__version__} and Keras {keras.__version__}")
     names, moved = set[str](), list[str]()
     for function, internal in sorted(INTERNALS.items()):
-        missing = internal.missing()
+        missing = [name for name in internal.names if not internals.is_present(name)]
         print(f"\n{function}")
         for name in internal.names:
             print(f"  {'moved  ' if name in missing else 'present'} {name}")

@@ -25,10 +25,6 @@ class Internal:
     if_moved: str
     """Empty: there is no fallback."""
 
-    def missing(self) -> list[str]:
-        """Return the names that the installed versions do not have."""
-        return [name for name in self.names if not is_present(name)]
-
 
 INTERNALS: dict[str, Internal] = {}
 """By module and function: `keras_optimizers.trained_by`."""

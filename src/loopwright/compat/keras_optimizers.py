@@ -105,15 +105,6 @@ def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
     return optimizer._learning_rate
 
 
-def with_rates(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
-    """Return the optimizers that hold the learning rates of this one: itself, or those inside."""
-    inside = getattr(optimizer, "inner_optimizer", None)
-    several = getattr(optimizer, "optimizers", None)  # of a MultiOptimizer
-    if inside is None and several is None:
-        return [optimizer]
-    return [own for one in several or [inside] for own in with_rates(one)]
-
-
 @uses("keras.Optimizer._learning_rate")
 @contextlib.contextmanager
 def rate_replaced(optimizer: keras.optimizers.Optimizer, rate: Callable[[], Any]) -> Iterator[None]:

@@ -1,5 +1,12 @@
-"""Lines of the user's code behind an operation or an error; batches and shapes in words."""
+"""Lines of the user's code behind an operation or an error; batches and shapes in words.
 
+Tracebacks are shown without the frames of Loopwright, Keras and TensorFlow. The user's own frames,
+and those of other libraries, stay. `LOOPWRIGHT_FULL_TRACEBACK=1`, or
+`keras.config.disable_traceback_filtering()`, shows every frame.
+"""
+
+import contextlib
+import functools
 import itertools
 import linecache
 import os
@@ -8,11 +15,18 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+import keras
+import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals
+from loopwright.errors import LoopwrightError
 
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+_Error = TypeVar("_Error", bound=BaseException)
 Frames = Sequence[tuple[str, int]]
 """Files and lines, the innermost last."""
 
@@ -56,7 +70,7 @@ def is_written(op: Any) -> bool:
     """
     below = list[str]()
     for name, line in reversed(_frames_inside(op)):
-        if is_own(name, line) or GENERATED in name:
+        if is_own(name, line) or _GENERATED in name:
             break
         below.append(name)
     inner = [name.partition(_TENSORFLOW)[2] for name in below if _TENSORFLOW in name]
@@ -65,7 +79,7 @@ def is_written(op: Any) -> bool:
 
 def is_own(filename: str, line: int) -> bool:
     """Return whether a line is the user's: of no installed package, and not generated."""
-    is_users = not filename.startswith((PACKAGE, *_INSTALLED)) and GENERATED not in filename
+    is_users = not filename.startswith((_HERE, *_INSTALLED)) and _GENERATED not in filename
     return is_users and bool(linecache.getline(filename, line))  # compiled extensions have no lines
 
 
@@ -74,28 +88,91 @@ def is_users_frame(frame: FrameType | None) -> bool:
     while frame is not None and _AUTOGRAPH in frame.f_code.co_filename:
         frame = frame.f_back  # AutoGraph calls for the code that it generates
     name = "" if frame is None else frame.f_code.co_filename
-    return frame is not None and (GENERATED in name or is_own(name, frame.f_lineno))
+    return frame is not None and (_GENERATED in name or is_own(name, frame.f_lineno))
 
 
 def _frames_inside(op: Any) -> Frames:
     frames = [(frame.filename, frame.lineno or 0) for frame in op.traceback]
-    return list(itertools.dropwhile(lambda frame: not frame[0].startswith(PACKAGE), frames))
+    return list(itertools.dropwhile(lambda frame: not frame[0].startswith(_HERE), frames))
 
 
 def _innermost_own(frames: Frames) -> tuple[str, int] | None:
     return next((frame for frame in reversed(frames) if is_own(*frame)), None)
 
 
-PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_HERE = str(Path(__file__).parent.parent) + os.sep  # the whole package
+_LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (keras, tf))
+_HIDDEN = (_HERE, *_LIBRARIES, contextlib.__file__)
 _TENSORFLOW = str(Path("/tensorflow/python")) + "/"
 _WRAPPERS = re.compile(
     r"^(framework|util|autograph|eager|distribute)/"
     r"|^ops/(gen_\w+|math_ops|weak_tensor_ops|\w*override\w*|tensor_math\w*|variables|resource_\w+)\.py"
 )
 """Files of TensorFlow between a public function and the operation of that name."""
-GENERATED = "__autograph_generated"
+_GENERATED = "__autograph_generated"
 _AUTOGRAPH = _TENSORFLOW + "autograph/"
 _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
+
+
+# -- tracebacks ------------------------------------------------------------------------------------
+
+
+def hides_frames() -> bool:
+    """Return whether tracebacks are shortened."""
+    shows_all = os.environ.get("LOOPWRIGHT_FULL_TRACEBACK", "") not in ("", "0")
+    return not shows_all and keras.config.is_traceback_filtering_enabled()
+
+
+def shortened(error: _Error) -> _Error:
+    """Return the error with only the frames that the user can act on, its causes included."""
+    if not hides_frames():
+        return error
+    seen = set[int]()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        # A bug of Loopwright needs every frame.
+        if isinstance(link, LoopwrightError) or not _innermost_file(link).startswith(_HERE):
+            link.__traceback__ = _without_hidden(link.__traceback__)
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return error
+
+
+def shortens_tracebacks(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Shorten the traceback of whatever a method raises."""
+
+    @functools.wraps(method)
+    def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            shortened(error)
+            raise  # without this frame, which is not added again
+
+    return call
+
+
+def is_of_libraries(error: BaseException) -> bool:
+    """Return whether Keras or TensorFlow has raised an error."""
+    return _innermost_file(error).startswith(_LIBRARIES)
+
+
+def _innermost_file(error: BaseException) -> str:
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_code.co_filename if frames else ""
+
+
+def _without_hidden(trace: TracebackType | None) -> TracebackType | None:
+    kept = list[TracebackType]()
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not name.startswith(_HIDDEN) and _GENERATED not in name:
+            kept.append(trace)
+        trace = trace.tb_next
+    last: TracebackType | None = None
+    for frame in reversed(kept):
+        last = TracebackType(last, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return last
 
 
 # -- operations by name ----------------------------------------------------------------------------

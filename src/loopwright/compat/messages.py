@@ -1,11 +1,8 @@
 """Texts of TensorFlow that Loopwright acts on. Imports no TensorFlow."""
 
-import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
-
-from loopwright.errors import CheckpointError
+from collections.abc import Iterable
 
 _LOST_WORKER = re.compile(r"Collective|CoordinationService|WorkerService|heartbeat")
 _ABORTED_BY = re.compile(r"aborted by: *([^\n]+)")
@@ -110,9 +107,6 @@ def stateful_operation(text: str) -> str:
     return found[1] if found else ""
 
 
-# -- memory ----------------------------------------------------------------------------------------
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether Python or TensorFlow could not allocate memory.
 
@@ -120,20 +114,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     (True, False)
     """
     return isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError"
-
-
-@contextlib.contextmanager
-def out_of_memory_explained(what: str) -> Iterator[None]:
-    """Raise a `CheckpointError` that begins with `what` where memory runs out."""
-    try:
-        yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        raise CheckpointError(
-            f"{what}: out of memory.",
-            expected="enough free memory for the whole state of the run",
-            received=reason_in(str(error) or "no memory left"),
-            do="free memory or use a machine with more, then start again; the checkpoints are "
-            "untouched",
-        ) from error

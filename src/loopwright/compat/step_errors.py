@@ -16,13 +16,14 @@ from loopwright.compat.lines import (
     code_among,
     describe,
     frames_of,
+    hides_frames,
+    is_of_libraries,
     node_in,
     place_among,
     place_in,
     place_of_node,
 )
 from loopwright.compat.messages import MOST_SHOWN, plain_text, reason_in
-from loopwright.compat.tracebacks import hides_frames, is_of_libraries
 from loopwright.errors import ConfigurationError, LoopwrightError, StepError
 
 
