@@ -43,7 +43,7 @@ def trace_by_name(program: str, trace: Callable[[], Any], *, is_shared: bool) ->
                 return concrete
         except (tf.errors.InvalidArgumentError, KeyError) as error:
             if not re.search("duplicate function|Registering two gradient", str(error)):
-                raise  # the name of the function, or of a gradient of it, is not in use
+                raise  # not because the name of the function, or of its gradient, is in use
     with _lock:
         number = len(known)
         known.append(None)
