@@ -7,10 +7,12 @@ The checks are hooks and not fixtures, so that they come before and after every 
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -136,3 +138,24 @@ def _put_back(before: Process) -> None:
         keras.config.set_epsilon(before.keras["epsilon"])
         keras.config.set_image_data_format(before.keras["image_data_format"])
         keras.config.set_dtype_policy(before.keras["dtype_policy"])
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Generator[Callable[[str], Path]]:
+    """Mounts a file system of its own with these options."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = 0
+
+    def on_place(options: str) -> Path:
+        nonlocal mounted
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"a small disk cannot be mounted: {done.stderr.strip()}")
+        mounted += 1
+        return place
+
+    yield on_place
+    for _ in range(mounted):
+        subprocess.run(["umount", "-l", str(place)], check=True)

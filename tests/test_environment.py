@@ -1,12 +1,11 @@
 """What the bits of a run depend on, beside its own code."""
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
 import tensorflow as tf
+from tests.processes import run_command
 
 from loopwright.environment import changes, environment, for_digest
 from loopwright.launch import (
@@ -57,13 +56,7 @@ print(hashlib.sha256(tf.matmul(x, x, transpose_b=True).numpy().tobytes()).hexdig
 @pytest.mark.skipif("avx512f" not in cpu_flags(), reason="there is one kind of kernel only")
 def test_processors_of_one_name_with_other_instructions_are_told_apart_as_their_bits_are():
     def computed(**limit: str) -> list[str]:
-        done = subprocess.run(
-            [sys.executable, "-c", PRODUCT],
-            env={**os.environ, ONEDNN: "0", **limit},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run_command([sys.executable, "-c", PRODUCT], env={ONEDNN: "0", **limit})
         return done.stdout.splitlines()[-2:]
 
     (one, bits), (other, others) = computed(), computed(ONEDNN_MAX_CPU_ISA="AVX2")
@@ -80,13 +73,7 @@ def test_a_record_without_the_instructions_of_its_processor_may_be_of_this_one()
 @pytest.mark.parametrize("word", ["0", "1"])
 def test_a_process_knows_whether_tensorflow_runs_onednn(word: str):
     code = "import tensorflow, loopwright.launch as s; print(s.onednn_is_on())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, ONEDNN: word},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_command([sys.executable, "-c", code], env={ONEDNN: word})
     assert done.stdout.split()[-1] == str(word == "1")
 
 

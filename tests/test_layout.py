@@ -3,14 +3,13 @@
 import ast
 import builtins
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import run_command
 
 import loopwright as lw
 
@@ -115,15 +114,8 @@ def top(name: str) -> str:
 
 def run_python(text: str, *arguments: str) -> Any:
     """What a fresh interpreter prints as JSON in its last line."""
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    result = subprocess.run(
-        [sys.executable, "-c", text, *arguments],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    environment = {"PYTHONPATH": str(SOURCE), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    result = run_command([sys.executable, "-c", text, *arguments], env=environment)
     return json.loads(result.stdout.splitlines()[-1])
 
 

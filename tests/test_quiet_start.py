@@ -1,11 +1,11 @@
 """TensorFlow's start-up is quiet; what is not noise is still said."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.processes import run_command
 
 from loopwright.quiet_start import quiet_start
 
@@ -37,12 +37,7 @@ def test_what_was_said_before_an_error_is_not_lost(capfd: pytest.CaptureFixture[
 def test_a_program_without_standard_error_is_served_as_well():
     load = "from loopwright.quiet_start import quiet_start"
     code = load + "\nwith quiet_start():\n    print('done')"
-    done = subprocess.run(
-        ["sh", "-c", f'exec {sys.executable} -c "{code}" 2>&-'],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_command(["sh", "-c", f'exec {sys.executable} -c "{code}" 2>&-'])
     assert done.stdout == "done\n"
 
 
@@ -51,7 +46,7 @@ def test_a_crash_while_libraries_load_is_not_silent():
         "import os, signal\nfrom loopwright.quiet_start import quiet_start\n"
         "with quiet_start():\n    os.kill(os.getpid(), signal.SIGABRT)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_command([sys.executable, "-c", code], exits=None)
     assert done.returncode < 0
     assert "Fatal Python error: Aborted" in done.stderr
     assert "line 4 in <module>" in done.stderr

@@ -11,7 +11,7 @@ import tensorflow as tf
 from loopwright import launch
 from loopwright.checkpoints.retention import DEFAULT_KEEP, KeepBest, Rule, best_rules
 from loopwright.checkpoints.run_directory import Run
-from loopwright.compat.tracebacks import shortens_tracebacks
+from loopwright.compat.lines import shortens_tracebacks
 from loopwright.config.edits import OnChange, require_on_change
 from loopwright.distribute.replicas import require_tensorflow_backend
 from loopwright.distribute.strategy import strategy_for

@@ -21,6 +21,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from tests.processes import run_command
 from typer.testing import CliRunner
 
 import loopwright as lw
@@ -227,7 +228,7 @@ def test_the_revision_is_that_of_the_programs_own_code(
     code.mkdir()
     hostile_repository(code, canary)
     asked = ["git", "-C", str(code), "rev-parse", "HEAD"]
-    revision = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    revision = run_command(asked).stdout.strip()
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "another"))
     main = sys.modules["__main__"]
     monkeypatch.chdir(tmp_path if way == "script" else code)
@@ -260,15 +261,11 @@ def test_every_child_process_leaves_the_current_directory_out_of_its_import_path
 
 def test_a_workers_project_is_found_though_it_is_not_on_the_import_path(project: Path):
     command = ["launch", "--workers", "1", "--", "train", "mine:experiment", "plan=graph"]
-    done = subprocess.run(
+    run_command(
         [sys.executable, "-P", "-m", "loopwright", *command, "--run-dir", "launched"],
         cwd=project,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
+        env={"PYTHONPATH": str(PACKAGE.parent)},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     assert (project / "launched" / "checkpoints").is_dir()
 
 
@@ -643,7 +640,7 @@ def test_a_browser_runs_nothing_of_a_hostile_report(hostile_run: Path):
     page = hostile_run.parent / "page.html"
     shutil.copy(hostile_run / "report.html", page)
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, check=True)
+    done = run_command([*command, page.as_uri()])
     shown = Page()
     shown.feed(done.stdout)
     assert shown.elements <= ALLOWED_ELEMENTS | DRAWN_ELEMENTS

@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import run_command
 
 from loopwright.checkpoints import manifest as manifests
 from loopwright.checkpoints.manifest import Checkpoint
@@ -370,22 +371,9 @@ def test_the_first_format_stays_readable(tmp_path: Path):
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(mount: Callable[[str], Path]) -> Path:
     """A file system of its own with room for 256 KB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"a small disk cannot be mounted: {mounted.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+    return mount("size=256k")
 
 
 def test_a_full_disk_is_named_with_the_bytes_needed_and_nothing_stays_behind(small_disk: Path):
@@ -459,7 +447,7 @@ except CheckpointError as error:
 print(sorted(path.name for path in store.directory.iterdir()))
 """
     command = [sys.executable, "-c", script, str(small_disk)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    run = run_command(command)
     assert "No space left on device" in run.stdout
     assert "free some space" in run.stdout
     assert run.stdout.endswith("[]\n")
@@ -556,7 +544,7 @@ store.newest()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     command = [sys.executable, "-c", script, str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    run = run_command(command)
     assert int(run.stdout) < 10 * KILOBYTE  # kilobytes, of a file of 64 MB
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tests.cli.small_project import LINEAR, enter, invoke
+from tests.processes import run_command
 
 from loopwright.checkpoints.store import Store
 from loopwright.cli import compare_command, look_commands, train_commands
@@ -33,7 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def loopwright(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "loopwright", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_command(command, exits=None)
 
 
 def train(*arguments: str) -> tuple[int, str]:
@@ -51,10 +52,7 @@ def test_help_lists_the_commands_and_imports_no_tensorflow():
         "except SystemExit: pass\n"
         "assert not {'tensorflow', 'keras', 'numpy', 'pydantic'} & set(sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_command([sys.executable, "-c", program])
     listed = re.findall(r"^  ([a-z]+) +[A-Z].*\.$", done.stdout, re.M)
     assert " ".join(listed) == (
         "new train resume run launch verify evaluate predict export runs report compare replay "
@@ -103,16 +101,11 @@ def test_an_unknown_task_is_refused_in_words_without_a_stack():
 
 def test_the_shell_completes_tasks(tmp_path: Path):
     (tmp_path / "dig.py").touch()
-    environment = {**os.environ, "_LOOPWRIGHT_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
+    environment = {"_LOOPWRIGHT_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
     program = "import sys; sys.argv = ['loopwright']; from loopwright.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**environment, "COMP_WORDS": "loopwright train dig"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment["COMP_WORDS"] = "loopwright train dig"
+    command = [sys.executable, "-c", program]
+    done = run_command(command, exits=None, cwd=tmp_path, env=environment)
     assert done.stdout.split() == ["digits", "dig.py"]
 
 

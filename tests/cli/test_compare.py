@@ -2,12 +2,12 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.cli.small_project import MINE, content_of, enter, invoke
+from tests.processes import run_command
 
 FLIPS = """
 import keras, numpy as np, tensorflow as tf
@@ -147,10 +147,7 @@ def test_equal_runs_are_equal_bit_for_bit_and_comparing_files_imports_no_tensorf
         "except SystemExit as ended: assert not ended.code\n"
         "assert 'tensorflow' not in sys.modules"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_command([sys.executable, "-c", program])
     assert "no recorded difference" in done.stdout
     assert "equal: the states after step 24 are the same, bit for bit" in done.stdout
 

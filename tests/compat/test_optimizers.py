@@ -7,6 +7,7 @@ import tensorflow as tf
 from tests.compat.keras_parts import one_variable
 
 from loopwright.compat import keras_optimizers
+from loopwright.task.optimizers import with_rates
 
 SGD = keras.optimizers.SGD
 
@@ -50,7 +51,7 @@ def test_a_learning_rate_is_a_number_or_what_was_given():
 @pytest.mark.parametrize("given", [0.5, keras.optimizers.schedules.CosineDecay(0.5, 10)])
 def test_a_rate_is_replaced_until_the_end_and_the_variables_stay(given):
     optimizer = keras.optimizers.LossScaleOptimizer(SGD(given))
-    (inner,) = keras_optimizers.with_rates(optimizer)
+    (inner,) = with_rates(optimizer)
     w = one_variable(inner)
     before, kept = inner.get_config(), list(inner.variables)
 
@@ -65,4 +66,4 @@ def test_a_rate_is_replaced_until_the_end_and_the_variables_stay(given):
 def test_the_rates_of_a_multi_optimizer_are_those_inside():
     one, other = SGD(0.1), SGD(0.2)
     several = keras.optimizers.MultiOptimizer({"kernel": one, "bias": other})
-    assert keras_optimizers.with_rates(several) == [one, other]
+    assert with_rates(several) == [one, other]

@@ -59,7 +59,10 @@ SCOPES: dict[str, tuple[Scope, set[str]]] = {
     ),
     "accumulation": (
         accumulating,
-        {f"{BASE_OPTIMIZER}.{name}" for name in ("iterations", "gradient_accumulation_steps")},
+        {
+            f"{BASE_OPTIMIZER}.iterations",
+            "keras.src.optimizers.optimizer.Optimizer.gradient_accumulation_steps",
+        },
     ),
     "model losses": (keras_internals.watching_losses, {"keras.src.layers.layer.Layer.losses"}),
     "tapes": (

@@ -2,8 +2,6 @@
 
 import inspect
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from tests.components.parts import arrays, of_layers
+from tests.processes import run_command
 
 from loopwright import components
 from loopwright.components import losses
@@ -57,15 +56,8 @@ def saved_and_loaded(tmp_path_factory: pytest.TempPathFactory) -> Any:
     for name, model in here.items():
         told[name] = np.asarray(model(x)).ravel().tolist()
         model.save(directory / f"{name}.keras")
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    result = subprocess.run(
-        [sys.executable, str(LOADER), str(directory)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    environment = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    result = run_command([sys.executable, str(LOADER), str(directory)], env=environment)
     scores = {
         name: model.evaluate(x, 4 * y, verbose=0, return_dict=True)
         for name, model in here.items()

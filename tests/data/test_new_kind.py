@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -12,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.processes import run_command
 from tests.resume.program import digest
 
 import loopwright as lw
@@ -81,14 +81,11 @@ CHILD = """
 
 def test_a_run_that_was_killed_resumes_with_the_same_bits(tmp_path: Path):
     path = write(tmp_path / "rows.csv")
-    killed = subprocess.run(
+    run_command(
         [sys.executable, "-c", textwrap.dedent(CHILD), str(path), str(tmp_path / "run")],
+        exits=-signal.SIGKILL,
         cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
     assert list((tmp_path / "run/checkpoints").glob("step-*"))
 
     resumed = train(path, tmp_path / "run")

@@ -1,7 +1,7 @@
 """Pipelines of `tf.data`: those that go on exactly in another process, and those refused."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -146,16 +146,19 @@ def read(reader: StreamReader, count: int) -> list[Any]:
 def test_a_pipeline_goes_on_exactly_from_every_place(kind: str):
     make = EXACT[kind]
     assert lw.Stream(make()).objection_to_resume() is None
-    whole, states = reader(make()), []
-    seen: list[Any] = []
-    for _ in range(SAVED):
-        states.append(whole.state())
-        seen += read(whole, 1)
-    seen += read(whole, READ - SAVED)
+    check_resumed(make(), make, range(SAVED))
 
-    for place, state in enumerate(states):
+
+def check_resumed(whole: Any, make: Callable[[], Any], places: Iterable[int]) -> None:
+    """Reading that resumes at these places gives what reading the whole data gives."""
+    once, states, seen = reader(whole), list[Any](), list[Any]()
+    for _ in range(SAVED):
+        states.append(once.state())
+        seen += read(once, 1)
+    seen += read(once, READ - SAVED)
+    for place in places:
         resumed = reader(make())
-        resumed.restore(Read(batches=place), state)
+        resumed.restore(Read(batches=place), states[place])
         assert read(resumed, READ - place) == seen[place:], f"after {place} batches"
 
 
@@ -211,17 +214,8 @@ def test_a_dataset_that_was_read_before_goes_on_exactly_as_part_of_another(kind:
             end.update(before.state())
         return COMBINED[kind](one, other)
 
-    whole, states = reader(combined(is_skipped=False)), []
-    seen: list[Any] = []
-    for _ in range(SAVED):
-        states.append(whole.state())
-        seen += read(whole, 1)
-    seen += read(whole, READ - SAVED)
-
-    for place in (0, 1, 3, SAVED - 1):
-        resumed = reader(combined(is_skipped=True))
-        resumed.restore(Read(batches=place), states[place])
-        assert read(resumed, READ - place) == seen[place:], f"after {place} batches"
+    whole = combined(is_skipped=False)
+    check_resumed(whole, lambda: combined(is_skipped=True), (0, 1, 3, SAVED - 1))
 
 
 def test_the_order_of_zipped_datasets_does_not_depend_on_others_zipped_before():

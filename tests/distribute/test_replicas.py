@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from tests.distribute.trainings import Regression, data
 from tests.mirrored import mirrored
+from tests.tasks import ByHand
 
 import loopwright as lw
 from loopwright.compat import keras_optimizers
@@ -138,19 +139,15 @@ def test_without_a_break_nothing_differs():
     assert different(trained(mirrored()), on_one()) == []
 
 
-class Accumulating(lw.Task):
+class Accumulating(ByHand):
     """The mean over two steps, of rows that weigh differently on the two replicas."""
 
     def __init__(self):
-        super().__init__()
-        self.model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
-        self.optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+        super().__init__(model, keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
 
-    def train_step(self, batch):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(self.model(batch, training=True))
-        self.minimize(loss, self.model, self.optimizer, tape)
-        return {"loss": loss}
+    def loss_of(self, x, y):
+        return tf.reduce_mean(self.model(x, training=True))
 
 
 def test_accumulated_gradients_are_saved_as_one_for_all_replicas():

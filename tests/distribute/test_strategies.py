@@ -7,19 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tests.distribute import trainings
+from tests.distribute.trainings import ROWS, data
 from tests.engine.test_runner import Descent
 from tests.mirrored import mirrored
 
 import loopwright as lw
 from loopwright.errors import ConfigurationError, StepError
-
-ROWS = 101  # batches of 20: the last one has a single example, and one replica none
-
-
-def data():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(ROWS, 5)).astype("float32")
-    return x, (x[:, :1] * 2 + 1).astype("float32")
 
 
 class Regression(lw.Task):

@@ -24,7 +24,7 @@ from loopwright import digits
 from loopwright.distribute import cluster
 from loopwright.task import variables
 
-ROWS = 101  # batches of 20: the last one has a single example, and one worker none
+ROWS = 101  # batches of 20: the last one has a single example, and one worker or replica none
 LAYERS = keras.layers
 
 

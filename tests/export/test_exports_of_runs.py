@@ -1,7 +1,6 @@
 """Exports of runs: configs, the command line, the report, and the line that is printed."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from tests.chromium import PATH, Chromium
 from tests.cli.small_project import enter
+from tests.processes import run_command
 
 import loopwright as lw
 from loopwright.cli import job
@@ -80,8 +80,7 @@ def test_an_export_that_fails_leaves_the_run_and_the_other_exports(project: Path
     assert (project / "run" / "report.html").is_file()
     command = [sys.executable, "-m", "loopwright", "export", "run", "--format", "litert"]
     command += ["--batch-size", "1", "--task", "mine:experiment"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
+    ran = run_command(command)
     assert ran.stdout.startswith(
         "run/export/step-2-batch-1.tflite (serve: what predict returns): outputs "
     )

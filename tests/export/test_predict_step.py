@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.tasks import ByHand
 
 import loopwright as lw
 from loopwright.export import child, exporter, outputs
@@ -20,29 +21,21 @@ X = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
 Y = (X[:, :1] > 0).astype("float32")
 
 
-class Classifier(lw.Task):
+class Classifier(ByHand):
     """Trains on logits, predicts probabilities with a temperature that is no part of the model."""
 
     def __init__(self) -> None:
-        super().__init__()
         keras.utils.set_random_seed(0)
-        self.model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-        self.optimizer = keras.optimizers.SGD(0.1)
+        super().__init__(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
         self.temperature = tf.Variable(0.5)
         self.seed = keras.random.SeedGenerator(0)
 
-    def train_step(self, batch: Any) -> Any:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            loss = keras.losses.binary_crossentropy(y, self.model(x), from_logits=True)
-            loss = tf.reduce_mean(loss)
-        self.minimize(loss, self.model, self.optimizer, tape)
-        return {"loss": loss}
+    def loss_of(self, x: Any, y: Any) -> Any:
+        loss = keras.losses.binary_crossentropy(y, self.model(x), from_logits=True)
+        return tf.reduce_mean(loss)
 
     def test_step(self, batch: Any) -> Any:
-        x, y = batch
-        loss = keras.losses.binary_crossentropy(y, self.model(x), from_logits=True)
-        return {"loss": tf.reduce_mean(loss)}
+        return {"loss": self.loss_of(*batch)}
 
     def predict_step(self, batch: Any) -> Any:
         logits = self.model(batch, training=False) / self.temperature

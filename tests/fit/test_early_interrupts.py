@@ -4,20 +4,19 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from typing import Any
 
 import pytest
 from tests.fit import interrupted_early
+from tests.processes import run_command
 
 from loopwright.loop import signals
 
 
 def outcomes(moments: int) -> dict[str, dict[str, Any]]:
     command = [sys.executable, "-m", "tests.fit.interrupted_early", str(moments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = run_command(command)
     return {line.pop("place"): line for line in map(json.loads, done.stdout.splitlines())}
 
 

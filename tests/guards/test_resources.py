@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tests.guards.changed_step import Regression, X, Y, fit, refused
-
-import loopwright as lw
+from tests.tasks import ByHand
 
 # --- state that is no variable ------------------------------------------------------------------
 
@@ -122,19 +121,15 @@ def test_tables_that_are_only_read_and_summary_writers_are_no_state_of_the_train
 def test_a_keras_lookup_layer_trains_in_a_run_directory(tmp_path: Path):
     words = np.array(["a", "b", "c", "a"] * 4)
 
-    class Words(lw.Task):
+    class Words(ByHand):
         def __init__(self):
-            super().__init__()
+            super().__init__(
+                keras.Sequential([keras.layers.Embedding(4, 2), keras.layers.Dense(1)])
+            )
             self.lookup = keras.layers.StringLookup(vocabulary=["a", "b", "c"])
-            self.model = keras.Sequential([keras.layers.Embedding(4, 2), keras.layers.Dense(1)])
-            self.optimizer = keras.optimizers.SGD(0.01)
 
-        def train_step(self, batch):
-            x, y = batch
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(y - self.model(self.lookup(x), training=True)))
-            self.minimize(loss, self.model, self.optimizer, tape)
-            return {"loss": loss}
+        def loss_of(self, x, y):
+            return super().loss_of(self.lookup(x), y)
 
     fit(Words(), words, Y, run_dir=tmp_path / "run")
 

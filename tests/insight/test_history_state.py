@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.tasks import ByHand
 
 import loopwright as lw
 from loopwright.insight.first_difference import bisect_states
@@ -18,24 +19,19 @@ X = np.random.default_rng(0).normal(size=(100, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 
 
-class Flipped(lw.Task):
+class Flipped(ByHand):
     """A regression whose labels are moved a little at one step."""
 
     def __init__(self, flip_at: int = 0, rate: Any = 1e-3):
-        super().__init__()
         keras.utils.set_random_seed(0)
         layers = [keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.2, seed=1)]
-        self.model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
-        self.optimizer = keras.optimizers.Adam(rate)
+        model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
+        super().__init__(model, keras.optimizers.Adam(rate))
         self.flip_at = flip_at
 
-    def train_step(self, batch: Any) -> Any:
-        x, y = batch
+    def loss_of(self, x: Any, y: Any) -> Any:
         y = tf.where(self.step_counter == self.flip_at - 1, y + 1e-3, y)
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(self.model(x, training=True) - y))
-        self.minimize(loss, self.model, self.optimizer, tape)
-        return {"loss": loss}
+        return super().loss_of(x, y)
 
 
 def data(kind: str) -> dict[str, Any]:

@@ -10,13 +10,14 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from tests.processes import run_command
 
 HERE = Path(__file__).with_name("golden")
 ROOT = Path(__file__).parents[2]
@@ -74,16 +75,8 @@ def help_texts() -> str:
         "import sys; from tests.net import golden; print('\\n'.join(golden.helps()))\n"
         "sys.exit('tensorflow' in sys.modules)"
     )
-    environment = {**os.environ, "COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+    environment = {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}
+    return run_command([sys.executable, "-c", code], cwd=ROOT, env=environment).stdout
 
 
 def helps(words: tuple[str, ...] = ()) -> Iterator[str]:

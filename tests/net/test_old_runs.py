@@ -5,7 +5,6 @@ where processor, kernels and TensorFlow are those of the fixture, else the numbe
 """
 
 import json
-import os
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from tests.distribute.workers import Workers
 from tests.net import write_runs
+from tests.processes import run_command
 from tests.resume.program import digest
 
 from loopwright.search import trial_process
@@ -59,15 +59,11 @@ def require_complete(run: Path, epochs: list[int]) -> None:
 
 
 def resumed_by_command(project: Path, *words: str, **variables: str) -> str:
-    done = subprocess.run(
+    done = run_command(
         [sys.executable, "-m", "loopwright", "resume", "run", *words],
         cwd=project,
-        env={**os.environ, "PYTHONPATH": str(write_runs.ROOT), **variables},
-        capture_output=True,
-        text=True,
-        check=False,
+        env={"PYTHONPATH": str(write_runs.ROOT), **variables},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 

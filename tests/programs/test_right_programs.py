@@ -20,7 +20,7 @@ from tests.programs.right import (
     sequences,
     tables_and_text,
 )
-from tests.programs.right.right_program import BATCH, Program, programs_of
+from tests.programs.right.right_program import BATCH, Program, assert_same_as_keras, programs_of
 from tests.resume.faults import ALL
 
 import loopwright as lw
@@ -49,12 +49,7 @@ def test_a_right_program_trains_in_silence_as_it_does_in_keras(name: str):
 
     history = lw.Trainer(program.trained, plan=program.plan).fit(**arguments).history
 
-    assert set(history) == set(expected)
-    for key, values in expected.items():
-        np.testing.assert_allclose(history[key], values, rtol=1e-4, atol=1e-6, err_msg=key)
-    pairs = zip(program.trained.get_weights(), reference.trained.get_weights(), strict=True)
-    for got, wanted in pairs:
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    assert_same_as_keras(program, history, reference, expected)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,27 +20,6 @@ from loopwright.config.schema import Config
 from loopwright.search.study import StudyDirectory
 
 Mount = Callable[[str], Path]
-
-
-@pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Mount]:
-    """Mounts a file system of its own with these options."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = 0
-
-    def on_place(options: str) -> Path:
-        nonlocal mounted
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"a small disk cannot be mounted: {done.stderr.strip()}")
-        mounted += 1
-        return place
-
-    yield on_place
-    for _ in range(mounted):
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def train(run_dir: Path) -> None:

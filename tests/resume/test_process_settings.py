@@ -1,8 +1,6 @@
 """Process settings: decided before TensorFlow is imported, recorded, and never changed in a run."""
 
 import json
-import os
-import subprocess
 import sys
 import warnings
 from dataclasses import replace
@@ -11,6 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from tests.processes import run_command
 
 import loopwright as lw
 from loopwright import settings
@@ -67,15 +66,7 @@ def left_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ran(project: Path, *command: str, **variables: str) -> str:
     """Return what a command says."""
-    done = subprocess.run(
-        command,
-        cwd=project,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_command(command, cwd=project, env=variables)
     return done.stdout + done.stderr
 
 

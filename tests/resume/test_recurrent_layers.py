@@ -1,7 +1,6 @@
 """A run with recurrent layers under XLA ends with the same bits, resumed in another process too."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from tests.processes import run_command
 from tests.resume.program import AtStep, digest, fail
 
 import loopwright as lw
@@ -58,9 +58,7 @@ def test_a_resumed_run_ends_with_the_bits_of_another_process(tmp_path: Path):
     assert recorded(tmp_path / "run") == [["threefry", "recurrent"]]
     code = f"from tests.resume.{Path(__file__).stem} import AT_ONCE, ended; print(ended(AT_ONCE))"
     root = Path(__file__).parents[2]
-    child = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
-    )
+    child = run_command([sys.executable, "-c", code], cwd=root)
     assert child.stdout.split()[-1] == resumed
 
 

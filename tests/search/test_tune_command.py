@@ -1,7 +1,6 @@
 """The command `tune` with real trainings: killed and continued, shown, and refused."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from tests import chromium
 from tests.cli.small_project import MINE, content_of, enter, invoke
+from tests.processes import run_command
 
 from loopwright.search import tune
 
@@ -88,9 +88,7 @@ helped = CliRunner().invoke(main.app, ["tune", "--help"])
 asked = CliRunner().invoke(main.app, ["tune", "mine:experiment", "model.width=choice(2,4)"])
 print(json.dumps([helped.exit_code, str(asked.exception), "tensorflow" in sys.modules]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
-    )
+    done = run_command([sys.executable, "-c", program])
     code, error, has_tensorflow = json.loads(done.stdout.splitlines()[-1])
     assert code == 0
     assert "pip install 'loopwright[tune]'" in error

@@ -1,12 +1,12 @@
 """`lw.tune` with real trainings: the best config, the table, and the example of the page."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.cli.small_project import MINE
+from tests.processes import run_command
 
 import loopwright as lw
 from loopwright import runs
@@ -54,9 +54,6 @@ def test_a_search_in_code_trains_its_trials_and_names_the_best(
 @pytest.mark.timeout(600)
 def test_the_example_of_the_page_runs(tmp_path: Path):
     (fence,) = re.findall(r"```python notest\n(.*?lw\.tune\(.*?)```", PAGE.read_text(), re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-c", fence], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_command([sys.executable, "-c", fence], cwd=tmp_path)
     assert "2 trials: 2 complete" in done.stdout
     assert (tmp_path / "runs/tune-digits/best.yaml").exists()

@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras import callbacks as kc
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests.mirrored import mirrored
+from tests.tasks import ByHand
 
 import loopwright as lw
 
@@ -162,19 +163,14 @@ class Odd(keras.metrics.Metric):
 
 
 def test_a_metric_that_no_graph_can_compute_is_read_after_every_step():
-    class Own(lw.Task):
+    class Own(ByHand):
         def __init__(self) -> None:
-            super().__init__()
-            self.model, self.odd = network(), Odd()
-            self.optimizer = keras.optimizers.SGD(0.1)
+            super().__init__(network())
+            self.odd = Odd()
 
-        def train_step(self, batch: Any) -> Any:
-            x, y = batch
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(self.model(x, training=True)))
-            self.minimize(loss, self.model, self.optimizer, tape)
+        def loss_of(self, x: Any, y: Any) -> Any:
             self.odd.update_state(y, y)
-            return {"loss": loss}
+            return tf.reduce_mean(tf.square(self.model(x, training=True)))
 
     logger = Wandb("batch")
     lw.Trainer(Own(), plan="graph").fit(X, Y, callbacks=[logger], **DATA)

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tests.tasks import ByHand
 
 import loopwright as lw
 from loopwright.fit import observer
@@ -17,20 +17,13 @@ Y = X[:, :1]
 IMAGE = np.zeros((1, 2, 2, 1))
 
 
-class Painting(lw.Task):
+class Painting(ByHand):
     """Shows an image of zeros."""
 
     def __init__(self, optimizer: Any = None):
         keras.utils.set_random_seed(0)
-        self.model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-        self.optimizer = optimizer or keras.optimizers.SGD(0.1)
-
-    def train_step(self, batch: Any) -> Any:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((self.model(x, training=True) - y) ** 2)
-        self.minimize(loss, self.model, self.optimizer, tape)
-        return {"loss": loss}
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        super().__init__(model, optimizer or keras.optimizers.SGD(0.1))
 
     def images(self) -> dict[str, Any]:
         return {"zeros": IMAGE}

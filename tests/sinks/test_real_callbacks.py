@@ -2,12 +2,11 @@
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from typing import Any
 
 import pytest
+from tests.processes import run_command
 from tests.sinks.real_callbacks import CASES
 
 from docs import callback_table
@@ -35,9 +34,7 @@ def test_a_callback_does_the_same_as_in_keras_fit(name: str):
     if importlib.util.find_spec(MODULES.get(package, package)) is None:
         pytest.skip(f"{package} is not installed")
     command = [sys.executable, "-m", "tests.sinks.real_callbacks", name]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_command(command, env={"TF_CPP_MIN_LOG_LEVEL": "3"})
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["keras"]["output"] or found["keras"]["history"]
     assert found["loopwright"] == nearly(found["keras"])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import run_command
 from tests.resume.children import Child
 from tests.resume.faults import record
 from tests.sinks import tracked_program
@@ -234,9 +235,7 @@ for uri in sys.argv[1:]:
 print("tensorflow" in sys.modules)
 """
     uris = ["htp://127.0.0.1", str(tmp_path / "mlruns"), f"sqlite:///{tmp_path}/none/mlflow.db"]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *uris], capture_output=True, text=True, check=False
-    )
+    done = run_command([sys.executable, "-c", program, *uris], exits=None)
     invalid, directory, database, has_tensorflow = done.stdout.splitlines()
     assert "MLflow does not accept this tracking_uri" in invalid
     assert "unsupported URI 'htp://127.0.0.1'" in invalid

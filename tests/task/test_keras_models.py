@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras import layers, ops
 from tests.programs.right import generative, representations
 from tests.programs.right.keras_guides import GuideModel
-from tests.programs.right.right_program import Program
+from tests.programs.right.right_program import Program, assert_same_as_keras
 from tests.programs.test_right_programs import fresh
 
 import loopwright as lw
@@ -105,12 +105,7 @@ def test_a_keras_model_reports_and_learns_what_it_does_in_keras(name: str):
 
     history = lw.Trainer(program.trained).fit(**arguments).history
 
-    assert set(history) == set(expected)
-    for key, values in expected.items():
-        np.testing.assert_allclose(history[key], values, rtol=1e-4, atol=1e-6, err_msg=key)
-    pairs = zip(program.trained.get_weights(), reference.trained.get_weights(), strict=True)
-    for got, wanted in pairs:
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    assert_same_as_keras(program, history, reference, expected)
 
 
 def test_a_raw_number_named_like_a_metric_is_reported_as_keras_reports_it():

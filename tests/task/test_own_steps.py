@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.tasks import ByHand
 
 import loopwright as lw
 
@@ -28,20 +29,12 @@ def squared_error(y: Any, predictions: Any) -> Any:
     return tf.reduce_mean(tf.square(y - predictions))
 
 
-class Regression(lw.Task):
+class Regression(ByHand):
     """The smallest task: one model, one optimizer, no metrics."""
 
     def __init__(self, model: keras.Model | None = None, optimizer: Any = None):
-        super().__init__()
-        self.model = mlp(8, 1) if model is None else model
-        self.optimizer = optimizer or keras.optimizers.SGD(0.05)
-
-    def train_step(self, batch):
-        x, y = batch
-        with tf.GradientTape() as tape:
-            loss = squared_error(y, self.model(x, training=True))
-        self.minimize(loss, self.model, self.optimizer, tape)
-        return {"loss": loss}
+        held = mlp(8, 1) if model is None else model
+        super().__init__(held, optimizer or keras.optimizers.SGD(0.05))
 
 
 class Descent(lw.Task):

@@ -4,7 +4,6 @@ import enum
 import gc
 import json
 import os
-import subprocess
 import sys
 import textwrap
 import weakref
@@ -17,6 +16,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tests.mirrored import mirrored
+from tests.processes import run_command
+from tests.tasks import ByHand
 
 import loopwright as lw
 from loopwright.checkpoints import snapshot
@@ -95,7 +96,7 @@ def dense_names(path: str) -> list[str]:
     return [f"{path}.kernel", f"{path}.bias"]
 
 
-class Own(lw.Task):
+class Own(ByHand):
     """A step that trains `model` with `optimizer`, and whatever a test adds to it."""
 
     def __init__(
@@ -105,12 +106,8 @@ class Own(lw.Task):
         self.add = add
         vars(self).update(held)
 
-    def train_step(self, batch: Any) -> Any:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(self.model(x, training=True) - y)) + self.add(x)
-        self.minimize(loss, self.model, self.optimizer, tape)
-        return {"loss": loss}
+    def loss_of(self, x: Any, y: Any) -> Any:
+        return super().loss_of(x, y) + self.add(x)
 
 
 def small_model() -> keras.Model:
@@ -406,14 +403,10 @@ def test_names_are_the_same_in_any_process_whatever_was_made_before():
     assert len(here) > 60
     assert len({row["name"] for row in here}) == len(here)
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    done = subprocess.run(
+    done = run_command(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), str(Path(__file__).parent)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONHASHSEED": seed, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env={"PYTHONHASHSEED": seed, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
-    assert done.returncode == 0, done.stderr
     at_once, after_others = (json.loads(line) for line in done.stdout.splitlines()[-2:])
     assert at_once == here
     assert after_others == here

@@ -8,11 +8,12 @@ no version of Loopwright wrote are refused before anything else is read.
 # pyright: reportUninitializedInstanceVariable=false
 # Of pydantic's own attributes, in classes with an abstract base.
 
+import contextlib
 import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Annotated, Any, final
 from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, ValidationError
 
 from loopwright import disk, untrusted
-from loopwright.compat.messages import out_of_memory_explained
+from loopwright.compat.messages import is_out_of_memory, reason_in
 from loopwright.errors import CheckpointError, first_line
 from loopwright.loop.schedule import every
 from loopwright.plans import plan_history
@@ -52,6 +53,23 @@ class Checkpoint:
     """What is damaged; empty if the checkpoint is valid."""
     files: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The size and the checksum of each file, by name."""
+
+
+@contextlib.contextmanager
+def out_of_memory_explained(what: str) -> Iterator[None]:
+    """Raise a `CheckpointError` that begins with `what` where memory runs out."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise CheckpointError(
+            f"{what}: out of memory.",
+            expected="enough free memory for the whole state of the run",
+            received=reason_in(str(error) or "no memory left"),
+            do="free memory or use a machine with more, then start again; the checkpoints are "
+            "untouched",
+        ) from error
 
 
 def verified(path: Path, *, read_files: bool = True) -> Checkpoint:

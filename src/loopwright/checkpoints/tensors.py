@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from loopwright.compat.messages import out_of_memory_explained, reason_in
+from loopwright.checkpoints.manifest import out_of_memory_explained
+from loopwright.compat.messages import reason_in
 from loopwright.errors import CheckpointError, NotFiniteError
 from loopwright.task import variables as task_variables
 from loopwright.task.state import State, apply

@@ -4,5 +4,5 @@ Never: knows a task, a plan or a run; changes Keras for longer than a scope, or 
 `@uses` names what a function touches and what happens if it moves; `make compat` lists it.
 
 Open files: function_names, internals, keras_internals, keras_optimizers, lines, messages, patches,
-step_errors, tensorflow_internals, tracebacks, xplane.
+step_errors, tensorflow_internals, xplane.
 """

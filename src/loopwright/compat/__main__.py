@@ -7,7 +7,8 @@ import importlib
 import pkgutil
 import sys
 
-from loopwright.compat.internals import INTERNALS, Internal
+from loopwright.compat import internals
+from loopwright.compat.internals import INTERNALS
 from loopwright.quiet_start import quiet_start
 
 _ROOMS = ("loopwright.compat", "loopwright.rewrites")
@@ -23,24 +24,20 @@ def main() -> int:
         import keras
         import tensorflow as tf
     print(f"Internals of TensorFlow {tf.__version__} and Keras {keras.__version__}")
-    moved = [internal for _, internal in sorted(INTERNALS.items()) if _print(internal)]
-    failing = [internal.used_by for internal in moved if not internal.if_moved]
-    names = {name for internal in INTERNALS.values() for name in internal.names}
+    names, moved = set[str](), list[str]()
+    for function, internal in sorted(INTERNALS.items()):
+        missing = [name for name in internal.names if not internals.is_present(name)]
+        print(f"\n{function}")
+        for name in internal.names:
+            print(f"  {'moved  ' if name in missing else 'present'} {name}")
+        print(f"  if moved: {internal.if_moved or 'fails'}")
+        names.update(internal.names)
+        moved += [internal.if_moved] if missing else []
     print(
         f"\n{len(INTERNALS)} functions use {len(names)} internals; {len(moved)} have moved, "
-        f"{len(failing)} without a fallback"
+        f"{moved.count('')} without a fallback"
     )
-    return 1 if failing else 0
-
-
-def _print(internal: Internal) -> bool:
-    """Print an entry; return whether one of its internals has moved."""
-    missing = internal.missing()
-    print(f"\n{internal.used_by}")
-    for name in internal.names:
-        print(f"  {'moved  ' if name in missing else 'present'} {name}")
-    print(f"  if moved: {internal.if_moved or 'fails'}")
-    return bool(missing)
+    return 1 if "" in moved else 0
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from loopwright.compat.patches import Function, replaced
 
 _counting = internals.module("tensorflow.python.pywrap_tfe")
 _scopes = internals.module("keras.src.backend.tensorflow.core")
-_ops = internals.module("tensorflow.python.framework.ops")
 _lock = threading.Lock()
 _digests: dict[str, list[str | None]] = {}
 """By program, the digest of what was traced under each number; None: not to be shared."""
@@ -42,9 +41,9 @@ def trace_by_name(program: str, trace: Callable[[], Any], *, is_shared: bool) ->
                 concrete = trace()
             if _digest(concrete) == known[shared]:
                 return concrete
-        except Exception as error:
-            if not _is_taken(error):
-                raise
+        except (tf.errors.InvalidArgumentError, KeyError) as error:
+            if not re.search("duplicate function|Registering two gradient", str(error)):
+                raise  # not because the name of the function, or of its gradient, is in use
     with _lock:
         number = len(known)
         known.append(None)
@@ -104,7 +103,7 @@ def _without_number(original: Function) -> Function:
 @uses("tensorflow.python.framework.ops.gradient_registry._registry", if_moved="slower")
 def _forget_gradients(numbers: range) -> None:
     """Make the names of custom gradients free again: no one differentiates a traced loop."""
-    gradients = getattr(getattr(_ops, "gradient_registry", None), "_registry", {})
+    gradients = internals.find("tensorflow.python.framework.ops.gradient_registry._registry") or {}
     for name in list(gradients):
         number = re.search(r"-(\d{6,})$", name)
         if number is not None and int(number[1]) in numbers:
@@ -115,9 +114,3 @@ def _digest(concrete: Any) -> str:
     """Return a digest of a traced function with all that it calls, constants and names included."""
     graph = concrete.graph.as_graph_def().SerializeToString(deterministic=True)
     return hashlib.sha256(graph).hexdigest()
-
-
-def _is_taken(error: Exception) -> bool:
-    """Return whether a trace failed because the name of a function or gradient is in use."""
-    is_name = isinstance(error, tf.errors.InvalidArgumentError | KeyError)
-    return is_name and bool(re.search("duplicate function|Registering two gradient", str(error)))

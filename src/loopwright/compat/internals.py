@@ -21,18 +21,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Internal:
     """What one function of `compat/` depends on."""
 
-    used_by: str
-    """Module and function: `keras_optimizers.trained_by`."""
     names: tuple[str, ...]
     if_moved: str
     """Empty: there is no fallback."""
 
-    def missing(self) -> list[str]:
-        """Return the names that the installed versions do not have."""
-        return [name for name in self.names if not is_present(name)]
-
 
 INTERNALS: dict[str, Internal] = {}
+"""By module and function: `keras_optimizers.trained_by`."""
 
 
 def uses(*names: str, if_moved: str = "") -> Callable[[Function], Function]:
@@ -40,7 +35,7 @@ def uses(*names: str, if_moved: str = "") -> Callable[[Function], Function]:
 
     def note(function: Function) -> Function:
         key = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-        INTERNALS[key] = Internal(key, names, if_moved)
+        INTERNALS[key] = Internal(names, if_moved)
         return function
 
     return note
@@ -64,20 +59,15 @@ def is_present(name: str) -> bool:
     (True, False)
     """
     path, _, attribute = name.rpartition(".")
-    owner = _resolve(path)
+    owner = find(path)
     if owner is None or hasattr(owner, attribute):
         return owner is not None
     written = [kind for kind in getattr(owner, "__mro__", [owner]) if kind is not object]
     return any(re.search(rf"\b{attribute}\b", inspect.getsource(kind)) for kind in written)
 
 
-def _resolve(path: str) -> Any:
+def find(path: str) -> Any:
     """Return the object of a dotted path through modules and classes; None if there is none."""
-    first, *rest = path.split(".")
-    owner: Any = module(first)
-    for depth, part in enumerate(rest, start=2):
-        inner = getattr(owner, part, None)
-        owner = inner if inner is not None else module(".".join(path.split(".")[:depth]))
-        if owner is None:
-            return None
-    return owner
+    owner, _, name = path.rpartition(".")
+    found = getattr(find(owner), name, None) if owner else None
+    return module(path) if found is None else found

@@ -1,7 +1,4 @@
-"""Internals of Keras: calls of layers, losses and metrics; models; counters of callbacks.
-
-`uses` says of each function what it touches and what happens if that moves.
-"""
+"""Internals of Keras: calls of layers, losses and metrics; models; counters of callbacks."""
 
 import contextlib
 import functools
@@ -18,8 +15,6 @@ import tensorflow as tf
 from loopwright.compat import internals
 from loopwright.compat.internals import uses
 from loopwright.compat.patches import Function, observed, replaced, shared
-
-global_state = internals.module("keras.src.backend.common.global_state")
 
 
 @dataclass(frozen=True)
@@ -38,95 +33,58 @@ class Comparison:
     """An operation that the call made, for its line; empty if the call failed."""
 
 
+def _note_comparison(
+    into: list[Comparison], describe: Callable[..., Comparison], original: Function
+) -> Function:
+    """Replace a function by one that notes a comparison, and the last operation that it made."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        comparison = describe(*args, **kwargs)
+        into.append(comparison)
+        with without_keras_warnings():
+            result = original(*args, **kwargs)
+        graph = tf.compat.v1.get_default_graph()
+        comparison.operations.extend(graph.get_operations()[-1:])
+        return result
+
+    return call
+
+
 @uses("keras.losses.Loss.__call__", "keras.metrics.MeanMetricWrapper._fn")
-@contextlib.contextmanager
-def watching_comparisons(losses: list[Comparison], metrics: list[Comparison]) -> Iterator[None]:
-    """Record each call of a Keras loss, and each update of a metric that wraps a function."""
-
-    def of_object(function: str) -> Callable[..., Comparison]:
-        return lambda self, y_true, y_pred, *_, **__: _comparison(
-            self, getattr(self, function, None), y_true, y_pred
-        )
-
-    def of_function(function: Function) -> Callable[..., Comparison]:
-        name, signature = function.__name__, inspect.signature(function)
-
-        def describe(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Comparison:
-            settings = dict(signature.bind(y_true, y_pred, *args, **kwargs).arguments)
-            return Comparison(name, name, y_true, y_pred, settings, [])
-
-        return describe
-
-    losses_noted, metrics_noted = of_object("fn"), of_object("_fn")
-    owner = keras.metrics.MeanMetricWrapper
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(replaced(keras.losses.Loss, "__call__", _noting(losses, losses_noted)))
-        stack.enter_context(replaced(owner, "update_state", _noting(metrics, metrics_noted)))
-        for name, function in list(vars(keras.losses).items()):
-            if inspect.isfunction(function) and _takes_labels(function):
-                noting = _noting(losses, of_function(function))
-                stack.enter_context(replaced(keras.losses, name, noting))
-        yield
-
-
-def _noting(
-    into: list[Comparison], describe: Callable[..., Comparison]
-) -> Callable[[Function], Function]:
-    """Return a replacement that notes a comparison, and the last operation that it made."""
-
-    def around(original: Function) -> Function:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            comparison = describe(*args, **kwargs)
-            into.append(comparison)
-            with without_keras_warnings():
-                result = original(*args, **kwargs)
-            graph = tf.compat.v1.get_default_graph()
-            comparison.operations.extend(graph.get_operations()[-1:])
-            return result
-
-        return call
-
-    return around
-
-
-def _comparison(caller: Any, function: Any, y_true: Any, y_pred: Any) -> Comparison:
+def _by_object(caller: Any, y_true: Any, y_pred: Any, *_: Any, **__: Any) -> Comparison:
     kind = type(caller).__name__
-    name = getattr(function, "__name__", kind) if kind in _WRAPPERS else kind
+    function: Any = getattr(caller, "fn" if isinstance(caller, keras.Loss) else "_fn", None)
+    is_wrapper = kind in ("LossFunctionWrapper", "MeanMetricWrapper")
+    name = getattr(function, "__name__", kind) if is_wrapper else kind
     is_of_keras = (getattr(function, "__module__", None) or "").startswith("keras.")
     of_keras = function.__name__ if is_of_keras else ""
     return Comparison(name, of_keras, y_true, y_pred, loss_arguments(caller), [])
 
 
-_WRAPPERS = ("LossFunctionWrapper", "MeanMetricWrapper")
+def _by_function(function: Function, *args: Any, **kwargs: Any) -> Comparison:
+    settings = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+    name, labels, predictions = function.__name__, settings["y_true"], settings["y_pred"]
+    return Comparison(name, name, labels, predictions, settings, [])
 
 
 _SAID_BY_US = (
-    r".*received `from_logits=True`",
-    r".*expected y_pred.shape to be",
-    r"You are using a softmax over axis",
+    r".*received `from_logits=True`|.*expected y_pred.shape to be|You are using a softmax over axis"
 )
 
 
-@contextlib.contextmanager
-def without_keras_warnings() -> Iterator[None]:
+def without_keras_warnings() -> contextlib.AbstractContextManager[None]:
     """Leave out the warnings of Keras about logits: the guards give them once, not at each trace.
 
     The filters of Python belong to the whole process, so threads share the scope.
     """
-    with shared(without_keras_warnings, _ignored):
-        yield
 
+    @contextlib.contextmanager
+    def ignore() -> Iterator[None]:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", _SAID_BY_US)
+            yield
 
-@contextlib.contextmanager
-def _ignored() -> Iterator[None]:
-    with warnings.catch_warnings():
-        for text in _SAID_BY_US:
-            warnings.filterwarnings("ignore", text)
-        yield
-
-
-def _takes_labels(function: Callable[..., Any]) -> bool:
-    return list(inspect.signature(function).parameters)[:2] == ["y_true", "y_pred"]
+    return shared(without_keras_warnings, ignore)
 
 
 @uses("keras.Layer.losses")
@@ -157,10 +115,15 @@ class Called:
 @uses("keras.Layer.__call__")
 @contextlib.contextmanager
 def watching_calls() -> Iterator[Called]:
-    """Record the layers, Keras losses and metrics that a step calls."""
-    called, depth = Called(), threading.local()
+    """Record the layers, losses and metrics of Keras that a step calls.
 
-    def recording(original: Function) -> Function:
+    Of the metrics, those that wrap a function.
+    """
+    called, depth = Called(), threading.local()
+    note_loss = functools.partial(_note_comparison, called.losses)
+    note_metric = functools.partial(_note_comparison, called.metrics, _by_object)
+
+    def record_layer(original: Function) -> Function:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             outer = getattr(depth, "value", 0)
             if not outer:
@@ -178,11 +141,18 @@ def watching_calls() -> Iterator[Called]:
 
         return call
 
-    with (
-        replaced(keras.Layer, "__call__", recording),
-        watching_comparisons(called.losses, called.metrics),
-        _refusing_whole_trainings(),
-    ):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced(keras.Layer, "__call__", record_layer))
+        by_object = functools.partial(note_loss, _by_object)
+        stack.enter_context(replaced(keras.losses.Loss, "__call__", by_object))
+        stack.enter_context(replaced(keras.metrics.MeanMetricWrapper, "update_state", note_metric))
+        for name, function in list(vars(keras.losses).items()):
+            if inspect.isfunction(function) and "y_true" in inspect.signature(function).parameters:
+                by_function = functools.partial(
+                    note_loss, functools.partial(_by_function, function)
+                )
+                stack.enter_context(replaced(keras.losses, name, by_function))
+        _refuse_whole_trainings(stack)
         yield called
 
 
@@ -195,28 +165,17 @@ def watching_outputs(
 
 
 @uses("keras.Model.fit", if_moved="model.fit in a step ends in an error of Keras")
-@contextlib.contextmanager
-def _refusing_whole_trainings() -> Iterator[None]:
+def _refuse_whole_trainings(stack: contextlib.ExitStack) -> None:
     """Raise where a step calls `model.fit`, `predict` or the like, which cannot be traced."""
-    with contextlib.ExitStack() as stack:
-        for name in _WHOLE_TRAININGS:
-            owner = next((kind for kind in keras.Model.__mro__ if name in vars(kind)), None)
-            if owner is not None:
-                stack.enter_context(replaced(owner, name, functools.partial(_refused, name)))
-        yield
 
-
-_WHOLE_TRAININGS = (
-    *("fit", "evaluate", "predict"),
-    *("train_on_batch", "test_on_batch", "predict_on_batch"),
-)
-
-
-def _refused(name: str, original: Function) -> Function:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(f"the step calls model.{name}")
 
-    return method
+    of_batches = ("train_on_batch", "test_on_batch", "predict_on_batch")
+    for name in ("fit", "evaluate", "predict", *of_batches):
+        if hasattr(keras.Model, name):
+            method = functools.partial(refuse, name)
+            stack.enter_context(replaced(keras.Model, name, lambda _, method=method: method))
 
 
 @uses(
@@ -313,21 +272,11 @@ def is_tracking(attribute: str) -> bool:
     return attribute.startswith("_self_")
 
 
-_BOOKKEEPING = frozenset(
-    [
-        "_layers",
-        "_metrics",
-        "_variables",
-        "_trainable_variables",
-        "_non_trainable_variables",
-        "_seed_generators",
-        "_functional",
-        "_operations",
-        "_loss_tracker",
-        "_compile_metrics",
-        "_compile_loss",
-    ]
-)
+_BOOKKEEPING = {
+    *("_layers", "_metrics", "_operations", "_seed_generators", "_functional"),
+    *("_variables", "_trainable_variables", "_non_trainable_variables"),
+    *("_loss_tracker", "_compile_metrics", "_compile_loss"),
+}
 
 
 @uses("keras.callbacks.ModelCheckpoint._batches_seen_since_last_saving", if_moved="slower")
@@ -388,6 +337,6 @@ def global_seed() -> tf.Variable | None:
     >>> global_seed().shape
     TensorShape([2])
     """
-    get = getattr(global_state, "get_global_attribute", lambda _: None)
-    generator = get("global_seed_generator")
+    get = internals.find("keras.src.backend.common.global_state.get_global_attribute")
+    generator = get and get("global_seed_generator")
     return None if generator is None else generator.state.value

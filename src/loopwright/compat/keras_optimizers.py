@@ -1,9 +1,7 @@
-"""Internals of Keras optimizers, and what Keras does differently with several replicas.
-
-`uses` says of each function what it touches and what happens if that moves.
-"""
+"""Internals of Keras optimizers, and what Keras does differently with several replicas."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +12,7 @@ import tensorflow as tf
 from loopwright.compat import internals
 from loopwright.compat.internals import uses
 from loopwright.compat.patches import Function, replaced
-from loopwright.errors import StepError, message
+from loopwright.errors import StepError
 from loopwright.loop.signals import blocked
 
 keras_loss = internals.module("keras.src.losses.loss")
@@ -32,17 +30,15 @@ def without_accumulation(optimizer: keras.optimizers.Optimizer) -> Iterator[None
     if not steps:
         yield
         return
-    counter, owner = update_counter(optimizer), _defining_class("iterations")
+    counter = update_counter(optimizer)
 
-    def no_accumulation(original: Function) -> Function:
-        return lambda self: None if self is optimizer else original(self)
+    def return_instead(value: Callable[[], Any]) -> Callable[[Function], Function]:
+        return lambda original: lambda self: value() if self is optimizer else original(self)
 
-    def updates(original: Function) -> Function:
-        return lambda self: counter // steps if self is optimizer else original(self)
-
+    nothing, updates = return_instead(lambda: None), return_instead(lambda: counter // steps)
     with (
-        replaced(owner, "gradient_accumulation_steps", no_accumulation, is_field=True),
-        replaced(owner, "iterations", updates),
+        replaced(keras.Optimizer, "gradient_accumulation_steps", nothing, is_field=True),
+        replaced(keras.Optimizer, "iterations", updates),
     ):
         yield
 
@@ -67,7 +63,7 @@ def watching_applies() -> Iterator[list[Applied]]:
     """
     seen = list[Applied]()
 
-    def building(original: Function) -> Function:
+    def build_first(original: Function, *, is_recorded: bool = False) -> Function:
         def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
             grads = list(grads)
             if trainable_variables is not None:
@@ -75,21 +71,18 @@ def watching_applies() -> Iterator[list[Applied]]:
                 if grads and not self.built:
                     with blocked(), tf.init_scope():
                         self.build(trainable_variables)
+            if is_recorded:
+                seen.append(Applied(self, trainable_variables or [], grads))
             return original(self, grads, trainable_variables)
 
         return apply
 
-    def recording(original: Function) -> Function:
-        def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            seen.append(Applied(self, trainable_variables or [], grads))
-            return original(self, grads, trainable_variables)
-
-        return building(apply)
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(replaced(_defining_class("apply"), "apply", recording))
-        for kind in (keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer):
-            stack.enter_context(replaced(kind, "apply", building))
+    record = functools.partial(build_first, is_recorded=True)
+    with (
+        replaced(keras.Optimizer, "apply", record),
+        replaced(keras.optimizers.LossScaleOptimizer, "apply", build_first),
+        replaced(keras.optimizers.MultiOptimizer, "apply", build_first),
+    ):
         yield seen
 
 
@@ -110,15 +103,6 @@ def trained_by(optimizer: keras.optimizers.Optimizer) -> list[Any]:
 def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
     """Return the learning rate an optimizer was given: a variable, a schedule or a function."""
     return optimizer._learning_rate
-
-
-def with_rates(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
-    """Return the optimizers that hold the learning rates of this one: itself, or those inside."""
-    inside = getattr(optimizer, "inner_optimizer", None)
-    several = getattr(optimizer, "optimizers", None)  # of a MultiOptimizer
-    if inside is None and several is None:
-        return [optimizer]
-    return [own for one in several or [inside] for own in with_rates(one)]
 
 
 @uses("keras.Optimizer._learning_rate")
@@ -144,18 +128,6 @@ def update_counter(optimizer: keras.optimizers.Optimizer) -> Any:
     return optimizer._iterations
 
 
-def counter_in(graph: Any, optimizer: keras.optimizers.Optimizer) -> Any:
-    """Return the optimizer's count of calls as a graph has captured it; None if it has not."""
-    handle = update_counter(optimizer).value.handle
-    return next((inner for outer, inner in graph.captures if outer is handle), None)
-
-
-def _defining_class(attribute: str) -> Any:
-    """Return the class that gives Keras optimizers this attribute; None if none does."""
-    kinds = keras.optimizers.Optimizer.__mro__
-    return next((cls for cls in kinds if attribute in vars(cls)), None)
-
-
 _FAR_APART = 0x61C88647
 """Between the seeds of two replicas: users choose small numbers, one after the other."""
 
@@ -172,9 +144,10 @@ def losses_as_for_one_device() -> Iterator[None]:
     Gradients are weighted by examples when they are reduced, so that plain functions, Keras
     losses and regularization all count the same.
     """
-    with contextlib.ExitStack() as stack:
-        for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
-            stack.enter_context(replaced(keras_loss, name, lambda _: lambda value: value))
+    with (
+        replaced(keras_loss, "scale_loss_for_distribution", lambda _: lambda value: value),
+        replaced(keras_loss, "unscale_loss_for_distribution", lambda _: lambda value: value),
+    ):
         yield
 
 
@@ -182,8 +155,9 @@ def losses_as_for_one_device() -> Iterator[None]:
     "keras.random.SeedGenerator.next",
     if_moved="training with several replicas is refused, since all would drop the same units",
 )
-@contextlib.contextmanager
-def replicas_draw_apart(count: int, alike: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def replicas_draw_apart(
+    count: int, alike: Callable[[], bool] = lambda: False
+) -> contextlib.AbstractContextManager[None]:
     """Have each of `count` replicas draw random numbers of its own from a `SeedGenerator`.
 
     Keras gives every replica a copy of one seed: all would drop the same units, and a GAN would
@@ -191,9 +165,6 @@ def replicas_draw_apart(count: int, alike: Callable[[], bool] = lambda: False) -
     of replicas; the first one draws what one device draws. Where `alike()` holds, in the thread
     of a replica, all draw what the first one draws.
     """
-    if count == 1:
-        yield
-        return
 
     def apart(original: Function) -> Function:
         def next_seed(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -205,8 +176,9 @@ def replicas_draw_apart(count: int, alike: Callable[[], bool] = lambda: False) -
 
         return next_seed
 
-    with replaced(keras.random.SeedGenerator, "next", apart):
-        yield
+    if count == 1:
+        return contextlib.nullcontext()
+    return replaced(keras.random.SeedGenerator, "next", apart)
 
 
 @uses(
@@ -214,20 +186,16 @@ def replicas_draw_apart(count: int, alike: Callable[[], bool] = lambda: False) -
     if_moved="with one replica memory grows with each trainer; with several training is "
     "refused, since updates would be too large",
 )
-@contextlib.contextmanager
-def optimizers_reduce_nothing(replicas: int = 1) -> Iterator[None]:
+def optimizers_reduce_nothing(replicas: int = 1) -> contextlib.AbstractContextManager[None]:
     """Take the sum over replicas out of Keras optimizers while a step is traced.
 
     With one replica there is nothing to sum, but TensorFlow registers a gradient for the sum that
     it keeps for ever, and with it the whole graph. With several, `minimize` has summed already.
     """
     name = "_all_reduce_sum_gradients"
-    owner = _defining_class(name)
-    if owner is None and replicas == 1:
-        yield
-        return
-    with replaced(owner or keras.Optimizer, name, lambda _: lambda self, pairs: list(pairs)):
-        yield
+    if replicas == 1 and not hasattr(keras.Optimizer, name):
+        return contextlib.nullcontext()
+    return replaced(keras.Optimizer, name, lambda _: lambda self, pairs: list(pairs))
 
 
 @uses("keras.Optimizer.apply", "keras.optimizers.LossScaleOptimizer.apply")
@@ -242,7 +210,12 @@ def plain_apply_refused() -> Iterator[Callable[[], contextlib.AbstractContextMan
     def refusing(original: Function) -> Function:
         def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not allowed:
-                raise StepError(_own_apply(type(self).__name__))
+                raise StepError(
+                    f"The step calls {type(self).__name__}.apply itself, with several replicas.",
+                    expected="self.minimize(...) or self.apply(...), which average over replicas",
+                    received="optimizer.apply or optimizer.apply_gradients",
+                    do="write self.apply(gradients, variables, optimizer)",
+                )
             return original(self, *args, **kwargs)
 
         return apply
@@ -256,17 +229,8 @@ def plain_apply_refused() -> Iterator[Callable[[], contextlib.AbstractContextMan
         finally:
             allowed -= 1
 
-    owners = {_defining_class("apply"), keras.optimizers.LossScaleOptimizer}
-    with contextlib.ExitStack() as stack:
-        for owner in owners:
-            stack.enter_context(replaced(owner, "apply", refusing))
+    with (
+        replaced(keras.Optimizer, "apply", refusing),
+        replaced(keras.optimizers.LossScaleOptimizer, "apply", refusing),
+    ):
         yield reduced
-
-
-def _own_apply(optimizer: str) -> str:
-    return message(
-        f"The step calls {optimizer}.apply itself, with several replicas.",
-        expected="self.minimize(...) or self.apply(...), which average over replicas",
-        received="optimizer.apply or optimizer.apply_gradients",
-        do="write self.apply(gradients, variables, optimizer)",
-    )

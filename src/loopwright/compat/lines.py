@@ -1,17 +1,32 @@
-"""Lines of the user's code behind an operation or an error; batches and shapes in words."""
+"""Lines of the user's code behind an operation or an error; batches and shapes in words.
 
+Tracebacks are shown without the frames of Loopwright, Keras and TensorFlow. The user's own frames,
+and those of other libraries, stay. `LOOPWRIGHT_FULL_TRACEBACK=1`, or
+`keras.config.disable_traceback_filtering()`, shows every frame.
+"""
+
+import contextlib
+import functools
 import itertools
 import linecache
+import os
 import re
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+import keras
+import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals
+from loopwright.errors import LoopwrightError
 
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+_Error = TypeVar("_Error", bound=BaseException)
 Frames = Sequence[tuple[str, int]]
 """Files and lines, the innermost last."""
 
@@ -85,7 +100,9 @@ def _innermost_own(frames: Frames) -> tuple[str, int] | None:
     return next((frame for frame in reversed(frames) if is_own(*frame)), None)
 
 
-_HERE = str(Path(__file__).parent.parent)  # the whole package
+_HERE = str(Path(__file__).parent.parent) + os.sep  # the whole package
+_LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (keras, tf))
+_HIDDEN = (_HERE, *_LIBRARIES, contextlib.__file__)
 _TENSORFLOW = str(Path("/tensorflow/python")) + "/"
 _WRAPPERS = re.compile(
     r"^(framework|util|autograph|eager|distribute)/"
@@ -95,6 +112,67 @@ _WRAPPERS = re.compile(
 _GENERATED = "__autograph_generated"
 _AUTOGRAPH = _TENSORFLOW + "autograph/"
 _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
+
+
+# -- tracebacks ------------------------------------------------------------------------------------
+
+
+def hides_frames() -> bool:
+    """Return whether tracebacks are shortened."""
+    shows_all = os.environ.get("LOOPWRIGHT_FULL_TRACEBACK", "") not in ("", "0")
+    return not shows_all and keras.config.is_traceback_filtering_enabled()
+
+
+def shortened(error: _Error) -> _Error:
+    """Return the error with only the frames that the user can act on, its causes included."""
+    if not hides_frames():
+        return error
+    seen = set[int]()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        # A bug of Loopwright needs every frame.
+        if isinstance(link, LoopwrightError) or not _innermost_file(link).startswith(_HERE):
+            link.__traceback__ = _without_hidden(link.__traceback__)
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return error
+
+
+def shortens_tracebacks(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Shorten the traceback of whatever a method raises."""
+
+    @functools.wraps(method)
+    def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            shortened(error)
+            raise  # without this frame, which is not added again
+
+    return call
+
+
+def is_of_libraries(error: BaseException) -> bool:
+    """Return whether Keras or TensorFlow has raised an error."""
+    return _innermost_file(error).startswith(_LIBRARIES)
+
+
+def _innermost_file(error: BaseException) -> str:
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_code.co_filename if frames else ""
+
+
+def _without_hidden(trace: TracebackType | None) -> TracebackType | None:
+    kept = list[TracebackType]()
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not name.startswith(_HIDDEN) and _GENERATED not in name:
+            kept.append(trace)
+        trace = trace.tb_next
+    last: TracebackType | None = None
+    for frame in reversed(kept):
+        last = TracebackType(last, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return last
 
 
 # -- operations by name ----------------------------------------------------------------------------

@@ -1,11 +1,8 @@
 """Texts of TensorFlow that Loopwright acts on. Imports no TensorFlow."""
 
-import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
-
-from loopwright.errors import CheckpointError
+from collections.abc import Iterable
 
 _LOST_WORKER = re.compile(r"Collective|CoordinationService|WorkerService|heartbeat")
 _ABORTED_BY = re.compile(r"aborted by: *([^\n]+)")
@@ -14,7 +11,8 @@ _WORKER_NOISE = re.compile(
     r"|^Additional GRPC error information|^ *:UNKNOWN:Error received from peer"
     r"|^The error could be from a previous operation|\[\[\{\{node Collective"
 )
-_MOST_SHOWN = 300
+MOST_SHOWN = 300
+"""Characters of TensorFlow's own line: it may list every label of a batch."""
 
 _AROUND = re.compile(
     r"Graph execution error:|Detected at node|File \"|<stack traces unavailable>|\[\["
@@ -66,7 +64,7 @@ def lost_worker(error: BaseException) -> str | None:
     if not _LOST_WORKER.search(text):
         return None
     reason = _ABORTED_BY.search(text)
-    return f"{type(error).__name__}{f': {reason[1][:_MOST_SHOWN]}' if reason else ''}"
+    return f"{type(error).__name__}{f': {reason[1][:MOST_SHOWN]}' if reason else ''}"
 
 
 def is_worker_noise(line: str) -> bool:
@@ -109,9 +107,6 @@ def stateful_operation(text: str) -> str:
     return found[1] if found else ""
 
 
-# -- memory ----------------------------------------------------------------------------------------
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether Python or TensorFlow could not allocate memory.
 
@@ -119,20 +114,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     (True, False)
     """
     return isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError"
-
-
-@contextlib.contextmanager
-def out_of_memory_explained(what: str) -> Iterator[None]:
-    """Raise a `CheckpointError` that begins with `what` where memory runs out."""
-    try:
-        yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        raise CheckpointError(
-            f"{what}: out of memory.",
-            expected="enough free memory for the whole state of the run",
-            received=reason_in(str(error) or "no memory left"),
-            do="free memory or use a machine with more, then start again; the checkpoints are "
-            "untouched",
-        ) from error

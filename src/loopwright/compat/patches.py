@@ -8,15 +8,16 @@ threads in which a strategy runs its replicas have the replacements of the threa
 import contextlib
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
 
 from loopwright.compat.internals import uses
-from loopwright.errors import ConfigurationError, message
+from loopwright.errors import ConfigurationError
 
 Function = Callable[..., Any]
 T = TypeVar("T")
@@ -27,6 +28,8 @@ def replaced(
     owner: Any, name: str, around: Callable[[Function], Function], *, is_field: bool = False
 ) -> Iterator[None]:
     """Replace a function of a class or module, for this thread, until the scope is left.
+
+    A function that a class inherits is replaced in the class that defines it.
 
     `around` gets the function it replaces: the original, or the replacement of a scope around this
     one. Of a property, or of a field that instances hold, it is the getter. Without the function
@@ -40,12 +43,23 @@ def replaced(
     >>> Layer().call()
     'layer'
     """
-    if not is_field and name not in getattr(owner, "__dict__", ()):
-        raise ConfigurationError(_moved(name))
-    everywhere = shared(_carried_to_replicas, _carried_to_replicas)
-    with everywhere, shared((owner, name), lambda: _dispatched(owner, name)) as site:
+    kinds = [
+        kind for kind in getattr(owner, "__mro__", [owner]) if name in getattr(kind, "__dict__", ())
+    ]
+    if not (kinds or is_field):
+        raise ConfigurationError(
+            f"{name} of Keras or TensorFlow has moved: Loopwright cannot train this way without "
+            "it.",
+            expected="a version where Loopwright can reach it",
+            received=f"TensorFlow {tf.__version__}, Keras {keras.__version__}",
+            do="install a version that this Loopwright was tested with; python -m "
+            "loopwright.compat lists what has moved",
+        )
+    with _site(*_REPLICAS) as replicas, _site(kinds[0] if kinds else owner, name) as site:
         outer = _replacements.get()
-        token = _replacements.set({**outer, site: around(outer.get(site, site.original))})
+        replacement = around(outer.get(site, site.__wrapped__))
+        carried = {replicas: _carry_replacements(replicas.__wrapped__)}
+        token = _replacements.set({**carried, **outer, site: replacement})
         try:
             yield
         finally:
@@ -83,65 +97,46 @@ def shared(key: Hashable, scope: Callable[[], contextlib.AbstractContextManager[
     with _lock:
         if key not in _open:
             opened = scope()
-            _open[key] = _Open(opened, opened.__enter__())
-        held = _open[key]
-        held.threads += 1
+            _open[key] = opened, opened.__enter__()
+        held, value = _open[key]
+        _threads[key] += 1
     try:
-        yield held.value
+        yield value
     finally:
         with _lock:
-            held.threads -= 1
-            if not held.threads:
-                del _open[key]
-                held.scope.__exit__(None, None, None)
-
-
-def _moved(name: str) -> str:
-    return message(
-        f"{name} of Keras or TensorFlow has moved: Loopwright cannot train this way without it.",
-        expected="a version where Loopwright can reach it",
-        received=f"TensorFlow {tf.__version__}, Keras {keras.__version__}",
-        do="install a version that this Loopwright was tested with; python -m loopwright.compat "
-        "lists what has moved",
-    )
-
-
-@final
-class _Open:
-    """A shared scope, and in how many threads it is open."""
-
-    def __init__(self, scope: contextlib.AbstractContextManager[Any], value: Any) -> None:
-        self.scope, self.value, self.threads = scope, value, 0
-
-
-@final
-class _Site:
-    """The attribute that is replaced; compared by identity."""
-
-    def __init__(self, original: Function) -> None:
-        self.original = original
+            _threads[key] -= 1
+            if not _threads[key]:
+                del _open[key], _threads[key]
+                held.__exit__(None, None, None)
 
 
 _lock = threading.RLock()
-_open: dict[Hashable, _Open] = {}
-_replacements: ContextVar[Mapping[_Site, Function]] = ContextVar("replacements", default={})  # noqa: B039
+_open: dict[Hashable, tuple[contextlib.AbstractContextManager[Any], Any]] = {}
+_threads: Counter[Hashable] = Counter()
+"""In how many threads a shared scope is open."""
+_replacements: ContextVar[Mapping[Any, Function]] = ContextVar("replacements", default={})  # noqa: B039
+"""By the function that looks them up."""
+_REPLICAS = (tf.compat.v1.distribute.StrategyExtended, "call_for_each_replica")
+
+
+def _site(owner: Any, name: str) -> contextlib.AbstractContextManager[Any]:
+    return shared((owner, name), lambda: _look_up_replacement(owner, name))
 
 
 @contextlib.contextmanager
-def _dispatched(owner: Any, name: str) -> Iterator[_Site]:
-    """Have an attribute look up the replacement of the calling thread."""
+def _look_up_replacement(owner: Any, name: str) -> Iterator[Any]:
+    """Have an attribute look up the replacement of the calling thread; yield what does so."""
     is_field = name not in vars(owner)
     held: Any = _field(name) if is_field else vars(owner)[name]
     is_property = isinstance(held, property)
-    getter: Any = held.fget if is_property else held
-    site = _Site(getter)
+    original: Any = held.fget if is_property else held
 
     # AutoGraph does not convert functions of Keras and TensorFlow: `wraps` makes this one of them.
-    @functools.wraps(site.original)
-    def current(*args: Any, **kwargs: Any) -> Any:
-        return _replacements.get().get(site, site.original)(*args, **kwargs)
+    @functools.wraps(original)
+    def site(*args: Any, **kwargs: Any) -> Any:
+        return _replacements.get().get(site, original)(*args, **kwargs)
 
-    setattr(owner, name, property(current, held.fset, held.fdel) if is_property else current)
+    setattr(owner, name, property(site, held.fset, held.fdel) if is_property else site)
     try:
         yield site
     finally:
@@ -152,36 +147,24 @@ def _dispatched(owner: Any, name: str) -> Iterator[_Site]:
 
 
 @uses("tensorflow.compat.v1.distribute.StrategyExtended.call_for_each_replica")
-@contextlib.contextmanager
-def _carried_to_replicas() -> Iterator[None]:
+def _carry_replacements(original: Function) -> Function:
     """Have strategies run replicas, each in a new thread, with the replacements of their caller."""
-    owner = tf.compat.v1.distribute.StrategyExtended
-    original = owner.call_for_each_replica
 
-    @functools.wraps(original)
     def call_for_each_replica(self: Any, fn: Any, args: Any = (), kwargs: Any = None) -> Any:
+        own = _replacements.get()
+
+        @tf.autograph.experimental.do_not_convert
+        def on_replica(*args: Any, **kwargs: Any) -> Any:
+            token = _replacements.set(own)
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                _replacements.reset(token)
+
         is_graph = isinstance(fn, tf.types.experimental.GenericFunction)
-        return original(self, fn if is_graph else _with_own_replacements(fn), args, kwargs)
+        return original(self, fn if is_graph else on_replica, args, kwargs)
 
-    owner.call_for_each_replica = call_for_each_replica
-    try:
-        yield
-    finally:
-        owner.call_for_each_replica = original
-
-
-def _with_own_replacements(function: Function) -> Function:
-    own = _replacements.get()
-
-    @tf.autograph.experimental.do_not_convert
-    def on_replica(*args: Any, **kwargs: Any) -> Any:
-        token = _replacements.set(own)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _replacements.reset(token)
-
-    return on_replica
+    return call_for_each_replica
 
 
 def _field(name: str) -> property:

@@ -16,14 +16,15 @@ from loopwright.compat.lines import (
     code_among,
     describe,
     frames_of,
+    hides_frames,
+    is_of_libraries,
     node_in,
     place_among,
     place_in,
     place_of_node,
 )
-from loopwright.compat.messages import plain_text, reason_in
-from loopwright.compat.tracebacks import hides_frames, is_of_libraries
-from loopwright.errors import ConfigurationError, LoopwrightError, StepError, message
+from loopwright.compat.messages import MOST_SHOWN, plain_text, reason_in
+from loopwright.errors import ConfigurationError, LoopwrightError, StepError
 
 
 @final
@@ -38,13 +39,7 @@ class Failure:
 
 
 def error_for(
-    failure: Failure,
-    step: str,
-    place: str,
-    where: str = "",
-    *,
-    code: str = "",
-    batch: str = "",
+    failure: Failure, step: str, place: str, where: str = "", *, code: str = "", batch: str = ""
 ) -> LoopwrightError:
     """Return the error for a failure; `place` is a line of code, `where` a step and its batch.
 
@@ -59,10 +54,10 @@ def error_for(
         part(*failure.found) if callable(part) else part.format(*failure.found, **known)
         for part in _TABLE[failure.kind]
     )
-    if where and failure.kind != "xla":
-        received = f"{received}, in {where}"
-    text = message(what, expected=expected, received=received, do=do)
-    return ConfigurationError(text) if failure.kind == "xla" else StepError(text)
+    if failure.kind == "xla":
+        return ConfigurationError(what, expected=expected, received=received, do=do)
+    received = f"{received}, in {where}" if where else received
+    return StepError(what, expected=expected, received=received, do=do)
 
 
 # -- while a step is traced ------------------------------------------------------------------------
@@ -76,7 +71,10 @@ def trace_explained(step: str, batch_spec: Any) -> Iterator[None]:
     except (LoopwrightError, tf.errors.OpError):  # an operation has run
         raise
     except Exception as wrapped:
-        error = _as_raised(wrapped)
+        error, original = wrapped, wrapped.__context__
+        if "in user code:" in str(wrapped) and isinstance(original, Exception):
+            error = original  # what AutoGraph has wrapped
+            error.add_note(f"raised in the step{place_in(error)}")
         if isinstance(error, LoopwrightError):
             raise error from error.__cause__
         frames, text = frames_of(error), plain_text(error)
@@ -84,9 +82,8 @@ def trace_explained(step: str, batch_spec: Any) -> Iterator[None]:
         failure = _failure_in(text, code)
         if failure is None and is_of_libraries(error):
             failure = Failure("traced", (reason_in(text),))
-        elif failure is not None and failure.kind == "misfit":
-            is_twice = _is_batched_twice(text, batch_spec)
-            failure = Failure("batched twice", failure.found) if is_twice else failure
+        elif failure and failure.kind == "misfit" and _is_batched_twice(text, batch_spec):
+            failure = Failure("batched twice")
         if failure is not None:
             place, batch = place_among(frames), describe(batch_spec)
             # The stack of TensorFlow's internals would come first and bury the sentence.
@@ -94,15 +91,6 @@ def trace_explained(step: str, batch_spec: Any) -> Iterator[None]:
         if error is wrapped:
             raise
         raise error from error.__cause__
-
-
-def _as_raised(error: Exception) -> Exception:
-    """Return the error that AutoGraph has wrapped, or the error itself."""
-    original = error.__context__
-    if "in user code:" not in str(error) or not isinstance(original, Exception):
-        return error
-    original.add_note(f"raised in the step{place_in(original)}")
-    return original
 
 
 # -- while a step runs -----------------------------------------------------------------------------
@@ -149,18 +137,12 @@ def cause(error: Any) -> Exception:
     if not isinstance(error, tf.errors.OpError) or not hides_frames():
         return error
     text = reason_in(plain_text(error))
-    short = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    short = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
     kind: Any = type(error)
-    try:
-        shown = kind(error.node_def, error.op, short)
-    except TypeError:  # a class that takes its code as well
-        shown = kind(error.node_def, error.op, short, error.error_code)
+    code = [error.error_code] if kind is tf.errors.OpError else []  # other classes know theirs
+    shown = kind(error.node_def, error.op, short, *code)
     shown.__traceback__ = error.__traceback__
     return shown
-
-
-_MOST_SHOWN = 300
-"""Characters of TensorFlow's own line: it may list every label of a batch."""
 
 
 # -- which row of the table ------------------------------------------------------------------------
@@ -178,7 +160,9 @@ def _failure_in(text: str, code: str = "") -> Failure | None:
             named = {"index": _index, "shapes": _shapes}.get(kind, re.Match.groups)(found)
             return Failure(kind, named or (reason,))
     if _ASSERTION.search(text):
-        return Failure("assertion", (_asserted(text),))
+        shown = re.search(_SHOWN, text, re.M)
+        first = next(filter(None, shown.groups()), "") if shown else text
+        return Failure("assertion", (asserted(first.partition("\nCondition x ")[0]),))
     if "Traceback (most recent call last)" in text and re.match(r"[\w.]+(: |$)", reason):
         return Failure("python", (reason,))
     return None
@@ -216,6 +200,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 _ASSERTION = re.compile(
     r"assertion failed:|^Condition x .* did not hold|to be true\. Summarized", re.M
 )
+_SHOWN = r"assertion failed: \[([\s\S]*?)\](?= \[|\s*$)|Summarized data: (?:b'(.*?)'|(.*))$"
 
 
 def _index(found: re.Match[str]) -> tuple[Any, ...]:
@@ -226,16 +211,12 @@ def _index(found: re.Match[str]) -> tuple[Any, ...]:
 
 
 def _shapes(found: re.Match[str]) -> tuple[str]:
-    shapes = [_shape(found["a"]), _shape(found["b"])]
+    """Return both shapes as Python writes them."""
+    sizes = [re.findall(r"[\d?]+", found[group]) for group in ("a", "b")]
+    shapes = [f"({', '.join(each)}{',' * (len(each) == 1)})" for each in sizes]
     if found[0].startswith("Incompatible"):
         shapes.sort()  # TensorFlow's optimizer swaps the operands of sums
     return (" and ".join(shapes),)
-
-
-def _shape(text: str) -> str:
-    """Return `[8,5]` as Python writes a shape."""
-    sizes = [size.strip() for size in text.strip("[]()").split(",") if size.strip()]
-    return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
 
 
 def _is_batched_twice(text: str, batch_spec: Any) -> bool:
@@ -253,16 +234,6 @@ def _is_batched_twice(text: str, batch_spec: Any) -> bool:
     # An axis of the data has a known length; the number of examples may be open.
     alike = [len(first) == 2 and len({size is None for size in first}) == 1 for first in firsts]
     return is_one_more and alike == [True]
-
-
-def _asserted(text: str) -> str:
-    shown = re.search(r"assertion failed: \[(.*?)\](?= \[|\s*$)", text, re.M | re.S)
-    if shown:
-        return asserted(shown[1])
-    shown = re.search(r"Summarized data: (?:b'(.*?)'|(.*))$", text, re.M)
-    if shown:
-        return asserted(shown[1] or shown[2] or "")
-    return asserted(text.partition("\nCondition x ")[0])
 
 
 def asserted(first: str) -> str:

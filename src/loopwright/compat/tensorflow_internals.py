@@ -1,7 +1,4 @@
-"""Internals of TensorFlow: graphs, pipelines, devices.
-
-`uses` says of each function what it touches and what happens if that moves.
-"""
+"""Internals of TensorFlow: graphs, pipelines, devices."""
 
 import contextlib
 import functools
@@ -16,12 +13,6 @@ from loopwright.compat import internals
 from loopwright.compat.internals import uses
 from loopwright.compat.patches import observed
 from loopwright.errors import LoopwrightError
-
-auto_control_deps_utils = internals.module("tensorflow.python.framework.auto_control_deps_utils")
-device_lib = internals.module("tensorflow.python.client.device_lib")
-eager_context = internals.module("tensorflow.python.eager.context")
-stateful_random_ops = internals.module("tensorflow.python.ops.stateful_random_ops")
-
 
 # Inside our own graphs AutoGraph is off, and would refuse to convert what they call.
 _OUTSIDE_ANY_GRAPH = tf.__internal__.autograph.control_status_ctx()
@@ -134,7 +125,8 @@ def is_variable_handle(handle: Any) -> bool:
 )
 def written_handles(graph: Any) -> set[int] | None:
     """Return the ids of variables' handles that a scratch graph may change, in functions too."""
-    inputs_of = getattr(auto_control_deps_utils, "get_read_write_resource_inputs", None)
+    utils = "tensorflow.python.framework.auto_control_deps_utils"
+    inputs_of = internals.find(f"{utils}.get_read_write_resource_inputs")
     if inputs_of is None:
         return None
     pairs = zip(graph.internal_captures, graph.external_captures, strict=True)
@@ -194,6 +186,8 @@ class PipelinePart:
     file: str
     functions: list[Any]
     """The Python functions it was given."""
+    graphs: list[Any]
+    """The graphs of these functions."""
 
 
 @uses("tensorflow.data.Dataset._inputs", "tensorflow.data.Dataset._functions")
@@ -208,31 +202,14 @@ def pipeline_parts(dataset: tf.data.Dataset) -> list[PipelinePart]:
     return [_pipeline_part(part) for part in seen]
 
 
-@uses("tensorflow.data.Dataset._functions")
-def pipeline_graphs(dataset: tf.data.Dataset) -> list[Any]:
-    """Return the graphs of a pipeline's functions."""
-    parts = pipeline_parts(dataset)
-    return [function.function.graph for part in parts for function in part.dataset._functions()]
-
-
-def pipeline_variables(dataset: tf.data.Dataset) -> list[tf.Variable]:
-    """Return the variables that a pipeline's functions use: generators, seeds of Keras layers.
-
-    >>> noise = tf.random.Generator.from_seed(1)
-    >>> len(pipeline_variables(tf.data.Dataset.range(2).map(lambda n: noise.normal(()))))
-    1
-    """
-    used = [v for graph in pipeline_graphs(dataset) for v in captured_variables(graph)]
-    return [v for v in used if isinstance(v, tf.Variable)]
-
-
 @uses("tensorflow.python.ops.stateful_random_ops.global_generator", if_moved="not put back")
 def global_generator() -> tf.Variable | None:
     """Return the state of TensorFlow's global generator; None if the program has made none.
 
     `tf.random.get_global_generator()` would make one, which is refused with op determinism.
     """
-    generator = getattr(stateful_random_ops, "global_generator", None)
+    module = internals.module("tensorflow.python.ops.stateful_random_ops")
+    generator = getattr(module, "global_generator", None)
     return None if generator is None else generator.state
 
 
@@ -242,7 +219,8 @@ def hold_operation_seeds() -> Callable[[], None]:
 
     Return a function that puts it back, if it was used.
     """
-    context: Any = getattr(eager_context, "context", lambda: None)()
+    current = internals.find("tensorflow.python.eager.context.context")
+    context: Any = current and current()
     own = getattr(context, "_rng", None)
     state = None if own is None else own.getstate()
 
@@ -270,7 +248,9 @@ def _pipeline_part(part: Any) -> PipelinePart:
     kind = type(part).__name__.strip("_").removesuffix("Dataset")
     seeds = (part._seed, part._seed2) if hasattr(part, "_seed2") else None
     is_ordered = getattr(part, "_deterministic", "") != "false"
-    graphs = [function.function.graph.as_graph_def() for function in part._functions()]
+    file = getattr(part, "_filename", None) if kind == "Cache" else None
+    traced = [function.function.graph for function in part._functions()]
+    graphs = [graph.as_graph_def() for graph in traced]
     if kind == "Variant" or "ParallelInterleave" in kind:  # these do not keep their arguments
         variant = tf.data.experimental.to_variant(part)
         text = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
@@ -291,10 +271,9 @@ def _pipeline_part(part: Any) -> PipelinePart:
         stops_on_empty=getattr(part, "_stop_on_empty_dataset", True),
         operations={node.op for node in nodes},
         tensors=getattr(part, "_tensors", []),
-        file=part._filename.numpy().decode()
-        if kind == "Cache" and hasattr(part, "_filename")
-        else "",
+        file="" if file is None else file.numpy().decode(),
         functions=[f._func for f in part._functions() if hasattr(f, "_func")],
+        graphs=traced,
     )
 
 
@@ -306,7 +285,7 @@ def gpu_memory_bytes() -> int | None:
     """Return the memory of the smallest GPU; None if there is none."""
     if not tf.config.list_physical_devices("GPU"):
         return None
-    devices = getattr(device_lib, "list_local_devices", list)
+    devices = internals.find("tensorflow.python.client.device_lib.list_local_devices") or list
     return min((d.memory_limit for d in devices() if d.device_type == "GPU"), default=None)
 
 
@@ -319,16 +298,6 @@ def workers(strategy: tf.distribute.Strategy) -> tuple[int, int]:
     counts = {job: len(jobs[job]) for job in ("chief", "worker") if job in jobs}
     before = counts.get("chief", 0) if resolver.task_type == "worker" else 0
     return max(1, sum(counts.values())), before + (resolver.task_id or 0)
-
-
-def replica_numbers(variable: Any) -> tuple[range, int]:
-    """Return which replicas of a variable this process holds, and the count in all processes."""
-    if not isinstance(variable, tf.distribute.DistributedValues):
-        return range(1), 1
-    strategy = variable.distribute_strategy
-    held = len(strategy.experimental_local_results(variable))
-    first = workers(strategy)[1] * held
-    return range(first, first + held), strategy.num_replicas_in_sync
 
 
 @uses(
@@ -353,9 +322,9 @@ def mirrored_strategy(devices: list[str] | None = None) -> tf.distribute.Strateg
 def inner_graphs(op: Any) -> list[Any]:
     """Return the graphs an operation calls: branches, loop bodies, a `tf.function`."""
     names: list[str] = []
-    for attribute, is_list in _function_attributes(op.type):
+    for attribute, kind in _function_attributes(op.type).items():
         value = op.get_attr(attribute)
-        names += [function.name for function in (value if is_list else [value])]
+        names += [function.name for function in (value if kind == "list(func)" else [value])]
     function_of = getattr(op.graph, "_get_function", lambda _: None)
     graphs = [getattr(function_of(name), "graph", None) for name in names if name]
     return [graph for graph in graphs if graph is not None]
@@ -377,9 +346,9 @@ def has_own_state(operation: str) -> bool:
     definition = _definition_of(operation)
     if definition is None or not definition.is_stateful or operation == "Assert":
         return False
-    is_call = any(attribute.type in ("func", "list(func)") for attribute in definition.attr)
     resource = tf.resource.as_datatype_enum
-    return not is_call and all(each.type != resource for each in definition.input_arg)
+    is_of_variables = any(each.type == resource for each in definition.input_arg)
+    return not (is_of_variables or _function_attributes(operation))
 
 
 # Made here and not while a step is traced: each graph takes a number of those that name functions.
@@ -411,12 +380,10 @@ def captured_values(graph: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def _function_attributes(operation: str) -> list[tuple[str, bool]]:
-    """Return the names of attributes that hold functions, and whether they hold several."""
-    definition = _definition_of(operation)
-    kinds = {"func": False, "list(func)": True}
-    held = [] if definition is None else definition.attr
-    return [(each.name, kinds[each.type]) for each in held if each.type in kinds]
+def _function_attributes(operation: str) -> dict[str, str]:
+    """Return the attributes that hold functions, and whether they are a `func` or a list."""
+    held = getattr(_definition_of(operation), "attr", ())
+    return {each.name: each.type for each in held if each.type in ("func", "list(func)")}
 
 
 @uses("tensorflow.GradientTape.gradient")

@@ -86,9 +86,10 @@ def _damaged(text: str, names: list[str]) -> str:
 
 def _failed(text: str, feed: Feed) -> str:
     # The line of a Python function that raised, or where the operation that failed was made.
+    parts = tensorflow_internals.pipeline_parts(feed.dataset())
     place = place_among(messages.quoted_frames(text)) or place_of_node(
         node_in(text),
-        tensorflow_internals.pipeline_graphs(feed.dataset()),
+        [graph for part in parts for graph in part.graphs],
         lambda op: place_among([(frame.filename, frame.lineno or 0) for frame in op.traceback]),
     )
     return message(

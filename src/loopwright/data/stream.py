@@ -245,8 +245,14 @@ class Stream(Data):
         return any("PyFunc" in kind for part in parts for kind in part.operations)
 
     def attributes(self) -> dict[str, Any]:
-        """Return the variables that the functions of the pipeline use."""
-        return {"variables": tensorflow_internals.pipeline_variables(self._dataset)}
+        """Return the variables that the functions of the pipeline use.
+
+        Generators and the seeds of Keras layers are among them.
+        """
+        parts = tensorflow_internals.pipeline_parts(self._dataset)
+        graphs = [graph for part in parts for graph in part.graphs]
+        used = [v for graph in graphs for v in tensorflow_internals.captured_variables(graph)]
+        return {"variables": [v for v in used if isinstance(v, tf.Variable)]}
 
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Stream":
         """Return the data with a sample weight for each label, by its class."""

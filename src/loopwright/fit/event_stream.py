@@ -6,7 +6,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import final
 
-from loopwright.compat.tracebacks import shortened
+from loopwright.compat.lines import shortened
 from loopwright.errors import ConfigurationError
 from loopwright.events import Event
 

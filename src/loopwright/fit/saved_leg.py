@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple, final
 
 from loopwright.checkpoints import tensors
-from loopwright.checkpoints.manifest import Checkpoint
+from loopwright.checkpoints.manifest import Checkpoint, out_of_memory_explained
 from loopwright.checkpoints.retention import Entry, best_steps, prefixed, require_measured
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
-from loopwright.compat.messages import out_of_memory_explained
 from loopwright.distribute.team import Team
 from loopwright.errors import DataError, NotFiniteError
 from loopwright.events import BatchSkipped, Metrics, Started

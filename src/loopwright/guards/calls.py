@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from loopwright.compat.keras_internals import layers_in
-from loopwright.compat.keras_optimizers import counter_in
+from loopwright.compat.keras_optimizers import update_counter
 from loopwright.compat.lines import is_written, place_of, shape_text
 from loopwright.compat.step_errors import Failure, error_for
 from loopwright.errors import message
@@ -78,8 +78,8 @@ def _counted_updates(trace: StepTrace) -> Iterator[Finding]:
     if trace.is_compiled or trace.replicas > 1:
         return  # a mirrored count has no single place in the graph
     graph, optimizers = trace.graph, variables.of_kind(keras.optimizers.Optimizer, trace.task)
-    counts = [counter_in(graph, optimizer) for optimizer in optimizers]
-    counts = [tensor for tensor in counts if tensor is not None]
+    handles = {id(update_counter(optimizer).value.handle) for optimizer in optimizers}
+    counts = [inner for outer, inner in graph.captures if id(outer) in handles]
     others = [*trace.batch, *(t for t in resources(graph) if all(t is not c for c in counts))]
     from_counts, from_others = flow(graph, counts), flow(graph, others)
     for name, (value, _) in trace.outputs.items():

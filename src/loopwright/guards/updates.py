@@ -7,13 +7,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright.compat import keras_internals, keras_optimizers, tensorflow_internals
+from loopwright.compat import keras_internals, tensorflow_internals
 from loopwright.compat.lines import shape_text, variable_name
 from loopwright.errors import message
 from loopwright.guards.constants import uses_array
 from loopwright.guards.guard import Finding, StepTrace, listed
 from loopwright.step_warnings import declare
 from loopwright.task import dataflow, metric_updates, variables
+from loopwright.task.optimizers import with_rates
 from loopwright.task.task import owner
 
 MOST_UPDATES = 10
@@ -254,7 +255,7 @@ def _idle_optimizer(trace: StepTrace) -> Iterator[Finding]:
 
 def _with_inner(optimizer: Any) -> list[Any]:
     """Return an optimizer and those inside it, which make its updates."""
-    return [optimizer, *keras_optimizers.with_rates(optimizer)]
+    return [optimizer, *with_rates(optimizer)]
 
 
 def _trainable(part: Any) -> list[Any]:

@@ -22,7 +22,7 @@ from loopwright.insight.rehearsal_report import wrapped
 from loopwright.insight.scratch import DataOptions, request_aside, scratch_leg, trained_events
 from loopwright.plans.plan import WORDS
 from loopwright.sinks import figures
-from loopwright.task.optimizers import optimizers
+from loopwright.task.optimizers import optimizers, with_rates
 from loopwright.task.scheduled_value import Scheduled
 from loopwright.task.task import Task, class_name
 
@@ -247,7 +247,7 @@ def _swept(task: Task, name: str | None) -> tuple[Mapping[str, Any], list[Any]]:
             else "keep the optimizer in the task: self.optimizer = keras.optimizers.Adam()",
         )
     chosen = held.values() if name is None else [held[name]]
-    return held, [own for one in chosen for own in keras_optimizers.with_rates(one)]
+    return held, [own for one in chosen for own in with_rates(one)]
 
 
 def _times(rate: Scheduled, factor: float, task: Task) -> Any:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import final
 
 import keras
+import tensorflow as tf
 
 from loopwright.compat import xplane
 from loopwright.compat.lines import place_of_node
 from loopwright.compat.xplane import Recorded
+from loopwright.errors import ConfigurationError
 from loopwright.fit.leg import Leg
 from loopwright.fit.parts import Parts
 from loopwright.insight.rehearsal_report import wrapped
@@ -181,15 +183,37 @@ def _stage(name: str) -> str:
 def _own_seconds(events: Sequence[Recorded]) -> list[tuple[Recorded, float]]:
     """Return each event of one thread with its seconds, without those of events inside it."""
     ordered = sorted(events, key=lambda event: (event.start, -event.seconds))
-    inner = [0.0] * len(ordered)
+    inner, ends = [0.0] * len(ordered), [event.start + event.seconds for event in ordered]
     stack: list[int] = []
     for place, event in enumerate(ordered):
-        while stack and ordered[stack[-1]].end <= event.start:
+        while stack and ends[stack[-1]] <= event.start:
             stack.pop()
         if stack:
             inner[stack[-1]] += event.seconds
         stack.append(place)
     return [(event, event.seconds - spent) for event, spent in zip(ordered, inner, strict=True)]
+
+
+@contextlib.contextmanager
+def _profile_into(directory: Path) -> Iterator[None]:
+    """Record what TensorFlow does, into files that TensorBoard shows."""
+    options = tf.profiler.experimental.ProfilerOptions(
+        host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
+    )
+    try:
+        tf.profiler.experimental.start(str(directory), options)
+    except tf.errors.AlreadyExistsError as error:
+        raise ConfigurationError(
+            "Another profiler runs in this process.",
+            expected="one at a time",
+            received="a profile that was started and not stopped",
+            do="leave out keras.callbacks.TensorBoard(profile_batch=...), or stop the other "
+            "one: tf.profiler.experimental.stop()",
+        ) from error
+    try:
+        yield
+    finally:
+        tf.profiler.experimental.stop()
 
 
 _WARM_UP_CALLS = 2
@@ -281,7 +305,7 @@ def profile(parts: Parts, options: ProfileOptions) -> Profile:
         for _ in range(_WARM_UP_CALLS):
             next(trained)
         done, calls = 0, 0
-        with xplane.profiling(where):
+        with _profile_into(where):
             before, began = dict(leg.watch.seconds), leg.watch.clock()
             for event in trained:
                 done, calls = done + event.steps, calls + 1

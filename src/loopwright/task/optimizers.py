@@ -64,9 +64,18 @@ def finalize_averages(task: Task) -> None:
             optimizer.finalize_variable_values(keras_optimizers.trained_by(optimizer))
 
 
+def with_rates(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+    """Return the optimizers that hold the learning rates of this one: itself, or those inside."""
+    inside = getattr(optimizer, "inner_optimizer", None)
+    several = getattr(optimizer, "optimizers", None)  # of a MultiOptimizer
+    if inside is None and several is None:
+        return [optimizer]
+    return [own for one in several or [inside] for own in with_rates(one)]
+
+
 def uses_averages(task: Task) -> bool:
     """Return whether an optimizer of the task averages weights."""
-    held = [own for o in optimizers(task).values() for own in keras_optimizers.with_rates(o)]
+    held = [own for o in optimizers(task).values() for own in with_rates(o)]
     return any(getattr(optimizer, "use_ema", False) for optimizer in held)
 
 

@@ -270,9 +270,13 @@ def named(task: object) -> dict[str, Any]:
             while name in found:  # an attribute may look like the path of another
                 name += "'"
             paths[id(variable)] = name
-            numbers, count = tensorflow_internals.replica_numbers(variable)
+            is_distributed = isinstance(variable, tf.distribute.DistributedValues)
+            strategy: Any = variable.distribute_strategy if is_distributed else None
+            count = strategy.num_replicas_in_sync if strategy else 1
             if count > 1 and not of_optimizer and _may_differ(variable):
-                each = zip(numbers, replicas(variable), strict=True)
+                held = replicas(variable)
+                first = tensorflow_internals.workers(strategy)[1] * len(held)
+                each = enumerate(held, start=first)
                 found.update({f"{name}.replicas[{i}]": own for i, own in each})
             else:
                 found[name] = variable

@@ -44,3 +44,13 @@ def programs_of(*modules: ModuleType) -> dict[str, Callable[[], Program]]:
         and getattr(function, "__annotations__", {}).get("return") is Program
     }
     return dict(sorted(found.items()))
+
+
+def assert_same_as_keras(program: Program, history: Any, reference: Program, expected: Any) -> None:
+    """Metrics and weights are those that Keras' own `fit` reported and trained."""
+    assert set(history) == set(expected)
+    for key, values in expected.items():
+        np.testing.assert_allclose(history[key], values, rtol=1e-4, atol=1e-6, err_msg=key)
+    pairs = zip(program.trained.get_weights(), reference.trained.get_weights(), strict=True)
+    for got, wanted in pairs:
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)

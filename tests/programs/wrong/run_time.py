@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from tests.programs.wrong.wrong_program import Wrong, on_every_plan, on_plans
+from tests.tasks import ByHand
 
 import loopwright as lw
 
@@ -14,19 +15,11 @@ TOKENS = np.arange(60).reshape(20, 3) % 10
 IN_ORDER = {"shuffle": False}
 
 
-class _Classifier(lw.Task):
+class _Classifier(ByHand):
     """A step by hand over 5 classes, with the loss that a program gives it."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5)])
-        self.optimizer = keras.optimizers.SGD(0.01)
-
-    def train_step(self, batch):
-        with tf.GradientTape() as tape:
-            loss = self.loss_of(*batch)
-        self.minimize(loss, self.model, self.optimizer, tape)
-        return {"loss": loss}
+        super().__init__(keras.Sequential([keras.Input((4,)), keras.layers.Dense(5)]))
 
     def loss_of(self, x, y):
         logits = self.model(x, training=True)

@@ -4,31 +4,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 from tests.programs.wrong.wrong_program import Wrong, on_plans
-
-import loopwright as lw
+from tests.tasks import ByHand
 
 X = np.random.default_rng(3).normal(size=(16, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 UNTIL = {"until": "4 steps"}
 
 
-class _Regression(lw.Task):
+class _Regression(ByHand):
     """A step by hand, with the loss that a program gives it."""
 
     def __init__(self, *layers: keras.Layer) -> None:
-        super().__init__()
         last = keras.layers.Dense(1, name="last")
-        self.model = keras.Sequential([keras.Input((4,)), *layers, last], name="net")
-        self.optimizer = keras.optimizers.SGD(0.01)
-
-    def train_step(self, batch):
-        with tf.GradientTape() as tape:
-            loss = self.loss_of(*batch)
-        self.minimize(loss, self.model, self.optimizer, tape)
-        return {"loss": loss}
-
-    def loss_of(self, x, y):
-        return tf.reduce_mean(tf.square(y - self.model(x, training=True)))
+        super().__init__(keras.Sequential([keras.Input((4,)), *layers, last], name="net"))
 
 
 class _KerasModel(keras.Model):
