@@ -1,6 +1,7 @@
 """Warnings: at a line of the user's program, and by an id that silences one about a step."""
 
 import contextlib
+import functools
 import sys
 import sysconfig
 import warnings
@@ -11,12 +12,9 @@ from typing import NewType
 
 from loopwright.errors import ConfigurationError, LoopwrightWarning, StepWarning
 
+_STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_PACKAGES = {"site-packages", "dist-packages"}
 _HERE = str(Path(__file__).parent)
-_INSTALLED = tuple(
-    path
-    for kind in ("stdlib", "platstdlib", "purelib", "platlib")
-    if (path := sysconfig.get_paths().get(kind))
-)
 _GENERATED = ("__autograph_generated", "<frozen ", "<string>")
 
 
@@ -31,9 +29,21 @@ def warn_at_call(warning: str | Warning) -> None:
     warnings.warn(warning, category, stacklevel=stacklevel)
 
 
+@functools.cache
+def is_installed(filename: str) -> bool:
+    """Return whether a file is of Python or of an installed package, wherever that is installed.
+
+    >>> is_installed("/home/ada/.local/lib/python3.11/site-packages/keras/__init__.py")
+    True
+    >>> is_installed("/home/ada/train.py")
+    False
+    """
+    return filename.startswith(_STANDARD) or not _PACKAGES.isdisjoint(Path(filename).parts)
+
+
 def _is_foreign(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
-    if name.startswith((_HERE, *_INSTALLED)):
+    if name.startswith(_HERE) or is_installed(name):
         return True
     # `python -c` runs the user's program under a name that generated code has too.
     is_program = frame.f_globals.get("__name__") == "__main__"

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import loopwright as lw
+from loopwright.compat import lines
 
 X = np.arange(24, dtype="float32").reshape(6, 4) / 24
 LABELS = np.array([0, 1, 2, 0, 1, 9])
@@ -19,6 +20,23 @@ def classifier() -> lw.Supervised:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     return lw.Supervised(model, loss, "sgd")
+
+
+@pytest.mark.parametrize(
+    ("place", "is_users"),
+    [
+        ("ada/.local/lib/python3.11/site-packages", False),
+        ("usr/lib/python3/dist-packages", False),
+        ("ada/project", True),
+    ],
+)
+def test_code_of_a_package_is_not_the_users_wherever_it_is_installed(
+    place: str, is_users: bool, tmp_path: Path
+):
+    file = tmp_path / place / "library.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("def scale(x):\n    return 2 * x\n")
+    assert lines.is_own(str(file), 2) == is_users
 
 
 def files_in(error: BaseException | None) -> list[str]:

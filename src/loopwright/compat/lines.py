@@ -11,7 +11,6 @@ import itertools
 import linecache
 import os
 import re
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ import tensorflow as tf
 
 from loopwright.compat import tensorflow_internals
 from loopwright.errors import LoopwrightError
+from loopwright.step_warnings import is_installed
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -79,8 +79,10 @@ def is_written(op: Any) -> bool:
 
 def is_own(filename: str, line: int) -> bool:
     """Return whether a line is the user's: of no installed package, and not generated."""
-    is_users = not filename.startswith((_HERE, *_INSTALLED)) and _GENERATED not in filename
-    return is_users and bool(linecache.getline(filename, line))  # compiled extensions have no lines
+    is_library = filename.startswith(_HERE) or is_installed(filename) or _GENERATED in filename
+    return not is_library and bool(
+        linecache.getline(filename, line)
+    )  # compiled extensions have no lines
 
 
 def is_users_frame(frame: FrameType | None) -> bool:
@@ -111,7 +113,6 @@ _WRAPPERS = re.compile(
 """Files of TensorFlow between a public function and the operation of that name."""
 _GENERATED = "__autograph_generated"
 _AUTOGRAPH = _TENSORFLOW + "autograph/"
-_INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 
 
 # -- tracebacks ------------------------------------------------------------------------------------
