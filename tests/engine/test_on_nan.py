@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tests.resume.program import digest
+from tests.tasks import ByHand
 
 import loopwright as lw
 
@@ -146,33 +147,20 @@ def test_an_overflow_of_the_loss_scale_is_no_such_event():
 # --- a loss that stays finite ---
 
 
-class Rectified(lw.Task):
+class Rectified(ByHand):
     """Product, bias and relu: fused by oneDNN, they turn NaN into 0, and the loss stays finite."""
 
     def __init__(self, optimizer: Any = None):
-        super().__init__()
         keras.utils.set_random_seed(1)
         layers = [keras.Input((3,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)]
-        self.model = keras.Sequential(layers)
-        self.optimizer = optimizer or keras.optimizers.Adam(0.01)
-
-    def train_step(self, batch):
-        x, y = batch
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((self.model(x, training=True) - y) ** 2)
-        self.minimize(loss, self.model, self.optimizer, tape)
-        return {"loss": loss}
+        super().__init__(keras.Sequential(layers), optimizer or keras.optimizers.Adam(0.01))
 
 
 class Rooted(Rectified):
     """The gradient of the root of 0 is infinite on every kernel, and the loss is 0."""
 
-    def train_step(self, batch):
-        x, y = batch
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.sqrt(tf.abs(self.model(x, training=True) * y)))
-        self.minimize(loss, self.model, self.optimizer, tape)
-        return {"loss": loss}
+    def loss_of(self, x: Any, y: Any) -> Any:
+        return tf.reduce_mean(tf.sqrt(tf.abs(self.model(x, training=True) * y)))
 
 
 def with_roots_of_zero() -> tuple[Any, Any]:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.tasks import ByHand
 
 import loopwright as lw
 
@@ -43,32 +44,22 @@ def gradients_of(task: Any, x: Any, y: Any) -> tuple[Any, list[Any], list[Any]]:
     return loss, tape.gradient(scaled, variables), variables
 
 
-class ByHand(lw.Task):
+class Minimize(ByHand):
     def __init__(self, optimizer: Any):
-        super().__init__()
-        self.model, self.optimizer = small_model(), optimizer
+        super().__init__(small_model(), optimizer)
 
 
-class ApplyGradients(ByHand):
+class ApplyGradients(Minimize):
     def train_step(self, batch):
         loss, gradients, variables = gradients_of(self, *batch)
         self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return {"loss": loss}
 
 
-class Apply(ByHand):
+class Apply(Minimize):
     def train_step(self, batch):
         loss, gradients, variables = gradients_of(self, *batch)
         self.optimizer.apply(gradients, variables)
-        return {"loss": loss}
-
-
-class Minimize(ByHand):
-    def train_step(self, batch):
-        x, y = batch
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(y - self.model(x, training=True)))
-        self.minimize(loss, self.model, self.optimizer, tape)
         return {"loss": loss}
 
 
@@ -92,7 +83,7 @@ class Several(lw.Task):
     def __init__(self):
         super().__init__()
         names = ("Adafactor", "Nadam", "ScheduleFreeAdamW", *WRAPPED)
-        self.parts = {name: ByHand(OPTIMIZERS[name]()) for name in names}
+        self.parts = {name: Minimize(OPTIMIZERS[name]()) for name in names}
 
     def train_step(self, batch):
         losses = []
