@@ -1,11 +1,11 @@
 """The table of tested callbacks in `docs/callbacks.md`; `python -m docs.callback_table` writes it.
 
-Each row is a case of `tests/sinks/real_callbacks.py`, which trains with it by Keras and Loopwright.
+Each row is a case of `tests/fit/real_callbacks.py`, which trains with it by Keras and Loopwright.
 """
 
 from pathlib import Path
 
-from tests.sinks.real_callbacks import CASES
+from tests.fit.real_callbacks import CASES
 
 from docs import tables
 

@@ -77,7 +77,7 @@ ROWS = (
         "dev",
         "its Keras callback",
         "callbacks.md",
-        "sinks/test_real_callbacks.py::test_a_callback_does_the_same_as_in_keras_fit",
+        "fit/test_real_callbacks.py::test_a_callback_does_the_same_as_in_keras_fit",
     ),
     Row(
         "ipykernel",

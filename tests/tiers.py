@@ -25,7 +25,7 @@ BUDGET_SECONDS = {
     "tests/data": 60,
     "docs": 98,
     "tests/guards": 62,
-    "tests/sinks": 56,
+    "tests/sinks": 42,
     "tests/distribute": 60,
     "tests": 60,
     "tests/cli": 78,
@@ -42,7 +42,7 @@ BUDGET_SECONDS = {
     "tests/loop": 4,
     "tests/docs": 8,
     "src/loopwright": 5,
-    "tests/fit": 27,
+    "tests/fit": 41,
     "tests/config": 2,
     "tests/plans": 8,
     "tests/search": 22,
@@ -217,22 +217,22 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "guards/test_changes.py": {r"a_number.*fused|a_tuple|a_change_before": "its other tests"},
     # Callbacks, files and pages.
-    "sinks/test_batch_hooks.py": {
+    "fit/test_callback_needs.py": {
         r".*-compiled\]": "the same with a supervised task",
         "a_compiled_loop|needs_every|a_stream_whose|batches_that": "every plan records",
         "a_logger_counts|batches_are_numbered": "a logger gets every step",
         "several_replicas|a_task_of|a_task_that|evaluate_and|test_batch": "engine/test_scorer.py",
-        "a_learning_rate|the_optimizer|terminate": "test_keras_callbacks.py",
+        "a_learning_rate|the_optimizer|terminate": "test_callbacks.py",
     },
-    "sinks/test_keras_callbacks.py": {
+    "fit/test_callbacks.py": {
         r"a_callback_does.*-compiled\]|averaged|early_stopping_restores": "with a supervised task",
     },
     "sinks/test_tracked_kills.py": {
         "killed|what_a_server|addresses": "test_tracker.py; docs/trackers.md",
     },
     "sinks/test_trackers_in_use.py": {"": "test_tracker.py; docs/trackers.md"},
-    "sinks/test_real_callbacks.py": {
-        "a_callback_does": "stand-ins in test_batch_hooks.py; test_keras_callbacks.py",
+    "fit/test_real_callbacks.py": {
+        "a_callback_does": "stand-ins in test_callback_needs.py; test_callbacks.py",
     },
     "sinks/test_report_in_browser.py": {"dragging|a_log|a_click": "the mouse"},
     "sinks/test_run_files.py": {
@@ -365,8 +365,9 @@ CASES: dict[str, dict[str, int]] = {
     "programs/test_(right|slow)_programs.py": {"": 3},
     "resume/test_(best|best_effort|full_disks|interruptions|same_trainer).py": {"": 1},
     "resume/test_manifest_fields.py": {"": 3},
-    "sinks/test_(batch_hooks|report_in_browser).py": {"": 1},
-    "sinks/test_keras_callbacks.py": {"a_callback_does": 4, "": 1},
+    "fit/test_callback_needs.py": {"": 1},
+    "sinks/test_report_in_browser.py": {"": 1},
+    "fit/test_callbacks.py": {"a_callback_does": 4, "": 1},
     "task/test_(guards|gradients|variables).py": {"": 2},
     "task/test_(keras_models|mistakes|own_steps|scheduled_value|traced_step).py": {"": 1},
     "task/test_(watched_gradients|every_optimizer).py": {"": 1},

@@ -18,6 +18,7 @@ from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
 from loopwright.exactness import EXACT
 from loopwright.fit import declaration, settings_notes
+from loopwright.fit.callbacks import Callbacks
 from loopwright.fit.event_stream import LoopLeft
 from loopwright.fit.leg_loop import (
     Checkpoints,
@@ -38,7 +39,6 @@ from loopwright.loop.schedule import Every, Place, Schedule
 from loopwright.loop.signals import Signals
 from loopwright.loop.train import Happened, train
 from loopwright.plans.evidence import Budget
-from loopwright.sinks.keras_callbacks import CallbackBridge
 from loopwright.sinks.notify import notify
 from loopwright.task import variables
 from loopwright.task.optimizers import finalize_averages, uses_averages
@@ -88,7 +88,7 @@ class Leg:
         self.watch = Stopwatch(time.perf_counter)
         began = self.watch.clock()
         self.agreement = Agreement(parts.team, time.perf_counter, signals or Signals())
-        self.bridge = CallbackBridge(
+        self.callbacks = Callbacks(
             request.callbacks,
             parts.task,
             parts.engine,
@@ -96,10 +96,10 @@ class Leg:
             is_saved=request.run_dir is not None,
         )
         # All workers run the same steps between two meetings.
-        parts.team.require_same("callbacks with batch hooks", self.bridge.timing())
+        parts.team.require_same("callbacks with batch hooks", self.callbacks.timing())
         parts.team.require_same("process settings", parts.engine.plans.log.settings.content())
         self.history = request.history
-        self.history.take_from(self.bridge.added)
+        self.history.take_from(self.callbacks.added)
         self.feed, length = self._feed(NOTHING_READ if snapshot is None else snapshot.read)
         self.schedule = Schedule(
             steps_per_epoch=length,
@@ -111,7 +111,7 @@ class Leg:
         counted = int(parts.task.step_counter.read_value())
         self.first_step = counted if snapshot is None else snapshot.first_step
         self._validation = Validation(
-            request.sets, request.validation_steps, parts.engine, self.bridge, self.watch
+            request.sets, request.validation_steps, parts.engine, self.callbacks, self.watch
         )
         with self.watch.timing("compile"):
             self.stepper = Stepper(
@@ -120,10 +120,10 @@ class Leg:
                 step=counted if snapshot is None else snapshot.step,
                 budget=Budget(self.schedule.total_steps, request.until.seconds),
                 watch=self.watch,
-                recorded=self.bridge.recorded if recorded is None else recorded,
+                recorded=self.callbacks.recorded if recorded is None else recorded,
                 ignored_nan="all"
                 if recorded is not None
-                else ("losses" if self.bridge.looks_for_nan else ""),
+                else ("losses" if self.callbacks.looks_for_nan else ""),
             )
             self._validation.build()
             self._check_data()
@@ -220,12 +220,12 @@ class Leg:
         self.agreement.meet()
         return train(
             self.schedule,
-            LegSteps(self.stepper, self.agreement, self.bridge, self._on_steps),
-            LegStops(self.agreement, checkpoints, self.bridge, self._validation),
+            LegSteps(self.stepper, self.agreement, self.callbacks, self._on_steps),
+            LegStops(self.agreement, checkpoints, self.callbacks, self._validation),
             place=place,
             scores=scores,
             first_step=self.first_step,
-            pace=Pace(limit=self.bridge.steps_left),
+            pace=Pace(limit=self.callbacks.steps_left),
         )
 
     def _notes(self, step: int) -> list[Noted]:
@@ -233,7 +233,7 @@ class Leg:
         texts += settings_notes.notes(self.parts.engine, self.feed, step, continues=self._continues)
         if uses_averages(self.parts.task) and (self.request.sets or self.request.run_dir):
             texts.append(_AVERAGED)
-        return [*self.bridge.notes(step), *(Noted(step, text) for text in texts)]
+        return [*self.callbacks.notes(step), *(Noted(step, text) for text in texts)]
 
     def _feed(self, after: Read) -> tuple[Feed | None, int | None]:
         request = self.request
@@ -255,7 +255,7 @@ class Leg:
         conditions = arrays.Conditions(
             parts.task,
             shuffle=request.shuffle,
-            nan_ends_the_run=parts.engine.on_nan == "raise" and not self.bridge.looks_for_nan,
+            nan_ends_the_run=parts.engine.on_nan == "raise" and not self.callbacks.looks_for_nan,
             undisturbed=lambda: undisturbed(parts.task),
         )
         with step_warnings.silenced(parts.engine.silenced):
@@ -292,7 +292,7 @@ class Leg:
         if self.is_over:
             finalize_averages(self.parts.task)
         try:
-            self.bridge(finished)
+            self.callbacks(finished)
             if self.is_over:
                 self.save_end()
         except BaseException:
@@ -319,7 +319,7 @@ class Leg:
         """Call the callbacks; a leg that continues keeps its variables in `on_train_begin`."""
         keeps = isinstance(event, Started) and self._continues and self.request.callbacks
         with preserved(variables.named(self.parts.task).values() if keeps else []):
-            self.bridge(event)
+            self.callbacks(event)
 
     def slow_part(self, spent: Mapping[str, float], steps: int) -> str:
         """Return a sentence about the slowest part of this start; empty if none stands out."""
@@ -342,7 +342,7 @@ class Leg:
             "caller": lambda: ": do less for each event",
             "tuning": lambda: verdict.slow_tuning(repr(plan)),
             "compile": lambda: verdict.slow_compiling(len(built), is_xla=plan.step == "xla"),
-            "Python": lambda: verdict.slow_python(self.bridge.called_each_step),
+            "Python": lambda: verdict.slow_python(self.callbacks.called_each_step),
         }
         return verdict.verdict(spent, causes)
 

@@ -11,10 +11,10 @@ from loopwright.engine.engine import Engine
 from loopwright.engine.stepper import StepNumbers, Stepper
 from loopwright.errors import NotFiniteError
 from loopwright.events import BatchSkipped, Event, Metrics
+from loopwright.fit.callbacks import Callbacks
 from loopwright.loop.clock import Stopwatch
 from loopwright.loop.schedule import Place
 from loopwright.loop.train import Happened
-from loopwright.sinks.keras_callbacks import CallbackBridge
 
 
 class Checkpoints(ABC):
@@ -51,7 +51,7 @@ class LegSteps:
 
     stepper: Stepper
     agreement: Agreement
-    bridge: CallbackBridge | None = None
+    callbacks: Callbacks | None = None
     on_steps: Callable[[Sequence[StepNumbers]], None] = lambda numbers: None
     """Called with the numbers of each step, if they are recorded."""
     _skipped: list[BatchSkipped] = field(default_factory=list[BatchSkipped])
@@ -62,11 +62,11 @@ class LegSteps:
 
     def run_steps(self, steps: int) -> int:
         """Run that many steps; fewer mean that the data of the epoch ended."""
-        if self.bridge is not None:
-            self.bridge.before_steps(self.stepper.steps_in_epoch)
+        if self.callbacks is not None:
+            self.callbacks.before_steps(self.stepper.steps_in_epoch)
         ran = self.stepper.run_steps(steps)
-        if self.bridge is not None:
-            self.bridge.after_steps(ran.records)
+        if self.callbacks is not None:
+            self.callbacks.after_steps(ran.records)
         self.on_steps(ran.records)
         self._skipped.extend(ran.skipped)
         self.agreement.meet()
@@ -78,7 +78,7 @@ class LegSteps:
 
     def pending_events(self) -> Iterable[Event]:
         """Return the plans that were chosen and the batches that were skipped."""
-        if self.bridge is not None:
+        if self.callbacks is not None:
             yield from self.stepper.tuner.pending_events(self.stepper.step)
             yield from self._skipped
         self._skipped.clear()
@@ -93,11 +93,11 @@ class Validation:
         sets: Mapping[str, Data],
         steps: int | None,
         engine: Engine,
-        bridge: CallbackBridge,
+        callbacks: Callbacks,
         watch: Stopwatch,
     ) -> None:
         self._sets, self._steps, self._engine = sets, steps, engine
-        self._bridge, self._watch = bridge, watch
+        self._callbacks, self._watch = callbacks, watch
         self.waited_seconds = 0.0
         """For how long validation waited for its data."""
 
@@ -114,7 +114,7 @@ class Validation:
         try:
             with self._watch.timing("validation"):
                 for name, data in self._sets.items():
-                    on_batch = self._bridge.on_test_batch
+                    on_batch = self._callbacks.on_test_batch
                     scores = self._engine.score(data, self._steps, agreement, on_batch, inner)
                     if scores is None:
                         return None
@@ -134,7 +134,7 @@ class LegStops:
 
     agreement: Agreement
     checkpoints: Checkpoints
-    bridge: CallbackBridge | None = None
+    callbacks: Callbacks | None = None
     validation: Validation | None = None
     recorded_scores: Callable[[], Metrics] = dict
     """What is known of a step that is run again: nothing is scored then."""
@@ -145,11 +145,11 @@ class LegStops:
 
     def validate(self) -> Metrics | None:
         """Return the scores on the validation data; None if a signal arrived."""
-        if self.bridge is None or self.validation is None:
+        if self.callbacks is None or self.validation is None:
             return self.recorded_scores()
-        self.bridge.before_validation()
+        self.callbacks.before_validation()
         scores = self.validation.scores(self.agreement)
-        self.bridge.after_validation(scores)
+        self.callbacks.after_validation(scores)
         self.agreement.meet()
         return scores
 
@@ -164,7 +164,7 @@ class LegStops:
 
     def stop_requested(self) -> bool:
         """Return whether a callback asked to stop training."""
-        return self.agreement.any(self.bridge is not None and self.bridge.stop_requested())
+        return self.agreement.any(self.callbacks is not None and self.callbacks.stop_requested())
 
     def interrupted(self) -> bool:
         """Return whether a signal arrived."""

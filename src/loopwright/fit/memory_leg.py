@@ -92,9 +92,8 @@ class _Held(Checkpoints):
         leg.reasons = leg.inexact.reasons
         read, position = leg.stepper.position()
         snapshot = taken(leg, 0, place, scores, read, self._named, None, {}, {}, [])
-        held = (
-            tensors.snapshot(_looked_at(leg.parts, self._named)) | leg.bridge.tensors() | position
-        )
+        held = tensors.snapshot(_looked_at(leg.parts, self._named))
+        held |= leg.callbacks.tensors() | position
         self.moment = Moment(snapshot, held)
 
 
@@ -124,7 +123,7 @@ def _continued(
     named = variables.named(parts.task)
     if difference(snapshot.variables, variables.table(parts.team.everywhere(named))) is not None:
         return _not_continued("the task has other variables")
-    if leg.bridge.objection(snapshot.callbacks) is not None:
+    if leg.callbacks.objection(snapshot.callbacks) is not None:
         leg.notes = ["other callbacks than in the interrupted call of fit: they start as they are"]
         snapshot = replace(snapshot, callbacks=[])
     restore_parts(leg, _looked_at(parts, named), snapshot, held.held)

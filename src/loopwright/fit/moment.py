@@ -123,7 +123,7 @@ def taken(
         passed_over=sorted(leg.stepper.passed_over),
         tally=leg.stepper.metrics.state(),
         history=leg.history.state(),
-        callbacks=leg.bridge.state(),
+        callbacks=leg.callbacks.state(),
         plans=leg.parts.engine.plans.log.history.content(),
         variables=variables.table(leg.parts.team.everywhere(named)),
         environment=_environment(leg),
@@ -214,7 +214,7 @@ def objection(
             do='pass the same data and batch_size, pass on_change="start_over" to start over, or '
             "choose another run_dir",
         )
-    return leg.bridge.objection(snapshot.callbacks)
+    return leg.callbacks.objection(snapshot.callbacks)
 
 
 def put_back(
@@ -245,7 +245,7 @@ def restore_parts(
     declaration.set_rates(named, rates)
     leg.stepper.metrics.restore(snapshot.tally)
     leg.history.restore(snapshot.history)
-    leg.bridge.restore(snapshot.callbacks, read)
+    leg.callbacks.restore(snapshot.callbacks, read)
     leg.stepper.pass_over(*snapshot.passed_over)
     place = snapshot.place
     leg.stepper.resume(

@@ -280,7 +280,7 @@ def _skipped(leg: Leg, named: dict[str, Any], found: Found | None, exact: Exact)
     if found is not None:
         put_back(leg, named, *as_left(found), exact)
         leg.parts.state.is_set_by_leg()
-        leg.bridge.recall()
+        leg.callbacks.recall()
     if found is None or not found[1].has_end:
         finalize_averages(leg.parts.task)
     declaration.leave(leg.parts.task)

@@ -210,7 +210,7 @@ class SavedLeg(Checkpoints):
         with self._leg.watch.timing("checkpoint"):
             with out_of_memory_explained("The run cannot be saved"):
                 snapshot, held = self._moment(place, scores)
-            if place.is_over and self._leg.agreement.any(self._leg.bridge.has_end):
+            if place.is_over and self._leg.agreement.any(self._leg.callbacks.has_end):
                 snapshot = replace(snapshot, end={"is_due": True})
                 self._trained = Moment(snapshot, held)
             required = {name: held[name] for name in self._required}
@@ -235,7 +235,7 @@ class SavedLeg(Checkpoints):
         changed = {n: v for n, v in now.items() if differ(v, held[n])}
         if self._team.is_chief:
             required = {name: changed[name] for name in self._required if name in changed}
-            end = {"changed": sorted(changed), "callbacks": self._leg.bridge.state()}
+            end = {"changed": sorted(changed), "callbacks": self._leg.callbacks.state()}
             snapshot = replace(snapshot, end=end)
             self._run.save(snapshot, held, required, self._files.sync, end=changed)
         self._run.wait()
@@ -260,7 +260,7 @@ class SavedLeg(Checkpoints):
             measured,
             self._run.rules,
         )
-        return Moment(snapshot, values | leg.bridge.tensors() | position)
+        return Moment(snapshot, values | leg.callbacks.tensors() | position)
 
     def _roll_back(self, moment: "Moment") -> None:
         """Put the leg back to where it was at a moment."""

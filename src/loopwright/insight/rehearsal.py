@@ -70,7 +70,7 @@ def described(leg: Leg, planned: Planned, request: FitRequest) -> str:
     if snapshot is None or what == "begin":
         return f"leg {planned.leg + 1} begins after step {leg.first_step:,} of {run.directory}"
     # Callbacks are compared when they are rehearsed with the run itself.
-    then = replace(snapshot, callbacks=leg.bridge.state())
+    then = replace(snapshot, callbacks=leg.callbacks.state())
     declare(leg, planned.leg, then)
     differs = objection(leg, variables.named(leg.parts.task), then, planned.on_change)
     if differs is not None and planned.on_change == "start_over":
@@ -226,9 +226,9 @@ def _callbacks(
                 if isinstance(event, Finished):
                     finished = event
                 else:
-                    leg.bridge(event)
+                    leg.callbacks(event)
         finally:
-            leg.bridge(finished)  # gives the model back what callbacks were lent
+            leg.callbacks(finished)  # gives the model back what callbacks were lent
         note(names)
     kinds = tuple(f"{type(callback).__name__}." for callback in callbacks)
     return {

@@ -102,7 +102,7 @@ def replay(
         try:
             seen = walk.go(start.snapshot, request)
         finally:
-            leg.bridge(Finished(step, 0.0, "failed"))
+            leg.callbacks(Finished(step, 0.0, "failed"))
         causes = [*replay_checks.environment_changes_of(run, leg, reference), *edited]
     causes += inexact
     if uncalled:

@@ -134,7 +134,7 @@ def capture(leg: Leg, named: dict[str, Any], place: Place) -> Moment:
     """Return where a leg is now, to be saved or to come back to."""
     read, position = leg.stepper.position()
     snapshot = taken(leg, 0, place, {}, read, named, None, {}, {}, ())
-    return Moment(snapshot, tensors.snapshot(named) | leg.bridge.tensors() | position)
+    return Moment(snapshot, tensors.snapshot(named) | leg.callbacks.tensors() | position)
 
 
 def apply(leg: Leg, named: dict[str, Any], moment: Moment) -> None:

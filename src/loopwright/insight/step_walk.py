@@ -129,7 +129,7 @@ class Walk:
         )
         try:
             for event, self._place, _ in happened:
-                leg.bridge(event)
+                leg.callbacks(event)
         except _ArrivedError:
             pass
         except NotFiniteError as error:
@@ -171,17 +171,17 @@ class Walk:
     def run_steps(self, steps: int) -> int:
         """Run that many steps, or the one to look into; fewer: the data of the epoch ended."""
         self._compare_state()
-        stepper, bridge = self._stepper, self._leg.bridge
+        stepper, callbacks = self._stepper, self._leg.callbacks
         held = None
         if stepper.step + 1 == self._step:
             held, steps = stepper.next_step(), 1
             if held is None:
                 return 0  # the data of the epoch has ended: the step is in the next one
-        bridge.before_steps(stepper.steps_in_epoch)
+        callbacks.before_steps(stepper.steps_in_epoch)
         if held is not None:
             self._seen = self._look(held)
         ran = stepper.run_steps(steps)
-        bridge.after_steps(ran.records)
+        callbacks.after_steps(ran.records)
         if then := self._record.numbers.get(stepper.step):
             now = stepper.report()
             self._checks.append(replay_checks.compared_numbers(stepper.step, then, now))
@@ -196,9 +196,9 @@ class Walk:
         return ()
 
     def _recorded_scores(self) -> Metrics:
-        self._leg.bridge.before_validation()
+        self._leg.callbacks.before_validation()
         scores = self._record.scores.get(self._stepper.step, {})
-        self._leg.bridge.after_validation(scores)
+        self._leg.callbacks.after_validation(scores)
         return scores
 
     def _most_steps(self) -> int | None:
@@ -206,7 +206,7 @@ class Walk:
         here = self._stepper.step
         marks = {self._step - 1, self._step, *self._saved, *self._record.numbers}
         left = [mark - here for mark in marks if here < mark <= self._step]
-        hooks = self._leg.bridge.steps_left()
+        hooks = self._leg.callbacks.steps_left()
         return min([*left, *([] if hooks is None else [hooks]), self._step + 1 - here])
 
     def _compare_state(self) -> None:

@@ -1,10 +1,10 @@
-"""Sinks receive events: terminal, log, journal, trackers, callbacks, history, report.
+"""Sinks receive events: terminal, log, journal, trackers, history, report.
 
-A sink never changes the training, except for Keras callbacks; a sink that fails is disabled with a
+A sink never changes the training; a sink that fails is disabled with a
 warning. Everything that a sink needs is in the events. The terminal, the log, the report and the
 trackers import no TensorFlow.
 
-Open files: curves, figures, history, keras_callbacks, mlflow, notebook, notify, outbox,
+Open files: curves, figures, history, mlflow, notebook, notify, outbox,
 progress_text, report, run_files, tensorboard, terminal, wandb.
 """
 

@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 import pytest
+from tests.fit.real_callbacks import CASES
 from tests.processes import run_command
-from tests.sinks.real_callbacks import CASES
 
 from docs import callback_table
 
@@ -33,7 +33,7 @@ def test_a_callback_does_the_same_as_in_keras_fit(name: str):
     package = CASES[name].package
     if importlib.util.find_spec(MODULES.get(package, package)) is None:
         pytest.skip(f"{package} is not installed")
-    command = [sys.executable, "-m", "tests.sinks.real_callbacks", name]
+    command = [sys.executable, "-m", "tests.fit.real_callbacks", name]
     done = run_command(command, env={"TF_CPP_MIN_LOG_LEVEL": "3"})
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["keras"]["output"] or found["keras"]["history"]

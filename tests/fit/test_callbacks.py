@@ -20,7 +20,7 @@ from keras import callbacks as kc
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import loopwright as lw
-from loopwright.sinks.callback_model import callback_model
+from loopwright.fit.callback_model import callback_model
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(55, 4)).astype("float32")

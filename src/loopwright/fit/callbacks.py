@@ -2,7 +2,7 @@
 
 Calling Python after every step costs most of the speed of a compiled loop. A callback that only
 counts and logs is called later, once per step, with the values of that step; a callback that may
-change the training is called at once: see `batch_hooks`.
+change the training is called at once: see `callback_needs`.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ from loopwright.events import (
     Trained,
     epoch_logs,
 )
-from loopwright.loop.clock import Stopwatch
-from loopwright.sinks import callback_state
-from loopwright.sinks.batch_hooks import demand
-from loopwright.sinks.callback_model import (
+from loopwright.fit import callback_state
+from loopwright.fit.callback_model import (
     callback_model,
     lend,
     optimizer_for,
     optimizer_scalars,
 )
+from loopwright.fit.callback_needs import demand
+from loopwright.loop.clock import Stopwatch
 from loopwright.step_warnings import warn_at_call
 from loopwright.task.state import preserved
 from loopwright.task.task import Task
@@ -43,7 +43,7 @@ _LEFT_OUT = "BackupAndRestore is left out: the run directory resumes this run, t
 
 
 @final
-class CallbackBridge:
+class Callbacks:
     """Runs any `keras.callbacks.Callback`.
 
     `engine` is what `model.evaluate` and `model.predict` do while the task is trained.

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from loopwright import disk
 from loopwright.errors import ConfigurationError, message
-from loopwright.sinks.batch_hooks import is_known
+from loopwright.fit.callback_needs import is_known
 
 _PLAIN = (bool, int, float, str, type(None))
 # Keras turns its sign when a callback first compares: restored, it would be turned twice.
