@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal, final
 
 import keras
@@ -22,16 +22,15 @@ from loopwright.events import Event, Finished, Sink
 from loopwright.exactness import Exact, require_exact
 from loopwright.export.exporter import Exported
 from loopwright.fit import declaration, measured_child
-from loopwright.fit.attempt import LastAttempt
 from loopwright.fit.event_stream import EventStream
 from loopwright.fit.exporting import ExportOptions, SeenData, run_export
-from loopwright.fit.leg import OVER
-from loopwright.fit.memory_leg import MemoryLegs
+from loopwright.fit.memory_run import MemoryRun
 from loopwright.fit.options import FitOptions, ReplayOptions, Verbose, after_step, takes
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
-from loopwright.fit.resume import leg_events
+from loopwright.fit.resume import SavedRun
+from loopwright.fit.session import OVER
 from loopwright.insight.learning_rates import (
     LearningRateOptions,
     LearningRates,
@@ -129,8 +128,7 @@ class Trainer:
         )
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
-        self._attempt, self._memory = LastAttempt(), MemoryLegs()
-        self._end: Finished | None = None
+        self._memory = MemoryRun()
         self._seen = SeenData()
         self._open: weakref.ref[EventStream] | None = None
         self._measured_dir = None
@@ -141,6 +139,7 @@ class Trainer:
         self._past = Past(None if self._run is None else self._run.directory)
         source = None if init_from is None else os.fspath(init_from)
         state = HeldState(engine, self._run, init_from=source, fresh=fresh)
+        self._saved = None if self._run is None else SavedRun(self._run, exact, on_change)
         self._exact: Exact = exact
         self._on_change: OnChange = on_change
         self._fresh = fresh
@@ -239,23 +238,18 @@ class Trainer:
         self._seen = SeenData(request.data, request.sets)
         if launch.is_measured():
             measured_child.serve(self._parts, request, self._measured_dir or "")
-        if self._run is None:
-            events = self._memory.events(self._parts, request, self._epochs_done, watches=watches)
-        else:
+
+        def begin() -> Generator[Event]:
+            self.history = history
+            self._past.add(history)
+            if self._saved is None:
+                return self._memory.begin(self._parts, request, self._epochs_done, watches=watches)
             if self._fresh:
                 self._fresh = False
                 self._parts.state.starts_over()
-            events = leg_events(
-                self._parts,
-                request,
-                self._run,
-                self._legs,
-                self._attempt,
-                first_epoch=self._epochs_done,
-                exact=self._exact,
-                on_change=self._on_change,
-            )
-        stream = EventStream(self._counted(events, history))
+            return self._saved.begin(self._parts, request, self._legs, self._epochs_done)
+
+        stream = EventStream(begin)
         # Held weakly: a loop that is left must be able to close its events.
         self._open = weakref.ref(stream)
         return stream
@@ -271,8 +265,7 @@ class Trainer:
         callbacks only those of Keras that change the learning rate or the weights are called.
         """
         step, options = given
-        run = require_run(self._run)
-        return replay(self._parts, options, run, step, self._attempt, on_change=self._on_change)
+        return replay(self._parts, options, require_run(self._saved), step)
 
     @shortens_tracebacks
     def restore(self, which: Which, *, metric: str | None = None) -> int:
@@ -372,22 +365,11 @@ class Trainer:
         return console(verbose, rule, lambda: None if run is None else run.best(rule), past)
 
     def _note_end(self, event: Event) -> None:
-        if isinstance(event, Finished):
-            self._end = event
-
-    def _counted(self, events: Iterator[Event], history: History) -> Generator[Event]:
-        """Yield the events of a leg, which counts once it is over."""
-        self.history, self._end = history, None
-        self._past.add(history)
-        self._parts.state.trains()
-        try:
-            with self._team.losses_explained():
-                yield from events
-            self._team.barrier()
-        finally:
-            is_over = self._end is not None and self._end.reason in OVER
-            if self._run is None:
-                self._epochs_done = self._memory.first_epoch + len(history.epoch)
-            elif is_over:
-                self._epochs_done += len(history.epoch)
-                self._legs += 1
+        """Count the epochs, and the call of `fit` once it is over."""
+        if not isinstance(event, Finished):
+            return
+        epochs = len(self.history.epoch)
+        if self._run is None:
+            self._epochs_done = self._memory.first_epoch + epochs
+        elif event.reason in OVER:
+            self._epochs_done, self._legs = self._epochs_done + epochs, self._legs + 1

@@ -7,16 +7,16 @@ import pytest
 
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.fit.resume import entry
-from loopwright.loop.schedule import Every, Place
+from loopwright.loop.schedule import Every, Position
 
 TWO_EPOCHS = Every(epochs=2)
-INSIDE = Place(step=7, epoch=0, step_in_epoch=7)
-OVER = Place(step=20, epoch=2, is_over=True)
+INSIDE = Position(step=7, epoch=0, step_in_epoch=7)
+OVER = Position(step=20, epoch=2, is_over=True)
 
 
-def reached(leg: int, place: Place, until: Every) -> Snapshot:
+def reached(leg: int, place: Position, until: Every) -> Snapshot:
     known: dict[str, Any] = {field.name: {} for field in fields(Snapshot)}
-    return Snapshot(**{**known, "leg": leg, "place": place, "until": str(until)})
+    return Snapshot(**{**known, "leg": leg, "position": place, "until": str(until)})
 
 
 def test_a_run_without_a_checkpoint_begins():
@@ -52,20 +52,20 @@ def test_a_finished_leg_goes_on_only_if_it_is_asked_to_go_further(
 @pytest.mark.parametrize(
     ("place", "until", "what"),
     [
-        (Place(20, epoch=2), Every(epochs=2), "end"),
-        (Place(27, epoch=2, step_in_epoch=7), Every(epochs=2), "end"),
-        (Place(27, epoch=2, step_in_epoch=7), Every(epochs=3), "resume"),
-        (Place(20, epoch=1, step_in_epoch=10, is_due=True), Every(epochs=2), "resume"),
-        (Place(20, epoch=2), Every(steps=20), "end"),
-        (Place(20, epoch=2), Every(steps=15), "end"),
-        (Place(20, epoch=2, is_due=True), Every(steps=20), "resume"),
-        (Place(20, epoch=2, is_due=True), Every(steps=15), "end"),
-        (Place(20, epoch=2, seconds=9.0), Every(seconds=8.0), "end"),
-        (Place(20, epoch=2, seconds=9.0, is_due=True), Every(seconds=8.0), "resume"),
-        (Place(20, epoch=2, seconds=9.0), Every(seconds=10.0), "resume"),
+        (Position(20, epoch=2), Every(epochs=2), "end"),
+        (Position(27, epoch=2, step_in_epoch=7), Every(epochs=2), "end"),
+        (Position(27, epoch=2, step_in_epoch=7), Every(epochs=3), "resume"),
+        (Position(20, epoch=1, step_in_epoch=10, is_due=True), Every(epochs=2), "resume"),
+        (Position(20, epoch=2), Every(steps=20), "end"),
+        (Position(20, epoch=2), Every(steps=15), "end"),
+        (Position(20, epoch=2, is_due=True), Every(steps=20), "resume"),
+        (Position(20, epoch=2, is_due=True), Every(steps=15), "end"),
+        (Position(20, epoch=2, seconds=9.0), Every(seconds=8.0), "end"),
+        (Position(20, epoch=2, seconds=9.0, is_due=True), Every(seconds=8.0), "resume"),
+        (Position(20, epoch=2, seconds=9.0), Every(seconds=10.0), "resume"),
     ],
 )
 def test_a_leg_that_was_interrupted_with_nothing_left_to_do_is_ended(
-    place: Place, until: Every, what: str
+    place: Position, until: Every, what: str
 ):
     assert entry(0, until, reached(0, place, Every(epochs=9))) == what

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loopwright.fit.saved_leg import first_bad_step
+from loopwright.fit.rollback import first_bad_step
 
 
 @pytest.mark.parametrize("seen", [1, 2, 3, 10, 1000])

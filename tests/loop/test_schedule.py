@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from loopwright.errors import ConfigurationError
 from loopwright.loop.schedule import (
     Every,
-    Place,
+    Position,
     Schedule,
     Stop,
     after,
@@ -102,13 +102,13 @@ def test_an_interval_without_exactly_one_positive_unit_is_refused(
 
 def stops_of(schedule: Schedule, bounds: Sequence[int | None] = (None,)) -> list[Stop]:
     """All stops of a run whose calls are bounded by these numbers, over and over."""
-    place, stops = Place(), list[Stop]()
+    position, stops = Position(), list[Stop]()
     while not stops or not stops[-1].ends_run:
         assert len(stops) < 1000
         bound = bounds[len(stops) % len(bounds)]
-        stops.append(schedule.next_stop(place, at_most_steps=bound))
-        here = moved(place, steps=stops[-1].step - place.step, seconds=0.0)
-        place = after(stops[-1], here, seconds=0.0)
+        stops.append(schedule.next_stop(position, at_most_steps=bound))
+        here = moved(position, steps=stops[-1].step - position.step, seconds=0.0)
+        position = after(stops[-1], here, seconds=0.0)
     return stops
 
 
@@ -143,33 +143,35 @@ def test_the_total_is_known_where_it_can_be(schedule: Schedule, total: int | Non
 
 def test_a_run_of_seconds_ends_at_the_first_stop_after_them():
     schedule = Schedule(10, until=Every(seconds=60), validate_every=Every(epochs=1))
-    early, late = (Place(step=4, step_in_epoch=4, seconds=s) for s in (59.5, 60.0))
+    early, late = (Position(step=4, step_in_epoch=4, seconds=s) for s in (59.5, 60.0))
     assert schedule.stop_at(early) == Stop(4)
     assert schedule.stop_at(late) == ends_run(4, validate=True)
 
 
 def test_without_any_plan_the_next_stop_is_the_next_step():
-    assert Schedule(None, until=Every(seconds=60)).next_stop(Place(step=7)).step == 8
+    assert Schedule(None, until=Every(seconds=60)).next_stop(Position(step=7)).step == 8
 
 
 def test_validation_every_some_seconds_counts_from_the_one_before():
     schedule = Schedule(1000, until=Every(epochs=1), validate_every=Every(seconds=60))
-    place = Place(step=5, step_in_epoch=5, seconds=130.0, validated_step=3, validated_seconds=70.5)
-    assert schedule.stop_at(place) == Stop(5)
-    assert schedule.stop_at(Place(step=5, step_in_epoch=5, seconds=59.9)) == Stop(5)
-    later = Place(6, 0, 6, seconds=130.5, validated_step=3, validated_seconds=70.5)
+    position = Position(
+        step=5, step_in_epoch=5, seconds=130.0, validated_step=3, validated_seconds=70.5
+    )
+    assert schedule.stop_at(position) == Stop(5)
+    assert schedule.stop_at(Position(step=5, step_in_epoch=5, seconds=59.9)) == Stop(5)
+    later = Position(6, 0, 6, seconds=130.5, validated_step=3, validated_seconds=70.5)
     assert schedule.stop_at(later) == plain(6)
 
 
 def test_what_was_just_validated_is_not_validated_again_when_its_epoch_turns_out_to_be_over():
     schedule = Schedule(None, until=Every(epochs=2), validate_every=Every(steps=4))
-    place = Place(step=8, step_in_epoch=8, validated_step=8)
-    assert schedule.stop_at(replace(place, epoch_ended=True)) == ends_epoch(8)
+    position = Position(step=8, step_in_epoch=8, validated_step=8)
+    assert schedule.stop_at(replace(position, epoch_ended=True)) == ends_epoch(8)
 
 
 def test_the_data_may_end_an_epoch_and_with_it_the_run():
     schedule = Schedule(None, until=Every(epochs=2), validate_every=Every(epochs=1))
-    first, second = (Place(step=5, epoch=epoch, step_in_epoch=5) for epoch in (0, 1))
+    first, second = (Position(step=5, epoch=epoch, step_in_epoch=5) for epoch in (0, 1))
     assert schedule.stop_at(first) == Stop(5)
     assert schedule.stop_at(replace(first, epoch_ended=True)) == ends_epoch(5, validate=True)
     assert schedule.stop_at(replace(second, epoch_ended=True)) == ends_run(5, validate=True)
@@ -177,45 +179,47 @@ def test_the_data_may_end_an_epoch_and_with_it_the_run():
 
 def test_leaving_ends_epoch_and_run_and_validates():
     schedule = Schedule(10, until=Every(epochs=2), validate_every=Every(epochs=2))
-    assert schedule.stop_at(Place(3, 0, 3), leaving=True) == ends_run(3, validate=True)
-    assert Schedule(10, Every(epochs=2)).stop_at(Place(3, 0, 3), leaving=True) == ends_run(3)
+    assert schedule.stop_at(Position(3, 0, 3), leaving=True) == ends_run(3, validate=True)
+    assert Schedule(10, Every(epochs=2)).stop_at(Position(3, 0, 3), leaving=True) == ends_run(3)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "place"),
+    ("schedule", "position"),
     [
-        (Schedule(10, Every(epochs=2)), Place(30, 3, 0)),
-        (Schedule(10, Every(epochs=2)), Place(25, 2, 5)),
-        (Schedule(10, Every(steps=15)), Place(18, 1, 8)),
-        (Schedule(None, Every(steps=15)), Place(18, 1, 8)),
+        (Schedule(10, Every(epochs=2)), Position(30, 3, 0)),
+        (Schedule(10, Every(epochs=2)), Position(25, 2, 5)),
+        (Schedule(10, Every(steps=15)), Position(18, 1, 8)),
+        (Schedule(None, Every(steps=15)), Position(18, 1, 8)),
     ],
 )
-def test_a_place_beyond_the_end_of_a_run_ends_it_without_a_step(schedule: Schedule, place: Place):
-    stop = schedule.next_stop(place)
-    assert (stop.step, stop.ends_run) == (place.step, True)
+def test_a_place_beyond_the_end_of_a_run_ends_it_without_a_step(
+    schedule: Schedule, position: Position
+):
+    stop = schedule.next_stop(position)
+    assert (stop.step, stop.ends_run) == (position.step, True)
 
 
 def test_a_place_beyond_the_end_of_its_epoch_ends_it_without_a_step():
-    stop = Schedule(6, Every(epochs=9)).next_stop(Place(28, 2, 8))
+    stop = Schedule(6, Every(epochs=9)).next_stop(Position(28, 2, 8))
     assert stop == ends_epoch(28)
 
 
 def test_after_a_stop_the_place_remembers_what_was_done_there():
-    place = Place(10, epoch=1, step_in_epoch=5, seconds=20.0, validated_step=5)
-    done = replace(place, seconds=21.0, is_due=False, epoch_ended=False)
-    assert after(Stop(10), place, seconds=21.0) == done
+    position = Position(10, epoch=1, step_in_epoch=5, seconds=20.0, validated_step=5)
+    done = replace(position, seconds=21.0, is_due=False, epoch_ended=False)
+    assert after(Stop(10), position, seconds=21.0) == done
     validated = replace(done, validated_step=10, validated_seconds=21.0)
-    assert after(plain(10), place, seconds=21.0) == validated
+    assert after(plain(10), position, seconds=21.0) == validated
     next_epoch = replace(done, epoch=2, step_in_epoch=0, epoch_began_seconds=21.0)
-    assert after(ends_epoch(10), place, seconds=21.0) == next_epoch
-    assert after(ends_run(10), place, seconds=21.0) == replace(next_epoch, is_over=True)
-    assert after(Stop(10, save=True), place, seconds=21.0) == replace(done, saved_seconds=21.0)
+    assert after(ends_epoch(10), position, seconds=21.0) == next_epoch
+    assert after(ends_run(10), position, seconds=21.0) == replace(next_epoch, is_over=True)
+    assert after(Stop(10, save=True), position, seconds=21.0) == replace(done, saved_seconds=21.0)
 
 
 def test_an_interval_may_be_a_numpy_integer():
     interval = Every(steps=np.int64(40))  # pyright: ignore[reportArgumentType]
     schedule = Schedule(100, until=Every(epochs=1), validate_every=interval)
-    assert not schedule.next_stop(Place(), at_most_steps=7).validate
+    assert not schedule.next_stop(Position(), at_most_steps=7).validate
 
 
 # --- what holds for every schedule ---

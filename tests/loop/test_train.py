@@ -1,4 +1,4 @@
-"""The training loop, driven by plain Python in place of a device, on a clock that is told."""
+"""The training loop, driven by plain Python in position of a device, on a clock that is told."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -25,10 +25,10 @@ from loopwright.events import (
 )
 from loopwright.loop import train as loop
 from loopwright.loop.clock import Pace
-from loopwright.loop.schedule import Every, Place, Schedule
+from loopwright.loop.schedule import Every, Position, Schedule
 
 ENDLESS = itertools.repeat(10**9)
-BEGIN = Place()
+BEGIN = Position()
 
 
 @final
@@ -54,10 +54,10 @@ class World:
         self.calls: list[tuple[int, int]] = []
         self.heard: list[Event] = []
         self.found: list[Event] = []
-        self.saved: list[tuple[Place, Metrics]] = []
-        self.saved_best: list[tuple[Place, Metrics]] = []
+        self.saved: list[tuple[Position, Metrics]] = []
+        self.saved_best: list[tuple[Position, Metrics]] = []
         self.best_steps: set[int] = set()
-        self.place = BEGIN
+        self.position = BEGIN
         self.scores: Metrics = {}
         self.cut_validation = False
         self.interrupt_when: Callable[[World], bool] = lambda world: False
@@ -67,7 +67,7 @@ class World:
         self._validation_seconds = validation_seconds
         self._stop_when = stop_when
 
-    def run_steps(self, steps: int) -> int:
+    def run_steps(self, position: Position, steps: int) -> int:
         ran = min(steps, self._left)
         self.calls.append((steps, ran))
         assert len(self.calls) < 2000, "the run does not end"
@@ -77,7 +77,7 @@ class World:
         self.now += ran * next(self._step_seconds)
         return ran
 
-    def start_epoch(self) -> None:
+    def start_epoch(self, position: Position) -> None:
         self.steps_in_epoch = 0
 
     def report(self) -> Metrics:
@@ -87,8 +87,8 @@ class World:
         found, self.found = self.found, []
         return found
 
-    def save(self, place: Place, scores: Metrics, *, is_due: bool = True) -> None:
-        (self.saved if is_due else self.saved_best).append((place, scores))
+    def save(self, position: Position, scores: Metrics, *, is_due: bool = True) -> None:
+        (self.saved if is_due else self.saved_best).append((position, scores))
 
     def clock(self) -> float:
         return self.now
@@ -116,7 +116,7 @@ class World:
         schedule: Schedule,
         *,
         first_step: int = 0,
-        place: Place = BEGIN,
+        position: Position = BEGIN,
         scores: Metrics = MappingProxyType({}),
         pace: Pace | None = None,
     ) -> Iterator[Event]:
@@ -125,12 +125,12 @@ class World:
             schedule,
             self,
             self,
-            place=place,
+            position=position,
             scores=scores,
             first_step=first_step,
             pace=pace or unbounded(),
         )
-        for event, self.place, self.scores in happened:
+        for event, self.position, self.scores in happened:
             self.heard.append(event)
             yield event
 
@@ -370,7 +370,7 @@ def test_a_checkpoint_is_due_at_its_interval_and_at_the_end():
         "saved at 8",
         "complete at 8",
     ]
-    assert [place.is_over for place, _ in world.saved] == [False, False, True]
+    assert [position.is_over for position, _ in world.saved] == [False, False, True]
 
 
 def test_a_best_validation_is_saved_at_its_step_once_and_resets_the_interval():
@@ -406,8 +406,8 @@ def test_a_best_validation_is_saved_at_its_step_once_and_resets_the_interval():
         "saved at 8",
         "complete at 8",
     ]
-    assert [place.step for place, _ in world.saved] == [3, 8]
-    assert [(place.step, scores) for place, scores in world.saved_best] == [
+    assert [position.step for position, _ in world.saved] == [3, 8]
+    assert [(position.step, scores) for position, scores in world.saved_best] == [
         (4, {"after": 4}),
         (6, {"after": 6}),
     ]
@@ -423,7 +423,7 @@ def test_where_a_checkpoint_is_due_a_best_validation_is_saved_as_one_that_is_due
         "saved at 4",
         "saved at 8",
     ]
-    assert [place.step for place, _ in world.saved] == [4, 8]
+    assert [position.step for position, _ in world.saved] == [4, 8]
     assert world.saved_best == []
 
 
@@ -440,12 +440,12 @@ def test_a_signal_saves_where_it_is_heard_and_leaves_everything_else_undone():
         "  3 steps to 4, 4 in epoch",
         "interrupted at 4",
     ]
-    ((place, scores),) = world.saved
-    assert (place.step, place.epoch, place.is_due, place.is_over) == (4, 0, True, False)
+    ((position, scores),) = world.saved
+    assert (position.step, position.epoch, position.is_due, position.is_over) == (4, 0, True, False)
 
     rest = World()
     rest.steps = rest.steps_in_epoch = 4
-    assert told(rest.train(schedule, place=place, scores=scores))[1:5] == [
+    assert told(rest.train(schedule, position=position, scores=scores))[1:5] == [
         "  validated at 4: {'after': 4}",
         "end of epoch 0 at 4, 4 steps: {'after': 4}",
         "saved at 4",
@@ -458,9 +458,9 @@ def test_a_validation_that_a_signal_cuts_short_is_done_again_after_going_on():
     world = World()
     world.cut_validation = True
     assert told(world.train(schedule))[-2:] == ["  1 steps to 2, 2 in epoch", "interrupted at 2"]
-    ((place, _),) = world.saved
-    assert place.is_due
-    assert place.validated_step is None
+    ((position, _),) = world.saved
+    assert position.is_due
+    assert position.validated_step is None
 
 
 def test_a_validation_that_was_whole_when_a_signal_came_is_not_done_again():
@@ -471,12 +471,12 @@ def test_a_validation_that_was_whole_when_a_signal_came_is_not_done_again():
         "  validated at 2: {'after': 2}",
         "interrupted at 2",
     ]
-    ((place, scores),) = world.saved
-    assert (place.validated_step, place.seconds) == (2, 7.0)  # the time it took is spent
+    ((position, scores),) = world.saved
+    assert (position.validated_step, position.seconds) == (2, 7.0)  # the time it took is spent
 
     rest = World()
     rest.steps = rest.steps_in_epoch = 2
-    assert told(rest.train(schedule, place=place, scores=scores))[1:] == [
+    assert told(rest.train(schedule, position=position, scores=scores))[1:] == [
         "end of epoch 0 at 2, 2 steps: {'after': 2}",
         "complete at 2",
     ]
@@ -636,8 +636,8 @@ def test_a_run_left_at_any_event_resumes_from_the_place_that_came_with_it(
         if number == at:
             break
     # As a leg does: one with every epoch done has nothing left to train.
-    place = replace(left.place, is_over=left.place.epoch >= epochs)
-    list(left.train(schedule, place=place, scores=left.scores, pace=calls_of(pace)))
+    position = replace(left.position, is_over=left.position.epoch >= epochs)
+    list(left.train(schedule, position=position, scores=left.scores, pace=calls_of(pace)))
     assert (left.steps, left.validated_at) == (whole.steps, whole.validated_at)
     ends = [[e for e in world.heard if isinstance(e, EpochEnded)] for world in (whole, left)]
     assert [(e.epoch, e.step, e.validation) for e in ends[0]] == [

@@ -239,7 +239,7 @@ def test_a_task_that_makes_its_own_data_goes_on_and_time_already_spent_counts(
 ):
     def fit(run_dir: Path | None, asks_after: int | None = None) -> tuple[lw.Trainer, Any]:
         clock = Hourly(asks_after)
-        monkeypatch.setattr("loopwright.fit.leg.time", clock)
+        monkeypatch.setattr("loopwright.fit.session.time", clock)
         trainer = lw.Trainer(Wandering(), run_dir=run_dir, plan="graph", sinks=[told.append])
         history = trainer.fit(None, until=until, save_every="2 steps", callbacks=[clock], verbose=0)
         return trainer, history

@@ -15,9 +15,10 @@ from tests.resume.test_resume import failing
 
 from loopwright.checkpoints import tensors
 from loopwright.data.arrays import Arrays
-from loopwright.data.readers import NOTHING_READ, IteratorReader
+from loopwright.data.readers import IteratorReader
 from loopwright.engine.epoch_metrics import EpochMetrics
-from loopwright.fit import moment
+from loopwright.fit import snapshots
+from loopwright.loop.schedule import NOTHING_READ
 
 
 @functools.cache
@@ -49,7 +50,7 @@ def test_without_some_of_the_variables_a_run_ends_otherwise(
         seen.extend(name for name in named if left_out in name)
         assign({name: v for name, v in named.items() if left_out not in name}, read)
 
-    monkeypatch.setattr(moment.tensors, "assign", assign_less)
+    monkeypatch.setattr(snapshots.tensors, "assign", assign_less)
     assert ends_otherwise(tmp_path)
     assert seen
 

@@ -10,7 +10,7 @@ from tensorflow.python.framework import op_def_registry
 from loopwright.checkpoints import snapshot
 from loopwright.engine.step import Step
 from loopwright.engine.trace import build
-from loopwright.fit import moment
+from loopwright.fit import resumable
 from loopwright.task import variables
 from loopwright.task.task import Task
 
@@ -33,7 +33,7 @@ def test_every_operation_of_tensorflow_that_draws_from_a_hidden_state_is_known()
         if has_seed and definition.is_stateful:
             drawing.add(name)
     assert {"RandomUniform", "Multinomial"} <= drawing
-    known = {kind for kind in drawing if moment.unrepeatable([kind])}
+    known = {kind for kind in drawing if resumable.unrepeatable([kind])}
     assert drawing - known == NOT_DRAWN_IN_A_STEP
 
 
@@ -67,7 +67,7 @@ class Drawing(Task):
 
 def found_in_step(task: Task) -> list[str]:
     step = Step(task, "train_step", tf.distribute.get_strategy(), False, converts=True)
-    return moment.unrepeatable(build(step, None).operations)
+    return resumable.unrepeatable(build(step, None).operations)
 
 
 @pytest.mark.parametrize(("draw", "name"), DRAWS.values(), ids=DRAWS.keys())
@@ -89,14 +89,14 @@ def test_random_numbers_from_a_state_that_is_saved_are_not_complained_about():
 
 
 def test_a_kind_is_named_once():
-    assert moment.unrepeatable(["RandomShuffle", "Add", "RandomShuffle"]) == [
+    assert resumable.unrepeatable(["RandomShuffle", "Add", "RandomShuffle"]) == [
         "tf.random.shuffle (instead: keras.random.shuffle(..., seed=self.seed))"
     ]
 
 
-@pytest.mark.parametrize("kind", moment._DRAWING)
+@pytest.mark.parametrize("kind", resumable._DRAWING)
 def test_what_is_advised_exists(kind: str):
-    (text,) = moment.unrepeatable([kind])
+    (text,) = resumable.unrepeatable([kind])
     path = text.partition("instead: ")[2].split("(")[0].split(" ")[0]
     found: Any = {"tf": tf, "keras": keras}[path.split(".")[0]]
     for name in path.split(".")[1:]:

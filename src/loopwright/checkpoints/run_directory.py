@@ -3,7 +3,6 @@
 import contextlib
 import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
@@ -20,7 +19,7 @@ from loopwright.checkpoints.retention import (
     best_rules,
     kept_best,
 )
-from loopwright.checkpoints.snapshot import Snapshot, parsed
+from loopwright.checkpoints.snapshot import Saved, Snapshot, parsed
 from loopwright.checkpoints.store import Backend, Store, Writer
 from loopwright.data import readers
 from loopwright.errors import ConfigurationError, disk_explained, message
@@ -125,7 +124,7 @@ class Run:
         """Whether the run has checkpoints, valid or damaged."""
         return bool(self._backend.steps())
 
-    def newest(self) -> "tuple[Checkpoint, Snapshot] | None":
+    def newest(self) -> Saved | None:
         """Return the newest valid checkpoint; None if there is none."""
         found = self._store.newest()
         return None if found is None else (found, parsed(found))
@@ -139,7 +138,7 @@ class Run:
         """Return what retention knows of the valid checkpoints, the oldest first."""
         return [retention.entry(c.step, c.content) for c in self.checkpoints()]
 
-    def chosen(self, which: "str | int", metric: str | None = None) -> tuple[Checkpoint, Snapshot]:
+    def chosen(self, which: "str | int", metric: str | None = None) -> Saved:
         """Return the checkpoint of a step, the "last" one, or the "best" by a rule of the run."""
         if metric is not None and which != "best":
             raise ConfigurationError(
@@ -208,11 +207,11 @@ class Run:
         found = self._store.all()
         return [each for each in found if not each.damage and retention.is_readable(each.content)]
 
-    def _at(self, step: int) -> tuple[Checkpoint, Snapshot]:
+    def _at(self, step: int) -> Saved:
         found = self._store.at(step)
         return found, parsed(found)
 
-    def end_of(self, leg: int) -> tuple[Checkpoint, Snapshot]:
+    def end_of(self, leg: int) -> Saved:
         """Return the checkpoint at the end of a leg; the last one, if its epochs were raised."""
         for found in reversed(self.checkpoints()):
             if found.content["leg"] == leg and found.content["place"].get("is_over"):
@@ -265,19 +264,19 @@ class Run:
     def save(
         self,
         snapshot: Snapshot,
-        held: Mapping[str, Any],
         required: Mapping[str, Any],
         sync: Callable[[], None],
         best_steps: Container[int] | None = None,
         end: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write a checkpoint in the background; `held` are tensors that do not change any more.
+        """Write a checkpoint in the background; its tensors do not change any more.
 
         Those `required` to be finite are checked first; `sync` flushes the files that the
         checkpoint refers to. With `best_steps` the checkpoint is written only because it is one of
         these: it may wait for the current write, until a newer best replaces it. `end` are the
         tensors that callbacks changed at the end of a leg.
         """
+        held = snapshot.tensors
 
         def fill(into: Path) -> None:
             tensors.write(into / "state", held)
@@ -286,7 +285,7 @@ class Run:
 
         def write() -> None:
             tensors.require_finite(required, snapshot.step)
-            content = asdict(snapshot)
+            content = snapshot.content()
             sync()
             path = self._store.write(snapshot.step, content, fill)
             self.written_leg = snapshot.leg

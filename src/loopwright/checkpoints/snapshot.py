@@ -1,30 +1,27 @@
-"""Snapshot: the state of a run without its tensors, as JSON."""
+"""Snapshot: the state of a run at one moment, as it is saved and restored."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from loopwright.checkpoints import retention
+from loopwright.checkpoints import retention, tensors
 from loopwright.checkpoints.manifest import Checkpoint
-from loopwright.data.readers import Read
 from loopwright.errors import CheckpointError, message
-from loopwright.loop.schedule import Place
+from loopwright.loop.schedule import Position, Read
 from loopwright.task.variables import Row, shape_text, shortened
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a run at one moment, except for its tensors."""
+    """The state of a run at one moment."""
 
     leg: int
     until: str
-    place: Place
+    position: Position
     scores: Mapping[str, Any]
     """The scores of the last validation in the epoch, perhaps some steps earlier."""
     first_step: int
     first_epoch: int
-    read: Read
-    """What the leg has read of its data."""
     data: Mapping[str, Any]
     batch: Any
     """The structure of batches; None without data, or if it cannot be written as JSON."""
@@ -52,25 +49,39 @@ class Snapshot:
     end: Mapping[str, Any] = field(default_factory=dict)
     """Of a leg that is over: `is_due`, while `on_train_end` is still to be called; then the names
     of variables that it has `changed`, whose values are in the file `end`, and `callbacks`."""
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+    """Variables, what callbacks hold, the position in a stream; not read with the rest."""
 
     @property
     def step(self) -> int:
         """The number of steps of the whole run."""
-        return self.first_step + self.place.step
+        return self.first_step + self.position.step
 
     @property
     def has_end(self) -> bool:
         """Whether it holds the state that `fit` left behind, with averaged weights in place."""
         return "changed" in self.end
 
+    def content(self) -> dict[str, Any]:
+        """Return the snapshot without its tensors, as JSON values."""
+        fields = asdict(replace(self, tensors={}))
+        del fields["tensors"]
+        place = fields.pop("position")
+        return {**fields, "read": place.pop("read"), "place": place}
+
+
+Saved = tuple[Checkpoint, Snapshot]
+"""A checkpoint on disk, and its snapshot without tensors."""
+
 
 def parsed(checkpoint: Checkpoint) -> Snapshot:
     """Return the snapshot in a checkpoint."""
     content = checkpoint.content
     try:
-        place, read = Place(**content["place"]), Read(**content["read"])
+        fields = {n: v for n, v in content.items() if n not in ("place", "read")}
+        position = Position(**content["place"], read=Read(**content["read"]))
         measured = retention.measured(content)
-        return Snapshot(**{**content, "place": place, "read": read, "measured": measured})
+        return Snapshot(**{**fields, "position": position, "measured": measured})
     except (TypeError, KeyError) as error:
         raise CheckpointError(
             f"The checkpoint {checkpoint.path} is not the checkpoint of a training run.",
@@ -79,6 +90,20 @@ def parsed(checkpoint: Checkpoint) -> Snapshot:
             do="install the version of Loopwright that wrote it, restore a copy, or choose "
             "another run_dir",
         ) from None
+
+
+def load(saved: Saved) -> Snapshot:
+    """Return the snapshot of a checkpoint with its tensors."""
+    checkpoint, snapshot = saved
+    return replace(snapshot, tensors=tensors.read(checkpoint.path / "state"))
+
+
+def load_end(saved: Saved) -> Snapshot:
+    """Return the end of a leg as `fit` left it, with what callbacks did in `on_train_end`."""
+    end, trained = saved[1].end, load(saved)
+    changed = tensors.read_end(saved[0].path, end)
+    callbacks = end.get("callbacks", trained.callbacks)
+    return replace(trained, callbacks=callbacks, tensors={**trained.tensors, **changed})
 
 
 def difference(saved: Sequence[Row], current: Sequence[Row]) -> str | None:

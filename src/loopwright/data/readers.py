@@ -15,6 +15,7 @@ import tensorflow as tf
 from loopwright.compat import tensorflow_internals
 from loopwright.data.batches import batch_digest
 from loopwright.errors import DataError
+from loopwright.loop.schedule import Read
 
 _MOST_ELEMENTS_IN_A_CALL = 256
 _ITERATOR, _SEEDS = "data.iterator", "data.seeds[{0}]"
@@ -22,20 +23,6 @@ _ITERATOR, _SEEDS = "data.iterator", "data.seeds[{0}]"
 End = Literal["exhausted", "marked", "each epoch"]
 """How the end of an epoch of unknown length shows: the iterator runs out; an empty Optional; the
 iterator runs out after every epoch and is opened again for the next one."""
-
-
-@dataclass(frozen=True)
-class Read:
-    """How much a call of `fit` has read of its data."""
-
-    batches: int = 0
-    ends: int = 0
-    """How often the data has signalled the end of an epoch of unknown length."""
-    last_digest: str | None = None
-    """Digest of the last batch, for data that is replayed when a run resumes."""
-
-
-NOTHING_READ = Read()
 
 
 class Reader(ABC):

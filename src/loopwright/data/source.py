@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright.data.readers import NOTHING_READ, CountedReader, End, Read, Resident, StreamReader
+from loopwright.data.readers import CountedReader, End, Resident, StreamReader
 from loopwright.errors import DataError, message
 from loopwright.exactness import BEST_EFFORT
+from loopwright.loop.schedule import NOTHING_READ, Read
 
 
 @dataclass(frozen=True, kw_only=True)

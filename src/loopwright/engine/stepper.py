@@ -1,13 +1,14 @@
 """The stepper: runs a step over its data, some steps at a time, by the plan that is chosen."""
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from loopwright.data.read_errors import read_errors_explained
-from loopwright.data.readers import NOTHING_READ, AnyReader, HeldReader, Read, ResidentReader
+from loopwright.data.readers import AnyReader, HeldReader, ResidentReader
 from loopwright.data.source import Feed
 from loopwright.distribute import replicas
 from loopwright.engine.background_compile import compile_in_background
@@ -18,7 +19,9 @@ from loopwright.engine.loop_graph import next_optional
 from loopwright.engine.nan import MOST_SKIPPED, IgnoredNan
 from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
 from loopwright.events import BatchSkipped
+from loopwright.guards.changes import SettingsWatch
 from loopwright.loop.clock import Stopwatch
+from loopwright.loop.schedule import Position, moved
 from loopwright.plans.evidence import Budget
 from loopwright.plans.plan import Plan
 from loopwright.plans.tuner import Timing, Tuner
@@ -64,14 +67,14 @@ class NextStep:
 
 @final
 class Stepper:
-    """Runs compiled steps over a feed; what the loop calls `run_steps`."""
+    """Runs compiled steps over a feed. Where a run is, its caller knows: see `Position`."""
 
     def __init__(
         self,
         engine: Engine,
         feed: Feed | None,
         *,
-        step: int,
+        first_step: int,
         budget: Budget,
         watch: Stopwatch,
         recorded: Sequence[Any] | None = None,
@@ -83,30 +86,28 @@ class Stepper:
         """
         self._engine, self._task = engine, engine.task
         self._feed, self._budget, self._watch = feed, budget, watch
-        self._records = recorded
+        self._first_step, self._records = first_step, recorded
         self._ignored_nan: IgnoredNan = ignored_nan
         self.metrics = EpochMetrics(engine.task, "train_step", engine.updates)
         """Of the epoch so far."""
-        self.step = step
         self._reader: AnyReader = None
-        self.read = NOTHING_READ
-        """Of its data, since the beginning of the leg; each step reads one batch."""
         self.passed_over: frozenset[int] = frozenset()
         """Steps whose batch is read and not trained on, because it would spoil the run."""
         self._tells_data = True
         self._last_skipped, self._skipped_in_a_row = -1, 0
-        self.steps_in_epoch = 0
+        self.steps_done = 0
+        """How many steps of the last call were run, also if it failed then."""
         self.failed_step: int | None = None
         """The step that raised an error or was not finite, and ended the run."""
         self._loops: dict[Plan, CompiledLoop] = {}
         self.tuner = self._begin(feed)
         """Says which plan runs the next steps."""
-        self._loop(self.tuner.plan_after(step))  # what is wrong with the step shows now
-        self._settings = engine.watched_settings()
+        self._settings: SettingsWatch | None = None
 
-    def _begin(self, feed: Feed | None) -> Tuner:
-        kind = self._engine.kind(feed)
-        return self._engine.plans.begin(kind, self, self._watch, self._budget)
+    def build(self, position: Position) -> None:
+        """Build the step now, by the plan that runs next: what is wrong with it shows."""
+        self._loop(self._plan_at(position))
+        self._settings = self._engine.watched_settings()
 
     def pass_over(self, *steps: int, but: int | None = None) -> None:
         """Read the batches of these steps without training on them; train on that of `but`."""
@@ -116,47 +117,41 @@ class Stepper:
         """Do not tell the data that an epoch has ended: these steps are undone."""
         self._tells_data = False
 
-    def start_epoch(self) -> None:
+    def start_epoch(self, position: Position) -> None:
         """Reset the metrics of the epoch."""
         self.metrics.start()
-        self.steps_in_epoch = 0
         feed = self._feed
         if feed is not None and (self._reader is None or feed.end == "each epoch"):
-            self._open(feed)
+            self._open(feed, position)
 
-    def run_steps(self, steps: int) -> StepsRun:
-        """Run `steps` steps; fewer only if the epoch's data ended."""
-        ran, records, skipped = 0, list[StepNumbers](), list[BatchSkipped]()
-        self._look_for_changes()
-        while ran < steps:
-            if self.step + 1 in self.passed_over:
+    def run_steps(self, position: Position, steps: int) -> StepsRun:
+        """Run `steps` steps from here; fewer only if the epoch's data ended."""
+        self.steps_done, records, skipped = 0, list[StepNumbers](), list[BatchSkipped]()
+        here = position
+        self._look_for_changes(here)
+        while self.steps_done < steps:
+            step = self._first_step + here.step
+            if step + 1 in self.passed_over:
                 self._pass_over()
                 records += [] if self._records is None else [StepNumbers(self.metrics.numbers())]
-                ran += 1
-                continue
-            ahead = [step - self.step - 1 for step in self.passed_over if step > self.step]
-            plan, asked = self.tuner.next(self.step, min([steps - ran, *ahead]))
-            result = self._run(plan, asked)
-            skipped += self._skip(plan, result)
-            records += self._numbers(result)
-            if result.totals is not None:
-                self.metrics.add(result.totals)
-            self._count(result.steps)
-            ran += result.steps
-            if result.steps < asked and not self._reopened():
-                self.read = replace(self.read, ends=self.read.ends + 1)
+                ran, is_end = 1, False
+            else:
+                ahead = [later - step - 1 for later in self.passed_over if later > step]
+                plan, asked = self.tuner.next(step, min([steps - self.steps_done, *ahead]))
+                result = self._run(plan, here, asked)
+                skipped += self._skip(plan, here, result)
+                records += self._numbers(result)
+                if result.totals is not None:
+                    self.metrics.add(result.totals)
+                ran, is_end = result.steps, result.steps < asked
+            self.steps_done += ran
+            here = moved(here, steps=ran, seconds=here.seconds)
+            if is_end and not self._reopened(here):
                 break
-        is_end = self._feed is not None and self.steps_in_epoch == self._feed.steps_per_epoch
+        is_end = self._feed is not None and here.step_in_epoch == self._feed.steps_per_epoch
         if self._feed is not None and is_end and self._tells_data:
             self._feed.epoch_ended()
-        return StepsRun(ran, records, skipped)
-
-    def position(self) -> tuple[Read, dict[str, Any]]:
-        """Return the position in the data: how much was read, and the state of the reader."""
-        reader = self._reader
-        if reader is None:
-            return self.read, {}
-        return replace(self.read, last_digest=reader.last_digest()), reader.state()
+        return StepsRun(self.steps_done, records, skipped)
 
     @property
     def reader(self) -> AnyReader:
@@ -180,9 +175,7 @@ class Stepper:
 
     def resume(
         self,
-        step: int,
-        read: Read,
-        step_in_epoch: int,
+        position: Position,
         tensors: Mapping[str, Any],
         *,
         in_epoch: bool,
@@ -192,20 +185,19 @@ class Stepper:
 
         Without a saved position, the data is read from the beginning of an epoch.
         """
-        self.step, self.read, self.steps_in_epoch = step, read, step_in_epoch
         feed = self._feed
         if feed is None or (feed.end == "each epoch" and not in_epoch):
             return
-        self._open(feed)
+        self._open(feed, position)
         if has_position and self._reader is not None:
-            self._reader.restore(read, tensors)
+            self._reader.restore(position.read, tensors)
 
-    def next_step(self) -> NextStep | None:
+    def next_step(self, position: Position) -> NextStep | None:
         """Read the batch of the next step and hold it; None: the data of the epoch has ended.
 
         The next call of `run_steps` runs this step; a stream cannot be read further after it.
         """
-        plan, _ = self.tuner.next(self.step, 1)
+        plan, _ = self.tuner.next(self._first_step + position.step, 1)
         loop, reader = self._loop(plan), self._reader
         if reader is None:
             return NextStep(plan, None, lambda: loop.run(None, 1))
@@ -216,10 +208,7 @@ class Stepper:
             optional = next_optional(reader.iterator, reader.end)
             has_value = bool(optional.has_value())
         if not has_value:
-            if self._reopened():
-                return self.next_step()
-            self.read = replace(self.read, ends=self.read.ends + 1)
-            return None
+            return self.next_step(position) if self._reopened(position) else None
         batch = optional.get_value()
         held = self._reader = HeldReader(batch, reader)
         return NextStep(plan, batch, lambda: loop.run(held, 1))
@@ -240,10 +229,10 @@ class Stepper:
         seen = None if reader is None else reader.largest_batch
         return replicas.known_example_count(feed.batch_spec) if seen is None else seen
 
-    def _step_in_words(self, done: int) -> str:
-        """Name the step after `done` steps, and its batch."""
-        batch = self.batch_in_words(self.read.batches + done - self.step)
-        return f"step {done + 1:,} ({batch})" if self._feed is not None else f"step {done + 1:,}"
+    def _step_in_words(self, here: Position, step: int) -> str:
+        """Name the step after `step`, and its batch."""
+        batch = self.batch_in_words(here.read.batches + step - self._first_step - here.step)
+        return f"step {step + 1:,} ({batch})" if self._feed is not None else f"step {step + 1:,}"
 
     def report(self) -> dict[str, Any]:
         """Return the metrics of the epoch so far."""
@@ -260,11 +249,19 @@ class Stepper:
         """Trace a plan now, for this data, and compile it in the background."""
         return compile_in_background(self._loop(plan).prepare(self._reader))
 
-    def _run(self, plan: Plan, steps: int) -> LoopResult:
+    def _begin(self, feed: Feed | None) -> Tuner:
+        kind = self._engine.kind(feed)
+        return self._engine.plans.begin(kind, self, self._watch, self._budget)
+
+    def _plan_at(self, position: Position) -> Plan:
+        return self.tuner.plan_after(self._first_step + position.step)
+
+    def _run(self, plan: Plan, here: Position, steps: int) -> LoopResult:
         try:
             with read_errors_explained(self._feed):
                 loop, clock = self._loop(plan), self._watch.clock
-                result = loop.run(self._reader, steps, self._step_in_words, clock)
+                in_words = functools.partial(self._step_in_words, here)
+                result = loop.run(self._reader, steps, in_words, clock)
         except Exception:
             self._raise_failure_of_data()
             self.failed_step = int(self._task.step_counter.read_value()) + 1
@@ -273,7 +270,7 @@ class Stepper:
             self._watch.add(part, seconds)
         compiling = result.seconds["compile"]
         seconds = sum(result.seconds.values())
-        self.tuner.ran(self.step, Timing(plan, result.steps, seconds, compiling))
+        self.tuner.ran(self._first_step + here.step, Timing(plan, result.steps, seconds, compiling))
         return result
 
     def _numbers(self, result: LoopResult) -> Iterable[StepNumbers]:
@@ -285,29 +282,25 @@ class Stepper:
         values = zip(*variables, strict=True) if variables else [()] * result.steps
         return map(StepNumbers, logs, values, self.metrics.of_each(outputs))
 
-    def _look_for_changes(self) -> None:
+    def _look_for_changes(self, here: Position) -> None:
         """Warn of settings that the compiled step does not see; an eager step does."""
-        plan = self.tuner.plan_after(self.step)
+        plan = self._plan_at(here)
         with silenced(self._engine.silenced):
-            if plan.step != "eager" and self._settings.warn_of_changes():
+            if plan.step != "eager" and self._settings and self._settings.warn_of_changes():
                 # Another plan would be traced with the new value.
                 self.tuner.hold(plan)
-
-    def _count(self, steps: int) -> None:
-        self.step, self.steps_in_epoch = self.step + steps, self.steps_in_epoch + steps
-        self.read = replace(self.read, batches=self.read.batches + steps)
 
     def _pass_over(self) -> None:
         if self._reader is not None:
             self._reader.skip(1)
         self._task.step_counter.assign_add(1)
-        self._count(1)
 
-    def _skip(self, plan: Plan, result: LoopResult) -> list[BatchSkipped]:
+    def _skip(self, plan: Plan, here: Position, result: LoopResult) -> list[BatchSkipped]:
         """Return the steps that were skipped; raise for one that must not be, or for too many."""
+        first, batches = self._first_step + here.step + 1, here.read.batches
         skipped = [
-            BatchSkipped(self.step + place + 1, self.batch_in_words(self.read.batches + place))
-            for place in result.not_finite
+            BatchSkipped(first + later, self.batch_in_words(batches + later))
+            for later in result.not_finite
         ]
         for bad in skipped:
             if not self._loop(plan).skips:
@@ -333,15 +326,15 @@ class Stepper:
             )
         return self._loops[plan]
 
-    def _open(self, feed: Feed) -> None:
-        self._reader = self._loop(self.tuner.plan_after(self.step)).open(feed)
+    def _open(self, feed: Feed, position: Position) -> None:
+        self._reader = self._loop(self._plan_at(position)).open(feed)
 
     def _raise_failure_of_data(self) -> None:
         failure = None if self._feed is None else self._feed.failure()
         if failure is not None:
             raise failure
 
-    def _reopened(self) -> bool:
+    def _reopened(self, here: Position) -> bool:
         """After the data ran out: continue with a wider spec, raise, or let the epoch end."""
         feed = self._feed
         if feed is None:
@@ -354,12 +347,12 @@ class Stepper:
             with self._watch.timing("compile"):
                 self._loops.clear()
                 self.tuner = self._begin(self._feed)
-                self._open(self._feed)
+                self._open(self._feed, here)
                 self._settings = self._engine.watched_settings()
             return True
-        if feed.steps_per_epoch is None and self.steps_in_epoch:
+        if feed.steps_per_epoch is None and here.step_in_epoch:
             return False
-        raise DataError(_ran_out(feed, self.steps_in_epoch))
+        raise DataError(_ran_out(feed, here.step_in_epoch))
 
 
 def _retraced(change: str) -> str:

@@ -56,6 +56,14 @@ class LastAttempt:
         """Hold the state at the start of a leg until the leg has a checkpoint."""
         self._start = tensors.snapshot(named)
 
+    def starts(self) -> None:
+        """Note that training starts: what was left open is continued."""
+        self.open_until = None
+
+    def leaves_open(self, until: Every) -> None:
+        """Note that the caller has left a loop over `events`, which asked for this much."""
+        self.open_until = until
+
     def saves(self, *, is_on_disk: bool) -> None:
         """Note a checkpoint that holds what was set; `is_on_disk`: one has been written."""
         self._set = {}

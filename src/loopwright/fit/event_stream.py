@@ -1,8 +1,7 @@
 """The events of one call of `fit`, as the caller reads them, and may stop reading."""
 
 import contextlib
-import inspect
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import final
 
@@ -23,18 +22,31 @@ class EventStream:
     a `with` block does: without an exception it finishes the leg.
     """
 
-    def __init__(self, events: Generator[Event]) -> None:
-        self._events = events
+    def __init__(self, begin: Callable[[], Generator[Event]]) -> None:
+        """`begin` is called for the first event."""
+        self._begin = begin
+        self._events: Generator[Event] | None = None
+        self._is_running = self._is_closed = False
 
     def __iter__(self) -> "EventStream":
         return self
 
     def __next__(self) -> Event:
+        if self._is_closed:
+            raise StopIteration
+        self._require_idle()
+        self._is_running = True
         try:
+            if self._events is None:
+                self._events = self._begin()
             return next(self._events)
-        except Exception as error:
-            shortened(error)
+        except BaseException as error:
+            self._is_closed = True
+            if isinstance(error, Exception):
+                shortened(error)
             raise
+        finally:
+            self._is_running = False
 
     def __enter__(self) -> "EventStream":
         return self
@@ -45,18 +57,23 @@ class EventStream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None and inspect.getgeneratorstate(self._events) == inspect.GEN_SUSPENDED:
+        if error is None and self._events is not None and not self._is_closed:
             with contextlib.suppress(LoopLeft, StopIteration):
                 self._events.throw(LoopLeft())
-        self._events.close()
+        self.close()
 
     def close(self) -> None:
         """End training without finishing the leg: another call of `fit` continues it."""
-        if inspect.getgeneratorstate(self._events) == inspect.GEN_RUNNING:
+        self._require_idle()
+        self._is_closed = True
+        if self._events is not None:
+            self._events.close()
+
+    def _require_idle(self) -> None:
+        if self._is_running:
             raise ConfigurationError(
                 "This trainer is training.",
                 expected="one call of fit at a time",
                 received="a call of fit from a callback or a sink, or from another thread",
                 do="call fit when the first call has returned, or use another Trainer",
             )
-        self._events.close()

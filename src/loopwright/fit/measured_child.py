@@ -18,11 +18,10 @@ import tensorflow as tf
 from loopwright import launch, settings
 from loopwright.errors import first_line
 from loopwright.events import Trained
-from loopwright.fit.leg import Leg
-from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
-from loopwright.loop.schedule import Every, Place
+from loopwright.fit.session import Session, Start
+from loopwright.loop.schedule import Every
 from loopwright.plans.tuner import State
 
 _WARM_UP_CALLS = 3
@@ -43,10 +42,10 @@ def serve(parts: Parts, request: FitRequest, run_dir: str) -> NoReturn:
             alone = replace(
                 request, until=_ENDLESS, sets={}, callbacks=[], sinks=[], is_observed=False
             )
-            leg = Leg(parts, alone, first_epoch=0)
-            trained = _settled(leg)
+            session = Session(parts, alone, Start())
+            trained = _settled(session)
             last = next(trained)
-            answer(**_facts(leg, request.until, last.seconds / max(1, last.steps), run_dir))
+            answer(**_facts(session, request.until, last.seconds / max(1, last.steps), run_dir))
             for line in lines:
                 steps, seconds = 0, 0.0
                 while seconds < json.loads(line)[0]:
@@ -58,11 +57,10 @@ def serve(parts: Parts, request: FitRequest, run_dir: str) -> NoReturn:
     os._exit(0)
 
 
-def _settled(leg: Leg) -> Iterator[Trained]:
+def _settled(session: Session) -> Iterator[Trained]:
     """Return the training from when everything is compiled and the plan is chosen."""
-    happened = leg.looped(Place(), {}, NoCheckpoints())
-    trained = (event for event, _, _ in happened if isinstance(event, Trained))
-    tuner, seconds = leg.stepper.tuner, 0.0
+    trained = (event for event, _, _ in session.loop() if isinstance(event, Trained))
+    tuner, seconds = session.stepper.tuner, 0.0
     *_, last = itertools.islice(trained, _WARM_UP_CALLS)
     while tuner.state is not State.SETTLED and seconds < _MOST_TUNING_SECONDS:
         last = next(trained)
@@ -70,13 +68,13 @@ def _settled(leg: Leg) -> Iterator[Trained]:
     return itertools.chain([last], trained)
 
 
-def _facts(leg: Leg, until: Every, step_seconds: float, run_dir: str) -> dict[str, Any]:
+def _facts(session: Session, until: Every, step_seconds: float, run_dir: str) -> dict[str, Any]:
     steps = until.steps
     if until.epochs is not None:
-        steps = until.epochs * (leg.schedule.steps_per_epoch or 0)
+        steps = until.epochs * (session.schedule.steps_per_epoch or 0)
     return {
         "key": launch.own_key() or settings.program_key(launch.program()),
-        "step_digest": leg.parts.engine.kind(leg.feed).digest(),
+        "step_digest": session.parts.engine.kind(session.feed).digest(),
         "step_seconds": step_seconds,
         "run_seconds": until.seconds or (steps or 0) * step_seconds,
         "has_gpu": bool(tf.config.list_physical_devices("GPU")),

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeVar, final
 
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.initial_weights import start_from
@@ -22,7 +22,10 @@ Checkpoint = Which | Literal["current"]
 """What `evaluate`, `predict` and `export` take: "current" is the state that the task holds."""
 
 
-def require_run(run: Run | None) -> Run:
+_Run = TypeVar("_Run")
+
+
+def require_run(run: _Run | None) -> _Run:
     """Return the run; raise if there is none."""
     if run is None:
         raise ConfigurationError(
@@ -112,7 +115,7 @@ class HeldState:
         if changed is not None:
             raise ConfigurationError(changed)
         found = tensors.read(checkpoint.path / "state", snapshot.variables)
-        is_final = which == "last" and snapshot.place.is_over
+        is_final = which == "last" and snapshot.position.is_over
         left = tensors.read_end(checkpoint.path, snapshot.end) if is_final else {}
         values = replicas.shared_out(found | left, everywhere)
         return _Found(named, values, snapshot.step, is_final and not snapshot.has_end)

@@ -1,46 +1,40 @@
-"""A call of `fit` in a run directory: begun, resumed where the run was saved, or skipped."""
+"""The calls of `fit` in a run directory: each is begun, resumed where it was saved, or skipped."""
 
 import contextlib
 import os
 import time
-from collections.abc import Generator, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, final
 
 from loopwright.checkpoints.run_directory import Run
-from loopwright.checkpoints.snapshot import Snapshot
+from loopwright.checkpoints.snapshot import Saved, Snapshot, load_end
 from loopwright.config.edits import OnChange
 from loopwright.config.file import saved_in
 from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, LoopwrightError, NotFiniteError, message
 from loopwright.events import Event, Finished
-from loopwright.exactness import Exact, Inexact, require_replayable
+from loopwright.exactness import Exact, Inexact
 from loopwright.fit import declaration
 from loopwright.fit.attempt import LastAttempt
-from loopwright.fit.leg import Leg
-from loopwright.fit.moment import (
-    at_start_of_epoch,
-    declare,
-    objection,
-    put_back,
-    require_resumable,
-    restarts_epoch,
-)
+from loopwright.fit.checkpointing import DiskCheckpoints, newest, still_exact
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, accepted_data
-from loopwright.fit.saved_leg import Found, SavedLeg, as_left, newest
+from loopwright.fit.session import Session, Start
+from loopwright.fit.snapshots import at_start_of_epoch, objection, restarts_epoch
 from loopwright.loop import signals
-from loopwright.loop.schedule import Every, Place, every
+from loopwright.loop.schedule import Every, Position, every
+from loopwright.loop.signals import Signals
 from loopwright.sinks.notify import notify
 from loopwright.sinks.run_files import Files, RunFiles, WorkerLog
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
 from loopwright.task.optimizers import finalize_averages
 
+What = Literal["begin", "resume", "end", "skip"]
 
-def entry(
-    leg: int, until: Every, reached: Snapshot | None
-) -> Literal["begin", "resume", "end", "skip"]:
+
+def entry(leg: int, until: Every, reached: Snapshot | None) -> What:
     """Return what a call of `fit`, number `leg` of its run, has to do after the newest checkpoint.
 
     "end": nothing is left to train, but the end of the leg is not saved yet.
@@ -49,37 +43,37 @@ def entry(
         return "begin"
     if reached.leg > leg:
         return "skip"
-    if reached.place.is_over:
+    if reached.position.is_over:
         # A leg that was left early is over as well, unless it is now asked to go further.
         if is_further(until, every(reached.until)):
             return "resume"
         return "end" if reached.end.get("is_due") else "skip"
-    return "end" if _is_complete(reached.place, until) else "resume"
+    return "end" if _is_complete(reached.position, until) else "resume"
 
 
-def excess(place: Place, until: Every) -> str:
+def excess(position: Position, until: Every) -> str:
     """Return in words how far a leg is beyond what is asked; empty if it is not.
 
-    >>> excess(Place(step=60, epoch=5, step_in_epoch=10), Every(epochs=3))
+    >>> excess(Position(step=60, epoch=5, step_in_epoch=10), Every(epochs=3))
     'at epoch 6 of the 3 epochs asked for'
-    >>> excess(Place(step=30, epoch=3), Every(epochs=3))
+    >>> excess(Position(step=30, epoch=3), Every(epochs=3))
     ''
     """
-    begun = place.epoch + (place.step_in_epoch > 0)
+    begun = position.epoch + (position.step_in_epoch > 0)
     if until.epochs is not None and begun > until.epochs:
         return f"at epoch {begun} of the {until} asked for"
-    if until.steps is not None and place.step > until.steps:
-        return f"at step {place.step:,} of the {until} asked for"
+    if until.steps is not None and position.step > until.steps:
+        return f"at step {position.step:,} of the {until} asked for"
     return ""
 
 
-def _is_complete(place: Place, until: Every) -> bool:
-    """Return whether everything asked was done, and nothing is due at this place."""
+def _is_complete(position: Position, until: Every) -> bool:
+    """Return whether everything asked was done, and nothing is due at this position."""
     if until.epochs is not None:
-        return place.epoch >= until.epochs
+        return position.epoch >= until.epochs
     if until.steps is not None:
-        return place.step > until.steps or (place.step == until.steps and not place.is_due)
-    return place.seconds >= (until.seconds or 0.0) and not place.is_due
+        return position.step > until.steps or (position.step == until.steps and not position.is_due)
+    return position.seconds >= (until.seconds or 0.0) and not position.is_due
 
 
 def is_further(until: Every, before: Every) -> bool:
@@ -92,113 +86,194 @@ def is_further(until: Every, before: Every) -> bool:
     return any(now is not None and then is not None and now > then for now, then in pairs)
 
 
-def leg_events(
-    parts: Parts,
-    request: FitRequest,
-    run: Run,
-    number: int,
-    attempt: LastAttempt,
-    *,
-    first_epoch: int,
-    exact: Exact,
-    on_change: OnChange,
-) -> Generator[Event]:
-    """Run one call of `fit`, leg `number` of its run: begun, resumed or skipped."""
-    data, team = accepted_data(request, exact), parts.team
-    # Watched until the last checkpoint is on disk: another SIGTERM must not cut it off.
-    with signals.watched() as received, contextlib.ExitStack() as opened:
-        # Held by the chief; the newest checkpoint is the same for all.
-        found = last = newest(run, team, lambda: opened.enter_context(run.opened()))
-        what = entry(number, request.until, None if found is None else found[1])
-        if what == "skip":
-            found = run.end_of(number)
-        notes = list[str]()
-        if what == "resume" and found is not None:
-            notes = _restart_notes(found[1], data, request)
-            if restarts_epoch(found[1], data):
-                found = found[0], at_start_of_epoch(found[1])
-        changed = attempt.continued(number, parts.task)
+@dataclass(frozen=True)
+class Continuation:
+    """What a call of `fit` does, and after which checkpoint."""
+
+    what: What
+    saved: Saved | None
+    notes: Sequence[str] = ()
+    edited: Sequence[str] = ()
+    """Variables that were set by hand since the call was interrupted in this process."""
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The moment of the same call of `fit` to continue from; None: it begins."""
+        return None if self.what == "begin" or self.saved is None else self.saved[1]
+
+
+@final
+class SavedRun:
+    """The calls of `fit` of a trainer with a run directory."""
+
+    def __init__(self, run: Run, exact: Exact, on_change: OnChange) -> None:
+        self.run = run
+        self.exact: Exact = exact
+        self.on_change: OnChange = on_change
+        self.attempt = LastAttempt()
+        """At the call of `fit` that was begun last, in this process."""
+
+    def begin(
+        self, parts: Parts, request: FitRequest, number: int, first_epoch: int
+    ) -> Generator[Event]:
+        """Return the events of call `number` of the run: begun, resumed or skipped."""
+        parts.state.trains()
+        team, run = parts.team, self.run
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(team.losses_explained())
+            # Watched until the last checkpoint is on disk: another SIGTERM must not cut it off.
+            received = opened.enter_context(_watch_signals())
+            # Held by the chief; the newest checkpoint is the same for all.
+            last = newest(run, team, lambda: opened.enter_context(run.opened()))
+            call = _SavedCall(self, parts, request, number, first_epoch, received)
+            entry = call.find(last)
+            session, checkpoints = call.build(entry)
+            differs = call.differs(session, entry)
+            if differs is not None:
+                entry = call.start_over(differs)
+                session, checkpoints = call.build(entry)
+                before = 0 if entry.saved is None else entry.saved[0].step
+                _warn_of_trained(session.first_step, before)
+            if entry.what != "skip" and entry.saved is not None and team.is_chief:
+                run.set_aside_after(entry.saved[0])
+            if entry.snapshot is not None:
+                _warn_of_excess(number, excess(entry.snapshot.position, request.until))
+            declaration.accept(parts.task, session.declared)
+            if entry.what == "skip":
+                return (event for event in [call.skip(session, entry, last)])
+            if team.is_chief and not request.sets:
+                warn_of_no_validation(run)
+            resumed = None if entry.snapshot is None else entry.saved
+            checkpoints.begin(session, resumed, self.exact)
+            _warn_of_changes(number, session.step, entry.edited)
+            lengths = {} if entry.saved is None else entry.saved[1].lengths
+            is_new = entry.what == "begin"
+            opened.enter_context(checkpoints.writing(session, lengths, is_new=is_new))
+            opened.enter_context(_replay_hints(session, run))
+            return session.events(opened.pop_all())
+
+
+@final
+class _SavedCall:
+    """One call of `fit` in a run directory, until its session starts."""
+
+    def __init__(
+        self,
+        owner: SavedRun,
+        parts: Parts,
+        request: FitRequest,
+        number: int,
+        first_epoch: int,
+        received: Signals,
+    ) -> None:
+        self._owner, self._run, self._parts = owner, owner.run, parts
+        self._number, self._first_epoch, self._received = number, first_epoch, received
+        self._exactness = accepted_data(request, owner.exact)
+        run, team = owner.run, parts.team
         # They are opened when everything was compared, and not before.
-        files: Files = (
+        self._files: Files = (
             RunFiles(run.directory, time.time)
             if team.is_chief
             else WorkerLog(run.directory, team.index, time.time)
         )
+        # First: what a tracker sends was written into the run directory before.
+        sinks = [self._files, *request.sinks]
+        self._request = replace(
+            request, sinks=sinks, is_observed=team.is_chief, run_dir=run.directory
+        )
 
-        def built(snapshot: Snapshot | None) -> tuple[Leg, dict[str, Any]]:
-            saved = None if found is None else found[1]
-            _resume_plans(parts, run, saved, is_begun=what != "begin")
-            leg = Leg(
-                parts,
-                replace(
-                    request,
-                    # First: what a tracker sends was written into the run directory before.
-                    sinks=[files, *request.sinks],
-                    is_observed=team.is_chief,
-                    run_dir=run.directory,
-                ),
-                first_epoch=first_epoch,
-                snapshot=snapshot,
-                signals=received,
-            )
-            named, reasons = require_resumable(leg, exact)
-            leg.inexact = data.with_reasons(reasons)
-            require_replayable(leg.inexact, parts.engine.on_nan)
-            known = [] if saved is None else saved.inexact.get("reasons", [])
-            leg.reasons = [*dict.fromkeys([*known, *leg.inexact.reasons])]
-            leg.notes = [*([str(leg.inexact)] if leg.inexact else []), *notes]
-            declare(leg, number, snapshot, changed)
-            return leg, named
-
-        snapshot = None if what == "begin" or found is None else found[1]
-        if snapshot is None:
-            attempt.rewind(parts.task)
-        leg, named = built(snapshot)
-        differs = None if snapshot is None else objection(leg, named, snapshot, on_change)
-        if snapshot is not None and attempt.open_until is not None:
-            differs = _left_open(differs, attempt.open_until, request.until)
-        if differs is not None:
-            if on_change != "start_over":
-                raise ConfigurationError(differs)
-            found, what, snapshot = _start_over(run, team, number, differs), "begin", None
-            changed, notes = [], []
-            leg, named = built(None)
-            _warn_of_trained(leg.first_step, 0 if found is None else found[1].step)
-        if what != "skip" and found is not None and team.is_chief:
-            run.set_aside_after(found[0])
-        if snapshot is not None:
-            _warn_of_excess(number, excess(snapshot.place, request.until))
-        declaration.accept(parts.task, leg.declared)
-        resumed = None if snapshot is None else found
+    def find(self, last: Saved | None) -> Continuation:
+        """Return what there is to do after the newest checkpoint."""
+        saved, notes = last, list[str]()
+        what = entry(self._number, self._request.until, None if last is None else last[1])
         if what == "skip":
-            skipped = _skipped(leg, named, resumed, exact)
-            if resumed is not None and last is not None and resumed[0].step == last[0].step:
-                _finish(files, resumed[1], skipped, leg.reasons)
-            yield skipped
-        else:
-            if team.is_chief and not request.sets:
-                warn_of_no_validation(run)
-            ends = what == "end"
-            saved_leg = SavedLeg(
-                leg, named, run, number, files, resumed, exact, received, attempt, ends=ends
-            )
-            _warn_of_changes(number, leg.stepper.step, changed)
-            attempt.open_until = None
-            files.open({} if found is None else found[1].lengths, is_new_leg=what == "begin")
-            # A checkpoint under way still brings these files to disk: it ends before they close.
-            with contextlib.closing(files), run.written():
-                try:
-                    yield from leg.told(saved_leg.events())
-                except Exception as error:
-                    _add_replay_hint(error, leg, run)
-                    raise
-                finally:
-                    attempt.ends(named, is_over=leg.is_over)
-            team.barrier()  # no worker leaves before the chief has written everything
+            saved = self._run.end_of(self._number)
+        if what == "resume" and saved is not None:
+            notes = _restart_notes(saved[1], self._exactness, self._request)
+            if restarts_epoch(saved[1], self._exactness):
+                saved = saved[0], at_start_of_epoch(saved[1])
+        attempt, task = self._owner.attempt, self._parts.task
+        edited = attempt.continued(self._number, task)
+        if what == "begin":
+            attempt.rewind(task)
+        return Continuation(what, saved, notes, edited)
+
+    def build(self, entry: Continuation) -> tuple[Session, DiskCheckpoints]:
+        """Build the session, to compare it with what was saved before it starts."""
+        parts, saved = self._parts, None if entry.saved is None else entry.saved[1]
+        _resume_plans(parts, self._run, saved, is_begun=entry.what != "begin")
+        checkpoints = DiskCheckpoints(self._run, parts.team, self._files, self._owner.attempt)
+        start = Start(
+            self._number,
+            self._first_epoch,
+            entry.snapshot,
+            exact=self._owner.exact,
+            reasons=() if saved is None else saved.inexact.get("reasons", ()),
+            ends=entry.what == "end",
+            edited=entry.edited,
+            notes=entry.notes,
+        )
+        session = Session(
+            parts, self._request, start, checkpoints=checkpoints, signals=self._received
+        )
+        return session, checkpoints
+
+    def differs(self, session: Session, entry: Continuation) -> str | None:
+        """Return why the session cannot continue from its snapshot; None if it can."""
+        if entry.snapshot is None:
+            return None
+        differs = objection(session, entry.snapshot, self._owner.on_change)
+        before = self._owner.attempt.open_until
+        return differs if before is None else _left_open(differs, before, self._request.until)
+
+    def start_over(self, differs: str) -> Continuation:
+        """Move what was saved of this call aside, if that was asked for; else raise."""
+        if self._owner.on_change != "start_over":
+            raise ConfigurationError(differs)
+        saved = _start_over(self._run, self._parts.team, self._number, differs)
+        return Continuation("begin", saved)
+
+    def skip(self, session: Session, entry: Continuation, last: Saved | None) -> Finished:
+        """Give the task the end of this call, which is complete, and write it if that is due."""
+        parts, saved = self._parts, entry.saved
+        if saved is not None:
+            end = load_end(saved)
+            still_exact(session, end, self._owner.exact)
+            session.apply(end)
+            parts.state.is_set_by_leg()
+            session.callbacks.recall()
+        if saved is None or not saved[1].has_end:
+            finalize_averages(parts.task)
+        declaration.leave(parts.task)
+        skipped = Finished(
+            session.step,
+            0.0,
+            "skipped",
+            history=session.history.history,
+            run_dir=self._run.directory,
+        )
+        notify(self._request.sinks, skipped)
+        if saved is not None and last is not None and saved[0].step == last[0].step:
+            _finish(self._files, saved[1], skipped, session.exactness.reasons)
+        return skipped
+
+
+@contextlib.contextmanager
+def _watch_signals() -> Iterator[Signals]:
+    """Note signals, and end the process as they asked for when everything is closed."""
+    with signals.watched() as received:
+        yield received
     received.raise_received()
 
 
-def _start_over(run: Run, team: Team, leg: int, why: str) -> Found | None:
+@contextlib.contextmanager
+def barrier_after(team: Team) -> Iterator[None]:
+    """Let all workers wait for each other at the end, unless one of them fails."""
+    yield
+    team.barrier()
+
+
+def _start_over(run: Run, team: Team, leg: int, why: str) -> Saved | None:
     """Move a leg and the later ones aside; return the end of the previous leg."""
 
     def move() -> int:
@@ -211,11 +286,19 @@ def _start_over(run: Run, team: Team, leg: int, why: str) -> Found | None:
     return run.end_of(leg - 1) if leg else None
 
 
-def _add_replay_hint(error: Exception, leg: Leg, run: Run) -> None:
+@contextlib.contextmanager
+def _replay_hints(session: Session, run: Run) -> Iterator[None]:
     """Add to an error how to replay the step that raised it, if the run can be replayed."""
-    step = error.step if isinstance(error, NotFiniteError) else leg.stepper.failed_step
-    if step is None or leg.inexact or not leg.parts.team.is_alone:
-        return
+    try:
+        yield
+    except Exception as error:
+        step = error.step if isinstance(error, NotFiniteError) else session.stepper.failed_step
+        if step is not None and not session.exactness and session.parts.team.is_alone:
+            _add_replay_hint(error, step, run)
+        raise
+
+
+def _add_replay_hint(error: Exception, step: int, run: Run) -> None:
     config = None
     with contextlib.suppress(LoopwrightError):
         config = saved_in(run.directory)
@@ -246,7 +329,7 @@ def _left_open(differs: str | None, before: Every, until: Every) -> str | None:
 
 def _restart_notes(snapshot: Snapshot, data: Inexact, request: FitRequest) -> list[str]:
     """Return what a resumed run reads again because the position in its data was not saved."""
-    epoch = snapshot.place.epoch + 1
+    epoch = snapshot.position.epoch + 1
     if restarts_epoch(snapshot, data):
         return [f"restarting epoch {epoch}: the data source cannot be saved"]
     is_lost = data.loses_position or snapshot.inexact.get("loses_position")
@@ -276,30 +359,10 @@ def _resume_plans(parts: Parts, run: Run, saved: Snapshot | None, *, is_begun: b
         parts.engine.plans.resume(recorded, step, is_continued=is_begun)
 
 
-def _skipped(leg: Leg, named: dict[str, Any], found: Found | None, exact: Exact) -> Finished:
-    if found is not None:
-        put_back(leg, named, *as_left(found), exact)
-        leg.parts.state.is_set_by_leg()
-        leg.callbacks.recall()
-    if found is None or not found[1].has_end:
-        finalize_averages(leg.parts.task)
-    declaration.leave(leg.parts.task)
-    leg.is_over = True
-    skipped = Finished(
-        leg.stepper.step,
-        0.0,
-        "skipped",
-        history=leg.history.history,
-        run_dir=leg.request.run_dir,
-    )
-    notify(leg.request.sinks, skipped)
-    return skipped
-
-
 def _finish(files: Files, end: Snapshot, skipped: Finished, inexact: Sequence[str]) -> None:
     """Write the files of a run that was killed between its last checkpoint and its end."""
-    reason = "complete" if _is_complete(end.place, every(end.until)) else "stopped"
-    finished = replace(skipped, reason=reason, seconds=end.place.seconds)
+    reason = "complete" if _is_complete(end.position, every(end.until)) else "stopped"
+    finished = replace(skipped, reason=reason, seconds=end.position.seconds)
     if isinstance(files, RunFiles):
         files.finish(end.lengths, finished, inexact)
 

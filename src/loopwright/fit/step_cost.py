@@ -1,13 +1,18 @@
-"""What makes a step slow, as far as its trace and its batches show it."""
+"""What was slow in a session, and why, as far as its trace, its data and its clock show it."""
 
-from collections.abc import Iterator
-from typing import Any
+import functools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from loopwright.data.bottleneck import PYTHON_CALLS
 from loopwright.engine.trace import Built
+from loopwright.loop import verdict
 from loopwright.plans.plan import Plan
+
+if TYPE_CHECKING:
+    from loopwright.fit.session import Session
 
 _FEW_EXAMPLES = 4
 _SHORT_STEP_SECONDS = 0.01
@@ -15,6 +20,33 @@ _SHORT_STEP_SECONDS = 0.01
 
 _HEAVY = ("MatMul", "BatchMatMul", "Conv", "DepthwiseConv", "Einsum", "CudnnRNN")
 _DT_DOUBLE = 2
+
+
+def slow_part(session: "Session", spent: Mapping[str, float], steps: int) -> str:
+    """Return a sentence about the slowest part of this start; empty if none stands out."""
+    if not steps:
+        return ""
+    feed, request, watch = session.feed, session.request, session.watch
+    engine, stepper = session.parts.engine, session.stepper
+    is_data_slower = spent["data wait"] > spent["step"]
+    bottleneck = functools.partial(feed.bottleneck, is_data_slower) if feed is not None else str
+    built, plan = engine.traces("train_step"), engine.plans.plan
+    examples, seconds = stepper.examples_per_batch(), spent["step"] / steps
+    waits = 2 * session.validation.waited_seconds > spent["validation"]
+    validate_every, save_every = request.validate_every, request.save_every
+    causes = {
+        "data wait": lambda: verdict.slow_data(steps, spent, bottleneck()),
+        "step": lambda: slow_step(plan, built[-1] if built else None, examples, seconds),
+        "validation": lambda: verdict.slow_validation(spent, validate_every, waits=waits),
+        "checkpoint": lambda: verdict.slow_saving(save_every, watch.times["checkpoint"]),
+        "callbacks": lambda: verdict.slow_callbacks(watch.largest("callbacks")),
+        "logging": lambda: verdict.slow_logging(watch.largest("logging")),
+        "caller": lambda: ": do less for each event",
+        "tuning": lambda: verdict.slow_tuning(repr(plan)),
+        "compile": lambda: verdict.slow_compiling(len(built), is_xla=plan.step == "xla"),
+        "Python": lambda: verdict.slow_python(session.callbacks.called_each_step),
+    }
+    return verdict.verdict(spent, causes)
 
 
 def slow_step(

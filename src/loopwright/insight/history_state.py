@@ -16,19 +16,16 @@ import tensorflow as tf
 
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.manifest import Checkpoint
-from loopwright.checkpoints.snapshot import Snapshot, parsed
+from loopwright.checkpoints.snapshot import Snapshot, load, parsed
 from loopwright.config.edits import edits
 from loopwright.data.source import changed_data
 from loopwright.errors import ConfigurationError, NotFiniteError
-from loopwright.events import Trained
-from loopwright.fit.leg import Leg
-from loopwright.fit.moment import declare, environment_changes, require_resumable
 from loopwright.fit.options import FitOptions
 from loopwright.fit.restore import require_run
-from loopwright.fit.saved_leg import Moment, on_disk
+from loopwright.fit.session import Session, Start
+from loopwright.fit.snapshots import environment_changes
 from loopwright.insight.first_difference import Difference, State, bisect_states
-from loopwright.insight.scratch import apply, capture, peek, request_aside, scratch_leg
-from loopwright.loop.schedule import Place
+from loopwright.insight.scratch import peek, request_aside, scratch_session
 from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.runs import RunRecord
@@ -88,8 +85,9 @@ def run_states(trainer: "Trainer", *data: Any, **options: Any) -> Iterator["RunS
         plans = plan_history.parsed(last.plans)
     first = None if int(parts.task.step_counter.read_value()) == 0 else last
     plan = plans if plans.changes else None
-    with scratch_leg(parts, request, plan=plan, snapshot=first) as leg:
-        states = RunStates(leg, run.directory, checkpoints, last, plans)
+    start = Start(snapshot=first, exact="best_effort", reference=last)
+    with scratch_session(parts, request, plan=plan, start=start) as session:
+        states = RunStates(session, run.directory, checkpoints, last, plans)
         # The steps before a fork are those of another run, with another config.
         if first is None and not record.origin:
             states.begin()
@@ -102,27 +100,26 @@ class RunStates:
 
     def __init__(
         self,
-        leg: Leg,
+        session: Session,
         directory: Path,
         checkpoints: Mapping[int, Checkpoint],
         last: Snapshot | None,
         plans: PlanHistory,
     ) -> None:
-        self._leg, self._directory, self._plans = leg, directory, plans
+        self._session, self._directory, self._plans = session, directory, plans
         self._checkpoints = checkpoints
-        self._moments: dict[int, Moment] = {}
-        self._place, self._at, self._asked = Place(), -1, 0
-        self._named, inexact = require_resumable(leg, "best_effort")
-        declare(leg, _LEG, last)
-        self.reasons = [*([] if last is None else _changes(leg, last)), *inexact]
+        self._moments: dict[int, Snapshot] = {}
+        self._at, self._asked = -1, 0
+        inexact = session.exactness.reasons
+        self.reasons = [*([] if last is None else _changes(session, last)), *inexact]
         """Why replaying may not give the bits of the run: what differs now, what is not exact."""
         if last is not None:
-            leg.stepper.pass_over(*last.passed_over)
+            session.stepper.pass_over(*last.passed_over)
 
     def begin(self) -> None:
         """Take the state of the task as the one that the run began with."""
         self._at = 0
-        self._keep(0, capture(self._leg, self._named, self._place))
+        self._keep(0, self._session.capture(self._session.position, {}))
 
     @property
     def steps(self) -> list[int]:
@@ -151,7 +148,7 @@ class RunStates:
         `passes`: not from the checkpoint of this very step.
         """
         self._go_to(step, passes=passes)
-        return State(step, _digests(tensors.snapshot(self._named)))
+        return State(step, _digests(tensors.snapshot(self._session.named)))
 
     def disagreement(self, step: int) -> list[str]:
         """Replay from `step` to the next checkpoint; return the variables that differ from it."""
@@ -163,16 +160,16 @@ class RunStates:
     def value(self, step: int, name: str) -> "np.ndarray[Any, Any]":
         """Return a variable after a step."""
         self._go_to(step)
-        return np.asarray(tensors.snapshot({name: self._named[name]})[name])
+        return np.asarray(tensors.snapshot({name: self._session.named[name]})[name])
 
     def facts(self, step: int) -> dict[str, Any]:
         """Return what made a step: its plan, its batch, the learning rates, as JSON values."""
         self._go_to(step - 1)
-        stepper = self._leg.stepper
+        session = self._session
         return {
             "plan": self._plans.at(step - 1)[0].in_words if self._plans.changes else "",
-            "rates": learning_rates(optimizers(self._leg.parts.task)),
-            "examples": stepper.batch_in_words(stepper.read.batches),
+            "rates": learning_rates(optimizers(session.parts.task)),
+            "examples": session.stepper.batch_in_words(session.position.read.batches),
             "batch": self._batch_digest(step - 1),
         }
 
@@ -184,7 +181,7 @@ class RunStates:
             self._put_back(start)
         if self._at < step:
             self._replay(step)
-        self._keep(step, capture(self._leg, self._named, self._place))
+        self._keep(step, self._session.capture(self._session.position, {}))
 
     def _start(self, step: int) -> int:
         known = [known for known in (*self._moments, *self._checkpoints) if known <= step]
@@ -201,18 +198,16 @@ class RunStates:
         moment = self._moments.get(step)
         if moment is None:
             checkpoint = self._checkpoints[step]
-            moment = on_disk((checkpoint, replace(parsed(checkpoint), callbacks=[])))
-        apply(self._leg, self._named, moment)
-        self._place, self._at = replace(moment.snapshot.place, is_over=False), step
+            moment = load((checkpoint, replace(parsed(checkpoint), callbacks=[])))
+        self._session.seek(moment.position.read)
+        self._session.apply(moment)
+        self._at = step
         self._keep(step, moment)
 
     def _replay(self, step: int) -> None:
         try:
-            for event, place, _ in self._leg.replayed(self._place, step - self._at):
-                if isinstance(event, Trained):
-                    self._place, self._at = place, self._leg.stepper.step
-                    if self._at == step:
-                        return
+            for _ in self._session.run_quietly(step - self._at):
+                self._at = self._session.step
         except NotFiniteError as error:
             self._at = -1
             raise ConfigurationError(
@@ -223,7 +218,7 @@ class RunStates:
                 do=f"look at that step: loopwright replay {self._directory} --step {error.step}",
             ) from None
 
-    def _keep(self, step: int, moment: Moment) -> None:
+    def _keep(self, step: int, moment: Snapshot) -> None:
         """Hold some moments, the last ones and the beginning of the run."""
         self._moments.pop(step, None)
         self._moments[step] = moment
@@ -232,7 +227,7 @@ class RunStates:
 
     def _batch_digest(self, step: int) -> str | None:
         """Return the digest of the batch that comes after a step; None if there is none."""
-        batch = peek(self._leg)
+        batch = peek(self._session)
         self._put_back(step)
         if batch is None:
             return None
@@ -240,13 +235,15 @@ class RunStates:
         return tensors.digest({str(at): tf.convert_to_tensor(leaf) for at, leaf in leaves})
 
 
-def _changes(leg: Leg, last: Snapshot) -> list[str]:
+def _changes(session: Session, last: Snapshot) -> list[str]:
     """Return what differs between a run and the program and process that replay it."""
-    changes = [f"the program differs now: {edit}" for edit in edits(last.declared, leg.declared)]
-    if leg.request.data is not None:
-        other = changed_data(last.data, leg.request.data.fingerprint())
+    changes = [
+        f"the program differs now: {edit}" for edit in edits(last.declared, session.declared)
+    ]
+    if session.request.data is not None:
+        other = changed_data(last.data, session.request.data.fingerprint())
         changes += [f"the data differs now: {other}"] if other else []
-    environment = environment_changes(leg, last)
+    environment = environment_changes(session, last)
     changes += [f"the environment differs now: {change}" for change in environment]
     names = ", ".join(sorted({state["class"] for state in last.callbacks}))
     return [*changes, *([f"callbacks are not called in a replay: {names}"] if names else [])]

@@ -19,7 +19,7 @@ from loopwright.engine.stepper import StepNumbers
 from loopwright.errors import ConfigurationError
 from loopwright.fit.parts import Parts
 from loopwright.insight.rehearsal_report import wrapped
-from loopwright.insight.scratch import DataOptions, request_aside, scratch_leg, trained_events
+from loopwright.insight.scratch import DataOptions, request_aside, scratch_session, trained_events
 from loopwright.plans.plan import WORDS
 from loopwright.sinks import figures
 from loopwright.task.optimizers import optimizers, with_rates
@@ -140,11 +140,11 @@ def find_learning_rate(parts: Parts, options: LearningRateOptions) -> LearningRa
         for optimizer, factor in zip(swept, factors, strict=True):
             moving = _times(rate, factor, task)
             stack.enter_context(keras_optimizers.rate_replaced(optimizer, moving))
-        leg = stack.enter_context(
-            scratch_leg(parts, request, plan=plan, recorded=watched, on_steps=records.extend)
+        session = stack.enter_context(
+            scratch_session(parts, request, plan=plan, recorded=watched, on_steps=records.extend)
         )
         before = (0.0, 0.0)
-        for _ in trained_events(leg):
+        for _ in trained_events(session):
             for numbers in records[len(values) :]:
                 value, before = _value(numbers, monitor, before, task)
                 values.append(value)

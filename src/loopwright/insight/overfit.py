@@ -14,11 +14,11 @@ from loopwright.checkpoints import tensors
 from loopwright.compat import keras_optimizers
 from loopwright.data.stream import Stream
 from loopwright.errors import NotFiniteError
-from loopwright.fit.leg import Leg
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
+from loopwright.fit.session import Session
 from loopwright.insight.rehearsal_report import Overfit
-from loopwright.insight.scratch import preserved, scratch_leg
+from loopwright.insight.scratch import preserved, scratch_session
 from loopwright.loop.schedule import Every
 from loopwright.task import variables
 from loopwright.task.optimizers import optimizers
@@ -78,37 +78,37 @@ def overfit(parts: Parts, request: FitRequest, batch: Any) -> Overfit:
         validation_steps=None,
         class_weight=None,
     )
-    with scratch_leg(parts, repeated, until=Every(steps=_MOST_STEPS)) as leg:
+    with scratch_session(parts, repeated, until=Every(steps=_MOST_STEPS)) as session:
         built = [held for held in optimizers(parts.task).values() if held.built]
         own = [v for optimizer in built for v in keras_optimizers.trained_by(optimizer)]
         trained = {id(variables.variables(v)[0]) for v in own}
         named = {n: v for n, v in variables.named(parts.task).items() if id(v) in trained}
         with preserved(parts.task):
             before = tensors.snapshot(named)
-            curve = _without_dropout(leg, _curve(leg, _MOST_STEPS, _MOST_SECONDS))
+            curve = _without_dropout(session, _curve(session, _MOST_STEPS, _MOST_SECONDS))
             reasons = list[str]()
             if not curve.falls:
                 reasons += _frozen(before, tensors.snapshot(named))
-                reasons += _dead(leg, batch)
+                reasons += _dead(session, batch)
         if not curve.falls:
-            reasons += list(_rates(leg, curve)) or _chance(batch, curve.last)
+            reasons += list(_rates(session, curve)) or _chance(batch, curve.last)
     steps = curve.steps[-1]
     return Overfit(curve.metric, curve.first, curve.last, steps, curve.falls, tuple(reasons))
 
 
-def _curve(leg: Leg, most_steps: int, most_seconds: float) -> _Curve:
+def _curve(session: Session, most_steps: int, most_seconds: float) -> _Curve:
     """Train until the loss is small, not finite, or it takes too long; ever more steps a call."""
     began, some, done = time.perf_counter(), 1, 0
     steps, losses, metric = list[int](), list[float](), ""
     while done < most_steps and (time.perf_counter() - began < most_seconds or len(losses) < 2):
-        leg.stepper.start_epoch()
+        session.stepper.start_epoch(session.position)
         try:
-            done += leg.stepper.run_steps(min(some, most_steps - done)).steps
+            done += session.run(min(some, most_steps - done))
         except NotFiniteError:
             losses.append(math.nan)
             steps.append(done + some)
             break
-        numbers = leg.stepper.report()
+        numbers = session.stepper.report()
         metric = metric or min(numbers, key=lambda name: (name != "loss", "loss" not in name))
         losses.append(float(numbers[metric]))
         steps.append(done)
@@ -118,15 +118,15 @@ def _curve(leg: Leg, most_steps: int, most_seconds: float) -> _Curve:
     return _Curve(metric or "loss", steps, losses)
 
 
-def _without_dropout(leg: Leg, curve: _Curve) -> _Curve:
+def _without_dropout(session: Session, curve: _Curve) -> _Curve:
     """Return the curve with the loss of the test step in the end, if that has fallen.
 
     A model with dropout has learned its batch before the losses of its training show it.
     """
-    data, is_scored = leg.request.data, has_step(leg.parts.task, "test_step")
+    data, is_scored = session.request.data, has_step(session.parts.task, "test_step")
     if curve.falls or data is None or not is_scored or not math.isfinite(curve.last):
         return curve
-    score = (leg.parts.engine.score(data, 1, leg.agreement) or {}).get(curve.metric)
+    score = (session.parts.engine.score(data, 1, session.agreement) or {}).get(curve.metric)
     if score is None or not has_fallen(curve.first, float(score)):
         return curve
     return replace(curve, losses=[*curve.losses[:-1], float(score)])
@@ -149,7 +149,7 @@ def _frozen(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str
         )
 
 
-def _dead(leg: Leg, batch: Any) -> Iterator[str]:
+def _dead(session: Session, batch: Any) -> Iterator[str]:
     """Run the step once more, and look at what its ReLUs give."""
     names = list[str]()
 
@@ -161,28 +161,28 @@ def _dead(leg: Leg, batch: Any) -> Iterator[str]:
         return [tf.reduce_mean(tf.cast(zero, tf.float32)) for zero in are_zero]
 
     spec = tf.nest.map_structure(tf.type_spec_from_value, batch)
-    probe = leg.parts.engine.probe("train_step", spec, fetch)
+    probe = session.parts.engine.probe("train_step", spec, fetch)
     _, shares = probe(batch)
     for name, share in zip(names, shares, strict=True):
         if float(share) >= _DEAD:
             yield (f"dead ReLUs: {float(share):.0%} of the units of {name} are 0 for every example")
 
 
-def _rates(leg: Leg, curve: _Curve) -> Iterator[str]:
+def _rates(session: Session, curve: _Curve) -> Iterator[str]:
     """Try other learning rates from the same state, until one is much better."""
     rates = [
         rate
-        for one in optimizers(leg.parts.task).values()
+        for one in optimizers(session.parts.task).values()
         if isinstance(rate := keras_optimizers.learning_rate_of(one), keras.Variable | tf.Variable)
     ]
     grows = not curve.last <= curve.first
     for size, factor in [("large", 0.1)] if grows else [("small", 10.0), ("large", 0.1)]:
         for power in range(1, 1 + _MOST_RATES) if rates else ():
-            with preserved(leg.parts.task):
+            with preserved(session.parts.task):
                 given = float(tf.convert_to_tensor(rates[0]))
                 for rate in rates:
                     rate.assign(factor**power * tf.convert_to_tensor(rate))
-                tried = _curve(leg, _PROBE_STEPS, _PROBE_SECONDS)
+                tried = _curve(session, _PROBE_STEPS, _PROBE_SECONDS)
             as_given = curve.at(tried.steps[-1])
             if has_fallen(tried.first, tried.last, 0.5) and not as_given < 1.5 * tried.last:
                 yield (

@@ -18,10 +18,11 @@ from loopwright.compat import xplane
 from loopwright.compat.lines import place_of_node
 from loopwright.compat.xplane import Recorded
 from loopwright.errors import ConfigurationError
-from loopwright.fit.leg import Leg
 from loopwright.fit.parts import Parts
+from loopwright.fit.session import Session
+from loopwright.fit.step_cost import slow_part
 from loopwright.insight.rehearsal_report import wrapped
-from loopwright.insight.scratch import DataOptions, request_aside, scratch_leg, trained_events
+from loopwright.insight.scratch import DataOptions, request_aside, scratch_session, trained_events
 from loopwright.task import variables
 from loopwright.task.optimizers import optimizers
 
@@ -66,8 +67,8 @@ class StageTime:
 class Origins:
     """Finds where an operation comes from, by its path in the trace."""
 
-    def __init__(self, leg: Leg) -> None:
-        task, plan = leg.parts.task, leg.parts.engine.plans.plan
+    def __init__(self, session: Session) -> None:
+        task, plan = session.parts.task, session.parts.engine.plans.plan
         parts = [part.value for part in variables.all_parts(task)]
         self._layers = {
             part.name: type(part).__name__
@@ -77,10 +78,10 @@ class Origins:
         models = [part for part in parts if isinstance(part, keras.Model)]
         self._pairs = {(model.name, layer.name) for model in models for layer in model.layers}
         self._optimizers = {one.name: path for path, one in optimizers(task).items()}
-        spec = None if leg.feed is None else leg.feed.batch_spec
+        spec = None if session.feed is None else session.feed.batch_spec
         # A trace of a step that runs eagerly may stop.
         is_eager = plan.step == "eager"
-        self._graphs = [] if is_eager else [leg.parts.engine.graph("train_step", spec)]
+        self._graphs = [] if is_eager else [session.parts.engine.graph("train_step", spec)]
         self.of = functools.cache(self._origin)
 
     def _origin(self, path: str) -> str:
@@ -300,24 +301,24 @@ def profile(parts: Parts, options: ProfileOptions) -> Profile:
     request = request_aside(wanted, parts)
     with contextlib.ExitStack() as stack:
         where = directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        leg = stack.enter_context(scratch_leg(parts, request))
-        trained = trained_events(leg)
+        session = stack.enter_context(scratch_session(parts, request))
+        trained = trained_events(session)
         for _ in range(_WARM_UP_CALLS):
             next(trained)
         done, calls = 0, 0
         with _profile_into(where):
-            before, began = dict(leg.watch.seconds), leg.watch.clock()
+            before, began = dict(session.watch.seconds), session.watch.clock()
             for event in trained:
                 done, calls = done + event.steps, calls + 1
                 if done >= steps:
                     break
-            seconds = leg.watch.clock() - began
-        spent = {name: leg.watch.seconds[name] - before[name] for name in before}
+            seconds = session.watch.clock() - began
+        spent = {name: session.watch.seconds[name] - before[name] for name in before}
         recorded = xplane.recorded(where)
-        operations = operation_times(recorded, done, Origins(leg))
+        operations = operation_times(recorded, done, Origins(session))
         waited = spent["data wait"] if spent["data wait"] > 0.1 * seconds else 0.0
         stages = stage_times(recorded, done, waited=waited)
-        examples = leg.stepper.examples_per_batch()
+        examples = session.stepper.examples_per_batch()
         inside = spent["step"] + spent["data wait"] + spent["compile"]
         outside = max(0.0, seconds - inside)
         shares = {
@@ -327,7 +328,7 @@ def profile(parts: Parts, options: ProfileOptions) -> Profile:
             f"between {calls} {'call' if calls == 1 else 'calls'}": outside,
         }
         # What `fit` would say at its end, then what only a profile shows.
-        advice = [leg.slow_part({**spent, "Python": outside}, done)]
+        advice = [slow_part(session, {**spent, "Python": outside}, done)]
         if operations and operations[0].share > 0.5:
             most = operations[0]
             share = f"{most.share:.0%} of all operations"
@@ -337,7 +338,7 @@ def profile(parts: Parts, options: ProfileOptions) -> Profile:
             steps=done,
             seconds=seconds,
             examples_per_second=None if examples is None else examples * done / seconds,
-            plan=leg.parts.engine.plans.plan.in_words,
+            plan=session.parts.engine.plans.plan.in_words,
             parts={name: s for name, s in shares.items() if s > 0 or name == "in the step"},
             operations=tuple(operations[:_MOST_ROWS]),
             stages=tuple(stages),

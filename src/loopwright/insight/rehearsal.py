@@ -12,25 +12,24 @@ import keras
 
 from loopwright import disk
 from loopwright.checkpoints.run_directory import Run
+from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.config.edits import OnChange
-from loopwright.data.readers import NOTHING_READ
 from loopwright.data.stream import Stream
 from loopwright.errors import ConfigurationError
 from loopwright.events import Finished
 from loopwright.exactness import Exact
-from loopwright.fit.leg import Leg
-from loopwright.fit.leg_loop import NoCheckpoints
-from loopwright.fit.moment import declare, objection
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
-from loopwright.fit.resume import entry
+from loopwright.fit.resume import What, entry
+from loopwright.fit.session import Session, Start
+from loopwright.fit.snapshots import objection
 from loopwright.insight import estimates
 from loopwright.insight.overfit import overfit
 from loopwright.insight.rehearsal_report import Rehearsal, Stages, collected
 from loopwright.insight.rehearsed_leg import RehearsedLeg, examples
-from loopwright.insight.scratch import peek, preserved_attributes, request_aside, scratch_leg
-from loopwright.loop.schedule import Every, Place
+from loopwright.insight.scratch import peek, preserved_attributes, request_aside, scratch_session
+from loopwright.loop.schedule import NOTHING_READ, Every
 from loopwright.task import variables
 from loopwright.task.task import Task
 
@@ -47,7 +46,15 @@ class Planned:
     fresh: bool
 
 
-def described(leg: Leg, planned: Planned, request: FitRequest) -> str:
+def _saved(planned: Planned, request: FitRequest) -> tuple[What, Snapshot | None]:
+    """Return what `fit` would do in the run directory, and its newest checkpoint."""
+    run = planned.run
+    found = None if run is None or planned.fresh else run.newest()
+    snapshot = None if found is None else found[1]
+    return entry(planned.leg, request.until, snapshot), snapshot
+
+
+def described(session: Session, planned: Planned, what: What, snapshot: Snapshot | None) -> str:
     """Return in words where the run begins; raise if `fit` would refuse it."""
     run = planned.run
     if run is None:
@@ -64,15 +71,11 @@ def described(leg: Leg, planned: Planned, request: FitRequest) -> str:
         return f"at step 0, in {run.directory}"
     if planned.fresh:
         return f"at step 0; the previous run in {run.directory} is moved aside"
-    found = run.newest()
-    snapshot = None if found is None else found[1]
-    what = entry(planned.leg, request.until, snapshot)
     if snapshot is None or what == "begin":
-        return f"leg {planned.leg + 1} begins after step {leg.first_step:,} of {run.directory}"
+        return f"leg {planned.leg + 1} begins after step {session.first_step:,} of {run.directory}"
     # Callbacks are compared when they are rehearsed with the run itself.
-    then = replace(snapshot, callbacks=leg.callbacks.state())
-    declare(leg, planned.leg, then)
-    differs = objection(leg, variables.named(leg.parts.task), then, planned.on_change)
+    then = replace(snapshot, callbacks=session.callbacks.state())
+    differs = objection(session, then, planned.on_change)
     if differs is not None and planned.on_change == "start_over":
         return f"at step 0: {differs.splitlines()[0]} The previous run is moved aside"
     if differs is not None:
@@ -114,29 +117,33 @@ def _rehearsed(
 ) -> Rehearsal:
     with contextlib.ExitStack() as undoing:
         with stages.part("build") as note:
-            scratch = scratch_leg(parts, request, first_epoch=planned.first_epoch)
-            leg = undoing.enter_context(scratch)
+            exact = None if planned.run is None else planned.exact
+            what, snapshot = _saved(planned, request)
+            reference = None if what == "begin" else snapshot
+            start = Start(planned.leg, planned.first_epoch, exact=exact, reference=reference)
+            scratch = scratch_session(parts, request, start=start)
+            session = undoing.enter_context(scratch)
             note("data opened, steps traced and checked")
             if isinstance(request.data, Stream) and request.data.calls_python:
                 note("the data calls Python code, whose own state is not restored")
-        rehearsed = RehearsedLeg(leg, planned, stages)
+        rehearsed = RehearsedLeg(session, planned, stages)
         with stages.part("run", is_shown=False):
-            start = described(leg, planned, request)
+            begins = described(session, planned, what, snapshot)
         batch = None
         if options.overfit is not None:
-            batch = peek(leg)
-            leg.read_again(NOTHING_READ)
+            batch = peek(session)
+            session.seek(NOTHING_READ)
         rehearsed.first_batches()
         checkpoint_bytes = rehearsed.checkpoint()
         rehearsed.last_batch()
         validation_seconds = rehearsed.validation(request)
         rehearsed.images()
         rate, data_wait = rehearsed.speed()
-        compile_seconds = leg.watch.seconds["compile"]
-        size = examples(leg)
-        tries, why_none = parts.engine.plans.prospects(leg.parts.engine.kind(leg.feed))
-        schedule = replace(leg.schedule, save_every=request.save_every)
-        plan = leg.parts.engine.plans.plan.in_words
+        compile_seconds = session.watch.seconds["compile"]
+        size = examples(session)
+        tries, why_none = parts.engine.plans.prospects(session.parts.engine.kind(session.feed))
+        schedule = replace(session.schedule, save_every=request.save_every)
+        plan = session.parts.engine.plans.plan.in_words
     costs = _callbacks(parts, request, options, stages) if request.callbacks else {}
     learned = None
     if options.overfit is not None:
@@ -173,7 +180,7 @@ def _rehearsed(
         free_bytes=free,
         schedule=estimates.schedule_in_words(schedule, rules),
         plans=f"rehearsed by: {plan}; {to_try}",
-        start=start,
+        start=begins,
         callbacks=costs,
         overfit=learned,
     )
@@ -218,22 +225,22 @@ def _callbacks(
     with (
         stages.part("callbacks") as note,
         preserved_attributes(map(vars, given)),
-        scratch_leg(parts, short, until=until, callbacks=callbacks) as leg,
+        scratch_session(parts, short, until=until, callbacks=callbacks) as session,
     ):
-        finished = Finished(leg.stepper.step, 0.0, "failed")
+        finished = Finished(session.step, 0.0, "failed")
         try:
-            for event, _, _ in leg.looped(Place(), {}, NoCheckpoints()):
+            for event, _, _ in session.loop():
                 if isinstance(event, Finished):
                     finished = event
                 else:
-                    leg.callbacks(event)
+                    session.callbacks(event)
         finally:
-            leg.callbacks(finished)  # gives the model back what callbacks were lent
+            session.callbacks(finished)  # gives the model back what callbacks were lent
         note(names)
     kinds = tuple(f"{type(callback).__name__}." for callback in callbacks)
     return {
         hook: seconds / (_CALLBACK_STEPS if "_batch_" in hook else 1)
-        for hook, seconds in leg.watch.details("callbacks").items()
+        for hook, seconds in session.watch.details("callbacks").items()
         if hook.startswith(kinds)
     }
 

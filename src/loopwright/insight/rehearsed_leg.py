@@ -11,20 +11,17 @@ from loopwright import disk
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.retention import require_measured
 from loopwright.checkpoints.run_directory import Run
+from loopwright.checkpoints.snapshot import load
 from loopwright.data.arrays import Arrays
-from loopwright.data.readers import NOTHING_READ, Read, StreamReader
+from loopwright.data.readers import StreamReader
 from loopwright.data.source import Data
 from loopwright.errors import CheckpointError, DataError, message
-from loopwright.events import ImagesDrawn, Trained
-from loopwright.exactness import Inexact
-from loopwright.fit.leg import Leg
-from loopwright.fit.moment import require_resumable
-from loopwright.fit.request import FitRequest, accepted_data
+from loopwright.events import ImagesDrawn
+from loopwright.fit.request import FitRequest
 from loopwright.fit.resume import warn_of_no_validation
-from loopwright.fit.saved_leg import on_disk
+from loopwright.fit.session import Session
 from loopwright.insight.rehearsal_report import Stages, in_rate
-from loopwright.insight.scratch import apply, capture
-from loopwright.loop.schedule import Place
+from loopwright.loop.schedule import NOTHING_READ, Read
 from loopwright.sinks.notify import attempted
 from loopwright.sinks.tensorboard import HOME, TensorBoardFiles
 from loopwright.step_warnings import warn_at_call
@@ -43,24 +40,22 @@ _MOST_SECONDS = 2.0
 
 @final
 class RehearsedLeg:
-    """The parts of a rehearsal that train and score with one leg."""
+    """The parts of a rehearsal that train and score with one session."""
 
-    def __init__(self, leg: Leg, planned: "Planned", stages: Stages) -> None:
-        self._leg, self._planned, self._stages = leg, planned, stages
-        self._place = Place()
+    def __init__(self, session: Session, planned: "Planned", stages: Stages) -> None:
+        self._session, self._planned, self._stages = session, planned, stages
 
     def first_batches(self) -> None:
         """Run some steps, inside of an epoch if it is long enough."""
-        length = self._leg.schedule.steps_per_epoch
+        length = self._session.schedule.steps_per_epoch
         steps = _STEPS if length is None else max(1, min(_STEPS, length - 1))
         with self._stages.part("first batch") as note:
-            self._leg.stepper.start_epoch()
-            ran = self._leg.stepper.run_steps(steps).steps
-            is_end = ran < steps or ran == length
-            self._place = Place(step=ran, epoch=int(is_end), step_in_epoch=0 if is_end else ran)
-            size = examples(self._leg)
+            self._session.stepper.start_epoch(self._session.position)
+            ran = self._session.run(steps)
+            size = examples(self._session)
             of = "" if size is None else f" of {size:,} examples"
-            note(f"{ran} step{'s' if ran > 1 else ''}{of}: {_numbers(self._leg.stepper.report())}")
+            numbers = _numbers(self._session.report())
+            note(f"{ran} step{'s' if ran > 1 else ''}{of}: {numbers}")
 
     def checkpoint(self) -> int:
         """Write a checkpoint to a scratch directory, restore it, compare; return its bytes.
@@ -74,7 +69,7 @@ class RehearsedLeg:
             run = self._planned.run
             if run is not None:
                 return self._resume(Run(directory, run.rules), note)
-            values = tensors.snapshot(variables.named(self._leg.parts.task))
+            values = tensors.snapshot(variables.named(self._session.parts.task))
             tensors.write(Path(directory) / "state", values)
             _require_same_bits(values, tensors.read(Path(directory) / "state"))
             note(_compared(values))
@@ -85,24 +80,22 @@ class RehearsedLeg:
 
         Where the data can only be read on, the step is not run again.
         """
-        leg, exact = self._leg, self._planned.exact
-        data = accepted_data(leg.request, exact)
-        named, reasons = require_resumable(leg, exact)
-        leg.inexact = data.with_reasons(reasons)
-        leg.reasons = leg.inexact.reasons
-        snapshot, held = capture(leg, named, self._place)
+        session = self._session
+        named = session.named
+        snapshot = session.capture(session.position, {})
         with aside.opened(), aside.written():
-            aside.save(snapshot, held, {}, sync=lambda: None)
+            aside.save(snapshot, {}, sync=lambda: None)
             aside.wait()
         saved = aside.chosen("last")
         before = tensors.snapshot(named)
         self._run_next_step()
         after = tensors.snapshot(named)
-        apply(leg, named, on_disk(saved))
+        session.seek(saved[1].position.read)
+        session.apply(load(saved))
         _require_same_bits(before, tensors.snapshot(named))
-        if leg.inexact:
+        if session.exactness:
             note(_compared(named))
-            warn_at_call(str(Inexact(tuple(leg.reasons))))
+            warn_at_call(str(session.exactness))
             return disk.bytes_in(saved[0].path)
         self._run_next_step()
         repeats = not tensors.differing(after, tensors.snapshot(named))
@@ -119,25 +112,24 @@ class RehearsedLeg:
         return disk.bytes_in(saved[0].path)
 
     def _run_next_step(self) -> None:
-        if self._place.step_in_epoch == 0:
-            self._leg.stepper.start_epoch()
-        self._leg.stepper.run_steps(1)
+        for _ in self._session.run_quietly(1):
+            pass
 
     def last_batch(self) -> None:
         """Run a step on the last batch of an epoch, which may be smaller."""
         with self._stages.part("last batch", is_shown=False):
-            length, why = _move_to_last(self._leg)
+            length, why = _move_to_last(self._session)
         if length is None:
             self._stages.leave_out("last batch", why)
             return
         with self._stages.part("last batch") as note:
-            self._leg.stepper.run_steps(1)
-            size = examples(self._leg, is_last=True)
+            self._session.run(1)
+            size = examples(self._session, is_last=True)
             note(f"{length:,} of {length:,}" + ("" if size is None else f", {size:,} examples"))
 
     def validation(self, request: FitRequest) -> float | None:
         """Score two batches of each set; return the seconds of a whole validation, if known."""
-        planned, leg = self._planned, self._leg
+        planned, session = self._planned, self._session
         if not request.sets:
             warn_of_no_validation(planned.run)
             self._stages.leave_out("validation", "no validation data")
@@ -146,10 +138,10 @@ class RehearsedLeg:
         scores, seconds = dict[str, Any](), list[float | None]()
         with self._stages.part("validation") as note:
             for name, data in request.sets.items():
-                found = leg.parts.engine.score(data, batches, leg.agreement) or {}
+                found = session.parts.engine.score(data, batches, session.agreement) or {}
                 scores |= {f"{name}{key}": value for key, value in found.items()}
                 began = time.perf_counter()  # compiled by now
-                leg.parts.engine.score(data, batches, leg.agreement)
+                session.parts.engine.score(data, batches, session.agreement)
                 batch_seconds = (time.perf_counter() - began) / batches
                 length = request.validation_steps or _length(data)
                 seconds.append(None if length is None else batch_seconds * length)
@@ -161,7 +153,7 @@ class RehearsedLeg:
 
     def images(self) -> None:
         """Draw the images of the task as TensorBoard gets them; a failure warns, as in a run."""
-        parts, drawn = self._leg.parts, dict[str, Any]()
+        parts, drawn = self._session.parts, dict[str, Any]()
         with self._stages.part("images") as note:
             with attempted("Task.images", "drawn"), undisturbed(parts.task):
                 drawn |= parts.task.images()
@@ -169,20 +161,19 @@ class RehearsedLeg:
                 with tempfile.TemporaryDirectory(prefix="loopwright-") as directory:
                     board = TensorBoardFiles(Path(directory) / HOME, time.time)
                     with attempted("The images of the task"), contextlib.closing(board):
-                        board.draw(ImagesDrawn(self._leg.stepper.step, drawn))
+                        board.draw(ImagesDrawn(self._session.step, drawn))
             note(f"Task.images: {', '.join(drawn) or 'none'}")
 
     def speed(self) -> tuple[float, float]:
         """Return steps per second, and the share of the time that waits for data."""
-        leg, watch = self._leg, self._leg.watch
+        session, watch = self._session, self._session.watch
         with self._stages.part("speed") as note:
-            leg.read_again(NOTHING_READ)
-            events = (event for event, _, _ in leg.replayed(Place(), _MOST_STEPS))
-            trained = (event for event in events if isinstance(event, Trained))
-            next(trained)  # the first batch waits for buffers to be filled
+            session.seek(NOTHING_READ)
+            calls = session.run_quietly(_MOST_STEPS)
+            next(calls)  # the first batch waits for buffers to be filled
             done, before, began = 0, dict(watch.seconds), time.perf_counter()
-            for event in trained:
-                done += event.steps
+            for steps in calls:
+                done += steps
                 if time.perf_counter() - began > _SECONDS_TO_MEASURE:
                     break
             spent = time.perf_counter() - began
@@ -192,9 +183,9 @@ class RehearsedLeg:
         return rate, (watch.seconds["data wait"] - before["data wait"]) / spent
 
 
-def examples(leg: Leg, *, is_last: bool = False) -> int | None:
+def examples(session: Session, *, is_last: bool = False) -> int | None:
     """Return the examples in a whole batch, or in the last one of an epoch; None if unknown."""
-    data, reader = leg.request.data, leg.stepper.reader
+    data, reader = session.request.data, session.stepper.reader
     if isinstance(data, Arrays):
         rest = len(data) % data.batch_size if is_last else 0
         return rest or min(data.batch_size, len(data))
@@ -208,12 +199,12 @@ def _numbers(metrics: Mapping[str, Any]) -> str:
     return ", ".join(shown) or "no numbers"
 
 
-def _move_to_last(leg: Leg) -> tuple[int | None, str]:
+def _move_to_last(session: Session) -> tuple[int | None, str]:
     """Let a leg read the last batch of an epoch next; return which it is, or None and why not.
 
     The leg has trained already: its data is open. A stream is read for at most some seconds.
     """
-    data, reader = leg.request.data, leg.stepper.reader
+    data, reader = session.request.data, session.stepper.reader
     if data is None or reader is None:
         return None, "the step takes no data"
     is_number = reader.survives_failure  # the position is the number of batches, and nothing else
@@ -221,10 +212,10 @@ def _move_to_last(leg: Leg) -> tuple[int | None, str]:
     if length is None:
         why = f"the data is endless, or takes more than {_MOST_SECONDS:g} s to read"
         return None, f"not reached: {why}"
-    leg.read_again(Read(batches=length - 1 if is_number else 0))
-    leg.stepper.start_epoch()
-    if not is_number and leg.stepper.reader is not None:
-        leg.stepper.reader.skip(length - 1)
+    session.seek(Read(batches=length - 1 if is_number else 0))
+    session.stepper.start_epoch(session.position)
+    if not is_number and session.stepper.reader is not None:
+        session.stepper.reader.skip(length - 1)
     return length, ""
 
 

@@ -13,10 +13,10 @@ from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.config.edits import OnChange, edits
 from loopwright.data.source import changed_data
 from loopwright.errors import ConfigurationError
-from loopwright.fit.leg import Leg
-from loopwright.fit.moment import environment_changes, objection
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
+from loopwright.fit.session import Session
+from loopwright.fit.snapshots import environment_changes, objection
 from loopwright.insight.rehearsal_report import in_time
 from loopwright.insight.replayed import Check
 from loopwright.insight.scratch import require_readable_again
@@ -83,22 +83,22 @@ def require_same_data(request: FitRequest, reference: Snapshot | None) -> None:
         )
 
 
-def called_states(leg: Leg, snapshot: Snapshot) -> Snapshot:
+def called_states(session: Session, snapshot: Snapshot) -> Snapshot:
     """Return a snapshot with the states of those callbacks only that a replay calls."""
-    kinds = {type(callback).__name__ for callback in leg.request.callbacks}
+    kinds = {type(callback).__name__ for callback in session.request.callbacks}
     return replace(snapshot, callbacks=[s for s in snapshot.callbacks if s["class"] in kinds])
 
 
 def require_same_program(
-    leg: Leg, named: dict[str, Any], reference: Snapshot | None, run: Run, on_change: OnChange
+    session: Session, reference: Snapshot | None, run: Run, on_change: OnChange
 ) -> list[str]:
     """Raise if program or data differ from those of the run; return the edits that are accepted."""
     if reference is None:
         return []
     accepts = on_change if not isinstance(on_change, str) else "start_over"
-    differs = objection(leg, named, called_states(leg, reference), accepts)
+    differs = objection(session, called_states(session, reference), accepts)
     if differs is None:
-        return [f"edited since: {edit}" for edit in edits(reference.declared, leg.declared)]
+        return [f"edited since: {edit}" for edit in edits(reference.declared, session.declared)]
     git = mapping(RunRecord(run.directory).json("environment.json").get("git"))
     revision = f" (git revision {str(git['revision'])[:12]})" if git.get("revision") else ""
     what = differs.partition("\n  do: ")[0]
@@ -109,7 +109,7 @@ def require_same_program(
     )
 
 
-def environment_changes_of(run: Run, leg: Leg, reference: Snapshot | None) -> list[str]:
+def environment_changes_of(run: Run, session: Session, reference: Snapshot | None) -> list[str]:
     """Return what has changed in the environment since the run."""
     if reference is None:
         now = environment.environment()
@@ -117,7 +117,7 @@ def environment_changes_of(run: Run, leg: Leg, reference: Snapshot | None) -> li
         known = {name: value for name, value in then.items() if name in now}
         changes = environment.changes(known, now) if known else []
     else:
-        changes = environment_changes(leg, reference)
+        changes = environment_changes(session, reference)
         if reference.exact_until_step is not None:
             changes.append(f"this run is bit-exact only until step {reference.exact_until_step:,}")
     return [f"the environment has changed: {change}" for change in changes]

@@ -1,4 +1,4 @@
-"""A scratch leg: steps in memory that leave no trace in the task, its seeds or the run."""
+"""A scratch session: steps in memory that leave no trace in the task, its seeds or the run."""
 
 import contextlib
 import functools
@@ -11,19 +11,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from loopwright.checkpoints import tensors
-from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat import keras_internals, tensorflow_internals
 from loopwright.errors import ConfigurationError
 from loopwright.events import Trained
-from loopwright.fit.leg import Leg
-from loopwright.fit.leg_loop import NoCheckpoints
-from loopwright.fit.moment import restore_parts, taken
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, fit_request
-from loopwright.fit.saved_leg import Moment
-from loopwright.loop.schedule import Every, Place, require_positive
+from loopwright.fit.session import Session, Start
+from loopwright.loop.schedule import Every, require_positive
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.sinks.history import History
@@ -54,24 +49,23 @@ _LONG = 1000
 
 
 @contextlib.contextmanager
-def scratch_leg(
+def scratch_session(
     parts: Parts,
     request: FitRequest,
     *,
     plan: Plan | PlanHistory | None = None,
     until: Every | None = None,
-    first_epoch: int = 0,
-    snapshot: Snapshot | None = None,
+    start: Start | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     recorded: Sequence[Any] | None = None,
     on_steps: Callable[[Sequence[Any]], None] = lambda numbers: None,
-) -> Iterator[Leg]:
-    """Yield a leg that trains in memory; the task has its state back when the block ends.
+) -> Iterator[Session]:
+    """Yield a session that trains in memory; the task has its state back when the block ends.
 
     It runs by `plan`, or by the plan of the trainer; it measures and records no plans. Building
-    the leg creates what the task creates lazily, at the values that `fit` would give it: that
-    stays. Use `trained_events` and not `leg.told`, which would note what training left. With
-    `recorded`, `on_steps` gets the numbers of each step, and NaN does not end the leg.
+    the session creates what the task creates lazily, at the values that `fit` would give it: that
+    stays. Use `trained_events` and not `session.events`, which would note what training left. With
+    `recorded`, `on_steps` gets the numbers of each step, and NaN does not end it.
     """
     require_readable_again(request)
     aside = _parts_aside(parts, plan, ignores_nan=recorded is not None)
@@ -81,32 +75,24 @@ def scratch_leg(
     data = [each for each in (request.data, *request.sets.values()) if each is not None]
     # Opening the data reads a batch.
     with preserved_attributes(each.attributes() for each in data):
-        leg = Leg(
-            aside,
-            alone,
-            first_epoch=first_epoch,
-            snapshot=snapshot,
-            recorded=recorded,
-            on_steps=on_steps,
-        )
-        leg.stepper.leave_data_alone()
-        if snapshot is None:
+        session = Session(aside, alone, start or Start(), recorded=recorded, on_steps=on_steps)
+        session.stepper.leave_data_alone()
+        if start is None or start.snapshot is None:
             parts.state.start_from_given_weights()  # now that what is built lazily is there
         if _made_lazily(parts.task) != made:
             # New weights and seeds stay, and so does what was drawn for them: not by NumPy.
             np.random.set_state(numpy_state)
             drawn = hold_draws()
-        with preserved(parts.task, *_used(leg), draws=drawn):
+        with preserved(parts.task, *_used(session), draws=drawn):
             try:
-                yield leg
+                yield session
             finally:
-                leg.close()
+                session.close()
 
 
-def trained_events(leg: Leg) -> Iterator[Trained]:
-    """Train a leg to its end, and yield how many steps each call ran."""
-    happened = leg.looped(Place(), {}, NoCheckpoints())
-    return (event for event, _, _ in happened if isinstance(event, Trained))
+def trained_events(session: Session) -> Iterator[Trained]:
+    """Train a session to its end, and yield how many steps each call ran."""
+    return (event for event, _, _ in session.loop() if isinstance(event, Trained))
 
 
 def request_aside(options: FitOptions, parts: Parts, *, saves: bool = False) -> FitRequest:
@@ -130,24 +116,11 @@ def _parts_aside(parts: Parts, plan: Plan | PlanHistory | None, *, ignores_nan: 
     return replace(parts, engine=parts.engine.aside(plan, ignores_nan=ignores_nan))
 
 
-def capture(leg: Leg, named: dict[str, Any], place: Place) -> Moment:
-    """Return where a leg is now, to be saved or to come back to."""
-    read, position = leg.stepper.position()
-    snapshot = taken(leg, 0, place, {}, read, named, None, {}, {}, ())
-    return Moment(snapshot, tensors.snapshot(named) | leg.callbacks.tensors() | position)
-
-
-def apply(leg: Leg, named: dict[str, Any], moment: Moment) -> None:
-    """Put a leg back to a moment; its data is opened again."""
-    leg.read_again(moment.snapshot.read)
-    restore_parts(leg, named, moment.snapshot, moment.held)
-
-
-def peek(leg: Leg) -> Any:
-    """Return the batch that comes next, None if there is none; then `apply` or `read_again`."""
-    if leg.stepper.reader is None:
-        leg.stepper.start_epoch()
-    following = leg.stepper.next_step()
+def peek(session: Session) -> Any:
+    """Return the batch that comes next, None if there is none; then `apply` or `seek`."""
+    if session.stepper.reader is None:
+        session.stepper.start_epoch(session.position)
+    following = session.stepper.next_step(session.position)
     return None if following is None else following.batch
 
 
@@ -206,9 +179,9 @@ def _hold(part: Any) -> Callable[[], None]:
             return functools.partial(state.apply, state.capture(variables.variables(part)))
 
 
-def _used(leg: Leg) -> list[tf.Variable]:
-    """Return the variables that the steps of a leg use, held by the task or not: Keras' seed."""
-    engine = leg.parts.engine
+def _used(session: Session) -> list[tf.Variable]:
+    """Return the variables that the steps use, held by the task or not: Keras' seed."""
+    engine = session.parts.engine
     built = [*engine.traces("train_step"), *engine.traces("test_step")]
     return [v for each in built for v in each.captured if isinstance(v, tf.Variable)]
 

@@ -12,20 +12,18 @@ import tensorflow as tf
 
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.run_directory import Run
-from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.compat.lines import is_own
 from loopwright.engine.nan import first_operation
 from loopwright.engine.stepper import NextStep
 from loopwright.errors import ConfigurationError, NotFiniteError, first_line
 from loopwright.events import Event, Metrics
-from loopwright.fit.leg import Leg
-from loopwright.fit.leg_loop import LegStops, NoCheckpoints
 from loopwright.fit.request import FitRequest
+from loopwright.fit.session import Session
 from loopwright.insight import replay_checks, step_look
 from loopwright.insight.replayed import Check, Replayed
 from loopwright.insight.step_look import StepLook
 from loopwright.loop.clock import Pace
-from loopwright.loop.schedule import Every, Place, Schedule
+from loopwright.loop.schedule import Every, Position, Schedule
 from loopwright.loop.train import train
 from loopwright.plans.plan import WORDS
 from loopwright.quiet_start import quiet_start
@@ -87,49 +85,46 @@ class Walk:
 
     def __init__(
         self,
-        leg: Leg,
-        named: dict[str, Any],
+        session: Session,
         run: Run,
         record: Steps,
         step: int,
         *,
         uses_debugger: bool,
     ) -> None:
-        self._leg, self._named, self._run, self._record = leg, named, run, record
-        self._step, self._stepper = step, leg.stepper
+        self._session, self._run, self._record = session, run, record
+        self._step, self._stepper = step, session.stepper
         self._uses_debugger = uses_debugger
-        self._saved = {e.step for e in run.entries() if leg.stepper.step < e.step <= step}
+        self._saved = {e.step for e in run.entries() if session.step < e.step <= step}
         self._checks: list[Check] = []
         self._seen: Replayed | None = None
-        self._place = Place()
         # A task may keep infinity in a variable on purpose, as the best score so far.
+        self._position = session.position
         self._infinite = frozenset[str]()
         self._infinite = frozenset(self._not_finite())
 
-    def go(self, snapshot: Snapshot | None, request: FitRequest) -> Replayed:
+    def go(self, request: FitRequest) -> Replayed:
         """Run to the step and through it; return what was seen of it."""
-        leg, stepper = self._leg, self._stepper
+        session, stepper = self._session, self._stepper
         stepper.pass_over(*self._record.skipped, but=self._step)
-        if snapshot is not None:
-            self._place = replace(snapshot.place, is_over=False)
         schedule = Schedule(
-            leg.schedule.steps_per_epoch,
-            until=Every(steps=self._step + 1 - leg.first_step),
+            session.schedule.steps_per_epoch,
+            until=Every(steps=self._step + 1 - session.first_step),
             validate_every=request.validate_every if request.sets else None,
-            restarted_steps=leg.schedule.restarted_steps,
+            restarted_steps=session.schedule.restarted_steps,
         )
         happened = train(
             schedule,
             self,
-            LegStops(leg.agreement, NoCheckpoints(), recorded_scores=self._recorded_scores),
-            place=self._place,
+            self,
+            position=self._position,
             scores={},
-            first_step=leg.first_step,
+            first_step=self._session.first_step,
             pace=Pace(limit=self._most_steps),
         )
         try:
-            for event, self._place, _ in happened:
-                leg.callbacks(event)
+            for event, self._position, _ in happened:
+                session.callbacks(event)
         except _ArrivedError:
             pass
         except NotFiniteError as error:
@@ -151,9 +146,9 @@ class Walk:
         seen = self._seen
         if seen is None:
             raise ConfigurationError(
-                f"The data ended after step {self._stepper.step:,}, before step {self._step:,}.",
+                f"The data ended after step {self._step_now:,}, before step {self._step:,}.",
                 expected="the data and the steps_per_epoch of the run",
-                received=f"{self._stepper.step:,} steps",
+                received=f"{self._step_now:,} steps",
                 do="pass to replay what was passed to fit",
             )
         if self._step == self._record.failed_step:
@@ -163,28 +158,29 @@ class Walk:
 
     # -- what the loop calls -------------------------------------------------------------------
 
-    def start_epoch(self) -> None:
+    def start_epoch(self, position: Position) -> None:
         """Reset the metrics of the epoch."""
         self._compare_state()
-        self._stepper.start_epoch()
+        self._stepper.start_epoch(position)
 
-    def run_steps(self, steps: int) -> int:
+    def run_steps(self, position: Position, steps: int) -> int:
         """Run that many steps, or the one to look into; fewer: the data of the epoch ended."""
         self._compare_state()
-        stepper, callbacks = self._stepper, self._leg.callbacks
-        held = None
-        if stepper.step + 1 == self._step:
-            held, steps = stepper.next_step(), 1
+        stepper, callbacks = self._stepper, self._session.callbacks
+        held, step = None, self._session.first_step + position.step
+        if step + 1 == self._step:
+            held, steps = stepper.next_step(position), 1
             if held is None:
                 return 0  # the data of the epoch has ended: the step is in the next one
-        callbacks.before_steps(stepper.steps_in_epoch)
+        callbacks.before_steps(position.step_in_epoch)
         if held is not None:
-            self._seen = self._look(held)
-        ran = stepper.run_steps(steps)
+            self._seen = self._look(held, position)
+        ran = stepper.run_steps(position, steps)
         callbacks.after_steps(ran.records)
-        if then := self._record.numbers.get(stepper.step):
+        if then := self._record.numbers.get(step + ran.steps):
             now = stepper.report()
-            self._checks.append(replay_checks.compared_numbers(stepper.step, then, now))
+            check = replay_checks.compared_numbers(step + ran.steps, then, now)
+            self._checks.append(check)
         return ran.steps
 
     def report(self) -> Metrics:
@@ -195,42 +191,66 @@ class Walk:
         """Return nothing: these steps were reported when they first ran."""
         return ()
 
-    def _recorded_scores(self) -> Metrics:
-        self._leg.callbacks.before_validation()
-        scores = self._record.scores.get(self._stepper.step, {})
-        self._leg.callbacks.after_validation(scores)
+    def clock(self) -> float:
+        """Return the time in seconds."""
+        return self._session.clock()
+
+    def validate(self) -> Metrics:
+        """Return the recorded scores: nothing is scored again."""
+        self._session.callbacks.before_validation()
+        scores = self._record.scores.get(self._step_now, {})
+        self._session.callbacks.after_validation(scores)
         return scores
+
+    def is_best(self, step: int, scores: Metrics) -> bool:
+        """Return that nothing is saved."""
+        return False
+
+    def save(self, position: Position, scores: Metrics, *, is_due: bool = True) -> None:
+        """Save nothing."""
+
+    def stop_requested(self) -> bool:
+        """Return that the record says how far the run went, not a callback."""
+        return False
+
+    def interrupted(self) -> bool:
+        """Return whether a signal arrived."""
+        return self._session.interrupted()
+
+    @property
+    def _step_now(self) -> int:
+        return self._session.first_step + self._position.step
 
     def _most_steps(self) -> int | None:
         """Return the steps to the next one that is compared or looked at."""
-        here = self._stepper.step
+        here = self._step_now
         marks = {self._step - 1, self._step, *self._saved, *self._record.numbers}
         left = [mark - here for mark in marks if here < mark <= self._step]
-        hooks = self._leg.callbacks.steps_left()
+        hooks = self._session.callbacks.steps_left()
         return min([*left, *([] if hooks is None else [hooks]), self._step + 1 - here])
 
     def _compare_state(self) -> None:
         """Compare the state where the run has a checkpoint; end when the step was run."""
-        step = self._stepper.step
+        step = self._step_now
         if step in self._saved:
             self._saved.remove(step)
             checkpoint, snapshot = self._run.chosen(step)
             then = tensors.read(checkpoint.path / "state", snapshot.variables)
-            self._checks.append(replay_checks.compared_state(step, then, self._named))
+            self._checks.append(replay_checks.compared_state(step, then, self._session.named))
         if step >= self._step:
             raise _ArrivedError
 
     # -- the step ------------------------------------------------------------------------------
 
-    def _look(self, held: NextStep) -> Replayed:
-        leg, stepper, task = self._leg, self._stepper, self._leg.parts.task
-        number = stepper.read.batches
+    def _look(self, held: NextStep, position: Position) -> Replayed:
+        session, stepper, task = self._session, self._stepper, self._session.parts.task
+        number = position.read.batches
         words, examples = stepper.batch_in_words(number), stepper.examples(number)
         seen = Replayed(
             run=self._run.directory,
             step=self._step,
-            epoch=self._place.epoch,
-            step_in_epoch=stepper.steps_in_epoch + 1,
+            epoch=position.epoch,
+            step_in_epoch=position.step_in_epoch + 1,
             plan=held.plan.in_words,
             batch=step_look.look_at_batch(held.batch, words, examples),
             weights_before=self._not_finite(),
@@ -238,10 +258,10 @@ class Walk:
         before = capture(variables.named(task).values())
         seen = self._run_by_plan(held, seen)
         apply(before)
-        if leg.parts.strategy.num_replicas_in_sync > 1:
+        if session.parts.strategy.num_replicas_in_sync > 1:
             return replace(seen, notes=("several replicas: layers and gradients are not shown",))
-        spec = None if leg.feed is None else leg.feed.batch_spec
-        eager = leg.parts.engine.alone("train_step", spec, WORDS["eager"])
+        spec = None if session.feed is None else session.feed.batch_spec
+        eager = session.parts.engine.alone("train_step", spec, WORDS["eager"])
         try:
             reset(task)
             seen = replace(seen, eager=step_look.eager_look(task, eager, held.batch))
@@ -251,7 +271,7 @@ class Walk:
         # Where kernels hide NaN from the loss, only the eager step shows where it begins.
         if seen.recorded_plan and seen.eager_reproduces is False and not seen.hides_nan:
             reset(task)
-            compiled = leg.parts.engine.alone("train_step", spec, held.plan)
+            compiled = session.parts.engine.alone("train_step", spec, held.plan)
             inside = step_look.plan_look(task, compiled, held.batch, held.plan)
             inside = replace(inside, numbers=seen.recorded_plan.numbers)
             seen = replace(seen, recorded_plan=inside)
@@ -269,7 +289,7 @@ class Walk:
 
     def _run_by_plan(self, held: NextStep, seen: Replayed) -> Replayed:
         """Run the step as the run did, and once more, to see its loss after the update."""
-        task = self._leg.parts.task
+        task = self._session.parts.task
         try:
             reset(task)
             ran = StepLook(step_look.step_numbers(task, held.run().totals))
@@ -282,7 +302,7 @@ class Walk:
             return replace(seen, error=first_line(error))
 
     def _not_finite(self) -> tuple[str, ...]:
-        metrics = {id(v) for v in variables.metric_variables(self._leg.parts.task)}
-        kept = {name: v for name, v in self._named.items() if id(v) not in metrics}
+        metrics = {id(v) for v in variables.metric_variables(self._session.parts.task)}
+        kept = {name: v for name, v in self._session.named.items() if id(v) not in metrics}
         found = tensors.non_finite(tensors.snapshot(kept))
         return tuple(name for name in found if name not in self._infinite)

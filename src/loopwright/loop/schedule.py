@@ -1,7 +1,7 @@
 """When things happen in a run, as data: intervals, and the stops they lead to.
 
 schedule = Schedule(steps_per_epoch=100, until=Every(epochs=2), validate_every=Every(steps=40))
-schedule.next_stop(Place(step=80, step_in_epoch=80)).step      # 100: the epoch ends
+schedule.next_stop(Position(step=80, step_in_epoch=80)).step      # 100: the epoch ends
 """
 
 import re
@@ -84,7 +84,21 @@ def require_positive(otherwise: str = "leave it out", /, **counts: object) -> No
 
 
 @dataclass(frozen=True)
-class Place:
+class Read:
+    """How much a call of `fit` has read of its data."""
+
+    batches: int = 0
+    ends: int = 0
+    """How often the data has signalled the end of an epoch of unknown length."""
+    last_digest: str | None = None
+    """Digest of the last batch, for data that is replayed when a run resumes."""
+
+
+NOTHING_READ = Read()
+
+
+@dataclass(frozen=True)
+class Position:
     """Where a run is, counted from the beginning of this call of `fit`."""
 
     step: int = 0
@@ -101,6 +115,8 @@ class Place:
     """Whether the data of the epoch ended here."""
     is_over: bool = False
     """Whether this call of `fit` has nothing more to do."""
+    read: Read = NOTHING_READ
+    """What was read of the data to get here; each step reads one batch."""
 
 
 @dataclass(frozen=True)
@@ -135,33 +151,35 @@ class Schedule:
             return self.until.epochs * self.steps_per_epoch + self.restarted_steps
         return self.until.steps
 
-    def next_stop(self, place: Place, *, at_most_steps: int | None = None) -> Stop:
-        """Return the stop after `place`, at most `at_most_steps` away."""
+    def next_stop(self, position: Position, *, at_most_steps: int | None = None) -> Stop:
+        """Return the stop after `position`, at most `at_most_steps` away."""
         bounds = [self.total_steps]
         if self.steps_per_epoch is not None:
-            bounds.append(place.step - place.step_in_epoch + self.steps_per_epoch)
+            bounds.append(position.step - position.step_in_epoch + self.steps_per_epoch)
         asked = [every.steps for every in (self.validate_every, self.save_every) if every]
-        bounds += [(place.step // interval + 1) * interval for interval in filter(None, asked)]
+        bounds += [(position.step // interval + 1) * interval for interval in filter(None, asked)]
         if at_most_steps is not None:
-            bounds.append(place.step + at_most_steps)
-        step = min((b for b in bounds if b is not None), default=place.step + 1)
-        step = max(step, place.step)  # a resumed run may be beyond a bound that is lower now
-        return self.stop_at(moved(place, steps=step - place.step, seconds=place.seconds))
+            bounds.append(position.step + at_most_steps)
+        step = min((b for b in bounds if b is not None), default=position.step + 1)
+        step = max(step, position.step)  # a resumed run may be beyond a bound that is lower now
+        return self.stop_at(moved(position, steps=step - position.step, seconds=position.seconds))
 
-    def stop_at(self, place: Place, *, leaving: bool = False) -> Stop:
-        """Return what is due at `place`; `leaving`: a callback asked to stop here."""
-        ends_epoch = place.epoch_ended or _reaches(place.step_in_epoch, self.steps_per_epoch)
+    def stop_at(self, position: Position, *, leaving: bool = False) -> Stop:
+        """Return what is due at `position`; `leaving`: a callback asked to stop here."""
+        ends_epoch = position.epoch_ended or _reaches(position.step_in_epoch, self.steps_per_epoch)
         ends_run = (
             leaving
-            or _reaches(place.step, self.total_steps)
-            or (ends_epoch and _reaches(place.epoch + 1, self.until.epochs))
-            or _reaches(place.seconds, self.until.seconds)
+            or _reaches(position.step, self.total_steps)
+            or (ends_epoch and _reaches(position.epoch + 1, self.until.epochs))
+            or _reaches(position.seconds, self.until.seconds)
         )
         return Stop(
-            step=place.step,
-            validate=place.step != place.validated_step
-            and _is_due(self.validate_every, place, place.validated_seconds, ends_epoch, ends_run),
-            save=_is_due(self.save_every, place, place.saved_seconds, ends_epoch, ends_run),
+            step=position.step,
+            validate=position.step != position.validated_step
+            and _is_due(
+                self.validate_every, position, position.validated_seconds, ends_epoch, ends_run
+            ),
+            save=_is_due(self.save_every, position, position.saved_seconds, ends_epoch, ends_run),
             ends_epoch=ends_epoch or ends_run,
             ends_run=ends_run,
         )
@@ -173,53 +191,62 @@ def _reaches(value: float, bound: float | None) -> bool:
 
 
 def _is_due(
-    interval: Every | None, place: Place, last_seconds: float, ends_epoch: bool, ends_run: bool
+    interval: Every | None,
+    position: Position,
+    last_seconds: float,
+    ends_epoch: bool,
+    ends_run: bool,
 ) -> bool:
-    """Return whether something done at this interval is due at `place`, or at the end of a run."""
+    """Return whether something done at this interval is due here, or at the end of a run."""
     if interval is None:
         return False
     if ends_run:
         return True
     if interval.steps is not None:
-        return place.step % interval.steps == 0
+        return position.step % interval.steps == 0
     if interval.epochs is not None:
-        return ends_epoch and (place.epoch + 1) % interval.epochs == 0
-    return place.seconds - last_seconds >= (interval.seconds or 0.0)
+        return ends_epoch and (position.epoch + 1) % interval.epochs == 0
+    return position.seconds - last_seconds >= (interval.seconds or 0.0)
 
 
-def moved(place: Place, *, steps: int, seconds: float, epoch_ended: bool = False) -> Place:
-    """Return the place `steps` later, `seconds` after the run began, with its stop still due."""
+def moved(position: Position, *, steps: int, seconds: float, epoch_ended: bool = False) -> Position:
+    """Return the position `steps` later, `seconds` after the run began, with its stop still due."""
+    before = position.read
+    read = replace(before, batches=before.batches + steps, ends=before.ends + epoch_ended)
     return replace(
-        place,
-        step=place.step + steps,
-        step_in_epoch=place.step_in_epoch + steps,
+        position,
+        step=position.step + steps,
+        step_in_epoch=position.step_in_epoch + steps,
         seconds=seconds,
         is_due=True,
         epoch_ended=epoch_ended,
+        read=read,
     )
 
 
-def restarted(place: Place) -> Place:
-    """Return the beginning of the epoch that `place` is in; the steps run so far still count."""
+def restarted(position: Position) -> Position:
+    """Return the beginning of the epoch that `position` is in; the steps run so far still count."""
+    batches = position.read.batches - position.step_in_epoch
     return replace(
-        place,
+        position,
         step_in_epoch=0,
-        epoch_began_seconds=place.seconds,
+        epoch_began_seconds=position.seconds,
         is_due=False,
         epoch_ended=False,
+        read=replace(position.read, batches=batches),
     )
 
 
-def validated(place: Place, *, seconds: float) -> Place:
-    """Return the same place, validated `seconds` after the run began."""
-    return replace(place, validated_step=place.step, validated_seconds=seconds)
+def validated(position: Position, *, seconds: float) -> Position:
+    """Return the same position, validated `seconds` after the run began."""
+    return replace(position, validated_step=position.step, validated_seconds=seconds)
 
 
-def at_end_of_epoch(place: Place, *, seconds: float) -> Place:
+def at_end_of_epoch(position: Position, *, seconds: float) -> Position:
     """Return the beginning of the next epoch, `seconds` after the run began."""
     return replace(
-        place,
-        epoch=place.epoch + 1,
+        position,
+        epoch=position.epoch + 1,
         step_in_epoch=0,
         epoch_began_seconds=seconds,
         is_due=False,
@@ -227,11 +254,13 @@ def at_end_of_epoch(place: Place, *, seconds: float) -> Place:
     )
 
 
-def after(stop: Stop, place: Place, *, seconds: float) -> Place:
-    """Return the place where everything due at `stop` is done, `seconds` after the run began."""
-    place = replace(place, seconds=seconds, is_due=False, epoch_ended=False, is_over=stop.ends_run)
+def after(stop: Stop, position: Position, *, seconds: float) -> Position:
+    """Return the position where everything due at `stop` is done, `seconds` after the run began."""
+    position = replace(
+        position, seconds=seconds, is_due=False, epoch_ended=False, is_over=stop.ends_run
+    )
     if stop.validate:
-        place = validated(place, seconds=seconds)
+        position = validated(position, seconds=seconds)
     if stop.save:
-        place = replace(place, saved_seconds=seconds)
-    return at_end_of_epoch(place, seconds=seconds) if stop.ends_epoch else place
+        position = replace(position, saved_seconds=seconds)
+    return at_end_of_epoch(position, seconds=seconds) if stop.ends_epoch else position
