@@ -1,6 +1,6 @@
 """Which callbacks have batch hooks, and how often these have to be called."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -35,6 +35,25 @@ class Demand:
 
 
 _AT_STOPS = Demand()
+
+
+@final
+@dataclass(frozen=True)
+class CallbackNeeds:
+    """What all callbacks of a session need, known before its first step."""
+
+    recorded: Sequence[Any] | None
+    """The variables to record in every step with its numbers; None: record nothing."""
+    test_batches: bool
+    """Whether a callback is called for every batch of a validation."""
+    looks_for_nan: bool
+    """Whether a callback handles a loss of NaN."""
+    has_end: bool
+    """Whether a callback does something in `on_train_end`, perhaps to the weights."""
+    timing: Mapping[str, Any]
+    """When callbacks need control in Python, which must be the same on all workers."""
+    notes: Sequence[str]
+    """What callbacks cost, and which are not called."""
 
 
 def demand(callback: keras.callbacks.Callback) -> Demand:

@@ -21,7 +21,6 @@ from loopwright.events import (
     Event,
     Finished,
     Metrics,
-    Noted,
     Started,
     Trained,
     epoch_logs,
@@ -33,7 +32,7 @@ from loopwright.fit.callback_model import (
     optimizer_for,
     optimizer_scalars,
 )
-from loopwright.fit.callback_needs import demand
+from loopwright.fit.callback_needs import CallbackNeeds, demand
 from loopwright.loop.clock import Stopwatch
 from loopwright.step_warnings import warn_at_call
 from loopwright.task.state import preserved
@@ -91,12 +90,13 @@ class Callbacks:
         self._restore: Callable[[], None] = lambda: None
         self._states: Sequence[Mapping[str, Any]] = ()
         self._begun = callback_state.as_begun(self._callbacks)
+        self.needs = self._needs()
 
     def state(self) -> list[dict[str, Any]]:
         """Return the state of the callbacks as JSON values."""
         return callback_state.callback_states(self._callbacks, self._begun)
 
-    def objection(self, states: Sequence[Mapping[str, Any]]) -> str | None:
+    def check(self, states: Sequence[Mapping[str, Any]]) -> str | None:
         """Return why these states cannot be restored; None if they can."""
         return callback_state.objection(self._callbacks, states)
 
@@ -111,49 +111,18 @@ class Callbacks:
         if self._has_begun:
             self._restore()
 
-    def recall(self) -> None:
+    def restore_now(self) -> None:
         """Restore the callbacks now: a leg that is already complete does not begin again."""
         self._restore()
 
-    @property
-    def looks_for_nan(self) -> bool:
-        """Return whether a callback handles a loss of NaN."""
-        return any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._callbacks)
-
-    @property
-    def recorded(self) -> Sequence[Any] | None:
-        """Return the variables to record in every step with its numbers; None: record nothing."""
-        return self._variables if self._reads_steps else None
-
-    @property
-    def has_end(self) -> bool:
-        """Return whether a callback does something in `on_train_end`, perhaps to the weights."""
-        empty = keras.callbacks.Callback.on_train_end
-        return any(getattr(c.on_train_end, "__func__", None) is not empty for c in self._called)
-
-    def timing(self) -> Mapping[str, Any]:
-        """Return when callbacks need control in Python, which must be the same on all workers."""
-        needs = {
-            "steps until a callback has to be called": self.steps_left(),
-            "a callback reads the values of every step": self._reads_steps,
-            "a callback is called for every validation batch": self.on_test_batch is not None,
-        }
-        return {need: value for need, value in needs.items() if value}
-
-    def steps_left(self) -> int | None:
+    def most_steps(self) -> int | None:
         """Return the most steps to run until callbacks have to be called; None: any number."""
         wished = [wants.steps_left() for _, wants in self._demands]
         return min((steps for steps in wished if steps is not None), default=None)
 
-    def notes(self, step: int) -> list[Noted]:
-        """Return notes about callbacks: what they cost, and which are not called."""
-        costs = [wants.note for _, wants in self._demands if wants.note]
-        left_out = [_LEFT_OUT] if len(self._called) < len(self._callbacks) else []
-        return [Noted(step, text) for text in (*costs, *left_out)]
-
     @property
     def called_each_step(self) -> str:
-        """Return the class of a callback that needs control in Python after every step."""
+        """The class of a callback that needs control in Python after every step; or empty."""
         asking = [type(c).__name__ for c, wants in self._demands if wants.steps_left() == 1]
         return next(iter(asking), "")
 
@@ -178,11 +147,10 @@ class Callbacks:
         """Take the recorded numbers of the steps that ran; `Trained` calls the hooks with them."""
         self._recorded = recorded
 
-    @property
-    def on_test_batch(self) -> Callable[[int, Metrics], None] | None:
-        """Return what to call after every validation batch; None: no callback needs it."""
-        is_needed = any(wants.each_test_batch for _, wants in self._demands)
-        return self._call_test_batch if is_needed else None
+    def on_test_batch(self, batch: int, logs: Metrics) -> None:
+        """Call the hooks of a validation batch, if they are needed."""
+        self._call_all("on_test_batch_begin", batch, {})
+        self._call_all("on_test_batch_end", batch, dict(logs))
 
     def before_validation(self) -> None:
         """Call the hooks before a validation; some callbacks swap weights there."""
@@ -192,7 +160,7 @@ class Callbacks:
         """Call the hooks after a validation."""
         self._call_all("on_test_end", dict(scores or {}))
 
-    def __call__(self, event: Event) -> None:
+    def on(self, event: Event) -> None:
         """Call the hooks that belong to the event."""
         if self._model is None:
             return
@@ -221,6 +189,27 @@ class Callbacks:
                     self._undo()
             case _:
                 pass
+
+    def _needs(self) -> CallbackNeeds:
+        demands, empty = self._demands, keras.callbacks.Callback.on_train_end
+        ends = [getattr(c.on_train_end, "__func__", None) is not empty for c in self._called]
+        tests = any(wants.each_test_batch for _, wants in demands)
+        timing = {
+            "steps until a callback has to be called": self.most_steps(),
+            "a callback reads the values of every step": self._reads_steps,
+            "a callback is called for every validation batch": tests,
+        }
+        left_out = [_LEFT_OUT] if len(self._called) < len(self._callbacks) else []
+        return CallbackNeeds(
+            recorded=self._variables if self._reads_steps else None,
+            test_batches=tests,
+            looks_for_nan=any(
+                isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._callbacks
+            ),
+            has_end=any(ends),
+            timing={need: value for need, value in timing.items() if value},
+            notes=[*(wants.note for _, wants in demands if wants.note), *left_out],
+        )
 
     def _start(self, event: Started) -> None:
         self._undo = lend(self._model, self._task, self._engine)
@@ -275,10 +264,6 @@ class Callbacks:
         for callback, wants in self._counters:
             if is_next_last or wants.counts_batch is None or not wants.counts_batch():
                 self._call(callback, "on_train_batch_begin", batch + 1, {})
-
-    def _call_test_batch(self, batch: int, logs: Metrics) -> None:
-        self._call_all("on_test_batch_begin", batch, {})
-        self._call_all("on_test_batch_end", batch, dict(logs))
 
     def _call_all(self, hook: str, *arguments: Any) -> None:
         """Call a hook of all callbacks, which share its logs."""

@@ -204,7 +204,7 @@ class DiskCheckpoints(Checkpoints):
         with session.watch.timing("checkpoint"):
             with out_of_memory_explained("The run cannot be saved"):
                 snapshot = session.capture(position, scores)
-            if position.is_over and session.agreement.any(session.callbacks.has_end):
+            if position.is_over and session.agreement.any(session.callbacks.needs.has_end):
                 snapshot = replace(snapshot, end={"is_due": True})
                 self._trained = snapshot
             required = {name: snapshot.tensors[name] for name in self._required}

@@ -85,7 +85,7 @@ def _continue(parts: Parts, request: FitRequest, signals: Signals, held: Snapsho
     named = parts.team.everywhere(session.named)
     if difference(held.variables, variables.table(named)) is not None:
         return _not_continued("the task has other variables")
-    if session.callbacks.objection(held.callbacks) is not None:
+    if session.callbacks.check(held.callbacks) is not None:
         note = "other callbacks than in the interrupted call of fit: they start as they are"
         session.notes.append(note)
         held = replace(held, callbacks=[])

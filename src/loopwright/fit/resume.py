@@ -241,7 +241,7 @@ class _SavedCall:
             still_exact(session, end, self._owner.exact)
             session.apply(end)
             parts.state.is_set_by_leg()
-            session.callbacks.recall()
+            session.callbacks.restore_now()
         if saved is None or not saved[1].has_end:
             finalize_averages(parts.task)
         declaration.leave(parts.task)

@@ -124,7 +124,7 @@ class Session:
             is_saved=request.run_dir is not None,
         )
         # All workers run the same steps between two meetings.
-        parts.team.require_same("callbacks with batch hooks", self.callbacks.timing())
+        parts.team.require_same("callbacks with batch hooks", self.callbacks.needs.timing)
         parts.team.require_same("process settings", parts.engine.plans.log.settings.content())
         self.history = request.history
         self.history.take_from(self.callbacks.added)
@@ -139,7 +139,8 @@ class Session:
         self.validation = Validation(
             request.sets, request.validation_steps, parts.engine, self.callbacks, self.watch
         )
-        ignored: Literal["all", "losses", ""] = "losses" if self.callbacks.looks_for_nan else ""
+        needs = self.callbacks.needs
+        ignored: Literal["all", "losses", ""] = "losses" if needs.looks_for_nan else ""
         with self.watch.timing("compile"):
             self.stepper = Stepper(
                 parts.engine,
@@ -147,7 +148,7 @@ class Session:
                 first_step=self.first_step,
                 budget=Budget(self.schedule.total_steps, request.until.seconds),
                 watch=self.watch,
-                recorded=self.callbacks.recorded if recorded is None else recorded,
+                recorded=needs.recorded if recorded is None else recorded,
                 ignored_nan=ignored if recorded is None else "all",
             )
             self.stepper.build(self.position)
@@ -225,7 +226,7 @@ class Session:
             position=self.position,
             scores=self.scores,
             first_step=self.first_step,
-            pace=Pace(limit=self.callbacks.steps_left),
+            pace=Pace(limit=self.callbacks.most_steps),
         )
 
     def _complete(self, event: Event) -> Sequence[Event]:
@@ -245,7 +246,7 @@ class Session:
         """Call the callbacks; a leg that continues keeps its variables in `on_train_begin`."""
         keeps = isinstance(event, Started) and self._continues and self.request.callbacks
         with preserved(variables.named(self.parts.task).values() if keeps else []):
-            self.callbacks(event)
+            self.callbacks.on(event)
 
     def _finish(
         self, finished: Finished, seconds: float, first_step: int
@@ -267,7 +268,7 @@ class Session:
         if self.is_over:
             finalize_averages(self.parts.task)
         try:
-            self.callbacks(finished)
+            self.callbacks.on(finished)
             if self.is_over:
                 self.checkpoints.save_end(self)
         except BaseException:
@@ -449,7 +450,8 @@ class Session:
         conditions = arrays.Conditions(
             parts.task,
             shuffle=request.shuffle,
-            nan_ends_the_run=parts.engine.on_nan == "raise" and not self.callbacks.looks_for_nan,
+            nan_ends_the_run=parts.engine.on_nan == "raise"
+            and not self.callbacks.needs.looks_for_nan,
             undisturbed=lambda: undisturbed(parts.task),
         )
         with step_warnings.silenced(parts.engine.silenced):
@@ -471,7 +473,7 @@ class Session:
         texts += settings_notes.notes(engine, self.feed, step, continues=self._continues)
         if uses_averages(self.parts.task) and (request.sets or request.run_dir):
             texts.append(_AVERAGED)
-        return [*self.callbacks.notes(step), *(Noted(step, text) for text in texts)]
+        return [Noted(step, text) for text in (*self.callbacks.needs.notes, *texts)]
 
     def _timed(self, sink: Sink) -> Sink:
         name = getattr(sink, "__qualname__", type(sink).__name__).rpartition(".")[2]

@@ -159,7 +159,7 @@ def objection(session: "Session", snapshot: Snapshot, on_change: OnChange) -> st
             do='pass the same data and batch_size, pass on_change="start_over" to start over, or '
             "choose another run_dir",
         )
-    return session.callbacks.objection(snapshot.callbacks)
+    return session.callbacks.check(snapshot.callbacks)
 
 
 def environment_changes(session: "Session", snapshot: Snapshot) -> list[str]:

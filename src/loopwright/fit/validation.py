@@ -40,7 +40,8 @@ class Validation:
         try:
             with self._watch.timing("validation"):
                 for name, data in self._sets.items():
-                    on_batch = self._callbacks.on_test_batch
+                    callbacks = self._callbacks
+                    on_batch = callbacks.on_test_batch if callbacks.needs.test_batches else None
                     scores = self._engine.score(data, self._steps, agreement, on_batch, inner)
                     if scores is None:
                         return None

@@ -233,9 +233,9 @@ def _callbacks(
                 if isinstance(event, Finished):
                     finished = event
                 else:
-                    session.callbacks(event)
+                    session.callbacks.on(event)
         finally:
-            session.callbacks(finished)  # gives the model back what callbacks were lent
+            session.callbacks.on(finished)  # gives the model back what callbacks were lent
         note(names)
     kinds = tuple(f"{type(callback).__name__}." for callback in callbacks)
     return {

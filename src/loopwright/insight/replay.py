@@ -95,7 +95,7 @@ def replay(parts: Parts, options: ReplayOptions, saved: SavedRun, step: int | No
         try:
             seen = walk.go(request)
         finally:
-            session.callbacks(Finished(step, 0.0, "failed"))
+            session.callbacks.on(Finished(step, 0.0, "failed"))
         causes = [*replay_checks.environment_changes_of(run, session, reference), *edited]
     causes += session.exactness.reasons
     if uncalled:

@@ -124,7 +124,7 @@ class Walk:
         )
         try:
             for event, self._position, _ in happened:
-                session.callbacks(event)
+                session.callbacks.on(event)
         except _ArrivedError:
             pass
         except NotFiniteError as error:
@@ -226,7 +226,7 @@ class Walk:
         here = self._step_now
         marks = {self._step - 1, self._step, *self._saved, *self._record.numbers}
         left = [mark - here for mark in marks if here < mark <= self._step]
-        hooks = self._session.callbacks.steps_left()
+        hooks = self._session.callbacks.most_steps()
         return min([*left, *([] if hooks is None else [hooks]), self._step + 1 - here])
 
     def _compare_state(self) -> None:
