@@ -33,3 +33,21 @@ def test_the_architecture_page_names_every_module():
     folders = [f"{path.parent.name}/" for path in source.glob("*/__init__.py")]
     missing = [name for name in modules + folders if name not in page]
     assert missing == []
+
+
+def test_each_walk_leads_from_module_to_module():
+    """Each function on a list exists, and a module named above it calls or takes it."""
+    source = ROOT / "src" / "loopwright"
+    page = (ROOT / "ARCHITECTURE.md").read_text().partition("## Walks")[2].partition("\n## ")[0]
+    walks = page.split("\n### ")[1:]
+    assert len(walks) == 5
+    for walk in walks:
+        above = ""
+        for line in re.findall(r"(?m)^\d+\. .*(?:\n   .*)*", walk):
+            modules = re.findall(r"`([\w/]+\.py)`", line)
+            name = re.match(r"\d+\. `[\w/]+\.py` `(\w+)`", line)[1]
+            text, *others = [(source / module).read_text() for module in modules]
+            callers = above + "".join(others)
+            assert re.search(rf"(def|class) {name}\b", text), f"{modules[0]} has no {name}"
+            assert not above or re.search(rf"\b{name}[()]", callers), f"nothing above uses {name}"
+            above = text + callers

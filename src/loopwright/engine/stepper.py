@@ -95,8 +95,8 @@ class Stepper:
         """Steps whose batch is read and not trained on, because it would spoil the run."""
         self._tells_data = True
         self._last_skipped, self._skipped_in_a_row = -1, 0
-        self.steps_done = 0
-        """How many steps of the last call were run, also if it failed then."""
+        self.unreported_steps = 0
+        """How many steps a call had run that failed then, and could not return them."""
         self.failed_step: int | None = None
         """The step that raised an error or was not finite, and ended the run."""
         self._loops: dict[Plan, CompiledLoop] = {}
@@ -126,10 +126,10 @@ class Stepper:
 
     def run_steps(self, position: Position, steps: int) -> StepsRun:
         """Run `steps` steps from here; fewer only if the epoch's data ended."""
-        self.steps_done, records, skipped = 0, list[StepNumbers](), list[BatchSkipped]()
+        self.unreported_steps, records, skipped = 0, list[StepNumbers](), list[BatchSkipped]()
         here = position
         self._look_for_changes(here)
-        while self.steps_done < steps:
+        while self.unreported_steps < steps:
             step = self._first_step + here.step
             if step + 1 in self.passed_over:
                 self._pass_over()
@@ -137,21 +137,22 @@ class Stepper:
                 ran, is_end = 1, False
             else:
                 ahead = [later - step - 1 for later in self.passed_over if later > step]
-                plan, asked = self.tuner.next(step, min([steps - self.steps_done, *ahead]))
+                plan, asked = self.tuner.next(step, min([steps - self.unreported_steps, *ahead]))
                 result = self._run(plan, here, asked)
                 skipped += self._skip(plan, here, result)
                 records += self._numbers(result)
                 if result.totals is not None:
                     self.metrics.add(result.totals)
                 ran, is_end = result.steps, result.steps < asked
-            self.steps_done += ran
+            self.unreported_steps += ran
             here = moved(here, steps=ran, seconds=here.seconds)
             if is_end and not self._reopened(here):
                 break
         is_end = self._feed is not None and here.step_in_epoch == self._feed.steps_per_epoch
         if self._feed is not None and is_end and self._tells_data:
             self._feed.epoch_ended()
-        return StepsRun(self.steps_done, records, skipped)
+        done, self.unreported_steps = self.unreported_steps, 0
+        return StepsRun(done, records, skipped)
 
     @property
     def reader(self) -> AnyReader:

@@ -294,11 +294,11 @@ class DiskCheckpoints(Checkpoints):
             # An iterator that failed has lost what it had read of the batch that failed.
             self._run.set_failures_aside()
             return
-        step = session.step + stepper.steps_done
+        step = session.step + stepper.unreported_steps
         if int(session.parts.task.step_counter.read_value()) != step:
             return  # it failed inside a compiled loop, whose totals are lost with it
-        if stepper.steps_done:
-            position = moved(position, steps=stepper.steps_done, seconds=position.seconds)
+        if stepper.unreported_steps:
+            position = moved(position, steps=stepper.unreported_steps, seconds=position.seconds)
         self.save(session, position, session.scores)
 
 

@@ -19,8 +19,8 @@ from loopwright import launch, settings
 from loopwright.errors import first_line
 from loopwright.events import Trained
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest
-from loopwright.fit.session import Session, Start
+from loopwright.fit.request import FitRequest, Start
+from loopwright.fit.session import Session
 from loopwright.loop.schedule import Every
 from loopwright.plans.tuner import State
 

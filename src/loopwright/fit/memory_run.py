@@ -10,9 +10,9 @@ from loopwright.data.source import changed_data
 from loopwright.events import Event
 from loopwright.fit.checkpointing import MemoryCheckpoints
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest, accepted_data
+from loopwright.fit.request import FitRequest, Start, accepted_data
 from loopwright.fit.resume import barrier_after, is_further
-from loopwright.fit.session import Session, Start
+from loopwright.fit.session import Session
 from loopwright.fit.snapshots import at_start_of_epoch, restarts_epoch
 from loopwright.loop.schedule import every
 from loopwright.loop.signals import Signals, deferred, interrupts

@@ -1,12 +1,13 @@
 """What one call of `fit` is asked for: its options, checked before anything is built."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import keras
 
+from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.data.adapter import training_data, validation_sets
 from loopwright.data.source import Data, Objection
 from loopwright.distribute.team import Team
@@ -53,6 +54,29 @@ class FitRequest:
     def objection_to_resume(self) -> Objection | None:
         """Why a run with this data cannot be resumed exactly; None if it can."""
         return None if self.data is None else self.data.objection_to_resume()
+
+
+@final
+@dataclass(frozen=True)
+class Start:
+    """Where a session begins, and what it has to be able to do."""
+
+    number: int = 0
+    """Which call of `fit` of its run it is, counted from 0."""
+    first_epoch: int = 0
+    snapshot: Snapshot | None = None
+    """A moment of the same call of `fit`, to continue from; its tensors are applied later."""
+    exact: Exact | None = None
+    """How exactly the session must be resumable; None: it is not saved."""
+    reference: Snapshot | None = None
+    """What the program is compared with; None: the snapshot."""
+    reasons: Sequence[str] = ()
+    """Why earlier starts of the run could not be resumed exactly."""
+    ends: bool = False
+    """Whether nothing is left to train, and only the end is to be called and written."""
+    edited: Collection[str] = ()
+    """Variables that were set by hand since the session was interrupted in this process."""
+    notes: Sequence[str] = ()
 
 
 def fit_request(

@@ -19,8 +19,8 @@ from loopwright.fit import declaration
 from loopwright.fit.attempt import LastAttempt
 from loopwright.fit.checkpointing import DiskCheckpoints, newest, still_exact
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest, accepted_data
-from loopwright.fit.session import Session, Start
+from loopwright.fit.request import FitRequest, Start, accepted_data
+from loopwright.fit.session import Session
 from loopwright.fit.snapshots import at_start_of_epoch, objection, restarts_epoch
 from loopwright.loop import signals
 from loopwright.loop.schedule import Every, Position, every

@@ -7,8 +7,8 @@ the caller.
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, final
 
 from loopwright import step_warnings
@@ -18,14 +18,14 @@ from loopwright.distribute.team import Agreement
 from loopwright.engine.stepper import StepNumbers, Stepper
 from loopwright.errors import NotFiniteError
 from loopwright.events import BatchSkipped, Event, Finished, Metrics, Noted, Sink, Started
-from loopwright.exactness import EXACT, Exact, Inexact, require_replayable
+from loopwright.exactness import EXACT, Inexact, require_replayable
 from loopwright.fit import declaration, settings_notes, snapshots
 from loopwright.fit.callbacks import Callbacks
 from loopwright.fit.checkpointing import Checkpoints, NoCheckpoints
 from loopwright.fit.event_stream import LoopLeft
 from loopwright.fit.observer import Observer
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest, accepted_data
+from loopwright.fit.request import FitRequest, Start, accepted_data
 from loopwright.fit.resumable import require_resumable
 from loopwright.fit.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.fit.step_cost import slow_part
@@ -33,7 +33,15 @@ from loopwright.fit.validation import Validation
 from loopwright.guards import arrays
 from loopwright.guards.learning import LearningWatch
 from loopwright.loop.clock import Pace, Stopwatch
-from loopwright.loop.schedule import Every, Position, Read, Schedule, after, moved
+from loopwright.loop.schedule import (
+    Every,
+    Position,
+    Read,
+    Schedule,
+    after,
+    moved,
+    restarted_steps,
+)
 from loopwright.loop.signals import Signals
 from loopwright.loop.train import Happened, train
 from loopwright.plans.evidence import Budget
@@ -48,29 +56,6 @@ _AVERAGED = (
 )
 OVER = ("complete", "stopped", "left", "skipped")
 """The reasons of `Finished` after which the next call of `fit` begins another leg."""
-
-
-@final
-@dataclass(frozen=True)
-class Start:
-    """Where a session begins, and what it has to be able to do."""
-
-    number: int = 0
-    """Which call of `fit` of its run it is, counted from 0."""
-    first_epoch: int = 0
-    snapshot: Snapshot | None = None
-    """A moment of the same call of `fit`, to continue from; its tensors are applied later."""
-    exact: Exact | None = None
-    """How exactly the session must be resumable; None: it is not saved."""
-    reference: Snapshot | None = None
-    """What the program is compared with; None: the snapshot."""
-    reasons: Sequence[str] = ()
-    """Why earlier starts of the run could not be resumed exactly."""
-    ends: bool = False
-    """Whether nothing is left to train, and only the end is to be called and written."""
-    edited: Collection[str] = ()
-    """Variables that were set by hand since the session was interrupted in this process."""
-    notes: Sequence[str] = ()
 
 
 @final
@@ -134,7 +119,7 @@ class Session:
             until=request.until,
             validate_every=request.validate_every if request.sets else None,
             save_every=request.save_every,
-            restarted_steps=_restarted_steps(self.position, length),
+            restarted_steps=restarted_steps(self.position, length),
         )
         self.validation = Validation(
             request.sets, request.validation_steps, parts.engine, self.callbacks, self.watch
@@ -211,7 +196,7 @@ class Session:
                 self.checkpoints.leave(self, error)
                 raise
             finally:
-                seconds, step = self.watch.clock() - began, self.step + self.stepper.steps_done
+                seconds, step = self.watch.clock() - began, self.step + self.stepper.unreported_steps
                 last = finished or Finished(step, seconds, reason, failed_step=failed_step)
                 finished, images = self._finish(last, seconds, first_step)
             yield from (*images, finished)
@@ -496,10 +481,3 @@ def _reason(error: BaseException) -> _Reason:
             return "interrupted"
         case _:
             return "failed"
-
-
-def _restarted_steps(position: Position, steps_per_epoch: int | None) -> int:
-    """Return how many steps of restarted epochs a leg has run in addition to its epochs."""
-    if steps_per_epoch is None:
-        return 0
-    return max(0, position.step - position.step_in_epoch - position.epoch * steps_per_epoch)

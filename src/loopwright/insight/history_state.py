@@ -21,8 +21,9 @@ from loopwright.config.edits import edits
 from loopwright.data.source import changed_data
 from loopwright.errors import ConfigurationError, NotFiniteError
 from loopwright.fit.options import FitOptions
+from loopwright.fit.request import Start
 from loopwright.fit.restore import require_run
-from loopwright.fit.session import Session, Start
+from loopwright.fit.session import Session
 from loopwright.fit.snapshots import environment_changes
 from loopwright.insight.first_difference import Difference, State, bisect_states
 from loopwright.insight.scratch import peek, request_aside, scratch_session

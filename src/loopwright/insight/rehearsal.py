@@ -20,9 +20,9 @@ from loopwright.events import Finished
 from loopwright.exactness import Exact
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest
+from loopwright.fit.request import FitRequest, Start
 from loopwright.fit.resume import What, entry
-from loopwright.fit.session import Session, Start
+from loopwright.fit.session import Session
 from loopwright.fit.snapshots import objection
 from loopwright.insight import estimates
 from loopwright.insight.overfit import overfit

@@ -16,8 +16,9 @@ from loopwright.errors import ConfigurationError, LoopwrightWarning
 from loopwright.events import Finished
 from loopwright.fit.options import ReplayOptions
 from loopwright.fit.parts import Parts
+from loopwright.fit.request import Start
 from loopwright.fit.resume import SavedRun
-from loopwright.fit.session import Session, Start
+from loopwright.fit.session import Session
 from loopwright.insight import replay_checks
 from loopwright.insight.replayed import Replayed
 from loopwright.insight.scratch import request_aside, scratch_session

@@ -16,8 +16,8 @@ from loopwright.errors import ConfigurationError
 from loopwright.events import Trained
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest, fit_request
-from loopwright.fit.session import Session, Start
+from loopwright.fit.request import FitRequest, Start, fit_request
+from loopwright.fit.session import Session
 from loopwright.loop.schedule import Every, require_positive
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory

@@ -237,6 +237,13 @@ def restarted(position: Position) -> Position:
     )
 
 
+def restarted_steps(position: Position, steps_per_epoch: int | None) -> int:
+    """Return how many steps of restarted epochs were run in addition to those of the epochs."""
+    if steps_per_epoch is None:
+        return 0
+    return max(0, position.step - position.step_in_epoch - position.epoch * steps_per_epoch)
+
+
 def validated(position: Position, *, seconds: float) -> Position:
     """Return the same position, validated `seconds` after the run began."""
     return replace(position, validated_step=position.step, validated_seconds=seconds)
