@@ -241,8 +241,9 @@ def _train_copy(
     """Copy a checkpoint of a run into a new run directory, and train there."""
     from loopwright.checkpoints.fork import is_fork, write_fork
     from loopwright.checkpoints.store import Store
-    from loopwright.config import edits, file
+    from loopwright.config import file
     from loopwright.insight.comparison import config_changes
+    from loopwright.run_changes import NAMES, STEP
 
     run, step = _parse_origin(origin)
     target = run.with_name(f"{run.name}-step{step}") if run_dir is None else run_dir
@@ -270,7 +271,7 @@ def _train_copy(
             do="pass fit.epochs=N or fit.until='N steps'",
         )
     # The state of the optimizer and of layers is kept, whatever their settings are now.
-    accepted = [name for name in edits.NAMES if name != edits.STEP] if changed else config.on_change
+    accepted = [name for name in NAMES if name != STEP] if changed else config.on_change
     config = config.model_copy(update={"run_dir": str(target), "on_change": accepted})
     changes = [f"{key}: {old} -> {now}" for key, (old, now) in changed.items()]
     source = {"run": str(run), "step": step, "changes": changes}

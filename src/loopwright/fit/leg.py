@@ -17,7 +17,7 @@ from loopwright.engine.stepper import StepNumbers, Stepper
 from loopwright.errors import NotFiniteError
 from loopwright.events import Event, Finished, Metrics, Noted, Sink, Started
 from loopwright.exactness import EXACT
-from loopwright.fit import declaration, settings_notes
+from loopwright.fit import run_spec, settings_notes
 from loopwright.fit.callbacks import Callbacks
 from loopwright.fit.event_stream import LoopLeft
 from loopwright.fit.leg_loop import (
@@ -306,7 +306,7 @@ class Leg:
         """Tell sinks the last images and the end; return the images."""
         with contextlib.ExitStack() as last:
             last.callback(self.stepper.close)
-            last.callback(declaration.leave, self.parts.task)
+            last.callback(run_spec.leave, self.parts.task)
             last.callback(notify, sinks, finished)  # also if the images are interrupted
             is_end = finished.reason in ("complete", "stopped")
             images = self._observer.images(finished.step) if self._observer and is_end else []

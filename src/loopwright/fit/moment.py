@@ -9,12 +9,6 @@ import keras
 from loopwright import environment
 from loopwright.checkpoints import retention, tensors
 from loopwright.checkpoints.snapshot import Snapshot, difference
-from loopwright.config.edits import (
-    STEP,
-    OnChange,
-    edits,
-    refusal,
-)
 from loopwright.data import batches as specs
 from loopwright.data.readers import Read
 from loopwright.data.source import changed_data
@@ -23,10 +17,11 @@ from loopwright.engine.trace import Built
 from loopwright.errors import ConfigurationError, StepError, message
 from loopwright.events import Metrics
 from loopwright.exactness import BEST_EFFORT, Exact, Inexact
-from loopwright.fit import declaration
+from loopwright.fit import run_spec
 from loopwright.fit.leg import Leg
 from loopwright.guards import resources
 from loopwright.loop.schedule import Place, restarted
+from loopwright.run_changes import STEP, OnChange, edits, refusal
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
 from loopwright.task.task import class_name
@@ -166,9 +161,7 @@ def declare(leg: Leg, number: int, snapshot: Snapshot | None, kept: Collection[s
         "class_weight": request.class_weight,
     }
     before = None if snapshot is None else snapshot.declared
-    found = declaration.declared(parts.task, numbers, leg=number, before=before)
-    if before:
-        declaration.keep_rates(found, before, kept)
+    found = run_spec.record(parts.task, numbers, leg=number, before=before, kept=kept)
     code = (STEP, "versions")  # what each worker's own Python makes of the program
     parts.team.require_same("program", {n: v for n, v in found.items() if n not in code})
     leg.declared = found
@@ -182,7 +175,7 @@ def objection(
     An edit of code is a warning only, unless it is to start over.
     """
     everywhere = leg.parts.team.everywhere(named)
-    rates = declaration.new_rates(snapshot.declared, leg.declared)
+    rates = run_spec.new_rates(snapshot.declared, leg.declared)
     rows = [
         [row for row in replicas.without_numbers(table) if row["name"] not in rates]
         for table in (snapshot.variables, variables.table(everywhere))
@@ -239,10 +232,10 @@ def restore_parts(
 ) -> None:
     """Put a moment back into the parts of a leg, whatever the environment is."""
     everywhere = leg.parts.team.everywhere(named)
-    rates = declaration.new_rates(snapshot.declared, leg.declared)
+    rates = run_spec.new_rates(snapshot.declared, leg.declared)
     restored = {name: variable for name, variable in named.items() if name not in rates}
     tensors.assign(restored, replicas.shared_out(read, everywhere))
-    declaration.set_rates(named, rates)
+    run_spec.set_rates(named, rates)
     leg.stepper.metrics.restore(snapshot.tally)
     leg.history.restore(snapshot.history)
     leg.callbacks.restore(snapshot.callbacks, read)

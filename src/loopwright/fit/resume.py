@@ -9,13 +9,12 @@ from typing import Any, Literal
 
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
-from loopwright.config.edits import OnChange
 from loopwright.config.file import saved_in
 from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, LoopwrightError, NotFiniteError, message
 from loopwright.events import Event, Finished
 from loopwright.exactness import Exact, Inexact, require_replayable
-from loopwright.fit import declaration
+from loopwright.fit import run_spec
 from loopwright.fit.attempt import LastAttempt
 from loopwright.fit.leg import Leg
 from loopwright.fit.moment import (
@@ -31,6 +30,7 @@ from loopwright.fit.request import FitRequest, accepted_data
 from loopwright.fit.saved_leg import Found, SavedLeg, as_left, newest
 from loopwright.loop import signals
 from loopwright.loop.schedule import Every, Place, every
+from loopwright.run_changes import OnChange
 from loopwright.sinks.notify import notify
 from loopwright.sinks.run_files import Files, RunFiles, WorkerLog
 from loopwright.step_warnings import warn_at_call
@@ -168,7 +168,7 @@ def leg_events(
             run.set_aside_after(found[0])
         if snapshot is not None:
             _warn_of_excess(number, excess(snapshot.place, request.until))
-        declaration.accept(parts.task, leg.declared)
+        run_spec.accept(parts.task, leg.declared)
         resumed = None if snapshot is None else found
         if what == "skip":
             skipped = _skipped(leg, named, resumed, exact)
@@ -283,7 +283,7 @@ def _skipped(leg: Leg, named: dict[str, Any], found: Found | None, exact: Exact)
         leg.callbacks.recall()
     if found is None or not found[1].has_end:
         finalize_averages(leg.parts.task)
-    declaration.leave(leg.parts.task)
+    run_spec.leave(leg.parts.task)
     leg.is_over = True
     skipped = Finished(
         leg.stepper.step,

@@ -17,7 +17,6 @@ import tensorflow as tf
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.snapshot import Snapshot, parsed
-from loopwright.config.edits import edits
 from loopwright.data.source import changed_data
 from loopwright.errors import ConfigurationError, NotFiniteError
 from loopwright.events import Trained
@@ -31,6 +30,7 @@ from loopwright.insight.scratch import apply, capture, peek, request_aside, scra
 from loopwright.loop.schedule import Place
 from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
+from loopwright.run_changes import edits
 from loopwright.runs import RunRecord
 from loopwright.task.optimizers import learning_rates, optimizers
 

@@ -12,7 +12,6 @@ import keras
 
 from loopwright import disk
 from loopwright.checkpoints.run_directory import Run
-from loopwright.config.edits import OnChange
 from loopwright.data.readers import NOTHING_READ
 from loopwright.data.stream import Stream
 from loopwright.errors import ConfigurationError
@@ -31,6 +30,7 @@ from loopwright.insight.rehearsal_report import Rehearsal, Stages, collected
 from loopwright.insight.rehearsed_leg import RehearsedLeg, examples
 from loopwright.insight.scratch import peek, preserved_attributes, request_aside, scratch_leg
 from loopwright.loop.schedule import Every, Place
+from loopwright.run_changes import OnChange
 from loopwright.task import variables
 from loopwright.task.task import Task
 

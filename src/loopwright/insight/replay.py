@@ -12,7 +12,6 @@ import keras
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
-from loopwright.config.edits import OnChange
 from loopwright.errors import ConfigurationError, LoopwrightWarning
 from loopwright.events import Finished
 from loopwright.fit.attempt import LastAttempt
@@ -25,6 +24,7 @@ from loopwright.insight import replay_checks
 from loopwright.insight.replayed import Replayed
 from loopwright.insight.scratch import apply, request_aside, scratch_leg
 from loopwright.insight.step_walk import Walk
+from loopwright.run_changes import OnChange
 from loopwright.runs import RunRecord, Steps
 from loopwright.task import state, variables
 from loopwright.task.optimizers import finalize_averages
