@@ -3,10 +3,12 @@
     record = runs.open("runs/first")
     record.status, record.best, record.steps.failed_step
 
-Nothing is changed. The files may come from an untrusted source: any field may have any type.
+No run is changed; `write_fork` begins another one. The files may come from an untrusted source: any
+field may have any type.
 """
 
 import contextlib
+import json
 import math
 import os
 import re
@@ -17,11 +19,12 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from loopwright import disk, untrusted
-from loopwright.checkpoints.manifest import Checkpoint, DamagedError, verified
-from loopwright.checkpoints.retention import Best, KeepBest, best_of, is_readable, kept_best
+from loopwright.checkpoints import lock
+from loopwright.checkpoints.manifest import Checkpoint, DamagedError, in_run, verified
+from loopwright.checkpoints.retention import Best, KeepBest, best_of, recorded_rules
 from loopwright.checkpoints.store import Store
 from loopwright.config.file import saved_in
-from loopwright.errors import CheckpointError, ConfigurationError, printable
+from loopwright.errors import CheckpointError, ConfigurationError, disk_explained, printable
 from loopwright.exactness import Inexact, recorded_reasons
 from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
@@ -29,6 +32,7 @@ from loopwright.plans.plan_history import PlanHistory
 JOURNAL: Final = "metrics.jsonl"
 KINDS: Final = ("started", "epoch_ended", "validated", "finished")
 """The events that reports and summaries use; lines of other events are not parsed."""
+_ORIGIN: Final = "origin.json"
 
 _MOST_LINES = 10_000
 _PREFIX = b'{"event": "'
@@ -114,8 +118,7 @@ class RunRecord:
     @cached_property
     def epoch_losses(self) -> dict[int, Any]:
         """Return the training metrics at the end of each epoch, by step."""
-        sample = self.journal.get("epoch_ended")
-        events = [] if sample is None else sample.events
+        events = self.journal["epoch_ended"].events if "epoch_ended" in self.journal else []
         steps = [(number(event.get("step")), event.get("metrics")) for event in events]
         return {int(step): metrics for step, metrics in steps if step is not None}
 
@@ -138,7 +141,7 @@ class RunRecord:
     @cached_property
     def checkpoints(self) -> list[Checkpoint]:
         """Return the valid checkpoints, the oldest first."""
-        return [c for c in self.saved if not c.damage and is_readable(c.content)]
+        return [c for c in self.saved if c.is_usable]
 
     @cached_property
     def content(self) -> Mapping[str, Any]:
@@ -171,8 +174,8 @@ class RunRecord:
     @cached_property
     def shares(self) -> list[tuple[str, float]]:
         """Return the shares of the last leg's time, the largest first."""
-        named = {name: number(spent) for name, spent in mapping(self.finished.get("spent")).items()}
-        spent = {name: seconds for name, seconds in named.items() if seconds and seconds > 0}
+        spent = {n: number(v) or 0.0 for n, v in mapping(self.finished.get("spent")).items()}
+        spent = {name: seconds for name, seconds in spent.items() if seconds > 0}
         total = sum(spent.values())
         shares = [(name, seconds / total) for name, seconds in spent.items()]
         return sorted(shares, key=lambda share: -share[1])
@@ -252,7 +255,7 @@ def open(directory: "str | os.PathLike[str]") -> RunRecord:
 
 def rules_of(directory: Path, checkpoints: Sequence[Checkpoint]) -> list[KeepBest]:
     """Return the rules for the best checkpoint: recorded, from the config, or the default."""
-    rules = kept_best(checkpoints)
+    rules = recorded_rules(checkpoints)
     if rules is None:
         try:
             config = saved_in(directory)
@@ -260,8 +263,7 @@ def rules_of(directory: Path, checkpoints: Sequence[Checkpoint]) -> list[KeepBes
             raise
         except ConfigurationError:
             config = None
-        asked = [] if config is None else config.keep
-        rules = [KeepBest(k.best, k.count, k.mode) for k in asked if k.best]
+        rules = [KeepBest(k.best, k.count, k.mode) for k in config.keep if k.best] if config else []
     return rules or [KeepBest()]
 
 
@@ -270,7 +272,7 @@ def origin_of(directory: Path, *, changes: bool = False) -> str:
 
     `changes`: with the config values that were changed.
     """
-    origin = RunRecord(directory).json("origin.json")
+    origin = RunRecord(directory).json(_ORIGIN)
     step, listed = number(origin.get("step")), origin.get("changes")
     if step is None:
         return ""
@@ -278,11 +280,52 @@ def origin_of(directory: Path, *, changes: bool = False) -> str:
     return printable("; ".join([f"{origin.get('run')}, step {step:,.0f}", *words]))
 
 
+def is_fork(target: Path, origin: Mapping[str, Any]) -> bool:
+    """Return whether a run was forked from this origin; it is resumed instead of made again."""
+    return origin.items() <= RunRecord(target).json(_ORIGIN).items()
+
+
+def write_fork(
+    checkpoint: Checkpoint, target: Path, files: Mapping[str, bytes], origin: Mapping[str, Any]
+) -> None:
+    """Write a run that begins with a checkpoint: state, data position, plans, journal, `files`."""
+    plans = plan_history.parsed(checkpoint.content["plans"])
+    plan_file = {"plan.json": plans.text().encode()} if plans.changes else {}
+    length = int(checkpoint.content.get("lengths", {}).get(JOURNAL, 0))
+    # TensorBoard files and the log begin with the fork.
+    content = {**checkpoint.content, "lengths": {JOURNAL: length} if length else {}}
+    run, name = in_run(checkpoint.path)
+
+    def copy(into: Path) -> None:
+        for file in checkpoint.files:
+            disk.copy(run, f"{name}/{file}", into, file)
+
+    with disk_explained(target):
+        disk.make_run_directory(target)
+        with lock.held(target / lock.NAME):
+            if length:
+                disk.copy(run, JOURNAL, target, JOURNAL)
+                disk.cut(target, JOURNAL, length)
+                disk.flush(target, JOURNAL)
+            for file, written in {**plan_file, **files}.items():
+                disk.write_whole(target, file, written, durable=True)
+            store = Store(target / "checkpoints")
+            store.write(checkpoint.step, content, copy)
+            if store.at(checkpoint.step).files != checkpoint.files:
+                raise CheckpointError(
+                    f"The checkpoint of step {checkpoint.step} changed while it was copied.",
+                    expected=f"the files of {checkpoint.path} as they were written",
+                    received="other checksums",
+                    do=f"delete {target} and fork again",
+                )
+            # Last: a copy that was interrupted is not taken for a fork.
+            disk.write_whole(target, _ORIGIN, json.dumps(origin, indent=2).encode(), durable=True)
+
+
 def inspected(run_dir: Path) -> dict[str, Any]:
     """Return a description of the checkpoints of a run; verify every byte."""
     found = Store(run_dir / "checkpoints").all()
-    usable = [checkpoint for checkpoint in found if not checkpoint.damage]
-    newest = usable[-1].content if usable else {}
+    newest = next((saved.content for saved in reversed(found) if not saved.damage), {})
     return {
         "run": str(run_dir),
         "checkpoints": [_described(checkpoint) for checkpoint in found],
@@ -293,14 +336,11 @@ def inspected(run_dir: Path) -> dict[str, Any]:
 
 
 def _described(checkpoint: Checkpoint) -> dict[str, Any]:
-    damage = checkpoint.damage
-    if not damage:
-        try:
-            verified(checkpoint.path)
-        except DamagedError as error:
-            damage = str(error)
-    files = {} if damage else dict(checkpoint.files)
-    content = checkpoint.content
+    damage, content = checkpoint.damage, checkpoint.content
+    try:
+        files = {} if damage else dict(verified(checkpoint.path).files)
+    except DamagedError as error:
+        files, damage = {}, str(error)
     return {
         "step": checkpoint.step,
         "leg": content.get("leg"),
@@ -313,10 +353,10 @@ def _described(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _variable(row: Mapping[str, Any]) -> dict[str, Any]:
-    shape, dtype = row.get("shape"), row.get("dtype", "")
+    shape, dtype = row["shape"], row["dtype"]
     bits = 8 if dtype == "bool" else int(re.sub(r"\D", "", dtype) or 0)
     known = math.prod(shape) * bits // 8 if bits and shape is not None else None
-    return {**row, "shape": shape, "bytes": known}
+    return {**row, "bytes": known}
 
 
 @final

@@ -12,7 +12,6 @@ from loopwright import launch
 from loopwright.checkpoints.retention import DEFAULT_KEEP, KeepBest, Rule, best_rules
 from loopwright.checkpoints.run_directory import Run
 from loopwright.compat.lines import shortens_tracebacks
-from loopwright.config.edits import OnChange, require_on_change
 from loopwright.distribute.replicas import require_tensorflow_backend
 from loopwright.distribute.strategy import strategy_for
 from loopwright.distribute.team import Team
@@ -21,7 +20,7 @@ from loopwright.engine.nan import OnNan, require_policy
 from loopwright.events import Event, Finished, Sink
 from loopwright.exactness import Exact, require_exact
 from loopwright.export.exporter import Exported
-from loopwright.fit import declaration, measured_child
+from loopwright.fit import measured_child, run_spec
 from loopwright.fit.event_stream import EventStream
 from loopwright.fit.exporting import ExportOptions, SeenData, run_export
 from loopwright.fit.memory_run import MemoryRun
@@ -44,6 +43,7 @@ from loopwright.insight.replayed import Replayed
 from loopwright.plans.plan import Plan
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.plans.selector import PlanSelector, asked_for
+from loopwright.run_changes import OnChange, require_on_change
 from loopwright.sinks.curves import Past
 from loopwright.sinks.history import History
 from loopwright.sinks.notify import tolerated
@@ -279,7 +279,7 @@ class Trainer:
         it stays: what is trained from an earlier state is added to the run.
         """
         step = self._parts.state.restore(which, metric)
-        declaration.leave(self._task)
+        run_spec.leave(self._task)
         return step
 
     @shortens_tracebacks

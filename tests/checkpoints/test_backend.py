@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 import loopwright as lw
-from loopwright.checkpoints.local_backend import LocalBackend
 from loopwright.checkpoints.retention import Entry, KeepLatest
 from loopwright.checkpoints.run_directory import Run
-from loopwright.checkpoints.store import Backend, Store
+from loopwright.checkpoints.store import Backend, LocalBackend, Store
 
 
 @final

@@ -92,7 +92,7 @@ def test_custom_code_has_to_be_named(run):
 
 def test_a_copy_is_made_before_tensorflow_reads_its_process_settings():
     check = (
-        "import sys; from loopwright.checkpoints import fork; from loopwright.insight import "
+        "import sys; from loopwright import runs; from loopwright.insight import "
         "comparison; assert not {'tensorflow', 'keras'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", check], check=True)

@@ -45,7 +45,7 @@ def test_each_walk_leads_from_module_to_module():
         above = ""
         for line in re.findall(r"(?m)^\d+\. .*(?:\n   .*)*", walk):
             modules = re.findall(r"`([\w/]+\.py)`", line)
-            name = re.match(r"\d+\. `[\w/]+\.py` `(\w+)`", line)[1]
+            (name,) = re.findall(r"^\d+\. `[\w/]+\.py` `(\w+)`", line)
             text, *others = [(source / module).read_text() for module in modules]
             callers = above + "".join(others)
             assert re.search(rf"(def|class) {name}\b", text), f"{modules[0]} has no {name}"

@@ -16,7 +16,7 @@ from loopwright import testing
 from loopwright.cli import job, main
 from loopwright.config import file
 from loopwright.export.exporter import export
-from loopwright.fit import declaration
+from loopwright.fit import run_spec
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -45,7 +45,7 @@ def source(name: str) -> str:
 
 def declared(experiment: lw.Experiment) -> Any:
     task = lw.Trainer(experiment.task).task
-    return declaration.declared(task, {"seed": 0}, leg=0, before=None)
+    return run_spec.record(task, {"seed": 0}, leg=0, before=None)
 
 
 @pytest.fixture(autouse=True)

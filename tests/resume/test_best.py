@@ -118,7 +118,7 @@ def test_a_checkpoint_of_an_earlier_version_is_ranked_by_the_scores_of_its_own_s
     own = {"leg": 0, "scores": {"loss": 0.5}}
     for validated, expected in ((10, {"val_loss": 0.5}), (8, {}), (None, {})):
         place = {"step": 10, "validated_step": validated, "is_over": False}
-        assert retention.entry(30, {**own, "place": place}).scores == expected
+        assert retention.prefixed(retention.measured({**own, "place": place})) == expected
 
 
 @pytest.fixture(scope="module")

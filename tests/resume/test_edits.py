@@ -13,8 +13,8 @@ import tensorflow as tf
 
 import loopwright as lw
 from loopwright.checkpoints.manifest import signed
-from loopwright.config.edits import NAMES, edits
-from loopwright.fit import declaration
+from loopwright.fit import run_spec
+from loopwright.run_changes import NAMES, edits
 
 LAYERS = keras.layers
 RATES = keras.optimizers.schedules
@@ -338,7 +338,7 @@ def mixed() -> lw.Task:
 
 
 def declared(made: Any) -> dict[str, Any]:
-    return declaration.declared(made, {"seed": 0}, leg=0, before=None)
+    return run_spec.record(made, {"seed": 0}, leg=0, before=None)
 
 
 @pytest.mark.parametrize("make", [task, mixed, compiled])

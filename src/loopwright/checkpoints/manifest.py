@@ -54,6 +54,16 @@ class Checkpoint:
     files: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The size and the checksum of each file, by name."""
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is valid, and the checkpoint of a training."""
+        return not self.damage and {"leg", "place"} <= self.content.keys()
+
+    @property
+    def ends_leg(self) -> bool:
+        """Whether it is the end of a call of `fit`."""
+        return bool(self.content["place"].get("is_over"))
+
 
 @contextlib.contextmanager
 def out_of_memory_explained(what: str) -> Iterator[None]:
@@ -85,13 +95,16 @@ def verified(path: Path, *, read_files: bool = True) -> Checkpoint:
         ):
             at = path / MANIFEST
             with _opened(directory, MANIFEST) as file:
-                manifest = _parsed(file.read(MOST_MANIFEST_BYTES + 1))
-            _refuse_newer(path, manifest["format"])
-            step, files = _checked(manifest)
+                manifest = _parsed(path, file.read(MOST_MANIFEST_BYTES + 1))
+            step, files = manifest["step"], manifest["files"]
             if path.name.split(".")[0] != f"step-{step:08d}":
                 raise ValueError(f"the manifest belongs to step {step}")
             at = path
-            _compare_names(set(files), set(disk.names(directory)) - {MANIFEST})
+            listed, present = set(files), set(disk.names(directory)) - {MANIFEST}
+            missing = ["missing " + ascii(name) for name in sorted(listed - present)]
+            extra = ["not in the manifest: " + ascii(n) for n in sorted(present - listed)]
+            if listed != present:
+                raise ValueError(", ".join([*missing, *extra][:5]))
             # Sizes first: they are cheap.
             for name, expected in files.items():
                 at = path / name
@@ -124,7 +137,8 @@ def in_run(path: Path) -> tuple[Path, str]:
     return run_dir, path.relative_to(run_dir).as_posix()
 
 
-def _parsed(raw: bytes) -> dict[str, Any]:
+def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
+    """Return a manifest; raise for the first value that is not of this format."""
     if len(raw) > MOST_MANIFEST_BYTES:
         raise ValueError(f"more than {MOST_MANIFEST_BYTES:,} bytes")
     manifest = json.loads(raw.decode("ascii"))
@@ -136,6 +150,21 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     # This holds for every format, so that damage is not mistaken for a newer format.
     if signed({key: value for key, value in manifest.items() if key != "sha256"}) != raw:
         raise ValueError("checksum mismatch")
+    written = manifest["format"]
+    if type(written) is int and written > FORMAT:
+        raise CheckpointError(
+            f"The checkpoint {path} was written by a newer version of Loopwright.",
+            expected=f"format {FORMAT} or older",
+            received=f"format {written}"[:100],
+            do="install the version of Loopwright that wrote it, or choose another run_dir",
+        )
+    try:
+        _Manifest.model_validate(manifest)
+    except ValidationError as error:
+        raise ValueError(in_words(error).removeprefix("content.")) from None
+    for name in manifest["files"]:
+        if name in ("", ".", "..", MANIFEST) or "/" in name or "\0" in name:
+            raise ValueError(f"{name[:100]!a} is not the name of a file in this directory")
     return manifest
 
 
@@ -147,16 +176,6 @@ def signed(manifest: Mapping[str, Any]) -> bytes:
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode("ascii")
-
-
-def _refuse_newer(path: Path, found: Any) -> None:
-    if type(found) is int and found > FORMAT:
-        raise CheckpointError(
-            f"The checkpoint {path} was written by a newer version of Loopwright.",
-            expected=f"format {FORMAT} or older",
-            received=f"format {found}"[:100],
-            do="install the version of Loopwright that wrote it, or choose another run_dir",
-        )
 
 
 def _require_few(value: Any) -> Any:
@@ -313,35 +332,10 @@ class _Manifest(Record):
     sha256: str
 
 
-def _checked(manifest: Mapping[str, Any]) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Return step and files of a manifest; raise for the first value that is not of this format."""
-    try:
-        _Manifest.model_validate(manifest)
-    except ValidationError as error:
-        raise ValueError(in_words(error).removeprefix("content.")) from None
-    for name in manifest["files"]:
-        if name in ("", ".", "..", MANIFEST) or "/" in name or "\0" in name:
-            raise ValueError(f"{name[:100]!a} is not the name of a file in this directory")
-    return manifest["step"], manifest["files"]
-
-
-def _compare_names(listed: set[str], present: set[str]) -> None:
-    missing, extra = sorted(listed - present), sorted(present - listed)
-    if missing or extra:
-        parts = ["missing " + ascii(name) for name in missing]
-        parts += ["not in the manifest: " + ascii(name) for name in extra]
-        raise ValueError(", ".join(parts[:5]))
-
-
 def same_manifest(one: Path, other: Path) -> bool:
     """Return whether two directories hold the same checkpoint."""
-    first, second = (disk.read(*_within(path, MANIFEST)) for path in (one, other))
+    first, second = (disk.read(run, f"{at}/{MANIFEST}") for run, at in map(in_run, (one, other)))
     return first == second
-
-
-def _within(path: Path, name: str) -> tuple[Path, str]:
-    run_dir, checkpoint = in_run(path)
-    return run_dir, f"{checkpoint}/{name}"
 
 
 def _opened(directory: int, name: str) -> FileIO:
@@ -350,8 +344,12 @@ def _opened(directory: int, name: str) -> FileIO:
 
 def write_manifest(directory: Path, step: int, content: Mapping[str, Any]) -> None:
     """Write the manifest of the files in a directory, which makes it a checkpoint."""
-    with disk.directory(*in_run(directory)) as handle:
-        files = {name: _file_entry(handle, name) for name in disk.names(handle)}
+    files, (run_dir, checkpoint) = dict[str, Any](), in_run(directory)
+    with disk.directory(run_dir, checkpoint) as handle:
+        for name in disk.names(handle):
+            with _opened(handle, name) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                files[name] = {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
     manifest = {"format": FORMAT, "step": step, "files": files, "content": dict(content)}
     raw = signed(manifest)
     if len(raw) > MOST_MANIFEST_BYTES or untrusted.is_deep(manifest):
@@ -362,11 +360,5 @@ def write_manifest(directory: Path, step: int, content: Mapping[str, Any]) -> No
             do="keep large values as variables or files, not in the state of callbacks",
         )
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with os.fdopen(disk.opened(*_within(directory, MANIFEST), flags), "wb") as file:
+    with os.fdopen(disk.opened(run_dir, f"{checkpoint}/{MANIFEST}", flags), "wb") as file:
         file.write(raw)
-
-
-def _file_entry(directory: int, name: str) -> dict[str, Any]:
-    with _opened(directory, name) as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}

@@ -135,15 +135,9 @@ class Entry:
     scores: Mapping[str, float]
 
 
-def entry(step: int, content: Mapping[str, Any]) -> Entry:
-    """Return the entry of a checkpoint, from the content of its manifest."""
-    is_over = content["place"].get("is_over", False)
-    return Entry(step, is_over, prefixed(measured(content)))
-
-
-def is_readable(content: Mapping[str, Any]) -> bool:
-    """Return whether the content of a manifest has what an entry needs."""
-    return "leg" in content and "place" in content
+def entry_of(checkpoint: Checkpoint) -> Entry:
+    """Return the entry of a usable checkpoint."""
+    return Entry(checkpoint.step, checkpoint.ends_leg, prefixed(measured(checkpoint.content)))
 
 
 def measured(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -281,16 +275,13 @@ class Best(NamedTuple):
     step: int
 
 
-def kept_best(checkpoints: Sequence[Checkpoint]) -> list[KeepBest] | None:
-    """Return the `KeepBest` rules of the newest valid checkpoint; None if it has none."""
-    whole = [c for c in checkpoints if not c.damage]
-    return recorded_in(whole[-1].content) if whole else None
+def recorded_rules(checkpoints: Sequence[Checkpoint]) -> list[KeepBest] | None:
+    """Return the `KeepBest` rules of the newest of some usable checkpoints; None if it has none."""
+    return recorded_in(checkpoints[-1].content) if checkpoints else None
 
 
 def best_of(checkpoints: Sequence[Checkpoint], rule: KeepBest) -> Best | None:
-    """Return the best of some valid checkpoints."""
-    entries = {c.step: entry(c.step, c.content) for c in checkpoints}
+    """Return the best of some usable checkpoints."""
+    entries = {checkpoint.step: entry_of(checkpoint) for checkpoint in checkpoints}
     ranked = best(list(entries.values()), rule)
-    if not ranked:
-        return None
-    return Best(rule.metric, entries[ranked[0]].scores[rule.metric], ranked[0])
+    return Best(rule.metric, entries[ranked[0]].scores[rule.metric], ranked[0]) if ranked else None

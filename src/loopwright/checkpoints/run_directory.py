@@ -8,19 +8,10 @@ from typing import Any, final
 
 from loopwright import disk
 from loopwright.checkpoints import retention, tensors
-from loopwright.checkpoints.local_backend import LocalBackend
 from loopwright.checkpoints.manifest import Checkpoint
-from loopwright.checkpoints.retention import (
-    DEFAULT_KEEP,
-    Entry,
-    KeepBest,
-    Rule,
-    best_of,
-    best_rules,
-    kept_best,
-)
+from loopwright.checkpoints.retention import DEFAULT_KEEP, Entry, KeepBest, Rule, best_of
 from loopwright.checkpoints.snapshot import Saved, Snapshot, parsed
-from loopwright.checkpoints.store import Backend, Store, Writer
+from loopwright.checkpoints.store import Backend, LocalBackend, Store, Writer
 from loopwright.data import readers
 from loopwright.errors import ConfigurationError, disk_explained, message
 from loopwright.plans import plan_history
@@ -65,11 +56,9 @@ class Run:
         """Hold the directory for this process."""
         self._make()
         with self._backend.lock():
-            if self._fresh:
-                moved = self.move_aside()
-                if moved is not None:
-                    warn_at_call(f"Previous run moved to {moved}.")
-                self._fresh = False
+            if self._fresh and (moved := self.move_aside()) is not None:
+                warn_at_call(f"Previous run moved to {moved}.")
+            self._fresh = False
             self._backend.clean()
             yield
 
@@ -100,7 +89,7 @@ class Run:
             disk.make_directory(self.directory, _EXPORT)
         return self.directory / _EXPORT
 
-    def exported(self) -> None:
+    def fix_export_permissions(self) -> None:
         """Give exports, which other libraries wrote, the modes of the run directory."""
         disk.give_modes(self.directory, _EXPORT)
 
@@ -126,17 +115,17 @@ class Run:
 
     def newest(self) -> Saved | None:
         """Return the newest valid checkpoint; None if there is none."""
-        found = self._store.newest()
-        return None if found is None else (found, parsed(found))
+        checkpoint = self._store.newest()
+        return None if checkpoint is None else (checkpoint, parsed(checkpoint))
 
     @property
     def asked_rules(self) -> list[KeepBest]:
         """The `KeepBest` rules that the user passed; none if the trainer has its default rules."""
-        return [] if self.rules is DEFAULT_KEEP else best_rules(self.rules)
+        return [] if self.rules is DEFAULT_KEEP else retention.best_rules(self.rules)
 
     def entries(self) -> list[Entry]:
         """Return what retention knows of the valid checkpoints, the oldest first."""
-        return [retention.entry(c.step, c.content) for c in self.checkpoints()]
+        return list(map(retention.entry_of, self.checkpoints()))
 
     def chosen(self, which: "str | int", metric: str | None = None) -> Saved:
         """Return the checkpoint of a step, the "last" one, or the "best" by a rule of the run."""
@@ -147,75 +136,73 @@ class Run:
                 received=f"restore({which!r}, metric={metric!r})",
                 do="leave metric out, or restore the best",
             )
-        if which == "last":
-            found = self.newest()
-            if found is not None:
-                return found
-        elif which == "best":
-            whole, rule = self.checkpoints(), self.best_rule(metric)
-            found = best_of(whole, rule)
-            if found is not None:
-                _warn_of_missed(found.step, rule, whole)
-                return self._at(found.step)
-            raise ConfigurationError(
-                f"This run has no checkpoint with a score {rule.metric!r}.",
-                expected="a checkpoint that was saved right after a validation",
-                received=f"none in {self.directory}",
-                do='pass validation_data to fit, name another metric with KeepBest("..."),'
-                ' or restore "last"',
-            )
-        elif isinstance(which, int) and not isinstance(which, bool):
+        if isinstance(which, int) and not isinstance(which, bool):
             return self._at(which)
-        else:
+        if which == "best":
+            checkpoints, rule = self.checkpoints(), self.best_rule(metric)
+            best = best_of(checkpoints, rule)
+            if best is None:
+                raise ConfigurationError(
+                    f"This run has no checkpoint with a score {rule.metric!r}.",
+                    expected="a checkpoint that was saved right after a validation",
+                    received=f"none in {self.directory}",
+                    do='pass validation_data to fit, name another metric with KeepBest("..."),'
+                    ' or restore "last"',
+                )
+            _warn_of_missed(best.step, rule, checkpoints)
+            return self._at(best.step)
+        if which != "last":
             raise ConfigurationError(
                 "Unknown checkpoint.",
                 expected='"best", "last" or a step',
                 received=repr(which),
                 do='pass "best"; to use the weights that the task holds, leave it out',
             )
-        raise ConfigurationError(
-            "This run has no checkpoint yet.",
-            expected=f"at least one in {self.directory}",
-            received="none",
-            do="train first, or check run_dir",
-        )
+        newest = self.newest()
+        if newest is None:
+            raise ConfigurationError(
+                "This run has no checkpoint yet.",
+                expected=f"at least one in {self.directory}",
+                received="none",
+                do="train first, or check run_dir",
+            )
+        return newest
 
     def best_rule(self, metric: str | None = None) -> KeepBest:
         """Return the rule that decides what is "best": the first `KeepBest`, or that of a metric.
 
         A trainer with its default rules uses the rules that the run was trained with.
         """
-        recorded = kept_best(self.checkpoints())
-        rules = self.asked_rules or recorded or best_rules(self.rules) or [KeepBest()]
-        found = [rule for rule in rules if metric in (None, rule.metric)]
-        if not found:
+        recorded = retention.recorded_rules(self.checkpoints())
+        rules = self.asked_rules or recorded or retention.best_rules(self.rules) or [KeepBest()]
+        chosen = [rule for rule in rules if metric in (None, rule.metric)]
+        if not chosen:
             raise ConfigurationError(
                 f"This run does not keep the best checkpoint by {metric!r}.",
                 expected=f"one of {', '.join(rule.metric for rule in rules)}",
                 received=f'restore("best", metric={metric!r})',
                 do=f"train with keep=[..., KeepBest({metric!r})]",
             )
-        return found[0]
+        return chosen[0]
 
     def best(self, rule: KeepBest) -> tuple[float, int] | None:
         """Return the best saved score, and its step."""
-        found = best_of(self.checkpoints(), rule)
-        return None if found is None else (found.score, found.step)
+        best = best_of(self.checkpoints(), rule)
+        return None if best is None else (best.score, best.step)
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return the checkpoints whose manifests and sizes are valid, the oldest first."""
-        found = self._store.all()
-        return [each for each in found if not each.damage and retention.is_readable(each.content)]
+        return [checkpoint for checkpoint in self._store.all() if checkpoint.is_usable]
 
     def _at(self, step: int) -> Saved:
-        found = self._store.at(step)
-        return found, parsed(found)
+        checkpoint = self._store.at(step)
+        return checkpoint, parsed(checkpoint)
 
     def end_of(self, leg: int) -> Saved:
         """Return the checkpoint at the end of a leg; the last one, if its epochs were raised."""
-        for found in reversed(self.checkpoints()):
-            if found.content["leg"] == leg and found.content["place"].get("is_over"):
-                return self._at(found.step)
+        for checkpoint in reversed(self.checkpoints()):
+            if checkpoint.content["leg"] == leg and checkpoint.ends_leg:
+                return self._at(checkpoint.step)
         raise ConfigurationError(
             f"The end of leg {leg + 1} is missing from this run.",
             expected=f"a checkpoint at the end of each leg in {self.directory}",
@@ -235,15 +222,14 @@ class Run:
         They would fail again after the data was fixed.
         """
         self._writer.wait()
-        last_good = None
-        for found in reversed(self.checkpoints()):
-            if found.content["place"].get("is_over") or not readers.holds_failure(
-                tensors.read(found.path / "state")
-            ):
-                last_good = found.step
-                break
-        if self._store.set_aside_after(-1 if last_good is None else last_good):
-            where = "the beginning" if last_good is None else f"step {last_good:,}"
+
+        def is_good(checkpoint: Checkpoint) -> bool:
+            state = checkpoint.path / "state"
+            return checkpoint.ends_leg or not readers.holds_failure(tensors.read(state))
+
+        last_good = next((c.step for c in reversed(self.checkpoints()) if is_good(c)), -1)
+        if self._store.set_aside_after(last_good):
+            where = "the beginning" if last_good < 0 else f"step {last_good:,}"
             warn_at_call(
                 "Checkpoints that had prefetched the bad data were set aside: started again, this "
                 f"run resumes from {where}."
@@ -330,18 +316,18 @@ class Run:
             disk.write_whole(self.directory, name, content, durable=True)
 
 
-def _warn_of_missed(step: int, rule: KeepBest, whole: Sequence[Checkpoint]) -> None:
+def _warn_of_missed(step: int, rule: KeepBest, checkpoints: Sequence[Checkpoint]) -> None:
     """Warn if better validations may not have been saved, because no rule required it."""
     wanted = rule.metric, rule.larger_is_better
-    for found in whole:
-        rules = retention.recorded_in(found.content)
+    for checkpoint in checkpoints:
+        rules = retention.recorded_in(checkpoint.content)
         if rules is not None and wanted not in [(r.metric, r.larger_is_better) for r in rules]:
             warn_at_call(
                 message(
                     f"Step {step:,} is the best saved checkpoint by {rule.metric!r}, but a better "
                     "validation may not have been saved.",
                     expected=f"a run trained with KeepBest({rule.metric!r})",
-                    received=f"step {found.step:,} was saved without this rule",
+                    received=f"step {checkpoint.step:,} was saved without this rule",
                     do=f"pass keep=[KeepLatest(3), KeepBest({rule.metric!r})] when training starts",
                 )
             )

@@ -239,10 +239,11 @@ def _train_copy(
     settings: SettingsWord,
 ) -> None:
     """Copy a checkpoint of a run into a new run directory, and train there."""
-    from loopwright.checkpoints.fork import is_fork, write_fork
     from loopwright.checkpoints.store import Store
-    from loopwright.config import edits, file
+    from loopwright.config import file
     from loopwright.insight.comparison import config_changes
+    from loopwright.run_changes import NAMES, STEP
+    from loopwright.runs import is_fork, write_fork
 
     run, step = _parse_origin(origin)
     target = run.with_name(f"{run.name}-step{step}") if run_dir is None else run_dir
@@ -260,9 +261,7 @@ def _train_copy(
             do="leave it out, or start a new run: in a script, Trainer(init_from=RUN) begins with "
             "the weights of a run",
         )
-    if checkpoint.content["place"].get("is_over") and not changed.keys() & {
-        *("fit.epochs", "fit.until")
-    }:
+    if checkpoint.ends_leg and not changed.keys() & {"fit.epochs", "fit.until"}:
         raise ConfigurationError(
             "The copy would have nothing left to train.",
             expected=f"a length beyond step {step:,}",
@@ -270,7 +269,7 @@ def _train_copy(
             do="pass fit.epochs=N or fit.until='N steps'",
         )
     # The state of the optimizer and of layers is kept, whatever their settings are now.
-    accepted = [name for name in edits.NAMES if name != edits.STEP] if changed else config.on_change
+    accepted = [name for name in NAMES if name != STEP] if changed else config.on_change
     config = config.model_copy(update={"run_dir": str(target), "on_change": accepted})
     changes = [f"{key}: {old} -> {now}" for key, (old, now) in changed.items()]
     source = {"run": str(run), "step": step, "changes": changes}
@@ -279,8 +278,8 @@ def _train_copy(
     if is_chief and not is_fork(target, source):
         _require_new(target)
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        content = file.to_yaml(config).encode()
-        write_fork(checkpoint, target, content, {**source, "time": time}, file.FILE)
+        files = {file.FILE: file.to_yaml(config).encode()}
+        write_fork(checkpoint, target, files, {**source, "time": time})
         typer.echo(printable(f"{target}: from {run}, step {step:,}"))
         for change in changes:
             typer.echo(printable(f"  {change}"))

@@ -20,11 +20,12 @@ from pydantic import (
 )
 
 from loopwright.checkpoints.retention import larger_is_better
-from loopwright.config import edits, names
+from loopwright.config import names
 from loopwright.config.export_formats import Format, Quantize, Target, target_for
 from loopwright.errors import ConfigurationError
 from loopwright.exactness import Exact
 from loopwright.loop.schedule import every
+from loopwright.run_changes import NAMES
 
 Plain = bool | int | float | str | None | list[Any] | dict[str, Any]
 
@@ -43,8 +44,8 @@ def _not_boolean(value: Any) -> Any:
 
 
 def _known_edit(name: str) -> str:
-    if name not in edits.NAMES:
-        raise ValueError(f"unknown {name!r:.80}; choose from {', '.join(edits.NAMES)}")
+    if name not in NAMES:
+        raise ValueError(f"unknown {name!r:.80}; choose from {', '.join(NAMES)}")
     return name
 
 

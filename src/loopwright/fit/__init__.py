@@ -3,6 +3,6 @@
 Puts the rooms below together; only the trainer calls it. Never runs a step or writes a file by
 itself.
 
-Open files: attempt, declaration, event_stream, exporting, leg, leg_loop, measured_child,
-memory_leg, moment, options, parts, request, restore, resume, saved_leg.
+Open files: attempt, event_stream, exporting, leg, leg_loop, measured_child, memory_leg, moment,
+options, parts, request, restore, resume, run_spec, saved_leg.
 """

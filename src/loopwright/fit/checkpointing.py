@@ -17,7 +17,8 @@ from loopwright.events import Metrics
 from loopwright.exactness import Exact
 from loopwright.fit.attempt import LastAttempt, differ
 from loopwright.fit.event_stream import LoopLeft
-from loopwright.fit.snapshots import environment_changes
+from loopwright.fit.request import accepted_data
+from loopwright.fit.snapshots import environment_changes, recorded
 from loopwright.loop.schedule import Position, moved
 from loopwright.sinks.run_files import Files
 from loopwright.step_warnings import warn_at_call
@@ -40,9 +41,10 @@ class Checkpoints(ABC):
         """Return the variables whose values are saved, by name."""
         return session.named
 
-    def fields(self, step: int) -> dict[str, Any]:
+    def fields(self, session: "Session", position: Position) -> dict[str, Any]:
         """Return what only the place of the checkpoints knows of a snapshot."""
-        return {"lengths": {}, "exact_until_step": None, "measured": {}, "keep": []}
+        inexact = recorded(session, position, session.exactness)
+        return {"lengths": {}, "inexact": inexact, "measured": {}, "keep": []}
 
     def is_best(self, session: "Session", step: int, scores: Metrics) -> bool:
         """Return whether the scores after a step are worth a checkpoint."""
@@ -89,6 +91,11 @@ class MemoryCheckpoints(Checkpoints):
             return {}
         untrained = {id(v) for v in variables.untrained_variables(session.parts.task)}
         return {name: v for name, v in session.named.items() if id(v) in untrained}
+
+    def fields(self, session: "Session", position: Position) -> dict[str, Any]:
+        """Return whether the position in the data is lost."""
+        accepted = accepted_data(session.request, "best_effort")
+        return {"lengths": {}, "inexact": recorded(session, position, accepted)}
 
     def save(
         self, session: "Session", position: Position, scores: Metrics, *, is_due: bool = True
@@ -177,10 +184,12 @@ class DiskCheckpoints(Checkpoints):
                 self._attempt.ends(session.named, is_over=session.is_over)
         self._team.barrier()  # no worker leaves before the chief has written everything
 
-    def fields(self, step: int) -> dict[str, Any]:
+    def fields(self, session: "Session", position: Position) -> dict[str, Any]:
         """Return what only the run directory knows of a snapshot."""
         measured_step, measured = self._measured
+        step = session.first_step + position.step
         return {
+            "inexact": recorded(session, position, session.exactness),
             "lengths": self._files.lengths(),
             "exact_until_step": self._exact_until,
             "measured": dict(measured) if measured_step == step else {},

@@ -102,7 +102,7 @@ def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: Seen
                 served=partial(served, parts.task, target.format),
             )
         if inside is not None:
-            inside.exported()
+            inside.fix_export_permissions()
             _refresh_report(inside.directory)
         return done
 

@@ -68,6 +68,8 @@ class Start:
     """A moment of the same call of `fit`, to continue from; its tensors are applied later."""
     exact: Exact | None = None
     """How exactly the session must be resumable; None: it is not saved."""
+    accepted: Inexact = EXACT
+    """What is accepted about the data; asked for once: asking may read from it."""
     reference: Snapshot | None = None
     """What the program is compared with; None: the snapshot."""
     reasons: Sequence[str] = ()

@@ -9,13 +9,12 @@ from typing import Literal, final
 
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Saved, Snapshot, load_end
-from loopwright.config.edits import OnChange
 from loopwright.config.file import saved_in
 from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, LoopwrightError, NotFiniteError, message
 from loopwright.events import Event, Finished
 from loopwright.exactness import Exact, Inexact
-from loopwright.fit import declaration
+from loopwright.fit import run_spec
 from loopwright.fit.attempt import LastAttempt
 from loopwright.fit.checkpointing import DiskCheckpoints, newest, still_exact
 from loopwright.fit.parts import Parts
@@ -25,6 +24,7 @@ from loopwright.fit.snapshots import at_start_of_epoch, objection, restarts_epoc
 from loopwright.loop import signals
 from loopwright.loop.schedule import Every, Position, every
 from loopwright.loop.signals import Signals
+from loopwright.run_changes import OnChange
 from loopwright.sinks.notify import notify
 from loopwright.sinks.run_files import Files, RunFiles, WorkerLog
 from loopwright.step_warnings import warn_at_call
@@ -138,7 +138,7 @@ class SavedRun:
                 run.set_aside_after(entry.saved[0])
             if entry.snapshot is not None:
                 _warn_of_excess(number, excess(entry.snapshot.position, request.until))
-            declaration.accept(parts.task, session.declared)
+            run_spec.accept(parts.task, session.declared)
             if entry.what == "skip":
                 return (event for event in [call.skip(session, entry, last)])
             if team.is_chief and not request.sets:
@@ -208,6 +208,7 @@ class _SavedCall:
             self._first_epoch,
             entry.snapshot,
             exact=self._owner.exact,
+            accepted=self._exactness,
             reasons=() if saved is None else saved.inexact.get("reasons", ()),
             ends=entry.what == "end",
             edited=entry.edited,
@@ -244,7 +245,7 @@ class _SavedCall:
             session.callbacks.restore_now()
         if saved is None or not saved[1].has_end:
             finalize_averages(parts.task)
-        declaration.leave(parts.task)
+        run_spec.leave(parts.task)
         skipped = Finished(
             session.step,
             0.0,

@@ -19,13 +19,13 @@ from loopwright.engine.stepper import StepNumbers, Stepper
 from loopwright.errors import NotFiniteError
 from loopwright.events import BatchSkipped, Event, Finished, Metrics, Noted, Sink, Started
 from loopwright.exactness import EXACT, Inexact, require_replayable
-from loopwright.fit import declaration, settings_notes, snapshots
+from loopwright.fit import run_spec, settings_notes, snapshots
 from loopwright.fit.callbacks import Callbacks
 from loopwright.fit.checkpointing import Checkpoints, NoCheckpoints
 from loopwright.fit.event_stream import LoopLeft
 from loopwright.fit.observer import Observer
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest, Start, accepted_data
+from loopwright.fit.request import FitRequest, Start
 from loopwright.fit.resumable import require_resumable
 from loopwright.fit.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.fit.step_cost import slow_part
@@ -196,7 +196,8 @@ class Session:
                 self.checkpoints.leave(self, error)
                 raise
             finally:
-                seconds, step = self.watch.clock() - began, self.step + self.stepper.unreported_steps
+                seconds = self.watch.clock() - began
+                step = self.step + self.stepper.unreported_steps
                 last = finished or Finished(step, seconds, reason, failed_step=failed_step)
                 finished, images = self._finish(last, seconds, first_step)
             yield from (*images, finished)
@@ -267,7 +268,7 @@ class Session:
         """Give sinks the last images and the end; return the images."""
         with contextlib.ExitStack() as last:
             last.callback(self.close)
-            last.callback(declaration.leave, self.parts.task)
+            last.callback(run_spec.leave, self.parts.task)
             last.callback(notify, self._sinks, finished)  # also if the images are interrupted
             is_end = finished.reason in ("complete", "stopped")
             images = self._observer.images(finished.step) if self._observer and is_end else []
@@ -447,7 +448,7 @@ class Session:
         if start.exact is None:
             return EXACT, {}
         reasons = require_resumable(self, start.exact)
-        exactness = accepted_data(self.request, start.exact).with_reasons(reasons)
+        exactness = start.accepted.with_reasons(reasons)
         require_replayable(exactness, self.parts.engine.on_nan)
         reference = start.reference or start.snapshot
         return exactness, snapshots.declare(self, reference, start.edited)

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 from loopwright import environment
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.snapshot import Snapshot, difference
-from loopwright.config.edits import STEP, OnChange, edits, refusal
 from loopwright.data import batches as specs
 from loopwright.data.source import changed_data
 from loopwright.distribute import replicas
 from loopwright.errors import ConfigurationError, message
 from loopwright.exactness import Inexact
-from loopwright.fit import declaration
-from loopwright.fit.request import accepted_data
+from loopwright.fit import run_spec
 from loopwright.loop.schedule import Position, restarted
+from loopwright.run_changes import STEP, OnChange, edits, refusal
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
 
@@ -34,7 +33,6 @@ def make_snapshot(session: "Session", position: Position, scores: Mapping[str, A
         in_stream = team.places(in_stream)
     kept = session.checkpoints.select(session)
     values = team.whole(kept, tensors.snapshot(kept))
-    step = session.first_step + position.step
     return Snapshot(
         leg=session.number,
         until=str(request.until),
@@ -53,9 +51,8 @@ def make_snapshot(session: "Session", position: Position, scores: Mapping[str, A
         variables=variables.table(team.everywhere(session.named)),
         environment=_environment(session),
         declared=session.declared,
-        inexact=_recorded(session, position),
         tensors=values | session.callbacks.tensors() | in_stream,
-        **session.checkpoints.fields(step),
+        **session.checkpoints.fields(session, position),
     )
 
 
@@ -66,10 +63,10 @@ def apply_snapshot(session: "Session", snapshot: Snapshot, named: Mapping[str, A
     """
     team, values = session.parts.team, snapshot.tensors
     everywhere = team.everywhere(named)
-    rates = declaration.new_rates(snapshot.declared, session.declared)
+    rates = run_spec.new_rates(snapshot.declared, session.declared)
     restored = {name: variable for name, variable in named.items() if name not in rates}
     tensors.assign(restored, replicas.shared_out(values, everywhere))
-    declaration.set_rates(named, rates)
+    run_spec.set_rates(named, rates)
     session.stepper.metrics.restore(snapshot.tally)
     session.history.restore(snapshot.history)
     session.callbacks.restore(snapshot.callbacks, values)
@@ -113,9 +110,7 @@ def declare(
         "class_weight": request.class_weight,
     }
     before = None if reference is None else reference.declared
-    found = declaration.declared(parts.task, numbers, leg=session.number, before=before)
-    if before:
-        declaration.keep_rates(found, before, kept)
+    found = run_spec.record(parts.task, numbers, leg=session.number, before=before, kept=kept)
     code = (STEP, "versions")  # what each worker's own Python makes of the program
     parts.team.require_same("program", {n: v for n, v in found.items() if n not in code})
     return found
@@ -127,7 +122,7 @@ def objection(session: "Session", snapshot: Snapshot, on_change: OnChange) -> st
     An edit of code is a warning only, unless it is to start over.
     """
     everywhere = session.parts.team.everywhere(session.named)
-    rates = declaration.new_rates(snapshot.declared, session.declared)
+    rates = run_spec.new_rates(snapshot.declared, session.declared)
     rows = [
         [row for row in replicas.without_numbers(table) if row["name"] not in rates]
         for table in (snapshot.variables, variables.table(everywhere))
@@ -177,8 +172,8 @@ def _environment(session: "Session") -> dict[str, Any]:
     return environment.environment() | {"replicas": session.parts.strategy.num_replicas_in_sync}
 
 
-def _recorded(session: "Session", position: Position) -> dict[str, Any]:
-    exactness = session.exactness or accepted_data(session.request, "best_effort")
+def recorded(session: "Session", position: Position, exactness: Inexact) -> dict[str, Any]:
+    """Return why a run cannot be resumed exactly, and from where it can, for a snapshot."""
     if not exactness:
         return {}
     loses = exactness.loses_position

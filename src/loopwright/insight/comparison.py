@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from loopwright.config import file
-from loopwright.config.edits import STEP, edits
 from loopwright.config.schema import Config
 from loopwright.errors import ConfigurationError, printable
 from loopwright.insight.first_difference import Difference
 from loopwright.plans.plan_history import PlanHistory
+from loopwright.run_changes import STEP, edits
 from loopwright.runs import RunRecord, mapping
 
 Kind = Literal["config", "program", "code", "data", "plan", "environment"]

@@ -17,7 +17,6 @@ import tensorflow as tf
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.checkpoints.snapshot import Snapshot, load, parsed
-from loopwright.config.edits import edits
 from loopwright.data.source import changed_data
 from loopwright.errors import ConfigurationError, NotFiniteError
 from loopwright.fit.options import FitOptions
@@ -29,6 +28,7 @@ from loopwright.insight.first_difference import Difference, State, bisect_states
 from loopwright.insight.scratch import peek, request_aside, scratch_session
 from loopwright.plans import plan_history
 from loopwright.plans.plan_history import PlanHistory
+from loopwright.run_changes import edits
 from loopwright.runs import RunRecord
 from loopwright.task.optimizers import learning_rates, optimizers
 

@@ -13,14 +13,13 @@ import keras
 from loopwright import disk
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
-from loopwright.config.edits import OnChange
 from loopwright.data.stream import Stream
 from loopwright.errors import ConfigurationError
 from loopwright.events import Finished
-from loopwright.exactness import Exact
+from loopwright.exactness import EXACT, Exact
 from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest, Start
+from loopwright.fit.request import FitRequest, Start, accepted_data
 from loopwright.fit.resume import What, entry
 from loopwright.fit.session import Session
 from loopwright.fit.snapshots import objection
@@ -30,6 +29,7 @@ from loopwright.insight.rehearsal_report import Rehearsal, Stages, collected
 from loopwright.insight.rehearsed_leg import RehearsedLeg, examples
 from loopwright.insight.scratch import peek, preserved_attributes, request_aside, scratch_session
 from loopwright.loop.schedule import NOTHING_READ, Every
+from loopwright.run_changes import OnChange
 from loopwright.task import variables
 from loopwright.task.task import Task
 
@@ -120,7 +120,14 @@ def _rehearsed(
             exact = None if planned.run is None else planned.exact
             what, snapshot = _saved(planned, request)
             reference = None if what == "begin" else snapshot
-            start = Start(planned.leg, planned.first_epoch, exact=exact, reference=reference)
+            accepted = EXACT if exact is None else accepted_data(request, exact)
+            start = Start(
+                planned.leg,
+                planned.first_epoch,
+                exact=exact,
+                accepted=accepted,
+                reference=reference,
+            )
             scratch = scratch_session(parts, request, start=start)
             session = undoing.enter_context(scratch)
             note("data opened, steps traced and checked")

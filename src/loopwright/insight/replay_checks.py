@@ -10,7 +10,6 @@ from loopwright import environment
 from loopwright.checkpoints import tensors
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
-from loopwright.config.edits import OnChange, edits
 from loopwright.data.source import changed_data
 from loopwright.errors import ConfigurationError
 from loopwright.fit.parts import Parts
@@ -21,6 +20,7 @@ from loopwright.insight.rehearsal_report import in_time
 from loopwright.insight.replayed import Check
 from loopwright.insight.scratch import require_readable_again
 from loopwright.insight.step_look import is_close
+from loopwright.run_changes import OnChange, edits
 from loopwright.runs import RunRecord, Steps, mapping
 
 _SECONDS_WORTH_SAYING = 5.0
