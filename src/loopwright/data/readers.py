@@ -289,7 +289,8 @@ class IteratorReader(StreamReader):
             return
         tensorflow_internals.restore_iterator(self.iterator, state[_ITERATOR])
         # Restoring an iterator draws seeds, so the keepers come last.
-        _restore_all(self._keepers, [state[_SEEDS.format(i)] for i in range(len(self._keepers))])
+        for index, keeper in enumerate(self._keepers):
+            tensorflow_internals.restore_iterator(keeper, state[_SEEDS.format(index)])
 
 
 @final
@@ -371,7 +372,8 @@ def opened(
         return iter(make()), keepers
     iterator = iter(make())
     tensorflow_internals.restore_iterator(iterator, first.position)
-    _restore_all(keepers, [_DRAWN[part][0] for part in parts])
+    for part, keeper in zip(parts, keepers, strict=True):
+        tensorflow_internals.restore_iterator(keeper, _DRAWN[part][0])
     return iterator, keepers
 
 
@@ -407,11 +409,6 @@ def _restore_after(part: tf.data.Dataset, keeper: Any, passes: int) -> None:
         for _ in range(passes - known):
             iter(part)  # draws once
         _DRAWN[part] = after_one, passes, tensorflow_internals.iterator_state(keeper)
-
-
-def _restore_all(iterators: Sequence[Any], states: Sequence[tf.Tensor]) -> None:
-    for iterator, state in zip(iterators, states, strict=True):
-        tensorflow_internals.restore_iterator(iterator, state)
 
 
 def _are_equal(one: tf.Tensor, other: tf.Tensor) -> bool:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from loopwright.data.batches import check_labelled, weighted
 from loopwright.data.source import Data, Epochs, Feed, Objection
 from loopwright.data.stream import STEPS, Stream
-from loopwright.errors import DataError, message
+from loopwright.errors import DataError
 
 
 @final
@@ -37,7 +37,14 @@ class Shares(Data):
         worker: int = 0,
     ) -> None:
         if not callable(make_batches):
-            raise DataError(_no_function(make_batches))
+            raise DataError(
+                "lw.Shares takes a function.",
+                expected="a function of two numbers, workers and worker, that returns a "
+                "tf.data.Dataset",
+                received=type(make_batches).__name__,
+                do="write lw.Shares(lambda workers, worker: files.shard(workers, worker)...); data "
+                "that every worker reads as a whole is passed to fit directly",
+            )
         # Not called yet: making a dataset now would prevent the workers from connecting.
         self._make, self._workers, self._worker = make_batches, workers, worker
 
@@ -81,7 +88,13 @@ class Shares(Data):
 
     def _shared(self, feed: Feed, argument: str) -> Feed:
         if self._workers > 1 and feed.steps_per_epoch is None:
-            raise DataError(_without_length(argument))
+            raise DataError(
+                "The number of batches of each worker is unknown.",
+                expected="the same known number for all workers: the others would wait for the "
+                "shortest",
+                received="a dataset of unknown length, as after filter() or from files",
+                do=f"pass {argument}, or dataset.apply(tf.data.experimental.assert_cardinality(n))",
+            )
         return replace(feed, is_share=self._workers > 1)
 
 
@@ -94,22 +107,3 @@ def _stream(made: Any) -> Stream:
             do="return dataset.shard(workers, worker).batch(256 // workers)",
         )
     return Stream(made)
-
-
-def _no_function(given: Any) -> str:
-    return message(
-        "lw.Shares takes a function.",
-        expected="a function of two numbers, workers and worker, that returns a tf.data.Dataset",
-        received=type(given).__name__,
-        do="write lw.Shares(lambda workers, worker: files.shard(workers, worker)...); data that "
-        "every worker reads as a whole is passed to fit directly",
-    )
-
-
-def _without_length(argument: str) -> str:
-    return message(
-        "The number of batches of each worker is unknown.",
-        expected="the same known number for all workers: the others would wait for the shortest",
-        received="a dataset of unknown length, as after filter() or from files",
-        do=f"pass {argument}, or dataset.apply(tf.data.experimental.assert_cardinality(n))",
-    )

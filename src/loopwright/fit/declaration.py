@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from loopwright.compat import keras_internals, keras_optimizers
 from loopwright.config.edits import STEP
-from loopwright.task import scheduled_value, variables
+from loopwright.task import scheduled, variables
 
 _RATE, _OPTIMIZER, _INNER = "learning_rate", "optimizer", "inner_optimizer"
 _MOST_ITEMS = 32
@@ -72,7 +72,7 @@ def declared(
             earlier = inherited.get(name, value) if leg > 0 else begun.get(path, value)
             found[name][path] = earlier if left.get(name) == value else value
     layers = {part.path: part.value for part in parts if isinstance(part.value, keras.Layer)}
-    numbers_held = scheduled_value.held(task)
+    numbers_held = scheduled.held(task)
     losses = _losses(parts)
     found["loss"] = {path: _loss(value) for path, value in losses.items()} | _loss_weights(parts)
     found["schedules"] = {path: _plain(number.schedule) for path, number in numbers_held.items()}

@@ -32,7 +32,7 @@ from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.fit.step_cost import slow_step
 from loopwright.guards import arrays
-from loopwright.guards.learning import LearningWatch
+from loopwright.guards.watches import LearningWatch
 from loopwright.loop import verdict
 from loopwright.loop.clock import Pace, Stopwatch
 from loopwright.loop.schedule import Every, Place, Schedule

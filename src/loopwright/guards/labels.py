@@ -7,14 +7,12 @@ import tensorflow as tf
 
 from loopwright.compat.keras_internals import Comparison, has_logits
 from loopwright.compat.lines import place_in, place_of, shape_text
-from loopwright.errors import message
-from loopwright.guards.guard import Finding, StepTrace
-from loopwright.step_warnings import WarningId, declare
+from loopwright.guards.guard import Finding, Kind, StepTrace, refusal, warning
 
-_BROADCAST = declare("broadcast", "a loss compares one label with several outputs")
-_LOGITS = declare("logits", "a loss takes logits for probabilities, or the reverse")
-_CONSTANT_OUTPUT = declare("constant-output", "a model ends with a softmax over a single number")
-_WRONG_METRIC = declare("wrong-metric", "a metric does not fit its labels or predictions")
+_BROADCAST = warning("broadcast", "a loss compares one label with several outputs")
+_LOGITS = warning("logits", "a loss takes logits for probabilities, or the reverse")
+_CONSTANT_OUTPUT = warning("constant-output", "a model ends with a softmax over a single number")
+_WRONG_METRIC = warning("wrong-metric", "a metric does not fit its labels or predictions")
 
 _UNCHANGED = frozenset(
     [
@@ -103,7 +101,7 @@ def _logits_of(loss: Comparison) -> Iterator[Finding]:
             f"has from_logits=True, but the predictions are the output of a {kind}",
             expected="logits: the output of a layer without an activation",
             do=f"remove the {kind} from the model, or from_logits=True from the loss",
-            id=_LOGITS,
+            kind=_LOGITS,
         )
     is_relu = (
         not expects_logits
@@ -117,7 +115,7 @@ def _logits_of(loss: Comparison) -> Iterator[Finding]:
             f"expects probabilities, but the predictions come from a layer without a {kind}",
             expected=f"probabilities, or {loss.name} with from_logits=True",
             do=f'pass from_logits=True to the loss, or end the model with activation="{kind}"',
-            id=_LOGITS,
+            kind=_LOGITS,
         )
 
 
@@ -126,14 +124,13 @@ def _constant_softmax(trace: StepTrace) -> Iterator[Finding]:
     for output in tf.nest.flatten(trace.observed.called.outputs):
         op = _source_of(output)
         if op is not None and op.type == "Softmax" and op.inputs[0].shape[-1:] == [1]:
-            text = message(
+            yield _CONSTANT_OUTPUT(
                 "The model ends with a softmax over a single number: its output is always 1, "
                 "and nothing is trained.",
                 expected="a softmax over two classes or more",
                 received=f"a softmax over {shape_text(op.inputs[0].shape)}",
                 do='use activation="sigmoid" with one output',
             )
-            yield Finding(text, _CONSTANT_OUTPUT)
             return
 
 
@@ -145,7 +142,7 @@ def _finding(
     expected: str,
     do: str,
     place: str | None = None,
-    id: WarningId | None = None,
+    kind: Kind = refusal,
 ) -> Finding:
     """Return what is wrong with a call of a loss or metric, with the line of the step that made it.
 
@@ -153,13 +150,9 @@ def _finding(
     """
     if place is None:
         place = next(map(place_of, comparison.operations), "")
-    text = message(
-        f"{comparison.name} {what}{place}{so}.",
-        expected=expected,
-        received=_received(comparison),
-        do=do,
-    )
-    return Finding(text, id)
+    received = _received(comparison)
+    what = f"{comparison.name} {what}{place}{so}."
+    return kind(what, expected=expected, received=received, do=do)
 
 
 _SPARSE_METRICS = ("sparse_categorical_accuracy", "sparse_top_k_categorical_accuracy")
@@ -209,7 +202,7 @@ def _losses(trace: StepTrace) -> Iterator[Finding]:
                 expected="labels and predictions of the same shape",
                 do="reshape the labels or the model's last layer; for class numbers as labels use "
                 "SparseCategoricalCrossentropy",
-                id=_BROADCAST if has_equal_ranks else None,
+                kind=_BROADCAST if has_equal_ranks else refusal,
             )
 
 
@@ -252,7 +245,7 @@ def _one_hot_metric(metric: Comparison) -> Iterator[Finding]:
             ": its values are meaningless",
             expected=f"one-hot labels of shape {shape_text(metric.predictions.shape)}",
             do=f"use {prefix}{metric.name}, or {_BY_SHAPES}",
-            id=_WRONG_METRIC,
+            kind=_WRONG_METRIC,
         )
 
 
@@ -269,7 +262,7 @@ def _accuracy(metric: Comparison) -> Iterator[Finding]:
             do='use metrics=["accuracy"], which chooses by the shapes, BinaryAccuracy, '
             "CategoricalAccuracy or SparseCategoricalAccuracy; for regression use "
             "MeanAbsoluteError",
-            id=_WRONG_METRIC,
+            kind=_WRONG_METRIC,
         )
 
 
@@ -284,7 +277,7 @@ def _binary_accuracy(metric: Comparison) -> Iterator[Finding]:
             ": it is high even where no class is predicted right",
             expected="one prediction of 0 or 1, or independent ones",
             do=f"use CategoricalAccuracy, or {_BY_SHAPES}",
-            id=_WRONG_METRIC,
+            kind=_WRONG_METRIC,
         )
 
 
@@ -304,7 +297,7 @@ def _single_column(metric: Comparison) -> Finding:
         ": it takes class 0 for predicted in every example",
         expected="one prediction for each class, at least two",
         do=f"use BinaryAccuracy, or {_BY_SHAPES}",
-        id=_WRONG_METRIC,
+        kind=_WRONG_METRIC,
     )
 
 
