@@ -132,19 +132,17 @@ class HeldReader(StreamReader):
     def __init__(self, batch: Any, like: StreamReader) -> None:
         end: End = like.end
 
+        def with_spec(leaf: Any, spec: Any) -> Any:
+            is_dense = isinstance(leaf, tf.Tensor)
+            return tf.compat.v1.placeholder_with_default(leaf, spec.shape) if is_dense else leaf
+
         def held() -> Any:
             # Of the spec that the loops were traced for: they are not traced again.
-            again = tf.nest.map_structure(_with_spec, batch, like.batch_spec)
+            again = tf.nest.map_structure(with_spec, batch, like.batch_spec)
             return tf.experimental.Optional.from_value(again) if like.end == "marked" else again
 
         dataset = tf.data.Dataset.from_tensors(0).repeat().map(lambda _: held())
         super().__init__(iter(dataset), like.batch_spec, end)
-
-
-def _with_spec(leaf: Any, spec: Any) -> Any:
-    if not isinstance(leaf, tf.Tensor):
-        return leaf
-    return tf.compat.v1.placeholder_with_default(leaf, spec.shape)
 
 
 @final

@@ -55,18 +55,12 @@ def _are_scores(tensor: Any) -> bool:
     op = _source_of(tensor)
     if op is None or has_logits(tensor):
         return False
-    if op.type in ("Add", "AddV2") and any(_is_weight(each) for each in op.inputs):
+    if op.type in ("Add", "AddV2") and any(map(_is_weight, op.inputs)):
         op = next((_source_of(each) for each in op.inputs if not _is_weight(each)), op)
-    return op.type in _ANY_NUMBER or _is_product_with_weights(op)
-
-
-def _is_product_with_weights(op: Any) -> bool:
-    """A product of probabilities and weights may be probabilities again."""
-    return (
-        op.type in _PRODUCTS
-        and any(_is_weight(each) for each in op.inputs)
-        and not any(_are_probabilities(each) for each in op.inputs)
-    )
+    # A product of probabilities and weights may be probabilities again.
+    is_product = op.type in _PRODUCTS and any(map(_is_weight, op.inputs))
+    is_product = is_product and not any(map(_are_probabilities, op.inputs))
+    return op.type in _ANY_NUMBER or is_product
 
 
 def _is_weight(tensor: Any) -> bool:
@@ -74,49 +68,39 @@ def _is_weight(tensor: Any) -> bool:
 
 
 def _logits(trace: StepTrace) -> Iterator[Finding]:
-    for loss in trace.observed.called.losses:
-        if loss.function in _BINARY | _SPARSE | _CATEGORICAL:
-            shape = getattr(loss.predictions, "shape", None)
-            is_single = shape is not None and shape.rank is not None and shape[-1:] == [1]
-            if is_single and loss.function not in _BINARY:
+    known = _BINARY | _SPARSE | _CATEGORICAL
+    for loss in (called for called in trace.observed.called.losses if called.function in known):
+        predictions, kind = loss.predictions, _kind_of(loss.predictions)
+        is_binary = loss.function in _BINARY
+        if not is_binary and _is_single(loss):
+            yield _finding(
+                loss,
+                "gets predictions for a single class",
+                ": the loss is always 0, and nothing is trained",
+                expected="one prediction for each class, at least two",
+                do="for two classes use BinaryCrossentropy with Dense(1), or Dense(2) with "
+                "this loss",
+            )
+        is_relu = loss.function not in _CATEGORICAL and kind in _POSITIVE
+        if loss.settings.get("from_logits", False):
+            if _are_probabilities(predictions):
+                last = kind.lower() if kind in _PROBABILITIES else "softmax or sigmoid"
                 yield _finding(
                     loss,
-                    "gets predictions for a single class",
-                    ": the loss is always 0, and nothing is trained",
-                    expected="one prediction for each class, at least two",
-                    do="for two classes use BinaryCrossentropy with Dense(1), or Dense(2) with "
-                    "this loss",
+                    f"has from_logits=True, but the predictions are the output of a {last}",
+                    expected="logits: the output of a layer without an activation",
+                    do=f"remove the {last} from the model, or from_logits=True from the loss",
+                    kind=_LOGITS,
                 )
-            yield from _logits_of(loss)
-
-
-def _logits_of(loss: Comparison) -> Iterator[Finding]:
-    predictions = loss.predictions
-    expects_logits = bool(loss.settings.get("from_logits", False))
-    if expects_logits and _are_probabilities(predictions):
-        kind = _kind_of(predictions)
-        kind = kind.lower() if kind in _PROBABILITIES else "softmax or sigmoid"
-        yield _finding(
-            loss,
-            f"has from_logits=True, but the predictions are the output of a {kind}",
-            expected="logits: the output of a layer without an activation",
-            do=f"remove the {kind} from the model, or from_logits=True from the loss",
-            kind=_LOGITS,
-        )
-    is_relu = (
-        not expects_logits
-        and loss.function not in _CATEGORICAL
-        and _kind_of(predictions) in _POSITIVE
-    )
-    if not expects_logits and (_are_scores(predictions) or is_relu):
-        kind = "sigmoid" if loss.function in _BINARY else "softmax"
-        yield _finding(
-            loss,
-            f"expects probabilities, but the predictions come from a layer without a {kind}",
-            expected=f"probabilities, or {loss.name} with from_logits=True",
-            do=f'pass from_logits=True to the loss, or end the model with activation="{kind}"',
-            kind=_LOGITS,
-        )
+        elif _are_scores(predictions) or is_relu:
+            last = "sigmoid" if is_binary else "softmax"
+            yield _finding(
+                loss,
+                f"expects probabilities, but the predictions come from a layer without a {last}",
+                expected=f"probabilities, or {loss.name} with from_logits=True",
+                do=f'pass from_logits=True to the loss, or end the model with activation="{last}"',
+                kind=_LOGITS,
+            )
 
 
 def _constant_softmax(trace: StepTrace) -> Iterator[Finding]:
@@ -212,19 +196,27 @@ def _metrics(trace: StepTrace) -> Iterator[Finding]:
             continue
         match metric.function:
             case name if name in _SPARSE_METRICS and not metric.settings.get("from_sorted_ids"):
-                yield from _sparse_metric(metric)
+                yield from _class_metric(metric, is_sparse=True)
             case name if name in _ONE_HOT_METRICS:
-                yield from _one_hot_metric(metric)
+                yield from _class_metric(metric, is_sparse=False)
             case "accuracy":
                 yield from _accuracy(metric)
             case "binary_accuracy":
                 yield from _binary_accuracy(metric)
 
 
-def _sparse_metric(metric: Comparison) -> Iterator[Finding]:
+def _class_metric(metric: Comparison, *, is_sparse: bool) -> Iterator[Finding]:
+    """A metric that takes class numbers (`is_sparse`) or one-hot labels."""
     if _is_single(metric):
-        yield _single_column(metric)
-    elif _is_one_hot(metric):
+        yield _finding(
+            metric,
+            "gets predictions for a single class",
+            ": it takes class 0 for predicted in every example",
+            expected="one prediction for each class, at least two",
+            do=f"use BinaryAccuracy, or {_BY_SHAPES}",
+            kind=_WRONG_METRIC,
+        )
+    elif is_sparse and _is_one_hot(metric):
         instead = metric.name.replace("Sparse", "").replace("sparse_", "")
         yield _finding(
             metric,
@@ -232,12 +224,7 @@ def _sparse_metric(metric: Comparison) -> Iterator[Finding]:
             expected=f"class numbers of shape {shape_text(metric.predictions.shape[:-1])}",
             do=f"use {instead}, or class numbers: tf.argmax(y, axis=-1)",
         )
-
-
-def _one_hot_metric(metric: Comparison) -> Iterator[Finding]:
-    if _is_single(metric):
-        yield _single_column(metric)
-    elif _are_class_numbers(metric):
+    elif not is_sparse and _are_class_numbers(metric):
         prefix = "sparse_" if metric.name.islower() else "Sparse"
         yield _finding(
             metric,
@@ -290,17 +277,6 @@ def _class_numbers(metric: Comparison, what: str) -> Finding:
     )
 
 
-def _single_column(metric: Comparison) -> Finding:
-    return _finding(
-        metric,
-        "gets predictions for a single class",
-        ": it takes class 0 for predicted in every example",
-        expected="one prediction for each class, at least two",
-        do=f"use BinaryAccuracy, or {_BY_SHAPES}",
-        kind=_WRONG_METRIC,
-    )
-
-
 _BY_SHAPES = '"accuracy", which chooses by the shapes'
 
 
@@ -309,8 +285,9 @@ def _has_shapes(comparison: Comparison) -> bool:
     return all(getattr(shape, "rank", None) for shape in shapes)
 
 
-def _is_single(metric: Comparison) -> bool:
-    return metric.predictions.shape[-1:] == [1]
+def _is_single(comparison: Comparison) -> bool:
+    shape = getattr(comparison.predictions, "shape", None)
+    return shape is not None and shape.rank is not None and shape[-1:] == [1]
 
 
 def _is_one_hot(comparison: Comparison) -> bool:

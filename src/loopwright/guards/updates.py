@@ -37,9 +37,7 @@ _NO_UPDATE = warning("no-update", "a train step changes no trainable variable")
 
 
 def _inference_mode(trace: StepTrace) -> Iterator[Finding]:
-    trained_ids = {
-        id(variable) for _, updated in trace.observed.all_updates for variable in updated
-    }
+    trained_ids = {id(v) for _, updated in trace.observed.all_updates for v in updated}
     called = trace.observed.called.layers
     given = {id(layer) for layer, training in called if training is not None}
     for layer in {id(layer): layer for layer, _ in called}.values():

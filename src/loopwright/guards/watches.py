@@ -16,7 +16,7 @@ from loopwright.guards.source import reached
 from loopwright.task import variables
 from loopwright.task.optimizers import learning_rates, optimizers
 from loopwright.task.task import Task
-from loopwright.task.variables import is_plain
+from loopwright.task.variables import Setting, is_plain
 
 _LATE_CHANGE = warning(
     "late-change",
@@ -64,10 +64,14 @@ class SettingsWatch:
 
     def warn_of_changes(self) -> bool:
         """Warn of the settings that changed, each once; return whether there are any."""
-        changed = [s for s in self._settings if _differs(s.value, s.now())]
+        changed, same = list[Setting](), list[Setting]()
+        for setting in self._settings:
+            was, now = setting.value, setting.now()
+            is_same = now is was or (is_plain(was) and is_plain(now) and was == now)
+            (same if is_same else changed).append(setting)
         if not changed:
             return False
-        self._settings = [setting for setting in self._settings if setting not in changed]
+        self._settings = same
         texts = [f"{s.path}: {_text(s.value)}, now {_text(s.now())}" for s in changed]
         report(
             _LATE_CHANGE(
@@ -81,10 +85,6 @@ class SettingsWatch:
             ),
         )
         return True
-
-
-def _differs(was: Any, now: Any) -> bool:
-    return now is not was and not (is_plain(was) and is_plain(now) and was == now)
 
 
 def _text(value: Any) -> str:
@@ -111,8 +111,16 @@ class LearningWatch:
             self._store_checksums()
         elif isinstance(event, Trained):
             self._store_checksums()
-            with step_warnings.silenced(self._silenced):
-                self._look_at_weights()
+            for path, before in self._checksums.items():
+                optimizer = self._optimizers[path]
+                if before and _updates(optimizer) > UPDATES:
+                    self._checksums[path] = ()
+                    if _checksums(optimizer) == before:
+                        # What other optimizers leave unchanged may follow from this one.
+                        self._checksums = dict.fromkeys(self._checksums, ())
+                        with step_warnings.silenced(self._silenced):
+                            self._warn_of_unchanged_weights(path, optimizer)
+                        return
 
     def _store_checksums(self) -> None:
         """Store checksums of the weights before the first update, as far as they are built.
@@ -125,16 +133,6 @@ class LearningWatch:
             if path not in self._checksums and is_built:
                 is_first = _updates(optimizer) <= 1
                 self._checksums[path] = _checksums(optimizer) if is_first else ()
-
-    def _look_at_weights(self) -> None:
-        for path, before in self._checksums.items():
-            optimizer = self._optimizers[path]
-            if before and _updates(optimizer) > UPDATES:
-                self._checksums[path] = ()
-                if _checksums(optimizer) == before:
-                    self._checksums = dict.fromkeys(self._checksums, ())  # consequences of this one
-                    self._warn_of_unchanged_weights(path, optimizer)
-                    return
 
     def _warn_of_unchanged_weights(self, path: str, optimizer: keras.optimizers.Optimizer) -> None:
         rate = learning_rates({path: optimizer})["learning_rate"]
