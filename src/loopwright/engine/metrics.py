@@ -13,10 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from loopwright import step_warnings
-from loopwright.compat import keras_internals, tensorflow_internals
+from loopwright.compat import keras_internals
 from loopwright.guards.guard import report
-from loopwright.guards.updates import IDLE_METRIC, metric_handles
-from loopwright.task import dataflow
+from loopwright.guards.updates import IDLE_METRIC, metric_updates
 from loopwright.task.keras_model import CompiledModel, as_keras_reports
 from loopwright.task.task import Task, class_name, reset, results
 
@@ -205,20 +204,8 @@ def _number(value: Any) -> Any:
 
 def find_updates(task: Task, graph: Any, outputs: Mapping[str, Any]) -> Updated:
     """Return what a step does to the metrics, by its graph: an update in a branch counts."""
-    written = tensorflow_internals.written_handles(graph)
-    if written is None:
-        return Updated(frozenset(task.metrics))
-    updated, unfounded = set[Any](), set[str]()
-    for metric in task.metrics:
-        own = metric_handles(metric)
-        if not own or own & written:
-            updated.add(metric)
-        elif metric.name in outputs:
-            read = tensorflow_internals.captures_of(graph, own)
-            reached = dataflow.flow_in_sight(graph, read)
-            if any(tensor.name in reached for tensor in outputs[metric.name]):
-                unfounded.add(metric.name)
-    return Updated(frozenset(updated), frozenset(unfounded))
+    updated, idle = metric_updates(task.metrics, graph, outputs)
+    return Updated(frozenset(updated), frozenset(metric.name for metric in idle))
 
 
 @contextlib.contextmanager

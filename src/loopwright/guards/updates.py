@@ -1,7 +1,7 @@
 """What a step trains: in which mode, how often, by which optimizer, from which loss."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -257,9 +257,27 @@ def _trainable(part: Any) -> list[Any]:
     return []
 
 
-def metric_handles(metric: keras.metrics.Metric) -> set[int]:
-    """Return the ids of the handles of a metric's variables, on all replicas."""
-    return {id(own.handle) for v in metric.variables for own in variables.replicas(v.value)}
+def metric_updates(
+    metrics: Sequence[keras.metrics.Metric], graph: Any, outputs: Mapping[str, Any]
+) -> tuple[set[keras.metrics.Metric], list[keras.metrics.Metric]]:
+    """Return the metrics that a trace updates, and those that it only reads to return them.
+
+    An update in a branch counts; where updates cannot be seen, all metrics do.
+    """
+    written = tensorflow_internals.written_handles(graph)
+    if written is None:
+        return set(metrics), []
+    updated, idle = set[keras.metrics.Metric](), list[keras.metrics.Metric]()
+    for metric in metrics:
+        handles = {id(own.handle) for v in metric.variables for own in variables.replicas(v.value)}
+        if not handles or handles & written:
+            updated.add(metric)
+        elif metric.name in outputs:
+            read = tensorflow_internals.captures_of(graph, handles)
+            reached = dataflow.flow_in_sight(graph, read)
+            returned = tf.nest.flatten(outputs[metric.name])
+            idle += [metric] * any(getattr(value, "name", None) in reached for value in returned)
+    return updated, idle
 
 
 def _idle_metrics(trace: StepTrace) -> Iterator[Finding]:
@@ -275,17 +293,9 @@ def _idle_metrics(trace: StepTrace) -> Iterator[Finding]:
             do="call self.compute_metrics(x, y, y_pred) in the step, or leave metrics out of "
             "compile",
         )
-    written = tensorflow_internals.written_handles(trace.graph)
-    if written is None or not isinstance(trace.outputs, Mapping):
-        return
-    for metric in metrics:
-        handles, returned = metric_handles(metric), trace.outputs.get(metric.name)
-        if not handles or handles & written or returned is None:
-            continue
-        if keras_internals.is_loss_tracker(metric, owner(trace.task)):
-            continue
-        read = tensorflow_internals.captures_of(trace.graph, handles)
-        if returned.name in dataflow.flow_in_sight(trace.graph, read):
+    outputs: Any = trace.outputs if isinstance(trace.outputs, Mapping) else {}
+    for metric in metric_updates(metrics, trace.graph, outputs)[1]:
+        if not keras_internals.is_loss_tracker(metric, owner(trace.task)):
             yield IDLE_METRIC(
                 f"{trace.title} returns the metric {metric.name!r} without an update: its value "
                 "stays the same.",

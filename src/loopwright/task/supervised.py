@@ -40,7 +40,11 @@ class Supervised(Task):
         gradients: Sequence[Transform] = (),
     ) -> None:
         self.model = model
-        self.optimizer = _optimizer_for(model, optimizer)
+        self.optimizer = keras.optimizers.get(optimizer)
+        is_scaled = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+        if model.dtype_policy.name == "mixed_float16" and not is_scaled:
+            # float16 gradients underflow without a scale; `compile` wraps for the same reason.
+            self.optimizer = keras.optimizers.LossScaleOptimizer(self.optimizer)
         self.gradients = list(gradients)
         self._loss = loss
         self._objective = _Objective(model)
@@ -129,15 +133,6 @@ class _Objective(keras.Model):
 
     def call(self, inputs: Any) -> Any:
         return self.model(inputs)
-
-
-def _optimizer_for(model: keras.Model, optimizer: Any) -> keras.optimizers.Optimizer:
-    optimizer = keras.optimizers.get(optimizer)
-    is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    if model.dtype_policy.name == "mixed_float16" and not is_scaled:
-        # float16 gradients underflow without a scale; `compile` wraps for the same reason.
-        return keras.optimizers.LossScaleOptimizer(optimizer)
-    return optimizer
 
 
 def _or_none(metrics: Any) -> Any:
