@@ -5,7 +5,8 @@ from typing import Any
 import keras
 import pytest
 import tensorflow as tf
-from tests.guards.changed_step import Alone, Regression, X, Y, fit
+from tests.guards.changed_step import Alone, Regression
+from tests.guards.regression_step import X, Y, fit
 
 import loopwright as lw
 

@@ -7,7 +7,6 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright.data.batches import check_labelled, weighted
 from loopwright.data.source import Data, Epochs, Feed, Objection
 from loopwright.data.stream import STEPS, Stream
 from loopwright.errors import DataError
@@ -31,7 +30,7 @@ class Shares(Data):
 
     def __init__(
         self,
-        make_batches: Callable[[int, int], tf.data.Dataset],
+        make_batches: Callable[[int, int], tf.data.Dataset | Stream],
         *,
         workers: int = 1,
         worker: int = 0,
@@ -61,10 +60,8 @@ class Shares(Data):
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Shares":
         """Return the data with a sample weight for each label, by its class."""
 
-        def make(workers: int, worker: int) -> tf.data.Dataset:
-            labelled = self._make(workers, worker)
-            check_labelled(labelled.element_spec)
-            return labelled.map(lambda x, y: weighted((x, y), class_weight))
+        def make(workers: int, worker: int) -> Stream:
+            return _stream(self._make(workers, worker)).weighted_by_class(class_weight)
 
         return Shares(make, workers=self._workers, worker=self._worker)
 
@@ -99,6 +96,8 @@ class Shares(Data):
 
 
 def _stream(made: Any) -> Stream:
+    if isinstance(made, Stream):
+        return made
     if not isinstance(made, tf.data.Dataset):
         raise DataError(
             "The function passed to lw.Shares does not return a dataset.",
