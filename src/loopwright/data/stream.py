@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from loopwright.compat import messages, tensorflow_internals
 from loopwright.compat.lines import describe
-from loopwright.compat.tensorflow_internals import PipelinePart
 from loopwright.data.batches import check_labelled, sampled_digest, weighted
 from loopwright.data.bottleneck import parts_before, slow_pipeline
 from loopwright.data.readers import (
@@ -74,7 +73,12 @@ def unsavable(dataset: tf.data.Dataset) -> str | None:
                 f"cache({part.file!r}) cannot be used again if a run ends while it is written: "
                 "read the dataset once before training, or cache in memory"
             )
-        if part.kind == "DirectedInterleave" and _may_hang(part):
+        if part.kind == "DirectedInterleave" and not part.stops_on_empty:
+            lengths = [int(data.cardinality()) for data in part.inputs]
+            is_endless = [length == tf.data.INFINITE_CARDINALITY for length in lengths]
+            # The first input selects from the others.
+            if not is_endless[0] or all(is_endless):
+                continue
             return (
                 "sample_from_datasets() never ends if it is restored after one of its datasets has "
                 "ended: repeat() them, or pass stop_on_empty_dataset=True"
@@ -177,16 +181,6 @@ def seeds(dataset: tf.data.Dataset) -> list[list[int]]:
 def held_tensors(dataset: tf.data.Dataset) -> list[tf.Tensor]:
     """Return the tensors a pipeline was made from: arrays, names of files."""
     return [t for part in tensorflow_internals.pipeline_parts(dataset) for t in part.tensors]
-
-
-def _may_hang(part: PipelinePart) -> bool:
-    selector, *inputs = part.inputs
-    endless = tf.data.INFINITE_CARDINALITY
-    return (
-        not part.stops_on_empty
-        and selector.cardinality() == endless
-        and any(data.cardinality() != endless for data in inputs)
-    )
 
 
 def _error_of_saving(dataset: tf.data.Dataset) -> str | None:

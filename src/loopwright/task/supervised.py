@@ -109,7 +109,8 @@ class Supervised(Task):
             return
         names = getattr(self.model, "output_names", None) or []
         if not isinstance(predictions, Mapping | list | tuple):
-            check_labels(_only(self._loss), y, predictions)
+            (loss, *_) = keras.tree.flatten(self._loss) or (None,)
+            check_labels(loss, y, predictions)
             return
         for key, label, prediction in _pairs(y, predictions, names):
             loss = self._loss
@@ -137,12 +138,6 @@ class _Objective(keras.Model):
 
 def _or_none(metrics: Any) -> Any:
     return list(metrics) or None if isinstance(metrics, list | tuple) else metrics
-
-
-def _only(loss: Any) -> Any:
-    if isinstance(loss, Mapping):
-        return next(iter(loss.values()))
-    return loss[0] if isinstance(loss, list | tuple) else loss
 
 
 def _pairs(y: Any, predictions: Any, names: list[str]) -> list[tuple[str, Any, Any]]:
