@@ -202,7 +202,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "task/test_gradients.py": {"a_half": "engine/test_parity.py"},
     "task/test_variables.py": {"names_are_the_same_in": "the names in this process"},
     "task/test_watched_gradients.py": {"watching|they_are|histograms_are": "test_each_norm"},
-    "task/test_scheduled_value.py": {"it_is_resumed|another_schedule": "it follows every step"},
+    "task/test_scheduled.py": {"it_is_resumed|another_schedule": "it follows every step"},
     "task/test_own_steps.py": {
         "models_without": "test_each_optimizer_moves_only",
     },
@@ -369,7 +369,7 @@ CASES: dict[str, dict[str, int]] = {
     "sinks/test_report_in_browser.py": {"": 1},
     "fit/test_keras_callbacks.py": {"a_callback_does": 4, "": 1},
     "task/test_(guards|gradients|variables).py": {"": 2},
-    "task/test_(keras_models|mistakes|own_steps|scheduled_value|traced_step).py": {"": 1},
+    "task/test_(keras_models|mistakes|own_steps|scheduled|traced_step).py": {"": 1},
     "task/test_(watched_gradients|every_optimizer).py": {"": 1},
     "tests/test_trainer.py": {"": 1},
 }

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from loopwright.search.tune import tune as tune
     from loopwright.sinks.history import History as History
     from loopwright.task.gradient_check import check_gradients as check_gradients
-    from loopwright.task.scheduled_value import Scheduled as Scheduled
+    from loopwright.task.scheduled import Scheduled as Scheduled
     from loopwright.task.supervised import Supervised as Supervised
     from loopwright.task.task import Mean as Mean
     from loopwright.task.task import Task as Task
@@ -112,7 +112,7 @@ _HOMES = {
     "search.tune": ["tune"],
     "sinks.history": ["History"],
     "task.gradient_check": ["check_gradients"],
-    "task.scheduled_value": ["Scheduled"],
+    "task.scheduled": ["Scheduled"],
     "task.supervised": ["Supervised"],
     "task.task": ["Mean", "Task"],
     "trainer": ["Trainer"],

@@ -227,13 +227,6 @@ def test_map_and_class_weights_belong_to_training_and_not_to_the_part_split_off(
     assert y.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("fraction", [0.99, 1.0, 1.5, -0.5])
-def test_a_split_that_leaves_nothing_on_one_side_is_refused(fraction: float):
-    received = f"validation_split={fraction} of 10 examples"
-    with refused("validation_split leaves one part empty.", received=received):
-        fit(X, validation_split=fraction)
-
-
 # --- class weights ---
 
 LABELS = np.array([0, 1, 2, 1, 0])
@@ -271,21 +264,6 @@ def test_class_weights_give_the_loss_that_keras_reports():
         np.testing.assert_allclose(values, expected[name], rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("data", "received"),
-    [
-        ((X,), "no labels"),
-        (({"x": X},), "no labels"),
-        ((X, X, X), "sample_weight"),
-        ((X, {"a": X, "b": X}), "labels for several outputs"),
-        ((X, [X, X]), "labels for several outputs"),
-    ],
-)
-def test_class_weights_without_one_array_of_labels_are_refused(data: Any, received: str):
-    with refused("class_weight needs one array of labels", received=received):
-        fit(*data, class_weight={0: 1.0})
-
-
 # --- what cannot be trained on ---
 
 
@@ -317,10 +295,30 @@ def test_data_that_cannot_be_used_is_refused_before_the_first_step(
     assert task.trained == task.tested == []
 
 
-@pytest.mark.parametrize("batch_size", [0, -4])
-def test_a_batch_without_examples_is_refused(batch_size: int):
-    with refused("A batch has at least one example.", received=f"batch_size={batch_size}"):
-        fit(X, batch_size=batch_size)
+NO_PART = "validation_split leaves one part empty."
+UNLABELLED, WEIGHTS = "class_weight needs one array of labels", {"class_weight": {0: 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "sentence", "received"),
+    [
+        *(((X,), {"batch_size": n}, "A batch has at least", f"batch_size={n}") for n in (0, -4)),
+        *(
+            ((X,), {"validation_split": part}, NO_PART, f"validation_split={part} of 10 examples")
+            for part in (0.99, 1.0, 1.5, -0.5)
+        ),
+        ((X,), WEIGHTS, UNLABELLED, "no labels"),
+        (({"x": X},), WEIGHTS, UNLABELLED, "no labels"),
+        ((X, X, X), WEIGHTS, UNLABELLED, "sample_weight"),
+        ((X, {"a": X, "b": X}), WEIGHTS, UNLABELLED, "labels for several outputs"),
+        ((X, [X, X]), WEIGHTS, UNLABELLED, "labels for several outputs"),
+    ],
+)
+def test_options_that_do_not_fit_the_arrays_are_refused(
+    data: Any, options: dict[str, Any], sentence: str, received: str
+):
+    with refused(sentence, received=received):
+        fit(*data, **options)
 
 
 # --- evaluate and predict ---

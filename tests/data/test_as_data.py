@@ -41,12 +41,12 @@ class Again:
 
 
 KINDS: dict[str, Callable[[], Any]] = {
-    "arrays": lambda: lw.Arrays(X, X).in_batches_of(4),
+    "Arrays": lambda: lw.Arrays(X, X).in_batches_of(4),
     "tf.data.Dataset": dataset,
-    "stream": lambda: lw.Stream(dataset()),
-    "PyDataset": Pairs,
+    "Stream": lambda: lw.Stream(dataset()),
+    "Pairs": Pairs,
     "generator": generator,
-    "iterable": Again,
+    "Again": Again,
 }
 kinds = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
@@ -75,31 +75,21 @@ def test_every_kind_of_data_takes_class_weights(make: Callable[[], Any]):
 # --- what cannot stand beside what ---
 
 
-NAMES = {
-    "arrays": "Arrays",
-    "tf.data.Dataset": "tf.data.Dataset",
-    "stream": "Stream",
-    "PyDataset": "Pairs",
-    "generator": "generator",
-    "iterable": "Again",
-}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("argument", ["y", "sample_weight"])
 def test_labels_and_weights_are_not_dropped_in_silence(kind: str, argument: str):
     task = Recorder()
 
-    sentence = f"{argument} cannot be combined with data of type {NAMES[kind]}."
-    with refused(sentence, received=f"a {NAMES[kind]} and {argument}"):
+    sentence = f"{argument} cannot be combined with data of type {kind}."
+    with refused(sentence, received=f"a {kind} and {argument}"):
         lw.Trainer(task).fit(KINDS[kind](), **{"verbose": 0, argument: X})  # pyright: ignore
 
     assert task.trained == []
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "arrays"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "Arrays"])
 def test_a_batch_size_beside_batches_is_ignored_with_a_warning(kind: str):
-    sentence = f"batch_size=8 is ignored: a {NAMES[kind]} is already in batches."
+    sentence = f"batch_size=8 is ignored: a {kind} is already in batches."
     with pytest.warns(lw.LoopwrightWarning, match=re.escape(sentence)) as caught:
         task = fit(KINDS[kind](), batch_size=8)
     assert [warning.filename for warning in caught] == [fit.__code__.co_filename]

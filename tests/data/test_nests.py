@@ -1,5 +1,6 @@
-"""Leaves of every kind: what becomes of dtypes, frames, sparse and ragged tensors."""
+"""Leaves of every kind: what becomes of dtypes, frames, sparse and ragged tensors; specs."""
 
+import json
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -124,35 +125,26 @@ def test_the_columns_of_a_frame_can_be_given_one_by_one():
     assert batch["size"].dtype == np.float32
 
 
+TWO_DAYS = np.array(["2020-01-01", "2021-01-01"], dtype="datetime64[s]")
+
+
 @pytest.mark.parametrize(
-    ("columns", "received"),
+    ("table", "received"),
     [
         ({"size": [2.8, 0.1], "city": ["Rom", "Ulm"]}, "column 'size': float64, column 'city': "),
         ({"city": ["Rom", "Ulm"], "size": [2.8, 0.1]}, "column 'city': "),
-        ({"day": pd.to_datetime(["2020-01-01", "2021-01-01"])}, "column 'day': datetime64"),
+        ({"day": TWO_DAYS}, "column 'day': datetime64"),
         ({"who": [{}, None]}, "column 'who': object"),
-    ],
-)
-def test_a_frame_without_a_common_dtype_is_refused_column_by_column(
-    columns: dict[str, Any], received: str
-):
-    sentence = "x['table'] holds Python objects or dates, not numbers or strings."
-    with refused(sentence, received=received) as caught:
-        fit({"table": pd.DataFrame(columns)})
-    assert "pass a dict with one array per column" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("values", "received"),
-    [
         (np.array([{}, {}]), "dtype object, first element dict"),
         (np.array(["a", 1.0], dtype=object), "dtype object, first element str"),
-        (np.array(["2020-01-01"], dtype="datetime64"), "dtype datetime64"),
+        (TWO_DAYS, "dtype datetime64"),
     ],
 )
-def test_an_array_of_objects_or_dates_is_refused(values: np.ndarray, received: str):
-    with refused("y holds Python objects or dates", received=received):
-        fit(np.ones(len(values)), values)
+def test_objects_dates_and_columns_without_a_common_dtype_are_refused(table: Any, received: str):
+    sentence = "x['table'] holds Python objects or dates, not numbers or strings."
+    with refused(sentence, received=received) as caught:
+        fit({"table": pd.DataFrame(table) if isinstance(table, dict) else table})
+    assert "pass a dict with one array per column" in str(caught.value)
 
 
 # --- sparse and ragged ---
@@ -298,3 +290,30 @@ def test_a_spec_in_floatx_is_the_spec_of_a_batch_in_floatx():
     assert [leaf.shape[1:] for leaf in batches.with_any_batch_size(cast).values()] == [
         leaf.shape[1:] for leaf in cast.values()
     ]
+
+
+SPECS = {
+    "one tensor": tf.TensorSpec([None, 3], tf.float32),
+    "a pair": (tf.TensorSpec([None, 3]), tf.TensorSpec([None], tf.int64)),
+    "named": {
+        "image": tf.TensorSpec([None, 8, 8, 1], tf.uint8),
+        "text": [tf.TensorSpec([None], tf.string)],
+    },
+    "ragged": tf.RaggedTensorSpec([None, None, 4], tf.float32, ragged_rank=1),
+    "sparse": (tf.SparseTensorSpec([None, 100], tf.float32), tf.TensorSpec([None])),
+    "of any rank": tf.TensorSpec(None, tf.float32),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+def test_a_spec_survives_a_file(spec: Any):
+    again = batches.decoded(json.loads(json.dumps(batches.encoded(spec))))
+    assert again == spec
+    assert type(again) is type(spec)
+
+
+def test_what_a_file_cannot_hold_is_nothing():
+    pair = namedtuple("pair", "x y")
+    assert batches.encoded(pair(tf.TensorSpec([None]), tf.TensorSpec([None]))) is None
+    assert batches.encoded({1: tf.TensorSpec([None])}) is None
+    assert batches.encoded(None) is None

@@ -24,14 +24,21 @@ SLURM = {
 }
 
 
-def test_tf_config_tells_who_trains_together():
-    found = cluster.found(config())
-    assert found == cluster.Cluster({"worker": tuple(WORKERS)}, "worker", 1)
+NODES = ("node9:20123", "node9:20124", "node10:20123", "node10:20124")
 
 
-def test_what_the_launcher_writes_is_what_a_worker_reads():
-    found = cluster.found({"TF_CONFIG": cluster.tf_config(WORKERS, 0)})
-    assert found == cluster.Cluster({"worker": tuple(WORKERS)}, "worker", 0)
+@pytest.mark.parametrize(
+    ("environment", "workers", "index"),
+    [
+        (config(), tuple(WORKERS), 1),
+        ({"TF_CONFIG": cluster.tf_config(WORKERS, 0)}, tuple(WORKERS), 0),
+        (SLURM, NODES, 3),
+        ({**SLURM, **config()}, tuple(WORKERS), 1),
+    ],
+    ids=["TF_CONFIG", "of the launcher", "SLURM, in the order of its nodes", "both"],
+)
+def test_the_environment_tells_who_trains_together(environment: Any, workers: Any, index: int):
+    assert cluster.found(environment) == cluster.Cluster({"worker": workers}, "worker", index)
 
 
 def test_what_kubeflow_writes_tells_of_a_chief_before_the_workers():
@@ -52,8 +59,9 @@ def test_what_kubeflow_writes_tells_of_a_chief_before_the_workers():
         {"TF_CONFIG": " "},
         {"TF_CONFIG": "{}"},
         config(cluster={"worker": WORKERS[1:]}, task={"type": "worker", "index": 0}),
+        {"SLURM_PROCID": "0", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"},
     ],
-    ids=["nothing", "empty", "no cluster", "one worker"],
+    ids=["nothing", "empty", "no cluster", "one worker", "no srun"],
 )
 def test_one_process_trains_alone(environment: dict[str, str]):
     assert cluster.found(environment) is None
@@ -76,24 +84,6 @@ def test_a_tf_config_that_fits_nobody_is_refused_in_words(environment: dict[str,
     assert "unset TF_CONFIG" in str(refusal.value)
 
 
-def test_slurm_tasks_are_numbered_in_the_order_of_the_node_list():
-    found = cluster.found(SLURM)
-    assert found is not None
-    hosts = ["node9:20123", "node9:20124", "node10:20123", "node10:20124"]
-    assert found.jobs == {"worker": tuple(hosts)}
-    assert found.task == 3
-
-
-def test_tf_config_wins_over_slurm():
-    found = cluster.found({**SLURM, **config()})
-    assert found is not None
-    assert found.jobs == {"worker": tuple(WORKERS)}
-
-
 def test_slurm_variables_that_do_not_fit_are_refused_in_words():
     with pytest.raises(ConfigurationError, match="variables of SLURM"):
         cluster.found({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "1(x3)"})
-
-
-def test_an_allocation_without_srun_trains_alone():
-    assert cluster.found({"SLURM_PROCID": "0", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}) is None

@@ -88,32 +88,24 @@ def test_restarts_are_counted(tmp_path: Path):
     assert "no restarts left" in lines[-1]
 
 
-@pytest.mark.parametrize("wrong", [1, 2, 3])
-def test_a_mistake_of_the_program_is_not_tried_again(wrong: int, tmp_path: Path):
-    text = f"""
-    wait_for(f"{{1 - me}}-{{start}}")
-    if me == 0: sys.exit({wrong})
-    time.sleep(600)
-    """
-    code, _ = supervised(tmp_path, text, restarts=5)
-    assert code == wrong
-    assert (tmp_path / "starts-0").read_text() == "x"
-
-
-def test_workers_that_leave_after_a_signal_of_their_own_are_not_started_again(tmp_path: Path):
-    code, _ = supervised(tmp_path, "sys.exit(143)", restarts=5)
-    assert code == 143
-    assert (tmp_path / "starts-0").read_text() == "x"
-
-
-def test_a_worker_that_a_signal_ended_before_it_could_save_ends_the_others(tmp_path: Path):
-    text = """
+OTHER_WAITS = """
     wait_for(f"{1 - me}-{start}")
-    if me == 1: os.kill(os.getpid(), signal.SIGTERM)
+    if me == 0: ENDS
     time.sleep(600)
     """
-    code, _ = supervised(tmp_path, text, restarts=5)
-    assert code == 143
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        *((wrong, OTHER_WAITS.replace("ENDS", f"sys.exit({wrong})")) for wrong in (1, 2, 3)),
+        (143, "sys.exit(143)"),
+        (143, OTHER_WAITS.replace("ENDS", "os.kill(os.getpid(), signal.SIGTERM)")),
+    ],
+    ids=["error 1", "error 2", "error 3", "all saved after a signal", "one could not save"],
+)
+def test_a_mistake_or_a_signal_ends_all_workers_for_good(code: int, text: str, tmp_path: Path):
+    assert supervised(tmp_path, text, restarts=5)[0] == code
     assert (tmp_path / "starts-0").read_text() == "x"
 
 

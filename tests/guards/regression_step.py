@@ -14,8 +14,8 @@ from tests.tasks import ByHand
 
 import loopwright as lw
 
-random = np.random.default_rng(5)
-X = random.normal(size=(16, 4)).astype("float32")
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(16, 4)).astype("float32")
 Y = X @ np.array([[1.0], [-2.0], [0.5], [0.0]], "float32")
 WORDS = np.array([["a", "b", "c", "d"]] * 16)
 
@@ -23,6 +23,10 @@ WORDS = np.array([["a", "b", "c", "d"]] * 16)
 def mlp(*sizes: int, inputs: int = 4, regularizer: Any = None) -> keras.Model:
     dense = [layers.Dense(size, kernel_regularizer=regularizer) for size in sizes]
     return keras.Sequential([keras.Input((inputs,)), *dense])
+
+
+def dense(*more: keras.Layer) -> keras.Model:
+    return keras.Sequential([keras.Input((4,)), *more, layers.Dense(1)])
 
 
 class Regression(ByHand):
@@ -40,13 +44,15 @@ def squared_error(model, x, y):
     return tf.reduce_mean(tf.square(y - model(x, training=True)))  # line: squared error
 
 
-def fit(
-    task: Any, *data: Any, plan: str = "graph", run_dir: Any = None, **options: Any
-) -> lw.History:
+def fit(task: Any, *data: Any, plan: Any = "graph", **options: Any) -> lw.History:
+    """Trains on X and Y, unless a test passes other data, or None: four steps without any."""
     data = data or (X, Y)
+    how = {name: options.pop(name) for name in ("run_dir", "silence", "on_nan") if name in options}
+    options |= {"until": "4 steps"} if data[0] is None else {}
     batch_size = 8 if isinstance(data[0], np.ndarray | dict | tuple) else None
-    trainer = lw.Trainer(task, plan=plan, run_dir=run_dir)
-    return trainer.fit(*data, batch_size=batch_size, verbose=0, **options)
+    return lw.Trainer(task, plan=plan, **how).fit(
+        *data, batch_size=batch_size, verbose=0, **options
+    )
 
 
 def message_of(caught: pytest.ExceptionInfo[BaseException]) -> str:
@@ -57,11 +63,12 @@ def message_of(caught: pytest.ExceptionInfo[BaseException]) -> str:
     return str(caught.value)
 
 
-def refused(task: lw.Task, *data: Any, plan: str = "graph") -> str:
-    """The message with which `fit` refuses to start."""
+def refused(task: lw.Task, *data: Any, **options: Any) -> str:
+    """The message with which `fit` refuses to take the first step."""
     with pytest.raises(lw.StepError) as caught:
-        fit(task, *data, plan=plan)
+        fit(task, *data, **options)
     assert int(task.step) == 0
+    assert "\n  do: " in str(caught.value)
     return message_of(caught)
 
 

@@ -60,7 +60,7 @@ def test_targets_that_rise_are_not_classes():
 
 
 def test_of_large_arrays_a_part_is_looked_at(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("loopwright.data.samples.MOST_BYTES", 2000)
+    monkeypatch.setattr("loopwright.guards.arrays.MOST_BYTES", 2000)
     with pytest.warns(lw.StepWarning, match="About 100%"):
         fit(X, Y, validation_data=(X.copy(), Y))
     with pytest.warns(lw.StepWarning, match="every label is 0, in .* examples looked at"):

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from tests.guards.changed_step import Regression, fit
+from tests.guards.changed_step import Regression
+from tests.guards.regression_step import fit
 
 import loopwright as lw
 from docs import warning_table

@@ -11,7 +11,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.guards.changed_step import RNG, Alone, Regression, X, Y, fit, refused
+from tests.guards.changed_step import Alone, Regression
+from tests.guards.regression_step import RNG, X, Y, fit, refused
 
 import loopwright as lw
 

@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
-from tests.guards.regression_step import Regression, X, Y, fit, squared_error
+from tests.guards.regression_step import Regression, X, Y, dense, fit, squared_error
 
 import loopwright as lw
 import regression
-
-
-def dense(*more: keras.Layer) -> keras.Model:
-    return keras.Sequential([keras.Input((4,)), *more, layers.Dense(1)])
 
 
 def line_of(marker: str) -> int:

@@ -8,7 +8,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.guards.changed_step import Regression, X, Y, fit, refused
+from tests.guards.changed_step import Regression
+from tests.guards.regression_step import X, Y, fit, refused
 from tests.tasks import ByHand
 
 # --- state that is no variable ------------------------------------------------------------------

@@ -9,17 +9,13 @@ from keras import layers
 from tests.guards.regression_step import (
     Regression,
     X,
+    dense,
     fit,
     squared_error,
     warned,
 )
 
 import loopwright as lw
-
-
-def dense(*more: keras.Layer) -> keras.Model:
-    return keras.Sequential([keras.Input((4,)), *more, layers.Dense(1)])
-
 
 # --- in which mode -------------------------------------------------------------------
 

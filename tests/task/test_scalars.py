@@ -109,25 +109,36 @@ def test_what_is_not_a_number_is_refused(make: Any, received: str):
     assert f"{received}\n  do: return a number as 'loss', or leave it out" in text
 
 
-def test_a_metric_in_place_of_its_result_is_refused():
-    text = refusal({"accuracy": keras.metrics.Mean()})
-
-    assert text.endswith("do: leave it out: the metrics of a task are reported automatically")
+LOSS = "'loss', which is not a scalar number."
+REDUCE = "do: reduce it first, for instance with tf.reduce_mean"
 
 
-@pytest.mark.parametrize("value", [[1.0, 2.0], np.ones((2, 1), "float32")], ids=["list", "array"])
-def test_several_numbers_under_one_name_are_refused(value: Any):
-    text = refusal({"fine": 1.0, "loss": value})
+@pytest.mark.parametrize(
+    ("make", "what", "received", "do"),
+    [
+        (lambda: [1.0, 2.0], LOSS, "[1.0, 2.0] (list)", REDUCE),
+        (lambda: np.ones((2, 1), "float32"), LOSS, "(ndarray)", REDUCE),
+        (
+            lambda: Mean(1.0, weight=tf.ones(3)),
+            f"the weight of {LOSS}",
+            "a tensor: float32 (3,)",
+            REDUCE,
+        ),
+        (
+            keras.metrics.Mean,
+            LOSS,
+            "(Mean)",
+            "do: leave it out: the metrics of a task are reported automatically",
+        ),
+    ],
+    ids=["list", "array", "weight", "metric"],
+)
+def test_what_is_not_one_number_is_refused(make: Any, what: str, received: str, do: str):
+    text = refusal({"fine": 1.0, "loss": make()})
 
-    assert text.startswith("Mine.train_step returned 'loss', which is not a scalar number.\n")
-    assert text.endswith("do: reduce it first, for instance with tf.reduce_mean")
-
-
-def test_a_weight_of_several_numbers_is_refused_as_the_weight():
-    text = refusal({"loss": Mean(1.0, weight=tf.ones(3))})
-
-    assert text.startswith("Mine.train_step returned the weight of 'loss', which is not a scalar")
-    assert "received: a tensor: float32 (3,)" in text
+    assert text.startswith(f"Mine.train_step returned {what}\n")
+    assert f"{received}\n" in text
+    assert text.endswith(do)
 
 
 def test_a_tensor_of_unknown_rank_is_refused():

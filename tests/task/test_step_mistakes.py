@@ -1,4 +1,4 @@
-"""What a step minimizes and compares: mistakes that tasks refuse, in words."""
+"""What a step takes, minimizes and compares: mistakes that tasks refuse, in words."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
+from tests.guards import changed_step
 from tests.guards.regression_step import (
     Regression,
     X,
@@ -109,3 +110,65 @@ def test_supervised_without_labels_says_so():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     with pytest.raises(lw.StepError, match="the data has no labels"):
         lw.Trainer(lw.Supervised(model, "mse", "sgd")).fit(np.ones((8, 2)), verbose=0)
+
+
+# --- the arguments of a step ------------------------------------------------------------------
+
+
+def test_data_for_a_step_without_a_batch_argument_is_refused_in_words():
+    with pytest.raises(lw.ConfigurationError) as caught:
+        fit(changed_step.Alone())
+    assert str(caught.value) == (
+        "Alone.train_step takes no batch, but it was given data.\n"
+        "  expected: def train_step(self, batch)\n"
+        "  received: def train_step(self)\n"
+        "  do: add the argument and take the examples from it: x, y = batch; "
+        'or call fit(None, until="1000 steps")'
+    )
+
+
+class Unpacked(changed_step.Regression):
+    def train_step(self, x, y):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().train_step((x, y))
+
+    @tf.function
+    def test_step(self, x, y):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return {"loss": 0.0}
+
+    def predict_step(self):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("use", "received"),
+    [
+        (lambda trainer: trainer.fit(X, Y), "def train_step(self, x, y)"),
+        (lambda trainer: trainer.evaluate(X, Y), "def test_step(self, x, y)"),
+        (lambda trainer: trainer.predict(X), "def predict_step(self)"),
+    ],
+    ids=["fit", "evaluate", "predict"],
+)
+def test_a_step_with_other_arguments_than_a_batch_is_refused_in_words(use: Any, received: str):
+    with pytest.raises(lw.ConfigurationError) as caught:
+        use(lw.Trainer(Unpacked()))
+    assert f"received: {received}\n" in str(caught.value)
+    assert "x, y = batch" in str(caught.value)
+
+
+def test_a_wrong_test_step_shows_before_training():
+    task: Any = changed_step.Regression()
+    task.test_step = lambda x, y: {"loss": 0.0}
+    with pytest.raises(lw.ConfigurationError, match=r"^Regression.test_step must take one"):
+        fit(task, validation_data=(X, Y))
+    assert int(task.step) == 0
+
+
+def test_a_keras_model_whose_step_takes_other_arguments_is_refused_in_words():
+    class Unpacking(keras.Sequential):
+        def train_step(self, x, y):
+            return {"loss": 0.0}
+
+    model = Unpacking([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(lw.ConfigurationError, match=r"^Unpacking.train_step must take one"):
+        lw.Trainer(model).fit(X, Y, verbose=0)

@@ -33,7 +33,14 @@ def as_data(
     """Return the data that was passed to `fit`, `evaluate` or `predict`."""
     data = x if isinstance(x, Data) else _wrap(x, y, sample_weight)
     if data is x or not isinstance(data, Arrays):
-        _require_none(x, y=y, sample_weight=sample_weight)
+        for name, value in (("y", y), ("sample_weight", sample_weight)):
+            if value is not None:
+                raise DataError(
+                    f"{name} cannot be combined with data of type {_kind(x)}.",
+                    expected="data that yields batches of inputs, labels and weights",
+                    received=f"a {_kind(x)} and {name}",
+                    do=f"leave {name} out, and let the {_kind(x)} yield it",
+                )
     if isinstance(data, Arrays):
         data = data if batch_size is None else data.in_batches_of(batch_size)
     elif batch_size is not None:
@@ -75,18 +82,6 @@ def _kind(x: Any) -> str:
     return "tf.data.Dataset" if isinstance(x, tf.data.Dataset) else type(x).__name__
 
 
-def _require_none(x: Any, **given: Any) -> None:
-    kind = _kind(x)
-    for name, value in given.items():
-        if value is not None:
-            raise DataError(
-                f"{name} cannot be combined with data of type {kind}.",
-                expected="data that yields batches of inputs, labels and weights",
-                received=f"a {kind} and {name}",
-                do=f"leave {name} out, and let the {kind} yield it",
-            )
-
-
 def training_data(
     x: Any,
     y: Any,
@@ -123,20 +118,16 @@ def validation_sets(given: Any, batch_size: int | None) -> dict[str, Data]:
     """Return validation data by the prefix of its metrics: none, or `NAME_`."""
     if given is None:
         return {}
-    if isinstance(given, Mapping):
-        return {
-            f"{name}_": _validation_set(f"validation_data[{name!r}]", value, batch_size)
-            for name, value in given.items()
-        }
-    return {"": _validation_set("validation_data", given, batch_size)}
-
-
-def _validation_set(name: str, given: Any, batch_size: int | None) -> Data:
-    parts = given or ([],) if isinstance(given, tuple | list) else (given,)
-    try:
-        data = as_data(*parts)
-    except DataError as error:
-        raise DataError(f"In {name}: {error}") from error.__cause__
-    if isinstance(data, Arrays) and data is not given and batch_size is not None:
-        return data.in_batches_of(batch_size)
-    return data
+    is_named = isinstance(given, Mapping)
+    sets: dict[str, Data] = {}
+    for name, value in given.items() if is_named else [("", given)]:
+        parts = value or ([],) if isinstance(value, tuple | list) else (value,)
+        try:
+            data = as_data(*parts)
+        except DataError as error:
+            place = f"validation_data[{name!r}]" if is_named else "validation_data"
+            raise DataError(f"In {place}: {error}") from error.__cause__
+        if isinstance(data, Arrays) and data is not value and batch_size is not None:
+            data = data.in_batches_of(batch_size)
+        sets[f"{name}_" if is_named else ""] = data
+    return sets

@@ -168,7 +168,13 @@ class Arrays(Data):
     @property
     def row_bytes(self) -> int:
         """The approximate size of an example in bytes."""
-        return max(1, sum(_row_bytes(leaf) for leaf in tf.nest.flatten(self._batch)))
+
+        def size(leaf: Any) -> int:
+            if not isinstance(leaf, tf.Tensor) or leaf.dtype == tf.string:
+                return 2**15  # gathering such a row takes as long as this many bytes of numbers
+            return leaf.dtype.size * (leaf.shape[1:].num_elements() or 1)
+
+        return max(1, sum(map(size, tf.nest.flatten(self._batch))))
 
     def in_batches_of(self, batch_size: int) -> "Arrays":
         """Return the same data in batches of this size; the last one may be smaller."""
@@ -237,16 +243,6 @@ class Arrays(Data):
             chosen = numbers.flat_map(batches).skip(first_index)
             return self._gathered(chosen, epochs.seed, self._class_weight, failures)
 
-        def examples(number: int) -> Any:
-            epoch, index = divmod(number, own_length)
-            whole = order(epochs.first_epoch + epoch)
-            return whole[index * self._batch_size :][: self._batch_size].numpy()
-
-        def in_words(number: int) -> str:
-            epoch, index = divmod(number, own_length)
-            listed = self._in_words(examples(number))
-            return f"batch {index + 1} of epoch {epoch + 1}: {listed}"
-
         begin = {"first_epoch": first_epoch, "first_index": first_index}
         resident = self._resident(order, self._class_weight, **begin)
         return _EpochsFeed(
@@ -255,12 +251,12 @@ class Arrays(Data):
             resident=resident,
             dataset=dataset,
             failures=failures,
-            in_words=in_words,
-            indices=examples,
+            order=lambda epoch: order(epochs.first_epoch + epoch),
+            data=self,
             map=self._map,
         )
 
-    def _in_words(self, some: Any) -> str:
+    def in_words(self, some: Any) -> str:
         """List examples by index, and those among them that hold NaN or infinity."""
         listed = ", ".join(map(str, some[:8])) + (", ..." if len(some) > 8 else "")
         bad: list[str] = []
@@ -353,27 +349,29 @@ class _EpochsFeed(Feed):
 
     failures: list[DataError]
     """Errors of `map`, in the order in which they were raised."""
-    in_words: Callable[[int], str]
-    indices: Callable[[int], Any]
+    order: Callable[[int], Any]
+    """The indices of all examples, by the number of the epoch in this call of `fit`."""
+    data: Arrays
     map: ExampleMap | None
 
     def failure(self) -> DataError | None:
         return next(iter(self.failures), None)
 
+    def _place(self, number: int) -> tuple[int, int]:
+        return divmod(number, math.ceil(len(self.data) / self.data.batch_size))
+
     def batch_in_words(self, number: int) -> str:
-        return self.in_words(number)
+        epoch, index = self._place(number)
+        listed = self.data.in_words(np.array(self.examples(number)))
+        return f"batch {index + 1} of epoch {epoch + 1}: {listed}"
 
     def examples(self, number: int) -> Sequence[int]:
-        return self.indices(number).tolist()
+        epoch, index = self._place(number)
+        size = self.data.batch_size
+        return self.order(epoch)[index * size :][:size].numpy().tolist()
 
     def bottleneck(self, is_slower_than_step: bool) -> str:
         return slow_arrays(self.map)
-
-
-def _row_bytes(leaf: Any) -> int:
-    if not isinstance(leaf, tf.Tensor) or leaf.dtype == tf.string:
-        return 2**15  # gathering such a row takes as long as this many bytes of numbers
-    return leaf.dtype.size * (leaf.shape[1:].num_elements() or 1)
 
 
 def _common_length(named: Mapping[str, Any]) -> int:

@@ -1,7 +1,7 @@
 """Batches: nested tensors, their specs, digests and class weights."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -28,7 +28,12 @@ def convert(nest: Any, path: str) -> Any:
 
     Floats are cast to Keras' floatx; integers, booleans and strings keep their dtype.
     """
-    return _map_with_path(_tensor, nest, path)
+    if isinstance(nest, Mapping):
+        return {k: convert(inner, f"{path}[{k!r}]") for k, inner in nest.items()}
+    if isinstance(nest, list | tuple):
+        tensors = [convert(inner, f"{path}[{i}]") for i, inner in enumerate(nest)]
+        return type(nest)(*tensors) if hasattr(nest, "_fields") else tuple(tensors)
+    return _tensor(nest, path)
 
 
 def to_floatx(batch: Any) -> Any:
@@ -86,24 +91,11 @@ def gather(leaf: Any, indices: Any) -> Any:
     columns = tf.gather(columns, indices)
     where = tf.concat([values.value_rowids()[:, None], columns.values], axis=1)
     shape = tf.concat([[values.nrows(out_type=tf.int64)], leaf.dense_shape[1:]], axis=0)
-    gathered = tf.SparseTensor(where, values.values, shape)
-    static = tf.TensorShape([None]).concatenate(leaf.shape[1:])
-    return tf.sparse.reorder(_with_static_shape(gathered, static))
-
-
-def _with_static_shape(sparse: tf.SparseTensor, static: tf.TensorShape) -> tf.SparseTensor:
-    dims = [sparse.dense_shape[i] if d is None else d for i, d in enumerate(static)]
-    shape = tf.stack([tf.cast(d, tf.int64) for d in dims])
-    return tf.SparseTensor(sparse.indices, sparse.values, shape)
-
-
-def _map_with_path(function: Callable[[Any, str], Any], nest: Any, path: str) -> Any:
-    if isinstance(nest, Mapping):
-        return {k: _map_with_path(function, v, f"{path}[{k!r}]") for k, v in nest.items()}
-    if isinstance(nest, list | tuple):
-        mapped = [_map_with_path(function, v, f"{path}[{i}]") for i, v in enumerate(nest)]
-        return type(nest)(*mapped) if hasattr(nest, "_fields") else tuple(mapped)
-    return function(nest, path)
+    # Only a shape of single numbers keeps what is known of it in a graph.
+    known = [None, *leaf.shape[1:]]
+    lengths = [shape[i] if length is None else length for i, length in enumerate(known)]
+    static = tf.stack([tf.cast(length, tf.int64) for length in lengths])
+    return tf.sparse.reorder(tf.SparseTensor(where, values.values, static))
 
 
 def _tensor(leaf: Any, path: str) -> Any:
@@ -119,11 +111,13 @@ def _tensor(leaf: Any, path: str) -> Any:
         where = np.stack([rows.row, rows.col], axis=1).astype("int64")
         return to_floatx(tf.sparse.reorder(tf.SparseTensor(where, rows.data, rows.shape)))
     array, columns = _array(leaf)
-    if not _has_one_dtype(array):
+    is_mixed = array.dtype == object and not all(isinstance(i, str | bytes) for i in array.flat)
+    if is_mixed or array.dtype.kind in "mMV":
+        first = type(array.flat[0]).__name__ if array.size else "missing"
         raise DataError(
             f"{path} holds Python objects or dates, not numbers or strings.",
             expected="an array of one dtype",
-            received=columns or f"dtype {array.dtype}, first element {_first_kind(array)}",
+            received=columns or f"dtype {array.dtype}, first element {first}",
             do="convert it, for instance .astype('float32'), or pass a dict with one array "
             "per column",
         )
@@ -141,16 +135,6 @@ def _array(leaf: Any) -> tuple[np.ndarray, str]:
         return leaf.to_numpy()[:, None], ""
     columns = zip(leaf.columns, leaf.dtypes, strict=True) if hasattr(leaf, "columns") else ()
     return leaf.to_numpy(), ", ".join(f"column {name!r}: {dtype}" for name, dtype in columns)
-
-
-def _has_one_dtype(array: np.ndarray) -> bool:
-    if array.dtype == object:
-        return all(isinstance(item, str | bytes) for item in array.flat)
-    return array.dtype.kind not in "mMV"
-
-
-def _first_kind(array: np.ndarray) -> str:
-    return type(array.flat[0]).__name__ if array.size else "missing"
 
 
 def check_labelled(batch: Any) -> None:
@@ -172,10 +156,7 @@ def weighted(batch: Any, class_weight: Mapping[int, float]) -> Any:
     """Add one weight per label to `(x, y)`, as Keras does; unnamed classes weigh 1."""
     check_labelled(batch)
     x, y = batch
-    return x, y, _class_weights(y, class_weight)
-
-
-def _class_weights(labels: Any, class_weight: Mapping[int, float]) -> Any:
+    labels = y
     if len(labels.shape) > 1:
         labels = tf.argmax(labels, -1) if labels.shape[-1] != 1 else tf.squeeze(labels, -1)
     if labels.dtype.is_floating:
@@ -184,7 +165,7 @@ def _class_weights(labels: Any, class_weight: Mapping[int, float]) -> Any:
     weights = tf.ones_like(labels, tf.float32)
     for number, weight in class_weight.items():
         weights = tf.where(labels == number, tf.constant(weight, tf.float32), weights)
-    return to_floatx(weights)
+    return x, y, to_floatx(weights)
 
 
 SAMPLED_ROWS = 1024

@@ -53,35 +53,24 @@ def read_ahead(source: keras.utils.PyDataset, order: Iterable[int]) -> Iterator[
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def with_hooks(
-    source: keras.utils.PyDataset, epochs: Iterator[Iterator[Any]]
-) -> Iterator[Iterator[Any]]:
-    """Yield the epochs; call `on_epoch_begin` of the PyDataset before each of them."""
-    for epoch in epochs:
-        source.on_epoch_begin()
-        yield epoch
-
-
 def as_epochs(
     passes: Iterator[Iterator[Any]], steps_per_epoch: int | None, first_step: int = 0
 ) -> Iterator[Iterator[Any]]:
     """Return one epoch per pass, or epochs of `steps_per_epoch` cut from consecutive passes."""
     if steps_per_epoch is None:
         return passes
-    batches = _chain(passes)
+
+    def chain() -> Iterator[Any]:
+        for batches in passes:
+            first = list(itertools.islice(batches, 1))
+            if not first:
+                # An exhausted generator yields nothing in later passes either.
+                return
+            yield from itertools.chain(first, batches)
+
+    batches = chain()
     lengths = itertools.chain([steps_per_epoch - first_step], itertools.repeat(steps_per_epoch))
     return (itertools.islice(batches, length) for length in lengths)
-
-
-def _chain(passes: Iterator[Iterator[Any]]) -> Iterator[Any]:
-    for batches in passes:
-        first = True
-        for batch in batches:
-            first = False
-            yield batch
-        if first:
-            # An exhausted generator yields nothing in later passes either.
-            return
 
 
 @final
@@ -158,7 +147,8 @@ class Batches(Data):
         source, batches = self._source, epochs.after.batches
         if not isinstance(source, keras.utils.PyDataset):
             passes = (self._again() for _ in itertools.count())
-            converted = map(self._converted, as_epochs(passes, epochs.steps_per_epoch))
+            cut = as_epochs(passes, epochs.steps_per_epoch)
+            converted = (map(self._tensors, epoch) for epoch in cut)
             return _Pipelines(converted, epochs.steps_per_epoch, source, UnsavedReader).feed()
         count = source.num_batches
         length = epochs.steps_per_epoch or count
@@ -170,8 +160,12 @@ class Batches(Data):
         orders = itertools.chain([itertools.islice(next(orders), first, None)], orders)
         passes = (read_ahead(source, order) for order in orders)
         cut = as_epochs(passes, epochs.steps_per_epoch, batches % (length or 1))
-        converted = map(self._converted, with_hooks(source, cut))
-        return _Pipelines(converted, length, source, hook=source.on_epoch_end).feed()
+
+        def begin(epoch: Iterator[Any]) -> Iterator[Any]:
+            source.on_epoch_begin()
+            return map(self._tensors, epoch)
+
+        return _Pipelines(map(begin, cut), length, source, hook=source.on_epoch_end).feed()
 
     def one_pass(self, *, steps: int | None) -> Feed:
         """Return the batches of one epoch."""
@@ -183,14 +177,11 @@ class Batches(Data):
             order = itertools.count() if length is None else range(length)
             batches = functools.partial(read_ahead, self._source, itertools.islice(order, steps))
         known = [count for count in (length, steps) if count is not None]
-        epoch = self._converted(itertools.islice(batches(), steps))
+        epoch = map(self._tensors, itertools.islice(batches(), steps))
         return _Pipelines(iter([epoch]), min(known, default=None), self._source).feed()
 
     def _again(self) -> Iterator[Any]:
         return iter(self._source) if self._once is None else self._once
-
-    def _converted(self, epoch: Iterator[Any]) -> Iterator[Any]:
-        return map(self._tensors, epoch)
 
     def _tensors(self, batch: Any) -> Any:
         if isinstance(batch, tuple | list):

@@ -30,8 +30,21 @@ def read_errors_explained(feed: Feed | None) -> Iterator[None]:
     except tf.errors.OpError as error:
         if feed is None or not step_errors.is_of_data(error):
             raise
-        text = _failed(messages.plain_text(error), feed)
-        raise DataError(text) from step_errors.cause(error)
+        text = messages.plain_text(error)
+        # The line of a Python function that raised, or where the operation that failed was made.
+        parts = tensorflow_internals.pipeline_parts(feed.dataset())
+        place = place_among(messages.quoted_frames(text)) or place_of_node(
+            node_in(text),
+            [graph for part in parts for graph in part.graphs],
+            lambda op: place_among([(frame.filename, frame.lineno or 0) for frame in op.traceback]),
+        )
+        raise DataError(
+            f"The tf.data pipeline failed while a batch was read{place}.",
+            expected="a pipeline that yields every batch",
+            received=messages.reason_in(text),
+            do="check the elements and that line; dataset.ignore_errors(log_warning=True) after "
+            "it skips the elements that fail",
+        ) from step_errors.cause(error)
 
 
 def file_names(feed: Feed | None) -> list[str]:
@@ -43,31 +56,30 @@ def file_names(feed: Feed | None) -> list[str]:
         if tensor.dtype == tf.string:
             texts: Any = tf.reshape(tensor, [-1])[:_MOST_FILES].numpy()
             names |= {text.decode(errors="replace"): None for text in texts}
-    return [name for name in names if _is_file(name)]
 
-
-def _is_file(name: str) -> bool:
-    try:
-        return tf.io.gfile.exists(name) and not tf.io.gfile.isdir(name)
-    except (tf.errors.OpError, ValueError):
+    def is_file(name: str) -> bool:
+        with contextlib.suppress(tf.errors.OpError, ValueError):
+            return tf.io.gfile.exists(name) and not tf.io.gfile.isdir(name)
         return False
 
-
-def _has(damage: tuple[str, int], name: str) -> bool:
-    """Return whether reading a file again fails for the same reason, at the same byte."""
-    try:
-        tf.data.TFRecordDataset(name).reduce(0, lambda count, _: count)
-    except tf.errors.OpError as error:
-        return messages.damaged_record(str(error)) == damage
-    return False
+    return list(filter(is_file, names))
 
 
 def _damaged(text: str, names: list[str]) -> str:
     damage = messages.damaged_record(text)
+
+    def has_damage(name: str) -> bool:
+        """Return whether reading a file again fails for the same reason, at the same byte."""
+        try:
+            tf.data.TFRecordDataset(name).reduce(0, lambda count, _: count)
+        except tf.errors.OpError as error:
+            return messages.damaged_record(str(error)) == damage
+        return False
+
     reason = damage[0] if damage else messages.reason_in(text)
     until = time.monotonic() + _MOST_SECONDS_OF_LOOKING
     in_time = itertools.takewhile(lambda _: time.monotonic() < until, names)
-    damaged = next((name for name in in_time if damage and _has(damage, name)), None)
+    damaged = next((name for name in in_time if damage and has_damage(name)), None)
     if damaged is not None:
         received = f"{reason} in {damaged}"
     elif names:
@@ -81,23 +93,6 @@ def _damaged(text: str, names: list[str]) -> str:
         received=received,
         do="create the file again, or leave it out. dataset.ignore_errors(log_warning=True) right "
         "after TFRecordDataset skips the rest of the file",
-    )
-
-
-def _failed(text: str, feed: Feed) -> str:
-    # The line of a Python function that raised, or where the operation that failed was made.
-    parts = tensorflow_internals.pipeline_parts(feed.dataset())
-    place = place_among(messages.quoted_frames(text)) or place_of_node(
-        node_in(text),
-        [graph for part in parts for graph in part.graphs],
-        lambda op: place_among([(frame.filename, frame.lineno or 0) for frame in op.traceback]),
-    )
-    return message(
-        f"The tf.data pipeline failed while a batch was read{place}.",
-        expected="a pipeline that yields every batch",
-        received=messages.reason_in(text),
-        do="check the elements and that line; dataset.ignore_errors(log_warning=True) after "
-        "it skips the elements that fail",
     )
 
 

@@ -119,19 +119,17 @@ class HeldReader(StreamReader):
     def __init__(self, batch: Any, like: StreamReader) -> None:
         end: End = like.end
 
+        def with_spec(leaf: Any, spec: Any) -> Any:
+            is_dense = isinstance(leaf, tf.Tensor)
+            return tf.compat.v1.placeholder_with_default(leaf, spec.shape) if is_dense else leaf
+
         def held() -> Any:
             # Of the spec that the loops were traced for: they are not traced again.
-            again = tf.nest.map_structure(_with_spec, batch, like.batch_spec)
+            again = tf.nest.map_structure(with_spec, batch, like.batch_spec)
             return tf.experimental.Optional.from_value(again) if like.end == "marked" else again
 
         dataset = tf.data.Dataset.from_tensors(0).repeat().map(lambda _: held())
         super().__init__(iter(dataset), like.batch_spec, end)
-
-
-def _with_spec(leaf: Any, spec: Any) -> Any:
-    if not isinstance(leaf, tf.Tensor):
-        return leaf
-    return tf.compat.v1.placeholder_with_default(leaf, spec.shape)
 
 
 @final
@@ -276,7 +274,8 @@ class IteratorReader(StreamReader):
             return
         tensorflow_internals.restore_iterator(self.iterator, state[_ITERATOR])
         # Restoring an iterator draws seeds, so the keepers come last.
-        _restore_all(self._keepers, [state[_SEEDS.format(i)] for i in range(len(self._keepers))])
+        for index, keeper in enumerate(self._keepers):
+            tensorflow_internals.restore_iterator(keeper, state[_SEEDS.format(index)])
 
 
 @final
@@ -358,7 +357,8 @@ def opened(
         return iter(make()), keepers
     iterator = iter(make())
     tensorflow_internals.restore_iterator(iterator, first.position)
-    _restore_all(keepers, [_DRAWN[part][0] for part in parts])
+    for part, keeper in zip(parts, keepers, strict=True):
+        tensorflow_internals.restore_iterator(keeper, _DRAWN[part][0])
     return iterator, keepers
 
 
@@ -394,11 +394,6 @@ def _restore_after(part: tf.data.Dataset, keeper: Any, passes: int) -> None:
         for _ in range(passes - known):
             iter(part)  # draws once
         _DRAWN[part] = after_one, passes, tensorflow_internals.iterator_state(keeper)
-
-
-def _restore_all(iterators: Sequence[Any], states: Sequence[tf.Tensor]) -> None:
-    for iterator, state in zip(iterators, states, strict=True):
-        tensorflow_internals.restore_iterator(iterator, state)
 
 
 def _are_equal(one: tf.Tensor, other: tf.Tensor) -> bool:

@@ -7,10 +7,9 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright.data.batches import check_labelled, weighted
 from loopwright.data.source import Data, Epochs, Feed, Objection
 from loopwright.data.stream import STEPS, Stream
-from loopwright.errors import DataError, message
+from loopwright.errors import DataError
 
 
 @final
@@ -31,13 +30,20 @@ class Shares(Data):
 
     def __init__(
         self,
-        make_batches: Callable[[int, int], tf.data.Dataset],
+        make_batches: Callable[[int, int], tf.data.Dataset | Stream],
         *,
         workers: int = 1,
         worker: int = 0,
     ) -> None:
         if not callable(make_batches):
-            raise DataError(_no_function(make_batches))
+            raise DataError(
+                "lw.Shares takes a function.",
+                expected="a function of two numbers, workers and worker, that returns a "
+                "tf.data.Dataset",
+                received=type(make_batches).__name__,
+                do="write lw.Shares(lambda workers, worker: files.shard(workers, worker)...); data "
+                "that every worker reads as a whole is passed to fit directly",
+            )
         # Not called yet: making a dataset now would prevent the workers from connecting.
         self._make, self._workers, self._worker = make_batches, workers, worker
 
@@ -54,10 +60,8 @@ class Shares(Data):
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Shares":
         """Return the data with a sample weight for each label, by its class."""
 
-        def make(workers: int, worker: int) -> tf.data.Dataset:
-            labelled = self._make(workers, worker)
-            check_labelled(labelled.element_spec)
-            return labelled.map(lambda x, y: weighted((x, y), class_weight))
+        def make(workers: int, worker: int) -> Stream:
+            return _stream(self._make(workers, worker)).weighted_by_class(class_weight)
 
         return Shares(make, workers=self._workers, worker=self._worker)
 
@@ -81,11 +85,19 @@ class Shares(Data):
 
     def _shared(self, feed: Feed, argument: str) -> Feed:
         if self._workers > 1 and feed.steps_per_epoch is None:
-            raise DataError(_without_length(argument))
+            raise DataError(
+                "The number of batches of each worker is unknown.",
+                expected="the same known number for all workers: the others would wait for the "
+                "shortest",
+                received="a dataset of unknown length, as after filter() or from files",
+                do=f"pass {argument}, or dataset.apply(tf.data.experimental.assert_cardinality(n))",
+            )
         return replace(feed, is_share=self._workers > 1)
 
 
 def _stream(made: Any) -> Stream:
+    if isinstance(made, Stream):
+        return made
     if not isinstance(made, tf.data.Dataset):
         raise DataError(
             "The function passed to lw.Shares does not return a dataset.",
@@ -94,22 +106,3 @@ def _stream(made: Any) -> Stream:
             do="return dataset.shard(workers, worker).batch(256 // workers)",
         )
     return Stream(made)
-
-
-def _no_function(given: Any) -> str:
-    return message(
-        "lw.Shares takes a function.",
-        expected="a function of two numbers, workers and worker, that returns a tf.data.Dataset",
-        received=type(given).__name__,
-        do="write lw.Shares(lambda workers, worker: files.shard(workers, worker)...); data that "
-        "every worker reads as a whole is passed to fit directly",
-    )
-
-
-def _without_length(argument: str) -> str:
-    return message(
-        "The number of batches of each worker is unknown.",
-        expected="the same known number for all workers: the others would wait for the shortest",
-        received="a dataset of unknown length, as after filter() or from files",
-        do=f"pass {argument}, or dataset.apply(tf.data.experimental.assert_cardinality(n))",
-    )

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from loopwright.compat import messages, tensorflow_internals
 from loopwright.compat.lines import describe
-from loopwright.compat.tensorflow_internals import PipelinePart
 from loopwright.data.batches import check_labelled, sampled_digest, weighted
 from loopwright.data.bottleneck import parts_before, slow_pipeline
 from loopwright.data.readers import (
@@ -37,6 +36,11 @@ _STATEFUL = {
 }
 """By a part of the name of the operation that TensorFlow refuses."""
 
+_UNSAVABLE = {
+    "CopyToDevice": "TensorFlow cannot save prefetch_to_device(): remove it",
+    "ShuffleAndRepeat": "shuffle_and_repeat() loses its position between two epochs: use shuffle()",
+    "Snapshot": "snapshot() cannot be restored after its files have been written: remove it",
+}
 _UNORDERED = "deterministic=False: elements come in the order in which they are ready"
 _DRAWING = re.compile("(Shuffle|Random).*Dataset")
 _NAMES = {
@@ -60,12 +64,8 @@ def unsavable(dataset: tf.data.Dataset) -> str | None:
         return "its options set experimental_warm_start, which starts reading too early"
     parts = tensorflow_internals.pipeline_parts(dataset)
     for part in parts:
-        if part.kind == "CopyToDevice":
-            return "TensorFlow cannot save prefetch_to_device(): remove it"
-        if part.kind == "ShuffleAndRepeat":
-            return "shuffle_and_repeat() loses its position between two epochs: use shuffle()"
-        if part.kind == "Snapshot":
-            return "snapshot() cannot be restored after its files have been written: remove it"
+        if part.kind in _UNSAVABLE:
+            return _UNSAVABLE[part.kind]
         if part.kind == "Cache" and any(p.draws_each_pass for p in parts_before(part)):
             return "cache() keeps the order of a shuffle before it: put it first"
         if part.file and not tf.io.gfile.exists(f"{part.file}.index"):
@@ -73,14 +73,26 @@ def unsavable(dataset: tf.data.Dataset) -> str | None:
                 f"cache({part.file!r}) cannot be used again if a run ends while it is written: "
                 "read the dataset once before training, or cache in memory"
             )
-        if part.kind == "DirectedInterleave" and _may_hang(part):
+        if part.kind == "DirectedInterleave" and not part.stops_on_empty:
+            lengths = [int(data.cardinality()) for data in part.inputs]
+            is_endless = [length == tf.data.INFINITE_CARDINALITY for length in lengths]
+            # The first input selects from the others.
+            if not is_endless[0] or all(is_endless):
+                continue
             return (
                 "sample_from_datasets() never ends if it is restored after one of its datasets has "
                 "ended: repeat() them, or pass stop_on_empty_dataset=True"
             )
     operations = {kind for part in parts if part.is_stateful for kind in part.operations}
-    objection = _objection_of_tensorflow(dataset) if operations else None
-    return None if objection is None else _explained(objection, operations)
+    text = _error_of_saving(dataset) if operations else None
+    if text is None:
+        return None
+    # By the operation that TensorFlow names, or by others in the pipeline.
+    for candidate in (messages.stateful_operation(text), *sorted(operations)):
+        for name, explanation in _STATEFUL.items():
+            if name in candidate and "Stateless" not in candidate:
+                return explanation.format(candidate)
+    return f"TensorFlow cannot save it: {messages.reason_in(text)}"
 
 
 def unrepeatable(dataset: tf.data.Dataset) -> str | None:
@@ -171,17 +183,7 @@ def held_tensors(dataset: tf.data.Dataset) -> list[tf.Tensor]:
     return [t for part in tensorflow_internals.pipeline_parts(dataset) for t in part.tensors]
 
 
-def _may_hang(part: PipelinePart) -> bool:
-    selector, *inputs = part.inputs
-    endless = tf.data.INFINITE_CARDINALITY
-    return (
-        not part.stops_on_empty
-        and selector.cardinality() == endless
-        and any(data.cardinality() != endless for data in inputs)
-    )
-
-
-def _objection_of_tensorflow(dataset: tf.data.Dataset) -> str | None:
+def _error_of_saving(dataset: tf.data.Dataset) -> str | None:
     """Return TensorFlow's error when it serializes a pipeline together with its state.
 
     Asking an iterator for its state would raise it too, but would draw seeds on the way, and so
@@ -195,15 +197,6 @@ def _objection_of_tensorflow(dataset: tf.data.Dataset) -> str | None:
     except tf.errors.OpError as error:
         return error.message
     return None
-
-
-def _explained(text: str, operations: set[str]) -> str:
-    """Explain TensorFlow's error by the operation it names, or by others in the pipeline."""
-    for candidate in (messages.stateful_operation(text), *sorted(operations)):
-        for name, explanation in _STATEFUL.items():
-            if name in candidate and "Stateless" not in candidate:
-                return explanation.format(candidate)
-    return f"TensorFlow cannot save it: {messages.reason_in(text)}"
 
 
 _INSTEAD = (
@@ -235,8 +228,8 @@ class Stream(Data):
                 received="a dataset of 0 batches",
                 do="check its files and filters; drop_remainder drops all of a small set",
             )
-        self._dataset = dataset
-        self._replay = replay
+        self._dataset, self._replay = dataset, replay
+        self._spec, self._length = dataset.element_spec, int(dataset.cardinality())
 
     @property
     def calls_python(self) -> bool:
@@ -256,7 +249,7 @@ class Stream(Data):
 
     def weighted_by_class(self, class_weight: Mapping[int, float]) -> "Stream":
         """Return the data with a sample weight for each label, by its class."""
-        check_labelled(self._dataset.element_spec)
+        check_labelled(self._spec)
         labelled = self._dataset.map(lambda x, y: weighted((x, y), class_weight))
         return Stream(labelled, replay=self._replay)
 
@@ -270,10 +263,9 @@ class Stream(Data):
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the spec and number of batches, the seeds, and a digest of the source tensors."""
-        spec, length = self._dataset.element_spec, int(self._dataset.cardinality())
         return {
-            "batches": describe(spec, "batch"),
-            "length": length,
+            "batches": describe(self._spec, "batch"),
+            "length": self._length,
             "seeds": seeds(self._dataset),
             "bytes": sampled_digest(held_tensors(self._dataset)),
         }
@@ -284,7 +276,7 @@ class Stream(Data):
         With `replay` the batches read before are read again and dropped; otherwise the reader
         restores its state.
         """
-        spec, length = self._dataset.element_spec, int(self._dataset.cardinality())
+        spec, length = self._spec, self._length
         steps_per_epoch, after = epochs.steps_per_epoch, epochs.after
         is_endless = steps_per_epoch is None and length == tf.data.INFINITE_CARDINALITY
         if is_endless and not epochs.may_be_endless:
@@ -326,11 +318,10 @@ class Stream(Data):
 
     def one_pass(self, *, steps: int | None) -> Feed:
         """Return the dataset once."""
-        length = int(self._dataset.cardinality())
-        if steps is None and length == tf.data.INFINITE_CARDINALITY:
+        if steps is None and self._length == tf.data.INFINITE_CARDINALITY:
             raise DataError(endless("This dataset", STEPS))
         dataset = self._dataset if steps is None else self._dataset.take(steps)
-        known = [n for n in (length, steps) if n is not None and n >= 0]
+        known = [n for n in (self._length, steps) if n is not None and n >= 0]
         return Feed(
             batch_spec=dataset.element_spec,
             dataset=lambda: dataset,

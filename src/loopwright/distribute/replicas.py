@@ -69,17 +69,13 @@ def _grouped(names: Mapping[str, Any]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(_variable(name), []).append(name)
-    return {variable: sorted(group, key=_number) for variable, group in groups.items()}
+    # By number, where there is one: `[10]` comes after `[9]`.
+    return {of: sorted(group, key=lambda name: (len(name), name)) for of, group in groups.items()}
 
 
 def _variable(name: str) -> str:
     found = _NAME.fullmatch(name)
     return name if found is None else found[1]
-
-
-def _number(name: str) -> int:
-    found = _NAME.fullmatch(name)
-    return 0 if found is None else int(found[2])
 
 
 RESIDENT_SHARE = 0.25

@@ -12,7 +12,6 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -53,14 +52,11 @@ def are_loopback(addresses: Sequence[str]) -> bool:
     >>> are_loopback(["127.0.0.1:20000", "node9:20000"])
     False
     """
-    return all(map(_is_loopback, addresses))
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
+    hosts = {address.rpartition(":")[0].strip("[]") for address in addresses} - {"localhost"}
+    try:
+        return all(ipaddress.ip_address(host).is_loopback for host in hosts)
+    except ValueError:  # a name
+        return False
 
 
 def accept_only_loopback(port: int) -> bool:
@@ -111,7 +107,7 @@ def strategy_for(asked: "tf.distribute.Strategy | str | None") -> tf.distribute.
         )
     together = cluster.found(os.environ) if asked in ("auto", "multi_worker") else None
     if together is not None:
-        return _multi_worker(_key(together))
+        return _multi_worker(tuple(together.jobs.items()), together.job, together.task)
     if asked == "multi_worker":
         raise ConfigurationError(
             "No other workers found.",
@@ -124,14 +120,11 @@ def strategy_for(asked: "tf.distribute.Strategy | str | None") -> tf.distribute.
     return tf.distribute.get_strategy()
 
 
-def _key(together: cluster.Cluster) -> tuple[Any, ...]:
-    return tuple(together.jobs.items()), together.job, together.task
-
-
 @functools.cache
-def _multi_worker(key: tuple[Any, ...]) -> tf.distribute.Strategy:
+def _multi_worker(
+    jobs: tuple[tuple[str, tuple[str, ...]], ...], job: str, task: int
+) -> tf.distribute.Strategy:
     """Return the strategy of this process: TensorFlow connects the workers once."""
-    jobs, job, task = key
     gpus = _gpus()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({name: list(addresses) for name, addresses in jobs}),

@@ -46,7 +46,9 @@ def supervise(
                 team.kill()
             if code == 0 or signals or not _may_be_retried(code):
                 return code
-            say(f"worker {worker} exited with code {code}; {_next_action(left)}")
+            restarts_left = f"({left - 1} {'restart' if left == 2 else 'restarts'} left)"
+            then = f"restarting all workers {restarts_left}" if left else "no restarts left"
+            say(f"worker {worker} exited with code {code}; {then}")
     return code
 
 
@@ -57,12 +59,6 @@ def free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
-
-
-def _next_action(left: int) -> str:
-    if not left:
-        return "no restarts left"
-    return f"restarting all workers ({left - 1} {'restart' if left == 2 else 'restarts'} left)"
 
 
 def _may_be_retried(code: int) -> bool:

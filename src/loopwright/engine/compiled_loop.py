@@ -29,6 +29,7 @@ from loopwright.engine.loop_graph import (
     joined,
     next_optional,
 )
+from loopwright.engine.metrics import Updated, Updates, watch_updates
 from loopwright.engine.nan import (
     BROKEN,
     FINITE,
@@ -45,7 +46,6 @@ from loopwright.guards import constants
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.plan import Plan
 from loopwright.task import variables
-from loopwright.task.metric_updates import Updated, Updates, watched
 from loopwright.task.state import capture
 
 
@@ -317,7 +317,7 @@ class CompiledLoop:
     def _one_eager_step(self, batch: Any) -> tuple[Any, Any, Any]:
         if self._updates is None:
             return self._graph.one(batch)
-        with watched(self._step.task) as updated:
+        with watch_updates(self._step.task) as updated:
             called = self._graph.one(batch)
         self._updates.note(self._step.name, Updated(frozenset(updated)))
         return called

@@ -21,8 +21,8 @@ from loopwright.data.source import Data, Feed
 from loopwright.distribute.team import Agreement, Team
 from loopwright.engine.bounds import Bounds
 from loopwright.engine.compiled_loop import CompiledLoop
-from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.engine.loop_graph import LoopGraph, Recorder
+from loopwright.engine.metrics import EpochMetrics, Updates
 from loopwright.engine.nan import FiniteCheck, IgnoredNan, OnNan, all_finite
 from loopwright.engine.predictor import Predictor
 from loopwright.engine.step import Step, StepName
@@ -36,16 +36,15 @@ from loopwright.engine.trace import (
 )
 from loopwright.errors import StepWarning
 from loopwright.guards import resources
-from loopwright.guards.changes import SettingsWatch
+from loopwright.guards.watches import SettingsWatch
 from loopwright.loop.clock import Pace, Stopwatch
 from loopwright.loop.schedule import require_positive
 from loopwright.loop.signals import Signals, deferred
 from loopwright.plans.plan import Plan, nearest, settled
 from loopwright.plans.plan_history import PlanHistory
 from loopwright.plans.selector import PlanSelector, StepKind
-from loopwright.task import scheduled_value, variables
+from loopwright.task import scheduled, variables
 from loopwright.task.context import GradientWatch
-from loopwright.task.metric_updates import Updates
 from loopwright.task.state import undisturbed
 from loopwright.task.task import Task, class_name, require_step
 
@@ -311,7 +310,7 @@ class Engine:
             spec = batches.spec_in_floatx(batch_spec) if casts else batch_spec
             self._built[kind] = build(step, spec)
             # Building creates what is made lazily, so the fingerprint is taken after it.
-            self._fingerprint = scheduled_value.fingerprint(self.task)
+            self._fingerprint = scheduled.fingerprint(self.task)
             self._require_separate()
         return self._built[kind]
 
@@ -356,11 +355,11 @@ class Engine:
         )
 
     def _forget_if_changed(self) -> None:
-        if self._fingerprint != scheduled_value.fingerprint(self.task):
+        if self._fingerprint != scheduled.fingerprint(self.task):
             self._built.clear()
             self._loops.clear()
             self.updates.task_changed()
-            self._fingerprint = scheduled_value.fingerprint(self.task)
+            self._fingerprint = scheduled.fingerprint(self.task)
 
 
 def _written(task: Task, built: Built) -> tuple[list[Any], list[Any]]:

@@ -11,11 +11,11 @@ import tensorflow as tf
 from loopwright.compat import tensorflow_internals
 from loopwright.distribute import replicas
 from loopwright.engine.bounds import Bounds, is_assertion, operations_made
+from loopwright.engine.metrics import Updates
 from loopwright.engine.nan import FINITE, LOSS, MOST_STEPS, STATE, FiniteCheck, all_finite
 from loopwright.engine.step import Step
 from loopwright.plans.plan import Plan
 from loopwright.rewrites import scope
-from loopwright.task.metric_updates import Updates
 from loopwright.task.state import apply, capture
 from loopwright.task.task import results
 

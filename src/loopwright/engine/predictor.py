@@ -22,7 +22,7 @@ from loopwright.errors import DataError
 from loopwright.loop.clock import Pace
 from loopwright.loop.signals import deferred
 from loopwright.plans.plan import Plan
-from loopwright.task import context, scheduled_value
+from loopwright.task import context, scheduled
 from loopwright.task.state import undisturbed
 from loopwright.task.task import Task, class_name
 
@@ -82,14 +82,14 @@ class Predictor:
 
     @deferred()
     def _traced_for(self, batch_spec: Any) -> "_Traced":
-        if self._fingerprint != scheduled_value.fingerprint(self._task):
+        if self._fingerprint != scheduled.fingerprint(self._task):
             self._traced.clear()
         kind = str(batch_spec)
         if kind not in self._traced:
             step = self._step(tensorflow_internals.autograph(self._task.predict_step))
             self._traced[kind] = _Traced(step, batch_spec)
             # Tracing makes what is made lazily, so the fingerprint is taken after it.
-            self._fingerprint = scheduled_value.fingerprint(self._task)
+            self._fingerprint = scheduled.fingerprint(self._task)
         return self._traced[kind]
 
 

@@ -11,7 +11,7 @@ from loopwright.compat import keras_optimizers, tensorflow_internals
 from loopwright.data import batches
 from loopwright.distribute import replicas as runtime
 from loopwright.guards import constants
-from loopwright.task import context, scheduled_value, variables
+from loopwright.task import context, scheduled, variables
 from loopwright.task import task as scalars
 from loopwright.task.context import GradientWatch, StepContext
 from loopwright.task.keras_model import as_keras_merges
@@ -106,7 +106,7 @@ class Step:
             with constants.noted(batch):
                 outputs = step(batch) if self.has_data else step()
             if self.name == "train_step" and not self.reports_last:
-                outputs = scheduled_value.reported(self.task, outputs)
+                outputs = scheduled.reported(self.task, outputs)
         return {**outputs, **self._named_norms(inside.norms)} if inside.norms else outputs
 
     def _named_norms(self, norms: Mapping[int, tuple[Any, Any]]) -> dict[str, Any]:

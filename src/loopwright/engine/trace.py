@@ -21,18 +21,17 @@ from loopwright.compat import (
     step_errors,
     tensorflow_internals,
 )
+from loopwright.engine.metrics import Updated, find_updates
 from loopwright.engine.step import Step
 from loopwright.errors import StepError
-from loopwright.guards import calls, constants, labels, source, updates
+from loopwright.guards import calls, constants, labels, updates
 from loopwright.guards.constants import Constants
 from loopwright.guards.guard import Guard, Observed, StepTrace, examine, observing
 from loopwright.guards.resources import Resource, touched
-from loopwright.guards.side_effects import check_side_effects
-from loopwright.task import metric_updates
+from loopwright.guards.source import check_side_effects
 from loopwright.task import variables as state
 from loopwright.task.context import StepContext, entered
 from loopwright.task.gradients import build_optimizers
-from loopwright.task.task import owner
 
 GUARDS: list[Guard[StepTrace]] = [*calls.GUARDS, *labels.GUARDS, *updates.GUARDS]
 """The guards of a traced step, in the order in which they look at it."""
@@ -60,7 +59,7 @@ class Built:
     """The ids of the handles of the variables that it may change; None: unknown."""
     graph: Any = field(default=None, compare=False, repr=False)
     """Its operations as a `GraphDef`."""
-    updated: metric_updates.Updated | None = field(default=None, compare=False, repr=False)
+    updated: Updated | None = field(default=None, compare=False, repr=False)
     """Which metrics it updates; None for a compiled Keras model."""
     resources: tuple[Resource, ...] = field(default=(), compare=False, repr=False)
     """What it uses other than variables: queues, tables, iterators."""
@@ -182,10 +181,10 @@ def changing_values(
     """
     if traces is None:
         traces = _traced_again(step, built.batch_spec)
-    possible = source.possible_draws(step.source, owner(step.task))
+    possible = constants.possible_draws(step.source, step.task)
     if not possible and not constants.may_differ(built.traces, traces, for_xla=for_xla):
         return None
-    with source.made(possible) as drawn:
+    with constants.made(possible) as drawn:
         first = _traced_again(step, built.batch_spec)
     second = _traced_again(step, built.batch_spec)
     return constants.changing(step.title, first, second, drawn, is_eager=is_eager)
@@ -248,7 +247,7 @@ def _build_task(step: Step, batch_spec: Any) -> Built:
     # With several replicas this trace has no updates in it.
     owned = [v for optimizer, _ in requested for v in state.variables(optimizer)] if several else []
     built = _built(outputs, graph, owned)
-    built = replace(built, updated=metric_updates.traced(step.task, graph, outputs))
+    built = replace(built, updated=find_updates(step.task, graph, outputs))
     if step.watch is None:
         return built
     own = tuple(v for v in built.captured if not step.watch.holds(v))

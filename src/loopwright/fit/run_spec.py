@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from loopwright.compat import keras_internals, keras_optimizers
 from loopwright.run_changes import STEP
-from loopwright.task import scheduled_value, variables
+from loopwright.task import scheduled, variables
 
 RunSpec = dict[str, Any]
 
@@ -66,7 +66,7 @@ def record(
     layers = {part.path: part.value for part in parts if isinstance(part.value, keras.Layer)}
     models = {path: layer for path, layer in layers.items() if isinstance(layer, keras.Model)}
     optimizers, losses = _optimizers(parts), _losses(parts, models)
-    schedules = {path: number.schedule for path, number in scheduled_value.held(task).items()}
+    schedules = {path: number.schedule for path, number in scheduled.held(task).items()}
     functions = [*losses.values(), *schedules.values()]
     functions += filter(callable, map(_rate, optimizers.values()))
     functions += [v.function for v in layers.values() if isinstance(v, keras.layers.Lambda)]

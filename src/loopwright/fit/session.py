@@ -31,7 +31,7 @@ from loopwright.fit.rollback import MOST_ROLLBACKS, first_bad_step
 from loopwright.fit.step_cost import slow_part
 from loopwright.fit.validation import Validation
 from loopwright.guards import arrays
-from loopwright.guards.learning import LearningWatch
+from loopwright.guards.watches import LearningWatch
 from loopwright.loop.clock import Pace, Stopwatch
 from loopwright.loop.schedule import (
     Every,

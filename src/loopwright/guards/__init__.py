@@ -4,6 +4,5 @@ A guard looks at one value (`guard.StepTrace`, `arrays.Examples`) and yields fin
 warns of them or raises. Guards change nothing and run nothing. A new guard is one function and
 one entry in the list of its family's file.
 
-Open files: arrays, calls, changes, constants, guard, labels, learning, resources, side_effects,
-source, updates.
+Open files: arrays, calls, constants, guard, labels, resources, source, updates, watches.
 """

@@ -11,15 +11,15 @@ from loopwright.compat.keras_optimizers import update_counter
 from loopwright.compat.lines import is_written, place_of, shape_text
 from loopwright.compat.step_errors import Failure, error_for
 from loopwright.errors import message
-from loopwright.guards.guard import Finding, StepTrace
+from loopwright.guards.guard import Finding, StepTrace, refusal, warning
 from loopwright.step_warnings import declare
 from loopwright.task import variables
 from loopwright.task.dataflow import ELEMENTWISE, flow, resources
 
-_UNUSED_LOSSES = declare("unused-losses", "losses added by layers are not part of the loss")
-_SWAPPED_ARGUMENTS = declare("swapped-arguments", "a loss gets predictions first, labels second")
+_UNUSED_LOSSES = warning("unused-losses", "losses added by layers are not part of the loss")
+_SWAPPED_ARGUMENTS = warning("swapped-arguments", "a loss gets predictions first, labels second")
 _UNSAVABLE_LAYER = declare("unsavable-layer", "`get_config` of a layer fails")
-_BROADCAST = declare(
+_BROADCAST = warning(
     "broadcast",
     "a line of the step combines `(n,)` and `(n, 1)`, which broadcasts to `(n, n)`",
 )
@@ -45,12 +45,11 @@ def count_unused_losses(
 
 def _unused_losses(trace: StepTrace) -> Iterator[Finding]:
     for name, count in trace.observed.unused_losses:
-        text = message(
+        yield _UNUSED_LOSSES(
             f"The model {name!r} has {count} {'loss' if count == 1 else 'losses'} "
             "of its own (regularisation, add_loss) that the step did not use.",
             do="add them inside the tape: loss += sum(model.losses)",
         )
-        yield Finding(text, _UNUSED_LOSSES)
 
 
 def swapped_arguments(trace: StepTrace) -> Iterator[Finding]:
@@ -64,13 +63,12 @@ def swapped_arguments(trace: StepTrace) -> Iterator[Finding]:
             continue
         is_label = second.name in from_batch and second.name not in from_variables
         if is_label and first.name in from_variables:
-            text = message(
+            yield _SWAPPED_ARGUMENTS(
                 f"The arguments of {name} are swapped: predictions first, then labels.",
                 expected=f"{name}: labels first, then predictions",
                 received="a first argument that depends on weights, and a second that does not",
                 do="write loss(labels, predictions)",
             )
-            yield Finding(text, _SWAPPED_ARGUMENTS)
 
 
 def _counted_updates(trace: StepTrace) -> Iterator[Finding]:
@@ -84,13 +82,12 @@ def _counted_updates(trace: StepTrace) -> Iterator[Finding]:
     from_counts, from_others = flow(graph, counts), flow(graph, others)
     for name, (value, _) in trace.outputs.items():
         if "loss" in name and value.name in from_counts and value.name not in from_others:
-            text = message(
+            yield refusal(
                 f"{trace.title} returned {name!r}, which is not a loss but a number of updates.",
                 expected="a number computed from the batch",
                 received="what optimizer.apply_gradients returns: its count of updates",
                 do="return the loss from which the gradients were taken",
             )
-            yield Finding(text)
 
 
 def _unsavable_layers(trace: StepTrace) -> Iterator[Finding]:
@@ -132,14 +129,12 @@ def unsavable(layer: keras.Layer, error: Exception) -> str:
 def _unread_batch(trace: StepTrace) -> Iterator[Finding]:
     """A step that uses no part of its batch trains on something baked in at trace time."""
     if trace.batch and not any(tensor.consumers() for tensor in trace.batch):
-        yield Finding(
-            message(
-                f"{trace.title} does not read its batch: every step would compute the same.",
-                expected="a step that uses its `batch` argument",
-                received="a step that uses none of its tensors (perhaps a variable from outside)",
-                do="take inputs and labels from `batch`; for a step without data call "
-                'fit(None, until="1000 steps")',
-            )
+        yield refusal(
+            f"{trace.title} does not read its batch: every step would compute the same.",
+            expected="a step that uses its `batch` argument",
+            received="a step that uses none of its tensors (perhaps a variable from outside)",
+            do="take inputs and labels from `batch`; for a step without data call "
+            'fit(None, until="1000 steps")',
         )
 
 
@@ -157,14 +152,13 @@ def _operations(trace: StepTrace) -> Iterator[Finding]:
             spreads = (_spreads(a, b) or _spreads(b, a)) and is_written(op)
             if spreads and (place := place_of(op)) not in warned:
                 warned.add(place)
-                text = message(
+                yield _BROADCAST(
                     f"{trace.title} combines shapes {shape_text(a)} and {shape_text(b)}, which "
                     f"broadcasts to (n, n){place}.",
                     do="give both the same shape, for instance labels[:, None] or "
                     "tf.squeeze(predictions, -1); if this is intended, use both axes: "
                     "a[:, None] and b[None, :]",
                 )
-                yield Finding(text, _BROADCAST)
 
 
 def _spreads(flat: tf.TensorShape, column: tf.TensorShape) -> bool:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, final
 from loopwright.compat import keras_internals, keras_optimizers, tensorflow_internals
 from loopwright.compat.keras_internals import Called
 from loopwright.compat.keras_optimizers import Applied
-from loopwright.errors import LoopwrightError, StepError
-from loopwright.step_warnings import WarningId, warn
+from loopwright.errors import LoopwrightError, StepError, message
+from loopwright.step_warnings import WarningId, declare, warn
 from loopwright.task.context import Update
 from loopwright.task.task import Task
 
@@ -27,6 +27,25 @@ class Finding:
     text: str
     id: WarningId | None = None
     """The id of the warning; None for an error."""
+
+
+Kind = Callable[..., Finding]
+"""Makes findings of one kind of mistake, from the parts of a message."""
+
+
+def warning(id: str, warns_that: str) -> Kind:
+    """Declare a warning, and return what makes its findings."""
+    declared = declare(id, warns_that)
+
+    def find(what: str, *, do: str, **parts: str) -> Finding:
+        return Finding(message(what, do=do, **parts), declared)
+
+    return find
+
+
+def refusal(what: str, *, do: str, **parts: str) -> Finding:
+    """Return the finding of a mistake with which nothing can be trained."""
+    return Finding(message(what, do=do, **parts))
 
 
 Guard = Callable[[T], Iterable[Finding]]
@@ -49,9 +68,14 @@ def examine(
     """Let each guard look at a value: warn of what it finds, or raise `error`."""
     for guard in guards:
         for finding in guard(seen):
-            if finding.id is None:
-                raise error(finding.text) from None
-            warn(finding.id, finding.text)
+            report(finding, error=error)
+
+
+def report(finding: Finding, *, error: type[LoopwrightError] = StepError) -> None:
+    """Warn of a mistake, or raise `error`."""
+    if finding.id is None:
+        raise error(finding.text) from None
+    warn(finding.id, finding.text)
 
 
 @final

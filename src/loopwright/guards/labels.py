@@ -7,14 +7,12 @@ import tensorflow as tf
 
 from loopwright.compat.keras_internals import Comparison, has_logits
 from loopwright.compat.lines import place_in, place_of, shape_text
-from loopwright.errors import message
-from loopwright.guards.guard import Finding, StepTrace
-from loopwright.step_warnings import WarningId, declare
+from loopwright.guards.guard import Finding, Kind, StepTrace, refusal, warning
 
-_BROADCAST = declare("broadcast", "a loss compares one label with several outputs")
-_LOGITS = declare("logits", "a loss takes logits for probabilities, or the reverse")
-_CONSTANT_OUTPUT = declare("constant-output", "a model ends with a softmax over a single number")
-_WRONG_METRIC = declare("wrong-metric", "a metric does not fit its labels or predictions")
+_BROADCAST = warning("broadcast", "a loss compares one label with several outputs")
+_LOGITS = warning("logits", "a loss takes logits for probabilities, or the reverse")
+_CONSTANT_OUTPUT = warning("constant-output", "a model ends with a softmax over a single number")
+_WRONG_METRIC = warning("wrong-metric", "a metric does not fit its labels or predictions")
 
 _UNCHANGED = frozenset(
     [
@@ -57,18 +55,12 @@ def _are_scores(tensor: Any) -> bool:
     op = _source_of(tensor)
     if op is None or has_logits(tensor):
         return False
-    if op.type in ("Add", "AddV2") and any(_is_weight(each) for each in op.inputs):
+    if op.type in ("Add", "AddV2") and any(map(_is_weight, op.inputs)):
         op = next((_source_of(each) for each in op.inputs if not _is_weight(each)), op)
-    return op.type in _ANY_NUMBER or _is_product_with_weights(op)
-
-
-def _is_product_with_weights(op: Any) -> bool:
-    """A product of probabilities and weights may be probabilities again."""
-    return (
-        op.type in _PRODUCTS
-        and any(_is_weight(each) for each in op.inputs)
-        and not any(_are_probabilities(each) for each in op.inputs)
-    )
+    # A product of probabilities and weights may be probabilities again.
+    is_product = op.type in _PRODUCTS and any(map(_is_weight, op.inputs))
+    is_product = is_product and not any(map(_are_probabilities, op.inputs))
+    return op.type in _ANY_NUMBER or is_product
 
 
 def _is_weight(tensor: Any) -> bool:
@@ -76,49 +68,39 @@ def _is_weight(tensor: Any) -> bool:
 
 
 def _logits(trace: StepTrace) -> Iterator[Finding]:
-    for loss in trace.observed.called.losses:
-        if loss.function in _BINARY | _SPARSE | _CATEGORICAL:
-            shape = getattr(loss.predictions, "shape", None)
-            is_single = shape is not None and shape.rank is not None and shape[-1:] == [1]
-            if is_single and loss.function not in _BINARY:
+    known = _BINARY | _SPARSE | _CATEGORICAL
+    for loss in (called for called in trace.observed.called.losses if called.function in known):
+        predictions, kind = loss.predictions, _kind_of(loss.predictions)
+        is_binary = loss.function in _BINARY
+        if not is_binary and _is_single(loss):
+            yield _finding(
+                loss,
+                "gets predictions for a single class",
+                ": the loss is always 0, and nothing is trained",
+                expected="one prediction for each class, at least two",
+                do="for two classes use BinaryCrossentropy with Dense(1), or Dense(2) with "
+                "this loss",
+            )
+        is_relu = loss.function not in _CATEGORICAL and kind in _POSITIVE
+        if loss.settings.get("from_logits", False):
+            if _are_probabilities(predictions):
+                last = kind.lower() if kind in _PROBABILITIES else "softmax or sigmoid"
                 yield _finding(
                     loss,
-                    "gets predictions for a single class",
-                    ": the loss is always 0, and nothing is trained",
-                    expected="one prediction for each class, at least two",
-                    do="for two classes use BinaryCrossentropy with Dense(1), or Dense(2) with "
-                    "this loss",
+                    f"has from_logits=True, but the predictions are the output of a {last}",
+                    expected="logits: the output of a layer without an activation",
+                    do=f"remove the {last} from the model, or from_logits=True from the loss",
+                    kind=_LOGITS,
                 )
-            yield from _logits_of(loss)
-
-
-def _logits_of(loss: Comparison) -> Iterator[Finding]:
-    predictions = loss.predictions
-    expects_logits = bool(loss.settings.get("from_logits", False))
-    if expects_logits and _are_probabilities(predictions):
-        kind = _kind_of(predictions)
-        kind = kind.lower() if kind in _PROBABILITIES else "softmax or sigmoid"
-        yield _finding(
-            loss,
-            f"has from_logits=True, but the predictions are the output of a {kind}",
-            expected="logits: the output of a layer without an activation",
-            do=f"remove the {kind} from the model, or from_logits=True from the loss",
-            id=_LOGITS,
-        )
-    is_relu = (
-        not expects_logits
-        and loss.function not in _CATEGORICAL
-        and _kind_of(predictions) in _POSITIVE
-    )
-    if not expects_logits and (_are_scores(predictions) or is_relu):
-        kind = "sigmoid" if loss.function in _BINARY else "softmax"
-        yield _finding(
-            loss,
-            f"expects probabilities, but the predictions come from a layer without a {kind}",
-            expected=f"probabilities, or {loss.name} with from_logits=True",
-            do=f'pass from_logits=True to the loss, or end the model with activation="{kind}"',
-            id=_LOGITS,
-        )
+        elif _are_scores(predictions) or is_relu:
+            last = "sigmoid" if is_binary else "softmax"
+            yield _finding(
+                loss,
+                f"expects probabilities, but the predictions come from a layer without a {last}",
+                expected=f"probabilities, or {loss.name} with from_logits=True",
+                do=f'pass from_logits=True to the loss, or end the model with activation="{last}"',
+                kind=_LOGITS,
+            )
 
 
 def _constant_softmax(trace: StepTrace) -> Iterator[Finding]:
@@ -126,14 +108,13 @@ def _constant_softmax(trace: StepTrace) -> Iterator[Finding]:
     for output in tf.nest.flatten(trace.observed.called.outputs):
         op = _source_of(output)
         if op is not None and op.type == "Softmax" and op.inputs[0].shape[-1:] == [1]:
-            text = message(
+            yield _CONSTANT_OUTPUT(
                 "The model ends with a softmax over a single number: its output is always 1, "
                 "and nothing is trained.",
                 expected="a softmax over two classes or more",
                 received=f"a softmax over {shape_text(op.inputs[0].shape)}",
                 do='use activation="sigmoid" with one output',
             )
-            yield Finding(text, _CONSTANT_OUTPUT)
             return
 
 
@@ -145,7 +126,7 @@ def _finding(
     expected: str,
     do: str,
     place: str | None = None,
-    id: WarningId | None = None,
+    kind: Kind = refusal,
 ) -> Finding:
     """Return what is wrong with a call of a loss or metric, with the line of the step that made it.
 
@@ -153,13 +134,9 @@ def _finding(
     """
     if place is None:
         place = next(map(place_of, comparison.operations), "")
-    text = message(
-        f"{comparison.name} {what}{place}{so}.",
-        expected=expected,
-        received=_received(comparison),
-        do=do,
-    )
-    return Finding(text, id)
+    received = _received(comparison)
+    what = f"{comparison.name} {what}{place}{so}."
+    return kind(what, expected=expected, received=received, do=do)
 
 
 _SPARSE_METRICS = ("sparse_categorical_accuracy", "sparse_top_k_categorical_accuracy")
@@ -209,7 +186,7 @@ def _losses(trace: StepTrace) -> Iterator[Finding]:
                 expected="labels and predictions of the same shape",
                 do="reshape the labels or the model's last layer; for class numbers as labels use "
                 "SparseCategoricalCrossentropy",
-                id=_BROADCAST if has_equal_ranks else None,
+                kind=_BROADCAST if has_equal_ranks else refusal,
             )
 
 
@@ -219,19 +196,27 @@ def _metrics(trace: StepTrace) -> Iterator[Finding]:
             continue
         match metric.function:
             case name if name in _SPARSE_METRICS and not metric.settings.get("from_sorted_ids"):
-                yield from _sparse_metric(metric)
+                yield from _class_metric(metric, is_sparse=True)
             case name if name in _ONE_HOT_METRICS:
-                yield from _one_hot_metric(metric)
+                yield from _class_metric(metric, is_sparse=False)
             case "accuracy":
                 yield from _accuracy(metric)
             case "binary_accuracy":
                 yield from _binary_accuracy(metric)
 
 
-def _sparse_metric(metric: Comparison) -> Iterator[Finding]:
+def _class_metric(metric: Comparison, *, is_sparse: bool) -> Iterator[Finding]:
+    """A metric that takes class numbers (`is_sparse`) or one-hot labels."""
     if _is_single(metric):
-        yield _single_column(metric)
-    elif _is_one_hot(metric):
+        yield _finding(
+            metric,
+            "gets predictions for a single class",
+            ": it takes class 0 for predicted in every example",
+            expected="one prediction for each class, at least two",
+            do=f"use BinaryAccuracy, or {_BY_SHAPES}",
+            kind=_WRONG_METRIC,
+        )
+    elif is_sparse and _is_one_hot(metric):
         instead = metric.name.replace("Sparse", "").replace("sparse_", "")
         yield _finding(
             metric,
@@ -239,12 +224,7 @@ def _sparse_metric(metric: Comparison) -> Iterator[Finding]:
             expected=f"class numbers of shape {shape_text(metric.predictions.shape[:-1])}",
             do=f"use {instead}, or class numbers: tf.argmax(y, axis=-1)",
         )
-
-
-def _one_hot_metric(metric: Comparison) -> Iterator[Finding]:
-    if _is_single(metric):
-        yield _single_column(metric)
-    elif _are_class_numbers(metric):
+    elif not is_sparse and _are_class_numbers(metric):
         prefix = "sparse_" if metric.name.islower() else "Sparse"
         yield _finding(
             metric,
@@ -252,7 +232,7 @@ def _one_hot_metric(metric: Comparison) -> Iterator[Finding]:
             ": its values are meaningless",
             expected=f"one-hot labels of shape {shape_text(metric.predictions.shape)}",
             do=f"use {prefix}{metric.name}, or {_BY_SHAPES}",
-            id=_WRONG_METRIC,
+            kind=_WRONG_METRIC,
         )
 
 
@@ -269,7 +249,7 @@ def _accuracy(metric: Comparison) -> Iterator[Finding]:
             do='use metrics=["accuracy"], which chooses by the shapes, BinaryAccuracy, '
             "CategoricalAccuracy or SparseCategoricalAccuracy; for regression use "
             "MeanAbsoluteError",
-            id=_WRONG_METRIC,
+            kind=_WRONG_METRIC,
         )
 
 
@@ -284,7 +264,7 @@ def _binary_accuracy(metric: Comparison) -> Iterator[Finding]:
             ": it is high even where no class is predicted right",
             expected="one prediction of 0 or 1, or independent ones",
             do=f"use CategoricalAccuracy, or {_BY_SHAPES}",
-            id=_WRONG_METRIC,
+            kind=_WRONG_METRIC,
         )
 
 
@@ -297,17 +277,6 @@ def _class_numbers(metric: Comparison, what: str) -> Finding:
     )
 
 
-def _single_column(metric: Comparison) -> Finding:
-    return _finding(
-        metric,
-        "gets predictions for a single class",
-        ": it takes class 0 for predicted in every example",
-        expected="one prediction for each class, at least two",
-        do=f"use BinaryAccuracy, or {_BY_SHAPES}",
-        id=_WRONG_METRIC,
-    )
-
-
 _BY_SHAPES = '"accuracy", which chooses by the shapes'
 
 
@@ -316,8 +285,9 @@ def _has_shapes(comparison: Comparison) -> bool:
     return all(getattr(shape, "rank", None) for shape in shapes)
 
 
-def _is_single(metric: Comparison) -> bool:
-    return metric.predictions.shape[-1:] == [1]
+def _is_single(comparison: Comparison) -> bool:
+    shape = getattr(comparison.predictions, "shape", None)
+    return shape is not None and shape.rank is not None and shape[-1:] == [1]
 
 
 def _is_one_hot(comparison: Comparison) -> bool:

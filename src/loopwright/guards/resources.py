@@ -54,10 +54,8 @@ def touched(graph: Any) -> tuple[Resource, ...]:
 
     def visit(graph: Any, known: dict[str, Any]) -> None:
         for name, value in tensorflow_internals.captured_values(graph).items():
-            if value.dtype in (
-                tf.resource,
-                tf.variant,
-            ) and not tensorflow_internals.is_variable_handle(value):
+            is_resource = value.dtype in (tf.resource, tf.variant)
+            if is_resource and not tensorflow_internals.is_variable_handle(value):
                 outside[id(value)] = value
                 known.setdefault(name, id(value))
         for op in graph.get_operations():

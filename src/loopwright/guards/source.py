@@ -1,28 +1,27 @@
-"""The source of a step: the functions of the user that it calls, and what they draw.
+"""The source of a step: the functions of the user that it calls, and their side effects.
 
 Names are resolved to the objects that they stand for. Nothing is called, and no property is read.
 """
 
 import ast
 import builtins
-import contextlib
 import functools
 import inspect
 import linecache
-import pickle
 import random
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, final
 
 import keras
 import numpy as np
 
 from loopwright.compat.keras_internals import layers_in
-from loopwright.compat.lines import is_own, is_users_frame
+from loopwright.compat.lines import is_own
+from loopwright.guards.guard import report, warning
+from loopwright.task.task import Task, owner
 
 Function = ast.FunctionDef | ast.Lambda
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
@@ -92,12 +91,13 @@ class Reached:
         return names
 
 
-def reached(step: Any, owner: Any) -> list[Reached]:
-    """Return the user's functions that a step may call, itself included.
+def reached(step: Any, task: Task) -> list[Reached]:
+    """Return the user's functions that a step of a task may call, itself included.
 
-    `owner` is the task, or the Keras model whose step it is. The source of a step of Loopwright or
-    Keras is not followed: it may call whatever `owner` holds.
+    The source of a step of Loopwright or Keras is not followed: it may call whatever the task, or
+    the Keras model whose step it is, holds.
     """
+    own = owner(task)
     found, pending = list[Reached](), [step]
     seen = dict[tuple[int, int], Any]()
     while pending:
@@ -105,8 +105,8 @@ def reached(step: Any, owner: Any) -> list[Reached]:
             if (id(function), id(holder)) in seen:
                 continue
             seen[id(function), id(holder)] = function, holder  # kept, so that ids stay theirs
-            if holder is owner and function.__name__.endswith("_step") and not _is_users(function):
-                pending += [owner, *vars(owner).values()]
+            if holder is own and function.__name__.endswith("_step") and not _is_users(function):
+                pending += [own, *vars(own).values()]
             for node in _nodes_of(function) if _is_users(function) else ():
                 here = Reached(function, holder, node)
                 found.append(here)
@@ -175,12 +175,10 @@ def _attribute(base: Any, name: str) -> Any:
 
 def _bound(found: Any, base: Any) -> Any:
     """Return what a class holds as an instance of it has it."""
-    if isinstance(found, staticmethod | classmethod):
-        return (
-            found.__func__
-            if isinstance(found, staticmethod)
-            else MethodType(found.__func__, type(base))
-        )
+    if isinstance(found, staticmethod):
+        return found.__func__
+    if isinstance(found, classmethod):
+        return MethodType(found.__func__, type(base))
     return MethodType(found, base) if isinstance(found, FunctionType) else found
 
 
@@ -191,93 +189,108 @@ def _is_filled(cell: Any) -> bool:
         return False
 
 
-# -- random numbers and clocks: Python reads them once, while the step is traced -------------------
+# -- statements with an effect outside of the step: they run once, while tracing ------------------
 
-_UNREPEATABLE = frozenset(
-    [
-        *("time.time", "time.time_ns", "time.perf_counter", "time.perf_counter_ns"),
-        *("time.monotonic", "time.monotonic_ns", "time.process_time", "time.thread_time"),
-        *("datetime.now", "datetime.utcnow", "datetime.today", "uuid.uuid1", "uuid.uuid4"),
-        *("secrets.choice", "secrets.randbelow", "secrets.token_bytes", "secrets.token_hex"),
-        "posix.urandom",
-    ]
+_PYTHON_SIDE_EFFECT = warning(
+    "python-side-effect",
+    "`print`, `append` or a Python counter in a compiled step runs once, while tracing",
 )
-"""Functions by module and name that return something else each time."""
+_LOGGING = frozenset(["debug", "info", "warning", "error", "exception"])
+_SYMBOLS = frozenset(["dtype", "name", "shape"])
+"""Attributes of a tensor that are known while tracing."""
 
 
-@dataclass(frozen=True)
-class Draw:
-    """A call whose value changes each time, and where it is."""
+def check_side_effects(
+    title: str, task: Task, step: Any, is_written: Callable[[Any, str], bool]
+) -> None:
+    """Warn of Python statements in a step that is compiled: they run while it is traced.
 
-    name: str
-    place: str
-    callee: Any
-    """A function, or a method of a generator."""
-
-    @property
-    def is_clock(self) -> bool:
-        """Return whether it reads a clock, not a random number."""
-        return self.name.startswith(("time.", "datetime."))
-
-    @property
-    def generator(self) -> Any:
-        """The generator that it draws from; None if it has no state that can be compared."""
-        own = getattr(self.callee, "__self__", None)
-        return own if isinstance(own, GENERATORS) else None
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.place})"
-
-
-def possible_draws(step: Any, owner: Any) -> list[Draw]:
-    """Return such calls in the user's functions that a step may call."""
-    found = [
-        Draw(ast.unparse(call.func), here.place(call), callee)
-        for here in reached(step, owner)
-        for call, callees in here.called()
-        for callee in callees
-        if _draws(callee)
-    ]
-    return list({str(draw): draw for draw in found}.values())
-
-
-def _draws(callee: Any) -> bool:
-    own = getattr(callee, "__self__", None)
-    if isinstance(own, GENERATORS):
-        return not isinstance(own, random.SystemRandom)
-    module = getattr(own, "__module__", None) or getattr(callee, "__module__", None)
-    return f"{module}.{getattr(callee, '__name__', '')}" in _UNREPEATABLE
-
-
-@contextlib.contextmanager
-def made(possible: Sequence[Draw]) -> Iterator[list[Draw]]:
-    """Collect those of the draws that are made inside.
-
-    A generator shows it by its state, also one that is not written in Python.
+    `is_written(holder, name)` returns whether each trace changes an attribute. Functions are
+    followed inside the files of the step's methods.
     """
-    before = [_state(draw) for draw in possible]
-    others = [draw.callee for draw in possible if draw.generator is None]
-    codes = {getattr(callee, "__code__", None): callee for callee in others}
-    called, found = list[Any](), list[Draw]()
-
-    def look(frame: FrameType, event: str, builtin: Any) -> None:
-        if event == "c_call" and builtin in others and is_users_frame(frame):
-            called.append(builtin)
-        elif event == "call" and frame.f_code in codes and is_users_frame(frame.f_back):
-            called.append(codes[frame.f_code])
-
-    watches = bool(others) and sys.getprofile() is None  # a profiler of the user goes first
-    if watches:
-        sys.setprofile(look)
-    try:
-        yield found
-    finally:
-        if watches:
-            sys.setprofile(None)
-    for draw, state in zip(possible, before, strict=True):
-        is_made = draw.callee in called if draw.generator is None else _state(draw) != state
-        found += [draw] * is_made
+    functions = reached(step, task)
+    files = {each.file for each in functions if each.owner is owner(task)}
+    for here in functions:
+        for node in _statements(here.node.body) if here.file in files else ():
+            kind, attribute = _kind(node, here)
+            is_number = attribute and isinstance(vars(here.owner).get(attribute), int | float)
+            if attribute and not (is_number and is_written(here.owner, attribute)):
+                continue
+            if kind:
+                what, instead = _KINDS[kind]
+                finding = _PYTHON_SIDE_EFFECT(
+                    f"{title} {what} ({here.place(node)}): Python runs once, while the step is "
+                    "traced.",
+                    expected="TensorFlow operations for what should happen in each step",
+                    received="a Python statement with an effect outside the step",
+                    do=f'{instead}; or run Python in each step with plan="eager"',
+                )
+                report(finding)
+                return
 
 
-def _state(draw: Draw) -> bytes:
-    return b"" if draw.generator is None else pickle.dumps(draw.generator)
+_KINDS = {
+    "print": ("prints with Python", "use tf.print(...)"),
+    "append": (
+        "appends a symbolic tensor to a list",
+        "return the value by name, and read it from the history or in a callback",
+    ),
+    "count": ("counts with a Python number", "count with self.step or a tf.Variable"),
+}
+
+
+def _statements(body: ast.expr | Iterable[ast.AST]) -> Iterator[ast.expr | ast.stmt]:
+    """Yield every node that runs while the step is traced.
+
+    Code under `if tf.executing_eagerly():` and inner functions, which TensorFlow may call in each
+    step, are left out.
+    """
+    for node in [body] if isinstance(body, ast.expr) else body:
+        if isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
+            continue
+        if isinstance(node, ast.If) and "executing_eagerly" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.expr | ast.stmt):
+            yield node
+        yield from _statements(ast.iter_child_nodes(node))
+
+
+def _kind(node: ast.AST, here: Reached) -> tuple[str, str]:
+    """Return the kind of a side effect, and the attribute it changes; empty if there is none."""
+    own = here.variables
+    match node:
+        case ast.Call(func=ast.Name(id="print")):
+            return "print", ""
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) if (
+            name in ("logging", "logger", "log") and attr in _LOGGING
+        ):
+            return "print", ""
+        case ast.Call(func=ast.Attribute(value=target, attr="append"), args=[value]):
+            is_outside = isinstance(target, ast.Attribute) or (
+                isinstance(target, ast.Name) and target.id not in own
+            )
+            is_tensor = _holds_tensor(value, own - {here.first})
+            return ("append" if is_outside and is_tensor else ""), ""
+        case (
+            ast.AugAssign(target=ast.Attribute(value=ast.Name(id=name), attr=attr))
+            | ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name), attr=attr)])
+        ) if name == here.first:
+            return "count", attr
+        case ast.AugAssign(target=ast.Name(id=name)) if name not in own:
+            return "count", ""
+        case _:
+            return "", ""
+
+
+def _holds_tensor(value: ast.expr, own: frozenset[str]) -> bool:
+    """Return whether an expression is a variable of the step, or computed from one: a tensor."""
+    match value:
+        case ast.Attribute(attr=name) if name in _SYMBOLS:
+            return False
+        case ast.Call(func=ast.Name(id="len" | "type")):
+            return False
+        case ast.Name(id=name):
+            return name in own
+        case _:
+            inner = [e for e in ast.iter_child_nodes(value) if isinstance(e, ast.expr)]
+            return any(_holds_tensor(each, own) for each in inner)

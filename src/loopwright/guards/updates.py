@@ -1,7 +1,7 @@
 """What a step trains: in which mode, how often, by which optimizer, from which loss."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -9,49 +9,47 @@ import tensorflow as tf
 
 from loopwright.compat import keras_internals, tensorflow_internals
 from loopwright.compat.lines import shape_text, variable_name
-from loopwright.errors import message
 from loopwright.guards.constants import uses_array
-from loopwright.guards.guard import Finding, StepTrace, listed
-from loopwright.step_warnings import declare
-from loopwright.task import dataflow, metric_updates, variables
+from loopwright.guards.guard import Finding, StepTrace, listed, refusal, warning
+from loopwright.task import dataflow, variables
 from loopwright.task.optimizers import with_rates
 from loopwright.task.task import owner
 
 MOST_UPDATES = 10
 """Fewer updates by one optimizer in a step may be an inner loop; so many are epochs."""
 
-_INFERENCE_MODE = declare("inference-mode", "a model is trained and called without `training=True`")
-_UNROLLED_LOOP = declare("unrolled-loop", "a Python loop makes the same update many times")
-_SHARED_VARIABLES = declare("shared-variables", "two optimizers update the same variable")
-_UNREDUCED_LOSS = declare("unreduced-loss", "`minimize` gets a loss with one value per example")
-_CONSTANT_LOSS = declare(
+_INFERENCE_MODE = warning("inference-mode", "a model is trained and called without `training=True`")
+_UNROLLED_LOOP = warning("unrolled-loop", "a Python loop makes the same update many times")
+_SHARED_VARIABLES = warning("shared-variables", "two optimizers update the same variable")
+_UNREDUCED_LOSS = warning("unreduced-loss", "`minimize` gets a loss with one value per example")
+_CONSTANT_LOSS = warning(
     "constant-loss",
     "the returned loss depends on no variable, or the minimized one not on the batch",
 )
-_UNSCALED_FLOAT16 = declare(
+_UNSCALED_FLOAT16 = warning(
     "unscaled-float16", "layers that compute in float16 are trained without a loss scale"
 )
-_IDLE_OPTIMIZER = declare("idle-optimizer", "a train step never uses an optimizer of the task")
-_NO_UPDATE = declare("no-update", "a train step changes no trainable variable")
+_IDLE_OPTIMIZER = warning("idle-optimizer", "a train step never uses an optimizer of the task")
+IDLE_METRIC = warning(
+    "idle-metric", "a step does not update a metric of the task: it is left out of that pass"
+)
+_NO_UPDATE = warning("no-update", "a train step changes no trainable variable")
 
 
 def _inference_mode(trace: StepTrace) -> Iterator[Finding]:
-    trained_ids = {
-        id(variable) for _, updated in trace.observed.all_updates for variable in updated
-    }
+    trained_ids = {id(v) for _, updated in trace.observed.all_updates for v in updated}
     called = trace.observed.called.layers
     given = {id(layer) for layer, training in called if training is not None}
     for layer in {id(layer): layer for layer, _ in called}.values():
         is_trained = any(id(v) in trained_ids for v in layer.trainable_variables)
         idle = [inner.name for inner in _with_modes(layer)]
         if is_trained and idle and id(layer) not in given:
-            text = message(
+            yield _INFERENCE_MODE(
                 f"The step calls {layer.name!r} without training=True: dropout and batch norm "
                 "are in inference mode while training.",
                 received=f"inference mode for {', '.join(idle)}",
                 do="write model(x, training=True) in train_step, or False if that is intended",
             )
-            yield Finding(text, _INFERENCE_MODE)
 
 
 def _with_modes(layer: keras.Layer) -> list[keras.Layer]:
@@ -82,7 +80,7 @@ def _unrolled_loop(trace: StepTrace) -> Iterator[Finding]:
     most = max((n for counted in counts for n in counted.values()), default=0)
     most //= trace.replicas if trace.is_compiled else 1
     if most >= MOST_UPDATES:
-        text = message(
+        yield _UNROLLED_LOOP(
             f"{trace.title} makes the same update {most} times: a Python loop was unrolled {most} "
             "times at trace time.",
             expected="one update for each batch",
@@ -90,7 +88,6 @@ def _unrolled_loop(trace: StepTrace) -> Iterator[Finding]:
             do=f"leave epochs to fit(..., epochs={most}); for several updates on one batch "
             f"write `for _ in tf.range({most}):`",
         )
-        yield Finding(text, _UNROLLED_LOOP)
 
 
 def _shared_variables(trace: StepTrace) -> Iterator[Finding]:
@@ -105,14 +102,13 @@ def _shared_variables(trace: StepTrace) -> Iterator[Finding]:
         _, first, second = next(iter(shared.values()))
         names = [variable_name(v) for v, _, _ in shared.values()]
         count = "a variable" if len(names) == 1 else f"{len(names)} variables"
-        text = message(
+        yield _SHARED_VARIABLES(
             f"{trace.title} updates {count} with two optimizers: {listed(names, 3)}.",
             expected="one optimizer for each variable",
             received=f"{type(first).__name__} and {type(second).__name__}",
             do="give each optimizer the variables of its own model only; for two losses add "
             "them up, and minimize their sum",
         )
-        yield Finding(text, _SHARED_VARIABLES)
 
 
 def _unreduced_loss(trace: StepTrace) -> Iterator[Finding]:
@@ -126,14 +122,13 @@ def _unreduced_loss(trace: StepTrace) -> Iterator[Finding]:
         for loss in tf.nest.flatten(target):
             shape = tf.TensorShape(getattr(loss, "shape", []))
             if shape.rank and shape.num_elements() != 1:
-                text = message(
+                yield _UNREDUCED_LOSS(
                     f"{trace.title} minimizes a loss of shape {shape_text(shape)}: its gradient is "
                     "that of the sum, and grows with the batch size.",
                     expected="one number",
                     received=f"a loss of shape {shape_text(shape)}",
                     do="reduce it first: tf.reduce_mean(loss)",
                 )
-                yield Finding(text, _UNREDUCED_LOSS)
                 return
 
 
@@ -147,13 +142,12 @@ def _constant_loss(trace: StepTrace) -> Iterator[Finding]:
     if tensors:
         reached = dataflow.flow(graph, dataflow.resources(graph))
         if not any(tensor.name in reached for tensor in tensors):
-            text = message(
+            yield _CONSTANT_LOSS(
                 f"{trace.title} returns a 'loss' that does not depend on any variable.",
                 expected="the loss from which the gradients were taken",
                 received="a tensor computed from the batch and constants only",
                 do='return {"loss": loss} with the loss that is minimized',
             )
-            yield Finding(text, _CONSTANT_LOSS)
     gradients = [
         g for update in applied for g in tf.nest.flatten(update.gradients) if g is not None
     ]
@@ -164,14 +158,13 @@ def _constant_loss(trace: StepTrace) -> Iterator[Finding]:
         # A loss of weights alone may be intended; examples from outside hardly are.
         is_fixed = not any(gradient.name in reached for gradient in gradients)
         if is_fixed and uses_array(graph):
-            text = message(
+            yield _CONSTANT_LOSS(
                 f"{trace.title} minimizes a loss that does not depend on the batch: every step "
                 "makes the same update.",
                 expected="a loss computed from the step's `batch` argument",
                 received="gradients that do not depend on the batch",
                 do="take inputs and labels from `batch`, not from a variable outside the step",
             )
-            yield Finding(text, _CONSTANT_LOSS)
 
 
 def _unscaled_float16(trace: StepTrace) -> Iterator[Finding]:
@@ -193,7 +186,7 @@ def _unscaled_float16(trace: StepTrace) -> Iterator[Finding]:
             continue
         names = [unscaled[id(v)] for v in layer.trainable_variables if id(v) in unscaled]
         if names:
-            text = message(
+            yield _UNSCALED_FLOAT16(
                 f"{trace.title} trains {layer.name!r}, which computes in float16, with {names[0]}, "
                 "which does not scale the loss: small gradients become 0.",
                 expected="a loss scale, as compile() and lw.Supervised add it",
@@ -202,7 +195,6 @@ def _unscaled_float16(trace: StepTrace) -> Iterator[Finding]:
                 "its apply itself takes the gradients of optimizer.scale_loss(loss); or use "
                 "mixed_bfloat16, which needs no scale",
             )
-            yield Finding(text, _UNSCALED_FLOAT16)
             return
 
 
@@ -218,7 +210,7 @@ def _no_update(trace: StepTrace) -> Iterator[Finding]:
         return
     handles = {id(own.handle) for v in trainable for own in variables.replicas(v)}
     if not handles & written:
-        text = message(
+        yield _NO_UPDATE(
             f"{trace.title} updates no trainable variable: the loss will stay the same.",
             expected="an update in each step",
             received=f"{len(trainable)} trainable variables and "
@@ -226,7 +218,6 @@ def _no_update(trace: StepTrace) -> Iterator[Finding]:
             do="call self.minimize(loss, model, optimizer, tape); in a Keras model "
             "self.optimizer.apply(gradients, self.trainable_variables)",
         )
-        yield Finding(text, _NO_UPDATE)
 
 
 def _idle_optimizer(trace: StepTrace) -> Iterator[Finding]:
@@ -243,14 +234,13 @@ def _idle_optimizer(trace: StepTrace) -> Iterator[Finding]:
     for path, optimizer in held.items():
         is_optimizer = isinstance(optimizer, keras.optimizers.Optimizer)
         if is_optimizer and used.isdisjoint(map(id, _with_inner(optimizer))):
-            text = message(
+            yield _IDLE_OPTIMIZER(
                 f"{trace.title} never uses the optimizer {path!r}: it updates nothing.",
                 expected="an update by every optimizer that the task holds",
                 received="a trace without it, perhaps because a Python `if` left it out",
                 do=f"call minimize with {path!r}; for an update in some steps only, pass a "
                 "condition on the device: self.minimize(..., when=self.step % 3 == 0)",
             )
-            yield Finding(text, _IDLE_OPTIMIZER)
 
 
 def _with_inner(optimizer: Any) -> list[Any]:
@@ -267,39 +257,51 @@ def _trainable(part: Any) -> list[Any]:
     return []
 
 
+def metric_updates(
+    metrics: Sequence[keras.metrics.Metric], graph: Any, outputs: Mapping[str, Any]
+) -> tuple[set[keras.metrics.Metric], list[keras.metrics.Metric]]:
+    """Return the metrics that a trace updates, and those that it only reads to return them.
+
+    An update in a branch counts; where updates cannot be seen, all metrics do.
+    """
+    written = tensorflow_internals.written_handles(graph)
+    if written is None:
+        return set(metrics), []
+    updated, idle = set[keras.metrics.Metric](), list[keras.metrics.Metric]()
+    for metric in metrics:
+        handles = {id(own.handle) for v in metric.variables for own in variables.replicas(v.value)}
+        if not handles or handles & written:
+            updated.add(metric)
+        elif metric.name in outputs:
+            read = tensorflow_internals.captures_of(graph, handles)
+            reached = dataflow.flow_in_sight(graph, read)
+            returned = tf.nest.flatten(outputs[metric.name])
+            idle += [metric] * any(getattr(value, "name", None) in reached for value in returned)
+    return updated, idle
+
+
 def _idle_metrics(trace: StepTrace) -> Iterator[Finding]:
     """Keras reports what the step returns: of a metric without updates, its initial value."""
     if not trace.is_compiled:
         return  # the metrics of a task are reported by the trainer, which names idle ones
     metrics = trace.task.metrics
     if any(keras_internals.without_values(metric) for metric in metrics):
-        yield Finding(
-            message(
-                f"{trace.title} does not update the metrics that the model was compiled with.",
-                expected="a step that updates them, or compile() without metrics",
-                received="compile(metrics=...), and no call of compute_metrics",
-                do="call self.compute_metrics(x, y, y_pred) in the step, or leave metrics out of "
-                "compile",
-            )
+        yield refusal(
+            f"{trace.title} does not update the metrics that the model was compiled with.",
+            expected="a step that updates them, or compile() without metrics",
+            received="compile(metrics=...), and no call of compute_metrics",
+            do="call self.compute_metrics(x, y, y_pred) in the step, or leave metrics out of "
+            "compile",
         )
-    written = tensorflow_internals.written_handles(trace.graph)
-    if written is None or not isinstance(trace.outputs, Mapping):
-        return
-    for metric in metrics:
-        handles, returned = metric_updates.handles(metric), trace.outputs.get(metric.name)
-        if not handles or handles & written or returned is None:
-            continue
-        if keras_internals.is_loss_tracker(metric, owner(trace.task)):
-            continue
-        read = tensorflow_internals.captures_of(trace.graph, handles)
-        if returned.name in dataflow.flow_in_sight(trace.graph, read):
-            text = message(
+    outputs: Any = trace.outputs if isinstance(trace.outputs, Mapping) else {}
+    for metric in metric_updates(metrics, trace.graph, outputs)[1]:
+        if not keras_internals.is_loss_tracker(metric, owner(trace.task)):
+            yield IDLE_METRIC(
                 f"{trace.title} returns the metric {metric.name!r} without an update: its value "
                 "stays the same.",
                 do=f"call update_state of {metric.name!r} in the step, or leave it out of what "
                 "the step returns",
             )
-            yield Finding(text, metric_updates.IDLE_METRIC)
 
 
 GUARDS = [_idle_metrics]

@@ -23,7 +23,7 @@ from loopwright.insight.scratch import DataOptions, request_aside, scratch_sessi
 from loopwright.plans.plan import WORDS
 from loopwright.sinks import figures
 from loopwright.task.optimizers import optimizers, with_rates
-from loopwright.task.scheduled_value import Scheduled
+from loopwright.task.scheduled import Scheduled
 from loopwright.task.task import Task, class_name
 
 _FEWEST_STEPS = 20

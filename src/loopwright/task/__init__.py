@@ -4,5 +4,5 @@ Task, Supervised and compiled Keras models; variables by name, gradients, schedu
 the context of a running step. Never runs a step, reads data or writes files.
 
 Open files: context, dataflow, foreign_names, gradient_check, gradients, keras_model,
-metric_updates, optimizers, scheduled_value, state, supervised, task, variables.
+optimizers, scheduled, state, supervised, task, variables.
 """

@@ -84,7 +84,9 @@ def check_gradients(
             received="an empty list",
             do="pass the variables, for instance model.trainable_variables",
         )
-    names = _argument_names(fn)
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    required = [p for p in inspect.signature(fn).parameters.values() if p.default is p.empty]
+    names = [parameter.name for parameter in required if parameter.kind not in by_name]
     if not names:
         point = _Point(fn, tuple(map(_own_dtype, given)), tuple(given))
         return _checked(point, _labels(given), given, most_elements)
@@ -130,7 +132,14 @@ def _checked(
             output, sources = point.output(start, tape)
         weights = tf.constant(_weights(output.shape), output.dtype)
         gradients = tape.gradient(output, sources, output_gradients=weights)
-        _require_repeatable(point, start)
+        first, again = point.array(start), point.array(start)
+        if not np.array_equal(first, again, equal_nan=True):
+            raise StepError(
+                "The function returns a different value when it is called again.",
+                expected="a function of its variables and nothing else",
+                received=f"a difference of {np.max(np.abs(first - again)):.2g}",
+                do="remove random numbers and counters: call layers with training=False",
+            )
         checked = [
             CheckedVariable(name, *_derivatives(point, start, index, gradient, most_elements))
             for index, (name, gradient) in enumerate(zip(names, gradients, strict=True))
@@ -169,24 +178,6 @@ def _weights(shape: Any) -> np.ndarray:
     """Return weights to sum up an output so that errors of its elements do not cancel out."""
     size = int(np.prod(tuple(shape)))
     return np.reshape(1.0 if size == 1 else 1.0 + 0.5 * np.cos(np.arange(size)), tuple(shape))
-
-
-def _require_repeatable(point: _Point, start: list[np.ndarray]) -> None:
-    first, again = point.array(start), point.array(start)
-    if not np.array_equal(first, again, equal_nan=True):
-        raise StepError(
-            "The function returns a different value when it is called again.",
-            expected="a function of its variables and nothing else",
-            received=f"a difference of {np.max(np.abs(first - again)):.2g}",
-            do="remove random numbers and counters: call layers with training=False",
-        )
-
-
-def _argument_names(fn: Callable[..., Any]) -> list[str]:
-    """Return the names of the required arguments of a function."""
-    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-    required = [p for p in inspect.signature(fn).parameters.values() if p.default is p.empty]
-    return [parameter.name for parameter in required if parameter.kind not in by_name]
 
 
 def _labels(given: Sequence[Any]) -> list[str]:

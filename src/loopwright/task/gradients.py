@@ -177,8 +177,9 @@ def _update(
     if step.watch is not None:
         norms = [tf.norm(tf.cast(each, norm.dtype)) for each in rows]
         step.record(variables, norms, unscaled)
-    if as_list(transform):
-        transforms = [_as_graph(each) for each in as_list(transform)]
+    if transforms := as_list(transform):
+        if not tf.executing_eagerly():  # `if` on a tensor becomes an operation, as in the step
+            transforms = [tensorflow_internals.autograph(function) for function in transforms]
         with _replicas_draw_alike():
             gradients, variables = transformed(transforms, unscaled, variables)
         if scale is not None:
@@ -186,21 +187,18 @@ def _update(
 
     if step.reduced is not None:
         _apply_on_replicas(gradients, variables, optimizer, when, step.reduced)
-    elif isinstance(when, bool):
-        if when:
-            optimizer.apply(gradients, variables)
     else:
-        tf.cond(
-            tf.cast(when, tf.bool),
-            lambda: _nothing(optimizer.apply(gradients, variables)),
-            lambda: _nothing(None),
-        )
+        _run_if(when, lambda: optimizer.apply(gradients, variables))
     return norm
 
 
-def _as_graph(transform: Transform) -> Transform:
-    """Return a transform whose `if` on a tensor becomes a graph operation, as in the step."""
-    return transform if tf.executing_eagerly() else tensorflow_internals.autograph(transform)
+def _run_if(when: Any, run: Callable[[], Any]) -> None:
+    """Call `run` on a condition: a bool, or a tensor on the device."""
+    if isinstance(when, bool):
+        if when:
+            run()
+    else:
+        tf.cond(tf.cast(when, tf.bool), lambda: _nothing(run()), lambda: _nothing(None))
 
 
 def _replicas_draw_alike() -> contextlib.AbstractContextManager[Any]:
@@ -268,16 +266,9 @@ def _apply_on_replicas(
 
     def across(strategy: Any, per_replica: Any, condition: Any) -> None:
         run = accumulate_or_apply if steps else apply_each
-        if isinstance(when, bool):
-            if when:
-                run(strategy, per_replica)
-            return
-        first = strategy.experimental_local_results(condition)[0]
-        tf.cond(
-            tf.cast(first, tf.bool),
-            lambda: _nothing(run(strategy, per_replica)),
-            lambda: _nothing(None),
-        )
+        if not isinstance(condition, bool):
+            condition = strategy.experimental_local_results(condition)[0]
+        _run_if(condition, lambda: run(strategy, per_replica))
 
     replica = tf.distribute.get_replica_context()
     if not isinstance(when, bool) and tensorflow_internals.workers(replica.strategy)[0] > 1:
@@ -351,7 +342,7 @@ def trainable(model_or_variables: Any) -> list[Any]:
 def present(gradients: Sequence[Any], variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Return the pairs that have a gradient; warn of the variables that have none."""
     missing = [v for g, v in zip(gradients, variables, strict=True) if g is None]
-    names = ", ".join(variable_name(v) for v in missing)
+    names = ", ".join(map(variable_name, missing))
     if len(missing) == len(gradients):
         raise StepError(
             "No variable has a gradient: the loss does not depend on any of them.",

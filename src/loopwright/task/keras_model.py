@@ -50,8 +50,15 @@ def as_task(given: Any, strategy: tf.distribute.Strategy) -> Task:
     """Return the argument of `Trainer` as a task whose variables belong to the strategy."""
     if isinstance(given, Task | keras.Model):
         task = given if isinstance(given, Task) else CompiledModel(given)
-        if strategy.num_replicas_in_sync > 1:
-            _require_made_in_scope(task, strategy)
+        held = [v for part in variables.parts(task) for v in variables.variables(part.value)]
+        is_made_in_scope = strategy.extended.variable_created_in_scope
+        if strategy.num_replicas_in_sync > 1 and not all(map(is_made_in_scope, held)):
+            raise ConfigurationError(
+                f"This {class_name(task)} was built outside the strategy's scope.",
+                expected="models, optimizers and metrics created inside strategy.scope()",
+                received="a task that was built before the scope",
+                do="pass a function that builds it: Trainer(make_task, strategy=strategy)",
+            )
     elif callable(given):
         with strategy.scope():
             task = as_task(given(), tf.distribute.get_strategy())
@@ -67,17 +74,6 @@ def as_task(given: Any, strategy: tf.distribute.Strategy) -> Task:
     with strategy.scope():
         _ = task.step_counter
     return task
-
-
-def _require_made_in_scope(task: Task, strategy: tf.distribute.Strategy) -> None:
-    held = [v for part in variables.parts(task) for v in variables.variables(part.value)]
-    if not all(map(strategy.extended.variable_created_in_scope, held)):
-        raise ConfigurationError(
-            f"This {class_name(task)} was built outside the strategy's scope.",
-            expected="models, optimizers and metrics created inside strategy.scope()",
-            received="a task that was built before the scope",
-            do="pass a function that builds it: Trainer(make_task, strategy=strategy)",
-        )
 
 
 def plan_for(task: Task, plan: Any) -> Any:

@@ -40,7 +40,11 @@ class Supervised(Task):
         gradients: Sequence[Transform] = (),
     ) -> None:
         self.model = model
-        self.optimizer = _optimizer_for(model, optimizer)
+        self.optimizer = keras.optimizers.get(optimizer)
+        is_scaled = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+        if model.dtype_policy.name == "mixed_float16" and not is_scaled:
+            # float16 gradients underflow without a scale; `compile` wraps for the same reason.
+            self.optimizer = keras.optimizers.LossScaleOptimizer(self.optimizer)
         self.gradients = list(gradients)
         self._loss = loss
         self._objective = _Objective(model)
@@ -105,7 +109,8 @@ class Supervised(Task):
             return
         names = getattr(self.model, "output_names", None) or []
         if not isinstance(predictions, Mapping | list | tuple):
-            check_labels(_only(self._loss), y, predictions)
+            (loss, *_) = keras.tree.flatten(self._loss) or (None,)
+            check_labels(loss, y, predictions)
             return
         for key, label, prediction in _pairs(y, predictions, names):
             loss = self._loss
@@ -131,23 +136,8 @@ class _Objective(keras.Model):
         return self.model(inputs)
 
 
-def _optimizer_for(model: keras.Model, optimizer: Any) -> keras.optimizers.Optimizer:
-    optimizer = keras.optimizers.get(optimizer)
-    is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    if model.dtype_policy.name == "mixed_float16" and not is_scaled:
-        # float16 gradients underflow without a scale; `compile` wraps for the same reason.
-        return keras.optimizers.LossScaleOptimizer(optimizer)
-    return optimizer
-
-
 def _or_none(metrics: Any) -> Any:
     return list(metrics) or None if isinstance(metrics, list | tuple) else metrics
-
-
-def _only(loss: Any) -> Any:
-    if isinstance(loss, Mapping):
-        return next(iter(loss.values()))
-    return loss[0] if isinstance(loss, list | tuple) else loss
 
 
 def _pairs(y: Any, predictions: Any, names: list[str]) -> list[tuple[str, Any, Any]]:

@@ -44,16 +44,6 @@ def untracked_message(title: str, variables: Sequence[str]) -> str:
     )
 
 
-def unordered(path: str, items: int) -> str:
-    """Return the message about a set, whose order differs between processes."""
-    return message(
-        f"{path} is a set, which has no order: its variables cannot be identified.",
-        expected="a list, a tuple or a dict",
-        received=f"a set of {items}",
-        do=f"make {path} a list",
-    )
-
-
 def shape_list(shape: Any) -> list[int | None] | None:
     """Return a `tf.TensorShape` as JSON; None if it is unknown."""
     return None if shape.rank is None else shape.as_list()
@@ -149,7 +139,8 @@ def untrained_variables(task: object) -> list[Any]:
                 held = [v.value for v in part.value.non_trainable_variables]
                 held += [v.value for m in getattr(part.value, "metrics", ()) for v in m.variables]
             case _:
-                held = [v for v in variables(part.value) if not _is_trained(part.value)]
+                is_variable = isinstance(part.value, tf.Variable | keras.Variable)
+                held = [] if is_variable and part.value.trainable else variables(part.value)
         found |= {id(variable): variable for variable in held}
     return list(found.values())
 
@@ -212,29 +203,20 @@ def settings(task: object) -> list[Setting]:
     Plain attributes of the task and its layers, `trainable`, and the parts that the task, or the
     compiled model in it, holds by name. Not what callbacks and Keras' own loops set in a model.
     """
-    found = [
-        Setting(n, task, n, v)
-        for n, v in vars(task).items()
-        if is_plain(v) or isinstance(v, _PARTS)
-    ]
+    held = vars(task).items()
+    found = [Setting(n, task, n, v) for n, v in held if is_plain(v) or isinstance(v, _PARTS)]
     # Callbacks see the optimizer of any other task as that of its model.
     is_compiled = getattr(task, "reported", "mean") == "last"
-    models = [
-        (part.path, part.value) for part in parts(task) if isinstance(part.value, keras.Layer)
-    ]
-    for outer, model in models:
-        for layer in [layer for layer in keras_internals.layers_in(model) if layer.built]:
-            path = outer if layer is model else f"{outer}.{layer.name}"
+    for part in (part for part in parts(task) if isinstance(part.value, keras.Layer)):
+        for layer in [layer for layer in keras_internals.layers_in(part.value) if layer.built]:
+            path = part.path if layer is part.value else f"{part.path}.{layer.name}"
             own = {"trainable": layer.trainable, **vars(layer)}
-            kept = {n: v for n, v in own.items() if is_plain(v) or (is_compiled and _optimizes(v))}
+            also = keras.optimizers.Optimizer if is_compiled else ()
+            kept = {n: v for n, v in own.items() if is_plain(v) or isinstance(v, also)}
             found += [Setting(f"{path}.{name}", layer, name, value) for name, value in kept.items()]
     hidden = ("_", "stop_", "train_function", "test_function", "predict_function")
     unique = {(id(setting.holder), setting.attribute): setting for setting in found[::-1]}
     return [s for s in unique.values() if not s.attribute.startswith(hidden)][::-1]
-
-
-def _optimizes(value: Any) -> bool:
-    return isinstance(value, keras.optimizers.Optimizer)
 
 
 def is_plain(value: Any) -> bool:
@@ -327,10 +309,6 @@ def table(named: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _is_trained(part: Any) -> bool:
-    return isinstance(part, tf.Variable | keras.Variable) and bool(part.trainable)
-
-
 def _walk(
     value: Any, path: str, seen: dict[int, Any], *, deep: bool = False, kinds: Any = _PARTS
 ) -> Iterator[Part]:
@@ -356,7 +334,12 @@ def _walk(
     if deep and isinstance(value, set | frozenset):
         found = list(found)
         if found and len(value) > 1:
-            raise StepError(unordered(path, len(value)))
+            raise StepError(
+                f"{path} is a set, which has no order: its variables cannot be identified.",
+                expected="a list, a tuple or a dict",
+                received=f"a set of {len(value)}",
+                do=f"make {path} a list",
+            )
     yield from found
 
 

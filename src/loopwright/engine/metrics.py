@@ -1,14 +1,82 @@
-"""The numbers of an epoch so far: means of what the steps returned, and the task's metrics."""
+"""The numbers of an epoch so far: means of what the steps returned, and the task's metrics.
 
-from collections.abc import Collection, Mapping, Sequence
+A metric that a step does not update is not reported.
+"""
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from loopwright import step_warnings
+from loopwright.compat import keras_internals
+from loopwright.guards.guard import report
+from loopwright.guards.updates import IDLE_METRIC, metric_updates
 from loopwright.task.keras_model import CompiledModel, as_keras_reports
-from loopwright.task.metric_updates import Updates
-from loopwright.task.task import Task, reset, results
+from loopwright.task.task import Task, class_name, reset, results
+
+
+@dataclass(frozen=True)
+class Updated:
+    """The metrics that one step updates."""
+
+    metrics: frozenset[keras.metrics.Metric]
+    unfounded: frozenset[str] = frozenset()
+    """Scalars returned under the name of a metric that the step reads but does not update."""
+
+
+@final
+class Updates:
+    """The metrics that the steps of a task were seen to update; warns once of the others."""
+
+    def __init__(self, task: Task, silenced: Collection[str] = ()) -> None:
+        self._task, self._silenced = task, silenced
+        self._seen: dict[str, Updated] = {}
+        self._outdated: set[str] = set()
+        self._looked_at: dict[str, Any] = {}
+        self._named: set[tuple[str, str]] = set()
+
+    def note(self, step: str, seen: Updated) -> None:
+        """Add what a trace or a run of the step has shown."""
+        known = self._seen.get(step)
+        if known is not None and step not in self._outdated:
+            seen = Updated(known.metrics | seen.metrics, known.unfounded & seen.unfounded)
+        self._seen[step] = seen
+        self._outdated.discard(step)
+
+    def task_changed(self) -> None:
+        """Let what is noted next replace what was seen before the task changed."""
+        self._outdated = set(self._seen)
+
+    def of(self, step: str) -> Updated | None:
+        """Return what the step updates; None if it was not seen yet."""
+        return self._seen.get(step)
+
+    def name_others(self, step: str, updated: Collection[Any]) -> None:
+        """Warn once of each metric that a step does not update."""
+        if self._looked_at.get(step) is updated:
+            return  # called at every stop, and walking through a task takes a while
+        self._looked_at[step] = updated
+        names = [m.name for m in self._task.metrics if m not in updated and m.variables]
+        new = [name for name in dict.fromkeys(names) if (step, name) not in self._named]
+        if new:
+            self._named |= {(step, name) for name in new}
+            listed = ", ".join(map(repr, new))
+            kind = "the metric" if len(new) == 1 else "the metrics"
+            numbers = "the training" if step == "train_step" else "validation and evaluate"
+            with step_warnings.silenced(self._silenced):
+                report(
+                    IDLE_METRIC(
+                        f"{class_name(self._task)}.{step} does not update {kind} {listed}: "
+                        f"left out of the numbers of {numbers}.",
+                        do=f"call update_state in {step} to report it there; nothing, if it is "
+                        "for the other step only",
+                    )
+                )
 
 
 @final
@@ -132,3 +200,31 @@ def _plain(value: Any) -> Any:
 def _number(value: Any) -> Any:
     array = np.asarray(value)
     return float(array) if array.ndim == 0 else array
+
+
+def find_updates(task: Task, graph: Any, outputs: Mapping[str, Any]) -> Updated:
+    """Return what a step does to the metrics, by its graph: an update in a branch counts."""
+    updated, idle = metric_updates(task.metrics, graph, outputs)
+    return Updated(frozenset(updated), frozenset(metric.name for metric in idle))
+
+
+@contextlib.contextmanager
+def watch_updates(task: Task) -> Iterator[set[keras.metrics.Metric]]:
+    """Collect the metrics that are updated inside, where steps run without a trace."""
+    before = {metric: _variable_values(metric) for metric in task.metrics}
+    with keras_internals.watching_updates(list(before)) as updated:
+        yield updated
+    for metric in task.metrics:
+        was = before.get(metric)
+        now = _variable_values(metric)
+        is_same = was is not None and len(was) == len(now) and all(map(_is_same, was, now))
+        if not now or not is_same:
+            updated.add(metric)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one.tobytes() == other.tobytes()  # NaN is not equal to itself
+
+
+def _variable_values(metric: keras.metrics.Metric) -> list[Any]:
+    return [np.asarray(variable.value) for variable in metric.variables]
