@@ -2,6 +2,9 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
@@ -11,22 +14,33 @@ from loopwright.launch import ONEDNN, Settings
 ON = Settings(onednn=True)
 
 
-def test_a_process_knows_its_choice_and_children_are_not_marked(monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    for name in (ONEDNN, launch.THREADS["intra_op_threads"]):
+        monkeypatch.delenv(name, raising=False)
+    with patch.dict(os.environ):
+        yield dict(os.environ)
+
+
+def test_a_process_knows_its_choice_and_children_are_not_marked(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
     assert launch.own_key() is None
-    marked = launch.marked({"HOME": "/h"}, ON, "run-1")
-    assert marked[ONEDNN] == "1"
-    monkeypatch.setenv(launch.MARK, marked[launch.MARK])
+    launch.apply(ON, "run-1")
+    assert os.environ[ONEDNN] == "1"
     assert launch.own_key() == "run-1"
     monkeypatch.setattr(os, "getpid", lambda: 1)
     assert launch.own_key() is None
-    assert launch.unmarked(marked) == {"HOME": "/h"}
-    assert ONEDNN not in launch.marked(marked, None)
+    assert {*launch.unmarked(os.environ)} == {*given}
+    launch.apply(None)
+    assert ONEDNN not in os.environ
 
 
-def test_what_the_user_has_set_stays():
-    marked = launch.marked({ONEDNN: "0"}, ON)
-    assert marked[ONEDNN] == "0"
-    assert launch.unmarked(marked) == {ONEDNN: "0"}
+def test_what_the_user_has_set_stays(given: dict[str, str]):
+    os.environ[ONEDNN] = "0"
+    launch.apply(replace(ON, intra_op_threads=1))
+    assert (os.environ[ONEDNN], os.environ[launch.THREADS["intra_op_threads"]]) == ("0", "1")
+    assert {*launch.unmarked(os.environ)} == {*given, ONEDNN}
 
 
 @pytest.mark.parametrize("text", ["", "7", "x"])

@@ -8,9 +8,9 @@ import pytest
 from loopwright import launch
 from loopwright.errors import ConfigurationError
 from loopwright.launch import Settings, from_environment
-from loopwright.plans import plan_history
+from loopwright.plans import record as plan_record
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.record import PlanHistory
 
 ON, OFF = Settings(onednn=True), Settings(onednn=False)
 
@@ -35,7 +35,7 @@ def test_recorded_flags_of_xla_are_never_applied():
 def test_a_huge_number_of_threads_in_the_environment_can_be_recorded():
     found = from_environment({"TF_NUM_INTRAOP_THREADS": "5000"})
     recorded = PlanHistory().with_settings(0, found)
-    assert plan_history.parsed(json.loads(recorded.text())) == recorded
+    assert plan_record.parsed(json.loads(recorded.text())) == recorded
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_a_history_that_is_cut_ends_with_the_settings_of_its_last_step():
 def test_a_history_survives_its_file(tmp_path: Path):
     recorded = history().with_settings(60, Settings(True, ("--a=false",), 2, 1))
     recorded.save(tmp_path / "plan.json")
-    assert plan_history.load(tmp_path / "plan.json") == recorded
+    assert plan_record.load(tmp_path / "plan.json") == recorded
 
 
 def test_a_history_of_an_earlier_version_has_no_settings():
     content = history().content()
     del content["settings"]
-    assert plan_history.parsed(content).settings == ()
+    assert plan_record.parsed(content).settings == ()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_plan_file_with_unknown_settings_is_refused_in_four_parts(
     content = history().content() | {"settings": written}
     (tmp_path / "plan.json").write_text(json.dumps(content))
     with pytest.raises(ConfigurationError) as caught:
-        plan_history.load(tmp_path / "plan.json")
+        plan_record.load(tmp_path / "plan.json")
     text = str(caught.value)
     assert "The plan history cannot be read." in text
     assert why in text

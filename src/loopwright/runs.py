@@ -23,8 +23,8 @@ from loopwright.checkpoints.store import Store
 from loopwright.config.file import saved_in
 from loopwright.errors import CheckpointError, ConfigurationError, printable
 from loopwright.exactness import Inexact, recorded_reasons
-from loopwright.plans import plan_history
-from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans import record as plan_record
+from loopwright.plans.record import PlanHistory
 
 JOURNAL: Final = "metrics.jsonl"
 KINDS: Final = ("started", "epoch_ended", "validated", "finished")
@@ -161,7 +161,7 @@ class RunRecord:
     @cached_property
     def plans(self) -> PlanHistory:
         """Return the plans that it ran by."""
-        return plan_history.recorded(self.directory) or PlanHistory()
+        return plan_record.recorded(self.directory) or PlanHistory()
 
     @cached_property
     def origin(self) -> str:

@@ -16,7 +16,7 @@ from tests.resume.test_resume import failing
 from loopwright.checkpoints import tensors
 from loopwright.data.arrays import Arrays
 from loopwright.data.readers import NOTHING_READ, IteratorReader
-from loopwright.engine.epoch_metrics import EpochMetrics
+from loopwright.engine.metrics import EpochMetrics
 from loopwright.fit import moment
 
 

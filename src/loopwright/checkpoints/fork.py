@@ -13,7 +13,7 @@ from loopwright.checkpoints import lock
 from loopwright.checkpoints.manifest import Checkpoint, in_run
 from loopwright.checkpoints.store import Store
 from loopwright.errors import CheckpointError, disk_explained
-from loopwright.plans import plan_history
+from loopwright.plans import record as plan_record
 
 ORIGIN = "origin.json"
 """Which step of which run a run was forked from, and with which changes."""
@@ -42,7 +42,7 @@ def write_fork(
             disk.flush(target, _JOURNAL)
         # TensorBoard files and the log begin with the fork.
         content["lengths"] = {_JOURNAL: length} if length else {}
-        plans = plan_history.parsed(content["plans"])
+        plans = plan_record.parsed(content["plans"])
         if plans.changes:
             disk.write_whole(target, "plan.json", plans.text().encode(), durable=True)
         disk.write_whole(target, config_name, config, durable=True)

@@ -13,8 +13,8 @@ from loopwright.distribute import replicas
 from loopwright.engine.background_compile import compile_in_background
 from loopwright.engine.compiled_loop import CompiledLoop, LoopResult
 from loopwright.engine.engine import Engine
-from loopwright.engine.epoch_metrics import EpochMetrics
 from loopwright.engine.loop_graph import next_optional
+from loopwright.engine.metrics import EpochMetrics
 from loopwright.engine.nan import MOST_SKIPPED, IgnoredNan
 from loopwright.errors import DataError, NotFiniteError, RetraceWarning, message
 from loopwright.events import BatchSkipped

@@ -23,7 +23,7 @@ from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.loop.schedule import Every, Place
-from loopwright.plans.tuner import State
+from loopwright.plans.tuner import TunerState as State
 
 _WARM_UP_CALLS = 3
 _MOST_TUNING_SECONDS = 60.0

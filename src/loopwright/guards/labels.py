@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright.compat.keras_internals import Comparison, has_logits
+from loopwright.compat.keras_internals import LossCall, has_logits
 from loopwright.compat.lines import place_in, place_of, shape_text
 from loopwright.errors import message
 from loopwright.guards.guard import Finding, StepTrace
@@ -92,7 +92,7 @@ def _logits(trace: StepTrace) -> Iterator[Finding]:
             yield from _logits_of(loss)
 
 
-def _logits_of(loss: Comparison) -> Iterator[Finding]:
+def _logits_of(loss: LossCall) -> Iterator[Finding]:
     predictions = loss.predictions
     expects_logits = bool(loss.settings.get("from_logits", False))
     if expects_logits and _are_probabilities(predictions):
@@ -138,7 +138,7 @@ def _constant_softmax(trace: StepTrace) -> Iterator[Finding]:
 
 
 def _finding(
-    comparison: Comparison,
+    comparison: LossCall,
     what: str,
     so: str = "",
     *,
@@ -228,7 +228,7 @@ def _metrics(trace: StepTrace) -> Iterator[Finding]:
                 yield from _binary_accuracy(metric)
 
 
-def _sparse_metric(metric: Comparison) -> Iterator[Finding]:
+def _sparse_metric(metric: LossCall) -> Iterator[Finding]:
     if _is_single(metric):
         yield _single_column(metric)
     elif _is_one_hot(metric):
@@ -241,7 +241,7 @@ def _sparse_metric(metric: Comparison) -> Iterator[Finding]:
         )
 
 
-def _one_hot_metric(metric: Comparison) -> Iterator[Finding]:
+def _one_hot_metric(metric: LossCall) -> Iterator[Finding]:
     if _is_single(metric):
         yield _single_column(metric)
     elif _are_class_numbers(metric):
@@ -256,7 +256,7 @@ def _one_hot_metric(metric: Comparison) -> Iterator[Finding]:
         )
 
 
-def _accuracy(metric: Comparison) -> Iterator[Finding]:
+def _accuracy(metric: LossCall) -> Iterator[Finding]:
     predictions = metric.predictions
     if _are_class_numbers(metric):
         yield _class_numbers(metric, "compares labels and predictions for equality")
@@ -273,7 +273,7 @@ def _accuracy(metric: Comparison) -> Iterator[Finding]:
         )
 
 
-def _binary_accuracy(metric: Comparison) -> Iterator[Finding]:
+def _binary_accuracy(metric: LossCall) -> Iterator[Finding]:
     classes = metric.predictions.shape[-1] or 0
     if _are_class_numbers(metric):
         yield _class_numbers(metric, "compares each prediction with a label of 0 or 1")
@@ -288,7 +288,7 @@ def _binary_accuracy(metric: Comparison) -> Iterator[Finding]:
         )
 
 
-def _class_numbers(metric: Comparison, what: str) -> Finding:
+def _class_numbers(metric: LossCall, what: str) -> Finding:
     return _finding(
         metric,
         f"{what}, but there are several predictions for each label",
@@ -297,7 +297,7 @@ def _class_numbers(metric: Comparison, what: str) -> Finding:
     )
 
 
-def _single_column(metric: Comparison) -> Finding:
+def _single_column(metric: LossCall) -> Finding:
     return _finding(
         metric,
         "gets predictions for a single class",
@@ -311,28 +311,28 @@ def _single_column(metric: Comparison) -> Finding:
 _BY_SHAPES = '"accuracy", which chooses by the shapes'
 
 
-def _has_shapes(comparison: Comparison) -> bool:
+def _has_shapes(comparison: LossCall) -> bool:
     shapes = [getattr(each, "shape", None) for each in (comparison.labels, comparison.predictions)]
     return all(getattr(shape, "rank", None) for shape in shapes)
 
 
-def _is_single(metric: Comparison) -> bool:
+def _is_single(metric: LossCall) -> bool:
     return metric.predictions.shape[-1:] == [1]
 
 
-def _is_one_hot(comparison: Comparison) -> bool:
+def _is_one_hot(comparison: LossCall) -> bool:
     """Return whether there is a label for each class: it cannot be a class number."""
     y, p = comparison.labels.shape, comparison.predictions.shape
     return y.rank == p.rank and (p[-1] or 0) > 1 and p[-1] == y[-1]
 
 
-def _are_class_numbers(comparison: Comparison) -> bool:
+def _are_class_numbers(comparison: LossCall) -> bool:
     """Return whether there is one label for several predictions."""
     y, p = comparison.labels.shape, comparison.predictions.shape
     return (p[-1] or 0) > 1 and (y.rank == p.rank - 1 or (y.rank == p.rank and y[-1] == 1))
 
 
-def _received(comparison: Comparison) -> str:
+def _received(comparison: LossCall) -> str:
     pair = {"labels": comparison.labels, "predictions": comparison.predictions}
     kinds = [
         f"{name} {tf.as_dtype(value.dtype).name} {shape_text(tf.TensorShape(value.shape))}"

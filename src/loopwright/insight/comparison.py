@@ -14,7 +14,7 @@ from loopwright.config.edits import STEP, edits
 from loopwright.config.schema import Config
 from loopwright.errors import ConfigurationError, printable
 from loopwright.insight.first_difference import Difference
-from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.record import PlanHistory
 from loopwright.runs import RunRecord, mapping
 
 Kind = Literal["config", "program", "code", "data", "plan", "environment"]

@@ -25,7 +25,7 @@ from loopwright.fit.request import FitRequest, fit_request
 from loopwright.fit.saved_leg import Moment
 from loopwright.loop.schedule import Every, Place, require_positive
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.record import PlanHistory
 from loopwright.sinks.history import History
 from loopwright.task import state, variables
 from loopwright.task.task import Task

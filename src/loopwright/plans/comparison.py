@@ -120,7 +120,7 @@ def rate_in_words(rates: Sequence[float]) -> str:
 
 
 @final
-class Comparison:
+class PlanComparison:
     """A comparison of a challenger with the favourite, whose speed is known."""
 
     def __init__(self, challenger: Plan, favourite: Plan, speed: Speed) -> None:

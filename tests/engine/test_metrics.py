@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loopwright as lw
-from loopwright.engine.epoch_metrics import EpochMetrics
+from loopwright.engine.metrics import EpochMetrics
 from loopwright.task.metric_updates import Updates
 
 Totals = dict[str, tuple[float, float]]
