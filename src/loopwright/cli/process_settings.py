@@ -1,4 +1,4 @@
-"""Process settings of `train`, and of a program that `run` starts, before TensorFlow is imported.
+"""Process settings of `train` and `run`, applied before TensorFlow is imported.
 
 The program replaces the process of `run`, once and before it starts, so that its exit code,
 signals, terminal and arguments are its own. `find settings` measures them.

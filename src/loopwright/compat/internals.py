@@ -1,4 +1,4 @@
-"""Internals of Keras and TensorFlow: named where they are used, replaced for one thread, put back.
+"""Internals of Keras and TensorFlow: named where they are used, replaced for one thread.
 
     @uses("keras.Layer._flatten_layers", if_moved="guards do not see layers inside of layers")
     def layers_in(layer): ...

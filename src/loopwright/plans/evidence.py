@@ -180,7 +180,11 @@ class Findings:
         known = self._known.get(plan)
         return known is None or known.state == "not tried"
 
-    def seconds_to_try(self, plan: Plan) -> float:
+    def is_worth_trying(self, plan: Plan, left_seconds: float, saving: float) -> bool:
+        """Return whether what a plan may save, a part of the time left, pays for trying it."""
+        return left_seconds * saving > _SURELY * self._seconds_to_try(plan)
+
+    def _seconds_to_try(self, plan: Plan) -> float:
         """Return about how long compiling and comparing a plan will hold training up."""
         known = self._known.get(plan)
         others = [other for other in self._known.values() if other.plan != self.first_plan]
@@ -238,18 +242,6 @@ def reason_for(plan: Plan, evidence: Sequence[Evidence]) -> str:
     left = [other.plan.in_words for other in others if other.state == "not tried"]
     words = f" so far, not tried: {'; '.join(left)}" if left else ""
     return f"nothing faster was found{words}"
-
-
-# -- what is worth trying --------------------------------------------------------------------------
-
-
-def is_worth(left_seconds: float, saving: float, cost_seconds: float) -> bool:
-    """Return whether a plan that may save a part of the time left is worth what trying it costs.
-
-    >>> is_worth(60.0, saving=0.5, cost_seconds=4.0), is_worth(60.0, saving=0.02, cost_seconds=4.0)
-    (True, False)
-    """
-    return left_seconds * saving > _SURELY * cost_seconds
 
 
 def pays_at_once(start: Evidence, known: Evidence, steps: int | None) -> bool:

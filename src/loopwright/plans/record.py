@@ -209,10 +209,6 @@ class PlanLog:
         self._is_unwritten |= history is not self.history and history != self.history
         self.history = history
 
-    def choose(self, identity: str, choice: PlanChoice) -> None:
-        """Add what was chosen for a kind of step, to be written by the next `flush`."""
-        self.change(self.history.chosen(identity, choice))
-
     def record(self, step: int, plan: Plan, *, is_trial: bool) -> None:
         """Write which plan will run the steps after `step`."""
         changed = self.history.changed(step, plan, is_trial=is_trial)

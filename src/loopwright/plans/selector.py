@@ -40,18 +40,14 @@ def asked_for(plan: "Plan | PlanHistory | str | os.PathLike[str]") -> PlanHistor
     """Return the plan that the user asked for as a history to follow; None: measure."""
     if isinstance(plan, PlanHistory):
         return plan
-    if isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".json")):
-        return _without_changes(load(plan), os.fspath(plan))
-    return None if plan == "auto" else PlanHistory().changed(0, plan_of(plan))
-
-
-def _without_changes(history: PlanHistory, path: str) -> PlanHistory:
-    """Return the history of a file; raise if its process settings changed in mid-run."""
+    if not (isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".json"))):
+        return None if plan == "auto" else PlanHistory().changed(0, plan_of(plan))
+    history = load(plan)
     if len(history.settings) < 2:
         return history
     changes = [f"{c.settings.in_words} from step {c.step + 1:,}" for c in history.settings]
     raise ConfigurationError(
-        f"{path} changes its process settings in mid-run, which no process can.",
+        f"{os.fspath(plan)} changes its process settings in mid-run, which no process can.",
         expected="a plan history with the same process settings for all steps",
         received="; ".join(changes),
         do='leave plan out: the run directory resumes by its own record, and "auto" measures',

@@ -30,7 +30,6 @@ from loopwright.plans.evidence import (
     Evidence,
     Findings,
     is_far,
-    is_worth,
 )
 from loopwright.plans.plan import Plan
 from loopwright.plans.record import PlanChoice, PlanHistory, PlanLog
@@ -291,7 +290,7 @@ class Tuner:
             has_won = self.plan != self._findings.first_plan and not self._is_check
             saving = candidate.saving * (_SAVING_AFTER_A_WIN if has_won else 1)
             left = max(leg.seconds_left(self._speed.seconds_per_step), self._seconds_before)
-            if is_worth(left, saving, self._findings.seconds_to_try(candidate.plan)):
+            if self._findings.is_worth_trying(candidate.plan, left, saving):
                 self._start_compile(leg, candidate)
             elif self._findings.has_tried and leg.budget.is_known:
                 self._settle()  # the remaining time only decreases
@@ -405,7 +404,7 @@ class Tuner:
             self._choice = PlanChoice(
                 self.plan, f"{'checked again: ' if self._is_check else ''}{why}"
             )
-            self._log.choose(self._identity, self._choice)
+            self._log.change(self._log.history.chosen(self._identity, self._choice))
 
     # -- what is worth trying ------------------------------------------------------------------
 
