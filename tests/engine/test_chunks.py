@@ -78,7 +78,10 @@ class Seen(lw.Task):
 
 
 @pytest.mark.parametrize(
-    "sizes", [[4] * 20, [4] * 20 + [3], [1], [3, 4, 4, 2, 2, 2, 4], [4, 3] * 6], ids=str
+    # `make test` runs the first one.
+    "sizes",
+    [[4] * 20 + [3, 4, 4, 2, 2, 2, 4], [4] * 20, [4] * 20 + [3], [1], [4, 3] * 6],
+    ids=str,
 )
 @pytest.mark.parametrize("length", ["known", "unknown"])
 def test_every_example_is_trained_once_and_in_order_whatever_the_sizes(sizes, length):
