@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -24,3 +26,22 @@ def run_command(
     )
     assert exits in (None, done.returncode), done.stdout[-3000:] + done.stderr[-4000:]
     return done
+
+
+def run_code(
+    code: str,
+    *arguments: str | Path,
+    exits: int | None = 0,
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> "subprocess.CompletedProcess[str]":
+    """Run Python code, which may import from `tests`, as `run_command` runs a command."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    return run_command(command, exits=exits, cwd=Path(__file__).parents[1], env=env)
+
+
+def lines_with_compiles(code: str, dump: Path) -> list[str]:
+    """Return what code prints that has `compiled()`: how often XLA has compiled so far."""
+    count = f"len(list(__import__('pathlib').Path({str(dump)!r}).glob('module_*before_opt*.txt')))"
+    counts = f"def compiled():\n    return {count}\n"
+    flags = {"XLA_FLAGS": f"--xla_dump_to={dump} --xla_dump_hlo_as_text"}
+    return run_code(counts + textwrap.dedent(code), env=flags).stdout.splitlines()

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from loopwright.loop.schedule import Every as Every
     from loopwright.loop.signals import Preempted as Preempted
     from loopwright.plans.plan import Plan as Plan
-    from loopwright.plans.plan_history import PlanHistory as PlanHistory
+    from loopwright.plans.record import PlanHistory as PlanHistory
     from loopwright.search.result import Trial as Trial
     from loopwright.search.result import Tuned as Tuned
     from loopwright.search.tune import tune as tune
@@ -107,7 +107,7 @@ _HOMES = {
     "loop.schedule": ["Every"],
     "loop.signals": ["Preempted"],
     "plans.plan": ["Plan"],
-    "plans.plan_history": ["PlanHistory"],
+    "plans.record": ["PlanHistory"],
     "search.result": ["Trial", "Tuned"],
     "search.tune": ["tune"],
     "sinks.history": ["History"],

@@ -28,13 +28,12 @@ def for_digest(found: launch.Settings) -> dict[str, Any]:
     In the form of the first version, which named variables: digests in old records still match.
     """
     is_default = found.onednn == launch.onednn_by_default()
-    threads = {name: getattr(found, name) for name in launch.THREADS if getattr(found, name)}
     return {
         **_machine(),
         "XLA_FLAGS": " ".join(found.xla_flags) or None,
         "TF_XLA_FLAGS": None,
         launch.ONEDNN: None if is_default else str(int(found.onednn)),
-        **threads,
+        **found.threads,
     }
 
 

@@ -33,7 +33,6 @@ PARENT = "LOOPWRIGHT_PARENT"
 MEASURED = "LOOPWRIGHT_MEASURED"
 """Set for a child that answers how fast it trains."""
 
-_SHORT_SECONDS = 0.0005  # waking a second thread takes as long as the work that it takes over
 _ONEDNN_BY_DEFAULT = frozenset(
     {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16"}
 )
@@ -63,13 +62,16 @@ class Settings:
             raise ValueError(f"expected up to {MOST_THREADS} threads, received {self}")
 
     @property
+    def threads(self) -> dict[str, int]:
+        """The sizes of thread pools that are set, by field."""
+        return {name: size for name in THREADS if (size := getattr(self, name))}
+
+    @property
     def in_words(self) -> str:
         """The settings in words."""
-        parts = [f"oneDNN {'on' if self.onednn else 'off'}", *self.xla_flags]
-        for name, words in {"intra_op_threads": "intra-op", "inter_op_threads": "inter-op"}.items():
-            if count := getattr(self, name):
-                parts.append(f"{count} {words} {'thread' if count == 1 else 'threads'}")
-        return ", ".join(parts)
+        pools = {name.removesuffix("_op_threads"): size for name, size in self.threads.items()}
+        threads = [f"{n} {pool}-op thread{'s' * (n > 1)}" for pool, n in pools.items()]
+        return ", ".join([f"oneDNN {'on' if self.onednn else 'off'}", *self.xla_flags, *threads])
 
     def variables(self) -> dict[str, str]:
         """Return the variables that Loopwright sets to start a process by these settings.
@@ -80,14 +82,12 @@ class Settings:
         >>> Settings(intra_op_threads=1).variables()
         {'TF_ENABLE_ONEDNN_OPTS': '0', 'TF_NUM_INTRAOP_THREADS': '1'}
         """
-        counts = {variable: getattr(self, name) for name, variable in THREADS.items()}
-        threads = {variable: str(count) for variable, count in counts.items() if count}
+        threads = {THREADS[name]: str(size) for name, size in self.threads.items()}
         return {ONEDNN: "1" if self.onednn else "0", **threads}
 
     def content(self) -> dict[str, Any]:
         """Return the settings as JSON values."""
-        threads = {name: getattr(self, name) for name in THREADS if getattr(self, name)}
-        return {"onednn": self.onednn, "xla_flags": list(self.xla_flags), **threads}
+        return {"onednn": self.onednn, "xla_flags": list(self.xla_flags), **self.threads}
 
 
 def current() -> Settings:
@@ -124,32 +124,6 @@ def onednn_by_default() -> bool:
     return bool(_ONEDNN_BY_DEFAULT & cpu_flags())
 
 
-def onednn_is_left_off(environment: Mapping[str, str]) -> bool:
-    """Return whether TensorFlow leaves oneDNN off on this processor, and the user has not set it.
-
-    >>> onednn_is_left_off({"TF_ENABLE_ONEDNN_OPTS": "1"})
-    False
-    """
-    return not onednn_by_default() and ONEDNN not in environment
-
-
-def candidates(
-    default: Settings, given: Mapping[str, str], *, step_seconds: float, cores: int
-) -> list[Settings]:
-    """Return the settings to compare with those of a process; what the user has set stays.
-
-    >>> [other.in_words for other in candidates(Settings(), {}, step_seconds=6e-5, cores=2)]
-    ['oneDNN on', 'oneDNN off, 1 intra-op thread']
-    >>> candidates(Settings(), {"TF_ENABLE_ONEDNN_OPTS": "0"}, step_seconds=0.1, cores=2)
-    []
-    """
-    others = [] if ONEDNN in given else [replace(default, onednn=not default.onednn)]
-    is_open = THREADS["intra_op_threads"] not in given and cores > 1
-    if is_open and 0 < step_seconds < _SHORT_SECONDS:
-        others.append(replace(default, intra_op_threads=1))
-    return others
-
-
 # -- the mark of a process -------------------------------------------------------------------------
 
 
@@ -159,29 +133,17 @@ def unmarked(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in ours}
 
 
-def marked(
-    environment: Mapping[str, str], settings: Settings | None, key: str = "-"
-) -> dict[str, str]:
-    """Return variables for this process with these settings; None: as TensorFlow decides.
+def apply(settings: Settings | None, key: str = "-") -> None:
+    """Give this process the settings, before TensorFlow is imported; None: as it decides.
 
     What the user has set is left as it is. `key`: of the remembered choice that is applied.
-
-    >>> given = {"TF_ENABLE_ONEDNN_OPTS": "0"}
-    >>> marked(given, Settings(True, intra_op_threads=1))["TF_ENABLE_ONEDNN_OPTS"]
-    '0'
     """
-    given = unmarked(environment)
+    given = unmarked(os.environ)
     wanted = {} if settings is None else settings.variables()
     ours = {name: value for name, value in wanted.items() if name not in given}
-    return {**given, **ours, MARK: " ".join([str(os.getpid()), key, *ours])}
-
-
-def apply(settings: Settings | None, key: str = "-") -> None:
-    """Give this process the settings, before TensorFlow is imported."""
-    variables = marked(os.environ, settings, key)
-    for name in {*os.environ} - {*variables, PARENT, MEASURED}:
+    for name in {*os.environ} - {*given, PARENT, MEASURED}:
         del os.environ[name]
-    os.environ.update(variables)
+    os.environ.update(ours, **{MARK: " ".join([str(os.getpid()), key, *ours])})
 
 
 def own_key() -> str | None:

@@ -99,18 +99,20 @@ class LineChild:
             self._lines.flush()
 
     def answer(self) -> dict[str, Any]:
-        """Return the next answer; raise if there is none."""
+        """Return the next answer; raise if there is none, or if it says why the child failed."""
         line = ""
         with contextlib.suppress(OSError):
             line = self._lines.readline()
-        if line:
-            return json.loads(line)
+        answer = json.loads(line) if line else {"failure": self._reason_for_silence()}
+        if "failure" in answer:
+            raise LoopwrightError(f"{self._what} failed: {answer['failure']}")
+        return answer
+
+    def _reason_for_silence(self) -> str:
         try:
             code = self._process.wait(timeout=1 if self._most_seconds else None)
         except subprocess.TimeoutExpired:
-            text = f"no answer in {self._most_seconds:.0f} s"
-        else:
-            self._output.seek(0)
-            output = without_noise(self._output.read())[-_MOST_OUTPUT_BYTES:]
-            text = failure(code, output.decode(errors="replace"))
-        raise LoopwrightError(f"{self._what} failed: {text}")
+            return f"no answer in {self._most_seconds:.0f} s"
+        self._output.seek(0)
+        output = without_noise(self._output.read())[-_MOST_OUTPUT_BYTES:]
+        return failure(code, output.decode(errors="replace"))

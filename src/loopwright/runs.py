@@ -26,8 +26,8 @@ from loopwright.checkpoints.store import Store
 from loopwright.config.file import saved_in
 from loopwright.errors import CheckpointError, ConfigurationError, disk_explained, printable
 from loopwright.exactness import Inexact, recorded_reasons
-from loopwright.plans import plan_history
-from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans import record as plan_record
+from loopwright.plans.record import PlanHistory
 
 JOURNAL: Final = "metrics.jsonl"
 KINDS: Final = ("started", "epoch_ended", "validated", "finished")
@@ -164,7 +164,7 @@ class RunRecord:
     @cached_property
     def plans(self) -> PlanHistory:
         """Return the plans that it ran by."""
-        return plan_history.recorded(self.directory) or PlanHistory()
+        return plan_record.recorded(self.directory) or PlanHistory()
 
     @cached_property
     def origin(self) -> str:
@@ -289,7 +289,7 @@ def write_fork(
     checkpoint: Checkpoint, target: Path, files: Mapping[str, bytes], origin: Mapping[str, Any]
 ) -> None:
     """Write a run that begins with a checkpoint: state, data position, plans, journal, `files`."""
-    plans = plan_history.parsed(checkpoint.content["plans"])
+    plans = plan_record.parsed(checkpoint.content["plans"])
     plan_file = {"plan.json": plans.text().encode()} if plans.changes else {}
     length = int(checkpoint.content.get("lengths", {}).get(JOURNAL, 0))
     # TensorBoard files and the log begin with the fork.

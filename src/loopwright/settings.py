@@ -13,26 +13,23 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, final
 
 from loopwright import disk, launch, processor
 from loopwright.errors import ConfigurationError, LoopwrightError
-from loopwright.launch import Settings, candidates, from_environment
-from loopwright.launch import onednn_is_left_off as onednn_is_left_off
-from loopwright.plans import cache, plan_history
+from loopwright.launch import ONEDNN, THREADS, Settings
+from loopwright.plans import cache
 from loopwright.plans.comparison import rate_in_words
-from loopwright.processes import LineChild, python
+from loopwright.processes import LineChild
 from loopwright.quiet_start import UNQUIET
 
 _ROUNDS, _ROUND_SECONDS = 5, 1.0
 _MOST_SECONDS = 600.0
 _MUST_BE_FASTER = 1.03  # other settings change bits
-
-
-# -- the memory ----------------------------------------------------------------------------------
+_SHORT_SECONDS = 0.0005  # waking a second thread takes as long as the work that it takes over
 
 
 @final
@@ -84,12 +81,33 @@ def remember(key: str, choice: SettingsChoice) -> None:
     cache.write("settings", key, choice)
 
 
-def forget(key: str) -> None:
-    """Forget the choice of a command: its step has changed."""
-    cache.delete("settings", key)
+# -- measured --------------------------------------------------------------------------------------
 
 
-# -- the choice ----------------------------------------------------------------------------------
+def onednn_is_left_off(environment: Mapping[str, str]) -> bool:
+    """Return whether TensorFlow leaves oneDNN off on this processor, and the user has not set it.
+
+    >>> onednn_is_left_off({"TF_ENABLE_ONEDNN_OPTS": "1"})
+    False
+    """
+    return not launch.onednn_by_default() and ONEDNN not in environment
+
+
+def candidates(
+    default: Settings, given: Mapping[str, str], *, step_seconds: float, cores: int
+) -> list[Settings]:
+    """Return the settings to compare with those of a process; what the user has set stays.
+
+    >>> [other.in_words for other in candidates(Settings(), {}, step_seconds=6e-5, cores=2)]
+    ['oneDNN on', 'oneDNN off, 1 intra-op thread']
+    >>> candidates(Settings(), {"TF_ENABLE_ONEDNN_OPTS": "0"}, step_seconds=0.1, cores=2)
+    []
+    """
+    others = [] if ONEDNN in given else [replace(default, onednn=not default.onednn)]
+    is_open = THREADS["intra_op_threads"] not in given and cores > 1
+    if is_open and 0 < step_seconds < _SHORT_SECONDS:
+        others.append(replace(default, intra_op_threads=1))
+    return others
 
 
 def fastest(default: Settings, rates: Mapping[Settings, Sequence[float]]) -> tuple[Settings, float]:
@@ -117,24 +135,28 @@ def measure(
     `must_pay`: nothing is compared if the run is too short to gain by it. That is remembered too.
     """
     given, began = launch.unmarked(os.environ), time.monotonic()
-    default = from_environment(given)
+    default = launch.from_environment(given)
     with contextlib.ExitStack() as stack:
-        children = {default: stack.enter_context(_child(command, given))}
-        facts = _answer(children[default])
+
+        def start(variables: Mapping[str, str]) -> LineChild:
+            environment = {**given, **variables, launch.MEASURED: "1"}
+            child = LineChild("The measured program", command, environment, _MOST_SECONDS)
+            return stack.enter_context(child)
+
+        children = {default: start({})}
+        facts = children[default].answer()
         cost_seconds = time.monotonic() - began + 2 * _ROUNDS * _ROUND_SECONDS
-        cores = processor.cores() or 1
-        others = candidates(default, given, step_seconds=facts["step_seconds"], cores=cores)
-        if facts["has_gpu"] or (must_pay and 0.2 * facts["run_seconds"] < cost_seconds):
-            others = []
+        others: list[Settings] = []
+        if not (facts["has_gpu"] or (must_pay and 0.2 * facts["run_seconds"] < cost_seconds)):
+            seconds, cores = facts["step_seconds"], processor.cores() or 1
+            others = candidates(default, given, step_seconds=seconds, cores=cores)
+        children |= {other: start(other.variables()) for other in others}
         for other in others:
-            child = _child(command, {**given, **other.variables()})
-            children[other] = stack.enter_context(child)
-        for other in others:
-            _answer(children[other])
+            children[other].answer()
         rates: dict[Settings, list[float]] = {settings: [] for settings in children}
         for settings, child in [*children.items()] * _ROUNDS if others else ():
             child.ask(_ROUND_SECONDS)
-            rates[settings].append(_answer(child)["rate"])
+            rates[settings].append(child.answer()["rate"])
     chosen, gain = fastest(default, rates) if others else (default, 1.0)
     choice = SettingsChoice(facts["step_digest"], default, chosen, gain, facts["run_dir"])
     remember(facts["key"], choice)
@@ -164,37 +186,48 @@ def measure_once(command: Sequence[str], key: str) -> SettingsChoice:
         return nothing
 
 
-def apply(key: str, run_dir: str, plan: str, *, is_auto: bool, may_measure: bool) -> None:
+def _say(text: str) -> None:
+    print(f"loopwright: {text}", file=sys.stderr, flush=True)
+
+
+# -- applied ---------------------------------------------------------------------------------------
+
+
+def apply(
+    key: str,
+    command: Sequence[str],
+    run_dir: str | None = None,
+    plan: str = "",
+    *,
+    is_auto: bool = True,
+) -> None:
     """Set this process up for a training, if it is the command line, before TensorFlow is imported.
 
     What the user has set in the shell is left alone. Not `is_auto`: nothing is set or measured.
     """
     if not launch.is_command_line():
         return  # another program has called a command: its process is not ours to set up
-    if launch.is_measured() or not is_auto:
-        launch.apply(None, key if launch.is_measured() else "-")
-        return
-    given = _in_plan_file(plan) or recorded(run_dir, last_step(run_dir))
-    launch.apply(*decide(given, key, [*python(), *sys.orig_argv[1:]] if may_measure else []))
+    if launch.is_measured():
+        launch.apply(None, key)
+    else:
+        launch.apply(*(decide(key, command, run_dir, plan) if is_auto else (None, "-")))
 
 
-def variables_for(program: Sequence[str], command: Sequence[str]) -> dict[str, str]:
-    """Return the variables by which this process replaces itself with a program of the user."""
-    key = program_key(program)
-    choice = remembered(key)
-    given = None if choice is None else recorded(choice.run_dir, last_step(choice.run_dir))
-    return launch.marked(os.environ, *decide(given, key, command))
-
-
-def decide(given: Settings | None, key: str, command: Sequence[str]) -> tuple[Settings | None, str]:
+def decide(
+    key: str, command: Sequence[str], run_dir: str | None = None, plan: str = ""
+) -> tuple[Settings | None, str]:
     """Return the settings to start by, and the key of the choice that they are from.
 
-    Recorded settings come first, then remembered ones. Without any, `command` is measured once
-    where TensorFlow leaves oneDNN off.
+    Recorded settings come first: in the file `plan`, or in a run directory (None: that of the
+    remembered choice). Then remembered ones. Without any, `command` is measured once where
+    TensorFlow leaves oneDNN off.
     """
+    choice = remembered(key)
+    if run_dir is None:
+        run_dir = "" if choice is None else choice.run_dir
+    given = _in_plan_file(plan) or recorded(run_dir, last_step(run_dir))
     if given is not None:
         return given, "-"
-    choice = remembered(key)
     # Not a worker or a trial of a search: they are one of several.
     is_alone = "TF_CONFIG" not in os.environ and UNQUIET not in os.environ
     if choice is None and command and is_alone and onednn_is_left_off(os.environ):
@@ -215,8 +248,10 @@ def last_step(directory: str | os.PathLike[str]) -> int:
 
 def recorded(directory: str | os.PathLike[str], step: int) -> Settings | None:
     """Return the settings that a run has recorded for a step, if any."""
+    from loopwright.plans.record import recorded as plans_in
+
     try:
-        history = plan_history.recorded(Path(directory)) if step else None
+        history = plans_in(Path(directory)) if step else None
     except disk.UnsafeFileError:
         return None  # refused when the run is opened
     return None if history is None else history.settings_after(step - 1)
@@ -224,23 +259,9 @@ def recorded(directory: str | os.PathLike[str], step: int) -> Settings | None:
 
 def _in_plan_file(plan: str) -> Settings | None:
     """Return the settings in the plan history that a config names; they are the same throughout."""
+    from loopwright.plans.record import load
+
     try:
-        return plan_history.load(plan).settings_after(0) if plan.endswith(".json") else None
+        return load(plan).settings_after(0) if plan.endswith(".json") else None
     except ConfigurationError:
         return None  # refused when the trainer is made
-
-
-def _child(command: Sequence[str], environment: Mapping[str, str]) -> LineChild:
-    variables = {**environment, launch.MEASURED: "1"}
-    return LineChild("The measured program", command, variables, _MOST_SECONDS)
-
-
-def _answer(child: LineChild) -> dict[str, Any]:
-    answer = child.answer()
-    if "failure" in answer:
-        raise LoopwrightError(f"The measured program failed: {answer['failure']}")
-    return answer
-
-
-def _say(text: str) -> None:
-    print(f"loopwright: {text}", file=sys.stderr, flush=True)

@@ -41,7 +41,7 @@ from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.insight.replay import replay
 from loopwright.insight.replayed import Replayed
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.record import PlanHistory
 from loopwright.plans.selector import PlanSelector, asked_for
 from loopwright.run_changes import OnChange, require_on_change
 from loopwright.sinks.curves import Past

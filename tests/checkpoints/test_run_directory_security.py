@@ -251,7 +251,7 @@ def test_the_revision_is_that_of_the_programs_own_code(
 def test_every_child_process_leaves_the_current_directory_out_of_its_import_path():
     """One function names the interpreter, with -P; `run` starts what the user named as is."""
     users = {path.name for path in PACKAGE.rglob("*.py") if "sys.executable" in path.read_text()}
-    assert users == {"processes.py", "run_command.py"}
+    assert users == {"processes.py", "process_settings.py"}
     from loopwright import processes
     from loopwright.cli import verify
 
@@ -436,9 +436,9 @@ ALLOWED = [
     ("insight/estimates.py", "is_dir", "the nearest directory there is: its free space"),
     ("sinks/figures.py", "savefig write_bytes", "a figure that a person named"),
     ("processor.py", "read_text", "/proc/cpuinfo"),
-    ("cli/run_command.py", "exists", "a script that the user named"),
+    ("cli/process_settings.py", "exists", "a script that the user named"),
     ("distribute/strategy.py", "listdir", "/proc/self/fd"),
-    ("plans/plan_history.py", "read_text write_text", "a file the user named"),
+    ("plans/record.py", "read_text write_text", "a file the user named"),
     (
         "export/exporter.py",
         "exists glob mkdir",

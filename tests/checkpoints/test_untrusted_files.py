@@ -14,7 +14,7 @@ from tests.checkpoints.test_run_directory_security import fit, invoke
 
 import loopwright as lw
 from loopwright.errors import CheckpointError
-from loopwright.plans import plan_history
+from loopwright.plans import record as plan_record
 
 PACKAGE = Path(lw.__file__).parent
 LIMITED = """
@@ -143,6 +143,6 @@ def test_a_plan_that_a_config_names_is_a_small_file(tmp_path: Path, kind: str):
     else:
         path.write_text("[" * 100_000)
     with pytest.raises(lw.ConfigurationError, match=r"plan history cannot be read") as caught:
-        plan_history.load(path)
+        plan_record.load(path)
     reasons = {"pipe": "regular file", "link": "symlink", "sparse": "bytes", "deep": "levels"}
     assert reasons[kind] in str(caught.value)

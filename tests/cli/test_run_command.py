@@ -11,7 +11,7 @@ import pytest
 from loopwright import settings
 from loopwright.launch import ONEDNN, THREADS, Settings, onednn_by_default
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.record import PlanHistory
 from loopwright.settings import SettingsChoice
 
 RUN = [sys.executable, "-m", "loopwright", "run"]

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tests.mirrored import mirrored
 
 from loopwright.compat import keras_internals, keras_optimizers
-from loopwright.compat.patches import replaced
+from loopwright.compat.internals import replaced
 
 SECONDS = 30.0
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.engine.test_on_nan import BATCH, Normalised, arrays, fit
+from tests.engine.test_on_nan import BATCH, Normalised, arrays, fit, stream, trained
 from tests.resume.program import digest
 
 import loopwright as lw
@@ -32,8 +32,8 @@ def with_bad(bad: Sequence[int]) -> tuple[Any, Any]:
     return x, y
 
 
-def skipped_in(told: list[Any]) -> list[int]:
-    return [event.step - 1 for event in told if isinstance(event, lw.BatchSkipped)]
+def steps_of(skipped: list[lw.BatchSkipped]) -> list[int]:
+    return [event.step - 1 for event in skipped]
 
 
 @functools.cache
@@ -48,14 +48,12 @@ def without(plan: Any, bad: tuple[int, ...]) -> tuple[str, Any]:
 
 
 @pytest.mark.parametrize("plan", [*PLANS, "xla"])
-@pytest.mark.parametrize("bad", [(FIRST,), (LAST,), (LAST, LAST + 1), SEVERAL], ids=str)
+@pytest.mark.parametrize("bad", [SEVERAL, (FIRST,), (LAST,), (LAST, LAST + 1)], ids=str)
 def test_skipped_steps_leave_no_trace_wherever_they_are_in_an_attempt(
     bad: tuple[int, ...], plan: Any
 ):
-    told: list[Any] = []
-    trainer = lw.Trainer(Normalised(), plan=plan, on_nan="skip", sinks=[told.append])
-    history = fit(trainer, with_bad(bad), epochs=1)
-    assert skipped_in(told) == list(bad)
+    trainer, skipped, history = trained(Normalised(), with_bad(bad), plan=plan)
+    assert steps_of(skipped) == list(bad)
     bits, expected = without(plan, bad)
     assert digest(trainer.task) == bits
     assert history.history["loss"] == expected["loss"]
@@ -64,12 +62,9 @@ def test_skipped_steps_leave_no_trace_wherever_they_are_in_an_attempt(
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_run_split_into_other_calls_has_the_same_bits(plan: Any, tmp_path: Any):
-    told: list[Any] = []
-    trainer = lw.Trainer(
-        Normalised(), plan=plan, on_nan="skip", run_dir=tmp_path, sinks=[told.append]
-    )
-    fit(trainer, with_bad(SEVERAL), epochs=1, save_every="7 steps")
-    assert skipped_in(told) == list(SEVERAL)
+    data, every = with_bad(SEVERAL), "7 steps"
+    trainer, skipped, _ = trained(Normalised(), data, run_dir=tmp_path, plan=plan, save_every=every)
+    assert steps_of(skipped) == list(SEVERAL)
     assert digest(trainer.task) == without(plan, SEVERAL)[0]
 
 
@@ -87,10 +82,8 @@ def test_a_state_that_the_next_step_would_mend_is_found_though_each_loss_is_fini
             self.largest.assign(tf.reduce_sum(x))
             return super().train_step((tf.where(tf.math.is_finite(x), x, 0.0), y))
 
-    told: list[Any] = []
-    trainer = lw.Trainer(Mended(), plan=plan, on_nan="skip", sinks=[told.append])
-    fit(trainer, with_bad(SEVERAL), epochs=1)
-    assert skipped_in(told) == list(SEVERAL)
+    trainer, skipped, _ = trained(Mended(), with_bad(SEVERAL), plan=plan)
+    assert steps_of(skipped) == list(SEVERAL)
     assert int(trainer.task.optimizer.iterations) == STEPS - len(SEVERAL)
 
 
@@ -104,10 +97,8 @@ def test_huge_numbers_are_finite():
             self.sentinel.assign(self.sentinel)
             return super().train_step(batch)
 
-    told: list[Any] = []
-    trainer = lw.Trainer(Huge(), plan="graph", on_nan="skip", sinks=[told.append])
-    fit(trainer, with_bad([LAST]), epochs=1)
-    assert skipped_in(told) == [LAST]
+    _, skipped, _ = trained(Huge(), with_bad([LAST]))
+    assert steps_of(skipped) == [LAST]
 
 
 def test_a_step_that_calls_python_runs_once_for_each_batch():
@@ -118,10 +109,8 @@ def test_a_step_that_calls_python_runs_once_for_each_batch():
             tf.numpy_function(lambda: calls.append(1) or np.float32(0), [], tf.float32)
             return super().train_step(batch)
 
-    told: list[Any] = []
-    trainer = lw.Trainer(Calling(), plan="graph", on_nan="skip", sinks=[told.append])
-    fit(trainer, with_bad([20]), epochs=1)
-    assert skipped_in(told) == [20]
+    _, skipped, _ = trained(Calling(), with_bad([20]))
+    assert steps_of(skipped) == [20]
     assert len(calls) == STEPS
 
 
@@ -131,19 +120,17 @@ def test_a_compiled_model_reports_its_last_good_step_though_the_last_one_was_ski
         def train_step(self, *data):
             return {"twice": 2 * super().train_step(*data)["loss"]}
 
-    def trained(bad: Sequence[int], rows: Sequence[int]) -> tuple[list[Any], Any, list[int]]:
+    def run(bad: Sequence[int], rows: Sequence[int]) -> tuple[list[Any], Any, list[int]]:
         keras.utils.set_random_seed(1)
         model = Reporting([keras.Input((3,)), keras.layers.Dense(1)])
         model.compile("adam", "mse", metrics=["mae"])
-        told: list[Any] = []
-        trainer = lw.Trainer(model, plan=plan, on_nan="skip", sinks=[told.append])
-        x, y = with_bad(bad)
-        history = fit(trainer, (np.delete(x, rows, 0), np.delete(y, rows, 0)), epochs=1)
-        return model.get_weights(), history.history, skipped_in(told)
+        data = tuple(np.delete(part, rows, 0) for part in with_bad(bad))
+        _, skipped, history = trained(model, data, plan=plan)
+        return model.get_weights(), history.history, steps_of(skipped)
 
-    weights, history, skipped = trained(SEVERAL, [])
+    weights, history, skipped = run(SEVERAL, [])
     rows = [step * BATCH + row for step in SEVERAL for row in range(BATCH)]
-    expected, expected_history, _ = trained([], rows)
+    expected, expected_history, _ = run([], rows)
     assert skipped == list(SEVERAL)
     for got, wanted in zip(weights, expected, strict=True):
         np.testing.assert_array_equal(got, wanted)
@@ -151,8 +138,6 @@ def test_a_compiled_model_reports_its_last_good_step_though_the_last_one_was_ski
 
 
 def test_a_step_that_is_skipped_inside_a_chunk_loses_none_of_its_batches():
-    told: list[Any] = []
-    trainer = lw.Trainer(Normalised(), plan="fused", on_nan="skip", sinks=[told.append])
-    fit(trainer, tf.data.Dataset.from_tensor_slices(with_bad(SEVERAL)).batch(BATCH), epochs=1)
-    assert skipped_in(told) == list(SEVERAL)
+    trainer, skipped, _ = trained(Normalised(), stream(with_bad(SEVERAL)), plan="fused")
+    assert steps_of(skipped) == list(SEVERAL)
     assert digest(trainer.task) == without("fused", SEVERAL)[0]

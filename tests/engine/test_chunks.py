@@ -25,10 +25,10 @@ def pulled(iterator, spec, size, limit):
     def pull(iterator, limit):
         return chunks.pull(lambda: next_optional(iterator, "exhausted"), spec, size, limit)
 
-    count, chunk, rows, other = pull(iterator, tf.constant(limit))
-    count, rows = int(count), int(rows)
-    assert not chunk[count:].numpy().any(), "what is beyond the count is zeros"
-    return chunk.numpy()[:count].tolist(), other.numpy().tolist() if rows else None
+    found = pull(iterator, tf.constant(limit))
+    count, chunk = int(found.batches), found.chunk.numpy()
+    assert not chunk[count:].any(), "what is beyond the count is zeros"
+    return chunk[:count].tolist(), found.other.numpy().tolist() if found.has_other else None
 
 
 def test_a_chunk_ends_where_a_batch_has_another_size_which_is_not_lost():
@@ -78,7 +78,10 @@ class Seen(lw.Task):
 
 
 @pytest.mark.parametrize(
-    "sizes", [[4] * 20, [4] * 20 + [3], [1], [3, 4, 4, 2, 2, 2, 4], [4, 3] * 6], ids=str
+    # `make test` runs the first one.
+    "sizes",
+    [[4] * 20 + [3, 4, 4, 2, 2, 2, 4], [4] * 20, [4] * 20 + [3], [1], [4, 3] * 6],
+    ids=str,
 )
 @pytest.mark.parametrize("length", ["known", "unknown"])
 def test_every_example_is_trained_once_and_in_order_whatever_the_sizes(sizes, length):

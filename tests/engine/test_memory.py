@@ -1,8 +1,6 @@
 """Twenty trainers, one after the other, leave nothing behind."""
 
-import subprocess
-import sys
-import textwrap
+from tests.processes import run_code
 
 MEGABYTES_OVER_FIFTEEN_TRAINERS = 40
 
@@ -37,9 +35,6 @@ SCRIPT = """
 
 
 def test_twenty_trainers_leak_neither_graphs_nor_memory():
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT)], capture_output=True, text=True, check=True
-    )
-    megabytes, graphs = map(float, run.stdout.split())
+    megabytes, graphs = map(float, run_code(SCRIPT).stdout.split())
     assert graphs == 0
     assert megabytes < MEGABYTES_OVER_FIFTEEN_TRAINERS

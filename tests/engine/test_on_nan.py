@@ -63,6 +63,21 @@ def fit(trainer: lw.Trainer, data: Any, **options: Any) -> Any:
     return trainer.fit(*data, **given, **{"shuffle": False, "verbose": 0, **options})
 
 
+def trained(
+    task: lw.Task,
+    data: Any,
+    on_nan: Any = "skip",
+    run_dir: Any = None,
+    plan: Any = "graph",
+    **options: Any,
+) -> tuple[lw.Trainer, list[lw.BatchSkipped], Any]:
+    """Train by a policy; return the trainer, what was skipped, and the history."""
+    told = list[Any]()
+    trainer = lw.Trainer(task, plan=plan, on_nan=on_nan, run_dir=run_dir, sinks=[told.append])
+    history = fit(trainer, data, **{"epochs": 1, **options})
+    return trainer, [event for event in told if isinstance(event, lw.BatchSkipped)], history
+
+
 class FailsAfter(keras.callbacks.Callback):
     """Ends a run in the middle, as if the machine had failed."""
 
@@ -176,38 +191,36 @@ def given(data: Any, is_stream: bool) -> Any:
     return stream(data) if is_stream else data
 
 
-@pytest.mark.parametrize(
+EVERY_WAY = pytest.mark.parametrize(
     ("plan", "is_stream"), [*((plan, False) for plan in PLANS), *STREAMED], ids=str
 )
+
+
+def error_of(task: Any, data: Any, plan: Any = "graph", **options: Any) -> lw.NotFiniteError:
+    with pytest.raises(lw.NotFiniteError) as error:
+        fit(lw.Trainer(task, plan=plan), data, epochs=4, **options)
+    return error.value
+
+
+@EVERY_WAY
 def test_nan_that_the_kernels_hide_from_the_loss_is_found_at_its_step(plan: Any, is_stream: bool):
-    with pytest.raises(lw.NotFiniteError) as error:
-        fit(lw.Trainer(Rectified(), plan=plan), given(arrays(), is_stream), epochs=4)
-    assert error.value.step == 6
-    assert "batch 6" in str(error.value)
+    error = error_of(Rectified(), given(arrays(), is_stream), plan)
+    assert error.step == 6
+    assert "batch 6" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("plan", "is_stream"), [*((plan, False) for plan in PLANS), *STREAMED], ids=str
-)
+@EVERY_WAY
 def test_gradients_that_are_not_finite_are_found_at_their_step(plan: Any, is_stream: bool):
-    with pytest.raises(lw.NotFiniteError) as error:
-        fit(lw.Trainer(Rooted(), plan=plan), given(with_roots_of_zero(), is_stream), epochs=4)
-    text = str(error.value)
+    text = str(error_of(Rooted(), given(with_roots_of_zero(), is_stream), plan))
     assert text.startswith("Step 6 wrote NaN or infinity into variables, though its loss is finite")
     assert "batch 6" in text
     if plan == "eager":
         assert "first in" in text
 
 
-def bad_step_of(task: Any, data: Any, **options: Any) -> int | None:
-    with pytest.raises(lw.NotFiniteError) as error:
-        fit(lw.Trainer(task, plan="graph"), data, epochs=4, **options)
-    return error.value.step
-
-
 def test_a_callback_that_looks_at_losses_does_not_hide_weights_that_are_not_finite():
     callbacks = [keras.callbacks.TerminateOnNaN()]
-    assert bad_step_of(Rooted(), with_roots_of_zero(), callbacks=callbacks) == 6
+    assert error_of(Rooted(), with_roots_of_zero(), callbacks=callbacks).step == 6
 
 
 @pytest.mark.parametrize(
@@ -219,7 +232,7 @@ def test_a_callback_that_looks_at_losses_does_not_hide_weights_that_are_not_fini
     ids=["accumulated", "Ftrl"],
 )
 def test_gradients_are_found_before_they_are_applied_or_hidden(optimizer: Any):
-    assert bad_step_of(Rectified(optimizer()), arrays()) == 6
+    assert error_of(Rectified(optimizer()), arrays()).step == 6
 
 
 def test_a_row_of_an_embedding_that_is_not_read_again_is_found():
@@ -236,12 +249,12 @@ def test_a_row_of_an_embedding_that_is_not_read_again_is_found():
             return {"loss": loss}
 
     _, y = with_roots_of_zero()
-    assert bad_step_of(Embedded(), (np.arange(ROWS)[:, None], y)) == 6
+    assert error_of(Embedded(), (np.arange(ROWS)[:, None], y)).step == 6
 
 
 def test_a_model_too_large_to_copy_is_looked_at_after_each_step(monkeypatch: Any):
     monkeypatch.setattr("loopwright.engine.engine._MOST_COPIED_BYTES", 0)
-    assert bad_step_of(Rectified(), arrays()) == 6
+    assert error_of(Rectified(), arrays()).step == 6
 
 
 def test_a_gradient_that_is_not_applied_is_no_such_event():
@@ -272,35 +285,24 @@ def bits_without_the_batch(plan: Any) -> str:
     return digest(without.task)
 
 
-@pytest.mark.parametrize(
-    ("plan", "is_stream"),
-    [*((plan, False) for plan in PLANS), *STREAMED],
-    ids=str,
-)
+@EVERY_WAY
 def test_a_skipped_step_leaves_everything_as_it_was(plan: Any, is_stream: bool):
-    told: list[Any] = []
-    skipping = lw.Trainer(Normalised(), plan=plan, on_nan="skip", sinks=[told.append])
-    history = fit(skipping, given(arrays(), is_stream), epochs=1)
-
+    skipping, skipped, history = trained(Normalised(), given(arrays(), is_stream), plan=plan)
     assert digest(skipping.task) == bits_without_the_batch(plan)
-    skipped = [event for event in told if isinstance(event, lw.BatchSkipped)]
     assert [event.step for event in skipped] == [6]
     assert "batch 6" in skipped[0].batch
     assert np.isfinite(history.history["loss"]).all()
 
 
 def test_a_skipped_step_is_reported_also_beside_a_callback_that_looks_for_nan():
-    told: list[lw.Event] = []
-    trainer = lw.Trainer(Normalised(), plan="graph", on_nan="skip", sinks=[told.append])
-    fit(trainer, arrays(), epochs=1, callbacks=[keras.callbacks.TerminateOnNaN()])
-    assert [event.step for event in told if isinstance(event, lw.BatchSkipped)] == [6]
+    callbacks = [keras.callbacks.TerminateOnNaN()]
+    _, skipped, _ = trained(Normalised(), arrays(), callbacks=callbacks)
+    assert [event.step for event in skipped] == [6]
 
 
 def test_an_update_that_would_spoil_the_weights_is_skipped_though_its_loss_is_finite():
-    told: list[Any] = []
-    trainer = lw.Trainer(Rooted(), on_nan="skip", sinks=[told.append])
-    fit(trainer, with_roots_of_zero(), epochs=1)
-    assert [event.step for event in told if isinstance(event, lw.BatchSkipped)] == [6]
+    trainer, skipped, _ = trained(Rooted(), with_roots_of_zero())
+    assert [event.step for event in skipped] == [6]
     assert all(np.isfinite(w).all() for w in trainer.task.model.get_weights())
 
 
@@ -384,12 +386,8 @@ def test_statistics_that_no_loss_shows_are_found_when_they_are_saved(tmp_path: A
             self.model.layers[1].moving_mean.assign_add(tf.reduce_sum(x) * tf.ones(4))
             return logs
 
-    told: list[Any] = []
-    trainer = lw.Trainer(
-        Unseen(), run_dir=tmp_path, plan="graph", on_nan="rollback", sinks=[told.append]
-    )
-    fit(trainer, arrays(), epochs=1, save_every="4 steps")
-    assert [event.step for event in told if isinstance(event, lw.BatchSkipped)] == [6]
+    trainer, skipped, _ = trained(Unseen(), arrays(), "rollback", tmp_path, save_every="4 steps")
+    assert [event.step for event in skipped] == [6]
     assert np.isfinite(trainer.task.model.layers[1].moving_mean).all()
 
 
@@ -429,13 +427,11 @@ def test_infinity_that_was_there_from_the_beginning_is_meant(tmp_path: Any):
     assert list(tmp_path.glob("checkpoints/step-*"))
 
 
-@pytest.mark.parametrize(
-    ("policy", "words"),
-    [
-        ("ignore", "Unknown on_nan policy"),
-        ("rollback", 'on_nan="rollback" requires run_dir'),
-    ],
-)
-def test_a_policy_that_cannot_be_kept_is_refused(policy: Any, words: str):
-    with pytest.raises(lw.ConfigurationError, match=words):
-        lw.Trainer(Normalised(), on_nan=policy)
+def test_a_policy_that_cannot_be_kept_is_refused():
+    refused: dict[Any, str] = {
+        "ignore": "Unknown on_nan policy",
+        "rollback": 'on_nan="rollback" requires run_dir',
+    }
+    for policy, words in refused.items():
+        with pytest.raises(lw.ConfigurationError, match=words):
+            lw.Trainer(Normalised(), on_nan=policy)

@@ -1,17 +1,13 @@
 """Plans found out while training: real steps, real compiles, real threads."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.processes import run_code
 from tests.tasks import ByHand
 
 import loopwright as lw
@@ -21,8 +17,8 @@ from loopwright.distribute.team import Team
 from loopwright.engine.engine import Engine
 from loopwright.errors import StepError
 from loopwright.plans import cache
-from loopwright.plans.evidence import Row
-from loopwright.plans.plan_history import PlanChange
+from loopwright.plans.evidence import CacheRow
+from loopwright.plans.record import PlanChange
 from loopwright.plans.selector import asked_for
 
 LAYERS = keras.layers
@@ -191,7 +187,7 @@ def test_the_second_run_of_the_same_thing_starts_by_the_choice_and_resumes_by_it
     assert failing.plan_history.changes == (PlanChange(0, first.plan),)
     (again,) = [event for event in told if isinstance(event, lw.PlanChosen)]
     assert (again.plan, again.why) == (chosen.plan, f"measured before: {chosen.why}")
-    row = cache.read("plans", remembered.stem, Row)
+    row = cache.read("plans", remembered.stem, CacheRow)
     assert row is not None
     assert (row.choice.plan, row.choice.why) == (first.plan, chosen.why)
     assert {known.plan: known.state for known in row.evidence}[first.plan] == "measured"
@@ -363,14 +359,7 @@ EXIT = """
 @pytest.fixture(scope="module")
 def left():
     """Another process, which told the identity of a step and ended while XLA compiled."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(EXIT)],
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"PYTHONHASHSEED": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_code(EXIT, exits=None, env={"PYTHONHASHSEED": "1"})
 
 
 def test_a_process_may_end_while_a_compile_is_under_way(left):

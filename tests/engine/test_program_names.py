@@ -1,10 +1,6 @@
 """Equal programs have one name: XLA compiles a step once, whatever the number of trainers."""
 
 import gc
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.processes import lines_with_compiles
 
 import loopwright as lw
 
@@ -50,12 +47,7 @@ def trained(factor: float, plan: str, seed: int = 0) -> list[np.ndarray]:
 
 
 COUNT_COMPILES = """
-    import sys
-    from pathlib import Path
     from tests.engine.test_program_names import trained
-
-    def compiled():
-        return len(list(Path(sys.argv[1]).glob("module_*before_optimizations.txt")))
 
     for plan in ("fused", "xla"):
         before = compiled()
@@ -66,19 +58,7 @@ COUNT_COMPILES = """
 
 
 def test_equal_steps_are_compiled_once_and_others_for_themselves(tmp_path: Path):
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(COUNT_COMPILES), str(tmp_path)],
-        env=os.environ
-        | {
-            "XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text",
-            "LOOPWRIGHT_CACHE_DIR": "",
-        },
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.splitlines() == ["fused 2 True", "xla 2 True"]
+    assert lines_with_compiles(COUNT_COMPILES, tmp_path) == ["fused 2 True", "xla 2 True"]
 
 
 @pytest.mark.parametrize("plan", ["fused", "xla"])

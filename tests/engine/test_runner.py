@@ -1,16 +1,12 @@
 """How steps are run: traces, splits into calls, eager debugging."""
 
 import functools
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.processes import lines_with_compiles
 from tests.resume.faults import ALL
 
 import loopwright as lw
@@ -245,15 +241,10 @@ def test_a_fused_loop_is_traced_once_and_its_last_smaller_batch_once():
 
 
 COUNT_COMPILES = """
-    import sys
-    from pathlib import Path
     import loopwright as lw
     from tests.engine.test_runner import Counted, data
 
-    def compiled():
-        return len(list(Path(sys.argv[1]).glob("module_*before_optimizations.txt")))
-
-    for plan in sys.argv[2:]:
+    for plan in ("fused", "xla"):
         before = compiled()
         trainer = lw.Trainer(Counted(), plan=plan)
         trainer.fit(*data(96), epochs=1, verbose=0)
@@ -267,16 +258,8 @@ COUNT_COMPILES = """
 
 def test_one_compile_serves_every_range_of_steps(tmp_path):
     # With dropout: where a bound was a constant to XLA, each new range was compiled anew.
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(COUNT_COMPILES), str(tmp_path), "fused", "xla"],
-        env=os.environ | {"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
     # The train step's program, then the test step's.
-    assert run.stdout.splitlines() == ["fused 1 2", "xla 1 2"]
+    assert lines_with_compiles(COUNT_COMPILES, tmp_path) == ["fused 1 2", "xla 1 2"]
 
 
 def test_the_same_seed_gives_the_same_bits():

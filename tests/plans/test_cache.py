@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from loopwright.plans import cache
-from loopwright.plans.evidence import Evidence, Row
+from loopwright.plans.evidence import CacheRow, Evidence
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import Choice, PlanHistory, parsed
-from loopwright.plans.selector import Recalled, recall
+from loopwright.plans.record import PlanChoice, PlanHistory, parsed
+from loopwright.plans.selector import recall
 
 GRAPH = Plan()
-FUSED = Choice(Plan("xla", "fused", "resident", ("threefry",)), "900 steps/s")
+FUSED = PlanChoice(Plan("xla", "fused", "resident", ("threefry",)), "900 steps/s")
 EVIDENCE = (
     Evidence(GRAPH, "measured", rates=(400.0, 410.0), compile_seconds=1.5),
     Evidence(FUSED.plan, "measured", rates=(880.0, 900.0, 910.0), compile_seconds=5.5),
     Evidence(Plan("xla", "graph"), "failed", "could not be compiled (no kernel)"),
 )
-ROW = Row(FUSED, EVIDENCE, date=time.time())
+ROW = CacheRow(FUSED, EVIDENCE, date=time.time())
 NOT_TRIED = Evidence(Plan("xla", "graph"), "not tried", "too short")
 PART = replace(ROW, evidence=(*EVIDENCE[:2], NOT_TRIED))
 
@@ -33,11 +33,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "plans"
 
 
-def read(name: str) -> Row | None:
-    return cache.read("plans", name, Row)
+def read(name: str) -> CacheRow | None:
+    return cache.read("plans", name, CacheRow)
 
 
-def recalled(history: PlanHistory | None = None, *, is_continued: bool = False) -> Recalled:
+def recalled(
+    history: PlanHistory | None = None, *, is_continued: bool = False
+) -> tuple[PlanChoice | None, PlanHistory, CacheRow | None]:
     return recall(history or PlanHistory(), "abc", GRAPH, [FUSED.plan], is_continued=is_continued)
 
 
@@ -90,7 +92,7 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there(place: Path, content: st
     place.mkdir()
     (place / "abc.json").write_text(content, errors="surrogatepass")
     assert read("abc") is None
-    assert recalled() == Recalled(None, PlanHistory().measuring("abc"))
+    assert recalled() == (None, PlanHistory().measuring("abc"), None)
     cache.write("plans", "abc", ROW)
     assert read("abc") == ROW
 
@@ -140,51 +142,49 @@ def test_everything_is_forgotten_with_the_process_settings(place: Path):
 
 def test_a_run_asks_the_cache_once_and_records_the_answer(place: Path):
     cache.write("plans", "abc", ROW)
-    found = recalled()
-    assert (found.choice, found.row) == (FUSED, ROW)
-    assert dict(found.history.choices) == {"abc": FUSED}
+    choice, history, row = recalled()
+    assert (choice, row) == (FUSED, ROW)
+    assert dict(history.choices) == {"abc": FUSED}
     (place / "abc.json").unlink()
-    assert recalled(found.history) == Recalled(FUSED, found.history)
+    assert recalled(history) == (FUSED, history, None)
 
 
 def test_that_the_cache_had_no_answer_is_recorded_too(place: Path):
-    found = recalled()
-    assert (found.choice, found.history.measured) == (None, ("abc",))
+    choice, history, _ = recalled()
+    assert (choice, history.measured) == (None, ("abc",))
     cache.write("plans", "abc", ROW)  # by another run
-    assert recalled(found.history, is_continued=True) == Recalled(None, found.history)
+    assert recalled(history, is_continued=True) == (None, history, None)
 
 
 def test_the_best_of_a_part_is_a_choice_unless_it_is_the_plan_that_training_starts_with(
     place: Path,
 ):
     cache.write("plans", "abc", PART)
-    found = recalled()
-    assert (found.choice, found.row) == (FUSED, PART)
-    slow = replace(PART, choice=Choice(GRAPH, "nothing faster was found so far"))
+    assert recalled() == (FUSED, PlanHistory().chosen("abc", FUSED), PART)
+    slow = replace(PART, choice=PlanChoice(GRAPH, "nothing faster was found so far"))
     cache.write("plans", "abc", slow)
-    found = recalled()
-    assert (found.choice, found.row, found.history.measured) == (None, slow, ("abc",))
+    assert recalled() == (None, PlanHistory().measuring("abc"), slow)
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        replace(ROW, choice=Choice(Plan("eager", "python"), "edited")),
+        replace(ROW, choice=PlanChoice(Plan("eager", "python"), "edited")),
         replace(ROW, date=ROW.date - 15 * 86_400),
         replace(ROW, date=ROW.date + 2 * 86_400),
     ],
     ids=["which training would not try", "14 days old", "in the future"],
 )
-def test_a_row_that_proves_nothing_is_not_used(place: Path, row: Row):
+def test_a_row_that_proves_nothing_is_not_used(place: Path, row: CacheRow):
     cache.write("plans", "abc", row)
-    assert recalled() == Recalled(None, PlanHistory().measuring("abc"))
+    assert recalled() == (None, PlanHistory().measuring("abc"), None)
 
 
 def test_a_resumed_run_never_asks_the_cache(place: Path):
     cache.write("plans", "abc", ROW)
-    for plan, expected in ((GRAPH, None), (FUSED.plan, Choice(FUSED.plan, "as recorded"))):
+    for plan, expected in ((GRAPH, None), (FUSED.plan, PlanChoice(FUSED.plan, "as recorded"))):
         history = PlanHistory().changed(0, plan)  # a plan that was asked for
-        assert recalled(history, is_continued=True) == Recalled(expected, history)
+        assert recalled(history, is_continued=True) == (expected, history, None)
 
 
 def test_a_choice_is_in_the_file_of_the_history():

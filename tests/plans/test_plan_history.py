@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import loopwright as lw
-from loopwright.plans.plan_history import (
-    Choice,
+from loopwright.plans.record import (
     PlanChange,
+    PlanChoice,
     PlanHistory,
     load,
     parsed,
@@ -62,7 +62,7 @@ def test_the_history_until_a_step_is_that_of_the_steps_before_it():
 
 def test_a_file_gives_back_the_same_history(tmp_path: Path):
     kept = history().noted("loop inside XLA: 9 steps/s against 3 steps/s of graph step")
-    kept = kept.chosen("a model on a machine", Choice(FUSED, "9 steps/s"))
+    kept = kept.chosen("a model on a machine", PlanChoice(FUSED, "9 steps/s"))
     kept.save(tmp_path / "plan.json")
     assert load(tmp_path / "plan.json") == kept
 
@@ -103,7 +103,7 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path: Path):
 
 def test_a_plan_recorded_without_rewrites_had_none():
     kept = PlanHistory().changed(0, GRAPH).changed(4, lw.Plan("xla", "fused", rewrites=()))
-    content = kept.chosen("a step", Choice(lw.Plan("xla", rewrites=()), "fast")).content()
+    content = kept.chosen("a step", PlanChoice(lw.Plan("xla", rewrites=()), "fast")).content()
     for recorded in (*content["changes"], *content["choices"].values()):
         assert recorded["plan"].pop("rewrites") == ()
     found = parsed(json.loads(json.dumps(content)))

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans.evidence import Budget
 from loopwright.plans.plan import Plan, Terms
-from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.record import PlanHistory
 from loopwright.plans.selector import PlanSelector, StepKind
 from loopwright.plans.tuner import Candidate, Timing, Tuner
 

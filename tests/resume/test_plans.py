@@ -9,9 +9,9 @@ from tests.resume.program import AtStep, Noisy, arrays, fail
 
 import loopwright as lw
 from loopwright.plans import cache
-from loopwright.plans.evidence import Row
+from loopwright.plans.evidence import CacheRow
 from loopwright.plans.plan import Terms, settled
-from loopwright.plans.plan_history import Choice
+from loopwright.plans.record import PlanChoice
 from loopwright.rewrites import scope
 
 pytestmark = pytest.mark.kernels
@@ -28,7 +28,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def learn(place: Path, identity: str, plan: lw.Plan) -> None:
-    cache.write("plans", identity, Row(Choice(plan, "fast"), (), date=time.time()))
+    cache.write("plans", identity, CacheRow(PlanChoice(plan, "fast"), (), date=time.time()))
     assert (place / f"{identity}.json").exists()
 
 

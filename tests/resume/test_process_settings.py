@@ -17,7 +17,7 @@ from loopwright.checkpoints.manifest import signed
 from loopwright.errors import CheckpointError
 from loopwright.launch import ONEDNN, Settings, onednn_by_default, onednn_is_on
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import PlanHistory, load
+from loopwright.plans.record import PlanHistory, load
 
 NOW = Settings(onednn_by_default())
 OTHER = Settings(not NOW.onednn)
@@ -129,15 +129,16 @@ def test_a_command_is_measured_once_where_tensorflow_leaves_onednn_off(
     """On any processor: only the condition is given."""
     long = [sys.executable, "job.py", "1000000"]
     key = settings.program_key(long[1:])
-    applied, by = settings.decide(None, key, long)
+    applied, by = settings.decide(key, long)
     choice = settings.remembered(key)
     assert choice is not None
     assert by == key
     assert applied == (None if choice.chosen == choice.default else choice.chosen)
     said = capfd.readouterr().err
     assert said.count("TensorFlow leaves oneDNN off on this processor; measuring once") == 1
-    assert settings.decide(None, key, long) == (applied, key)
-    assert settings.decide(OTHER, key, long) == (OTHER, "-")
+    assert settings.decide(key, long) == (applied, key)
+    PlanHistory().changed(0, Plan()).with_settings(0, OTHER).save(project / "plan.json")
+    assert settings.decide(key, long, plan=str(project / "plan.json")) == (OTHER, "-")
     assert capfd.readouterr().err == ""
 
 
@@ -147,7 +148,7 @@ def test_a_command_is_not_measured_where_there_is_nothing_to_gain(
 ):
     monkeypatch.setattr(settings, "onednn_is_left_off", lambda given: ONEDNN not in given)
     monkeypatch.setenv(name, value)
-    assert settings.decide(None, "run-1", ["none"]) == (None, "-")
+    assert settings.decide("run-1", ["none"]) == (None, "-")
 
 
 def test_a_program_that_cannot_be_measured_starts_as_it_is_and_is_not_tried_again(
@@ -155,7 +156,7 @@ def test_a_program_that_cannot_be_measured_starts_as_it_is_and_is_not_tried_agai
 ):
     (project / "none.py").write_text("print('hello')")
     for _ in range(2):
-        found = settings.decide(None, "run-1", [sys.executable, "none.py"])
+        found = settings.decide("run-1", [sys.executable, "none.py"])
         assert found == (None, "run-1")
     assert capfd.readouterr().err.count("the settings could not be measured (") == 1
 

@@ -25,7 +25,7 @@ from loopwright import disk, untrusted
 from loopwright.compat.messages import is_out_of_memory, reason_in
 from loopwright.errors import CheckpointError, first_line
 from loopwright.loop.schedule import every
-from loopwright.plans import plan_history
+from loopwright.plans import record as plan_record
 from loopwright.records import Record, in_words
 
 FORMAT = 1
@@ -313,7 +313,7 @@ class _Content(Record, extra="allow"):
     tally: _Tally = Field(default_factory=_Tally.model_construct)
     history: _History = Field(default_factory=_History.model_construct)
     callbacks: Annotated[list[_Callback], Field(fail_fast=True)] = []
-    plans: Annotated[_Values, _parse_by(plan_history.parsed)] = {}
+    plans: Annotated[_Values, _parse_by(plan_record.parsed)] = {}
     variables: Annotated[list[_Variable], Field(fail_fast=True)] = []
     environment: _Values = {}
     exact_until_step: _Count | None = None

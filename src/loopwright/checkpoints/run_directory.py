@@ -14,8 +14,8 @@ from loopwright.checkpoints.snapshot import Saved, Snapshot, parsed
 from loopwright.checkpoints.store import Backend, LocalBackend, Store, Writer
 from loopwright.data import readers
 from loopwright.errors import ConfigurationError, disk_explained, message
-from loopwright.plans import plan_history
-from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans import record as plan_record
+from loopwright.plans.record import PlanHistory
 from loopwright.step_warnings import warn_at_call
 
 CONFIG = "config.yaml"
@@ -237,14 +237,14 @@ class Run:
 
     def plans(self, snapshot: Snapshot) -> PlanHistory:
         """Return the plans of the run from `plan.json`, or those of the snapshot."""
-        saved, recorded = plan_history.parsed(snapshot.plans), self.recorded_plans()
+        saved, recorded = plan_record.parsed(snapshot.plans), self.recorded_plans()
         if recorded is not None and recorded.until(snapshot.step).changes == saved.changes:
             return recorded
         return saved
 
     def recorded_plans(self) -> PlanHistory | None:
         """Return the content of `plan.json`; None if it cannot be read."""
-        known = plan_history.recorded(self.directory)
+        known = plan_record.recorded(self.directory)
         return known if known is not None and known.changes else None
 
     def save(

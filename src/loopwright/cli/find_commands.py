@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from loopwright.cli import run_command
+from loopwright.cli import process_settings
 from loopwright.cli.arguments import Overrides, Quick, Source, load_config
 
 app = typer.Typer(
@@ -65,7 +65,7 @@ def learning_rate(
 
 app.command(
     "settings", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
-)(run_command.find_settings)
+)(process_settings.find_settings)
 
 
 def profile(

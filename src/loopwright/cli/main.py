@@ -16,8 +16,8 @@ from loopwright.cli import (
     find_commands,
     look_commands,
     new_command,
+    process_settings,
     replay_command,
-    run_command,
     train_commands,
     tune_command,
     use_commands,
@@ -50,7 +50,7 @@ app.command("train", epilog=train_commands.EXAMPLES)(train_commands.train)
 app.command("resume")(train_commands.resume)
 app.command(
     "run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
-)(run_command.run)
+)(process_settings.run)
 app.command("launch")(train_commands.launch)
 app.command("verify")(train_commands.verify)
 app.command("evaluate")(use_commands.evaluate)

@@ -3,6 +3,6 @@
 Never: knows a task, a plan or a run; changes Keras for longer than a scope, or for another thread.
 `@uses` names what a function touches and what happens if it moves; `make compat` lists it.
 
-Open files: function_names, internals, keras_internals, keras_optimizers, lines, messages, patches,
+Open files: function_names, internals, keras_internals, keras_optimizers, lines, messages,
 step_errors, tensorflow_internals, xplane.
 """

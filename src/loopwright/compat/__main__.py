@@ -7,8 +7,6 @@ import importlib
 import pkgutil
 import sys
 
-from loopwright.compat import internals
-from loopwright.compat.internals import INTERNALS
 from loopwright.quiet_start import quiet_start
 
 _ROOMS = ("loopwright.compat", "loopwright.rewrites")
@@ -23,10 +21,12 @@ def main() -> int:
                     importlib.import_module(f"{room.__name__}.{module.name}")
         import keras
         import tensorflow as tf
+
+        from loopwright.compat.internals import INTERNALS, is_present
     print(f"Internals of TensorFlow {tf.__version__} and Keras {keras.__version__}")
     names, moved = set[str](), list[str]()
     for function, internal in sorted(INTERNALS.items()):
-        missing = [name for name in internal.names if not internals.is_present(name)]
+        missing = [name for name in internal.names if not is_present(name)]
         print(f"\n{function}")
         for name in internal.names:
             print(f"  {'moved  ' if name in missing else 'present'} {name}")

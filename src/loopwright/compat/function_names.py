@@ -17,8 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from loopwright.compat import internals
-from loopwright.compat.internals import uses
-from loopwright.compat.patches import Function, replaced
+from loopwright.compat.internals import Function, replaced, uses
 
 _counting = internals.module("tensorflow.python.pywrap_tfe")
 _scopes = internals.module("keras.src.backend.tensorflow.core")

@@ -13,12 +13,11 @@ import keras
 import tensorflow as tf
 
 from loopwright.compat import internals
-from loopwright.compat.internals import uses
-from loopwright.compat.patches import Function, observed, replaced, shared
+from loopwright.compat.internals import Function, observed, replaced, shared, uses
 
 
 @dataclass(frozen=True)
-class Comparison:
+class LossCall:
     """One call of a Keras loss or metric."""
 
     name: str
@@ -34,7 +33,7 @@ class Comparison:
 
 
 def _note_comparison(
-    into: list[Comparison], describe: Callable[..., Comparison], original: Function
+    into: list[LossCall], describe: Callable[..., LossCall], original: Function
 ) -> Function:
     """Replace a function by one that notes a comparison, and the last operation that it made."""
 
@@ -51,20 +50,20 @@ def _note_comparison(
 
 
 @uses("keras.losses.Loss.__call__", "keras.metrics.MeanMetricWrapper._fn")
-def _by_object(caller: Any, y_true: Any, y_pred: Any, *_: Any, **__: Any) -> Comparison:
+def _by_object(caller: Any, y_true: Any, y_pred: Any, *_: Any, **__: Any) -> LossCall:
     kind = type(caller).__name__
     function: Any = getattr(caller, "fn" if isinstance(caller, keras.Loss) else "_fn", None)
     is_wrapper = kind in ("LossFunctionWrapper", "MeanMetricWrapper")
     name = getattr(function, "__name__", kind) if is_wrapper else kind
     is_of_keras = (getattr(function, "__module__", None) or "").startswith("keras.")
     of_keras = function.__name__ if is_of_keras else ""
-    return Comparison(name, of_keras, y_true, y_pred, loss_arguments(caller), [])
+    return LossCall(name, of_keras, y_true, y_pred, loss_arguments(caller), [])
 
 
-def _by_function(function: Function, *args: Any, **kwargs: Any) -> Comparison:
+def _by_function(function: Function, *args: Any, **kwargs: Any) -> LossCall:
     settings = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
     name, labels, predictions = function.__name__, settings["y_true"], settings["y_pred"]
-    return Comparison(name, name, labels, predictions, settings, [])
+    return LossCall(name, name, labels, predictions, settings, [])
 
 
 _SAID_BY_US = (
@@ -108,8 +107,8 @@ class Called:
     """Layers and models, not those inside others, with their `training` argument."""
     outputs: list[Any] = field(default_factory=list)
     """What these layers returned."""
-    losses: list[Comparison] = field(default_factory=list)
-    metrics: list[Comparison] = field(default_factory=list)
+    losses: list[LossCall] = field(default_factory=list)
+    metrics: list[LossCall] = field(default_factory=list)
 
 
 @uses("keras.Layer.__call__")

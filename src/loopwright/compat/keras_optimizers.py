@@ -10,8 +10,7 @@ import keras
 import tensorflow as tf
 
 from loopwright.compat import internals
-from loopwright.compat.internals import uses
-from loopwright.compat.patches import Function, replaced
+from loopwright.compat.internals import Function, replaced, uses
 from loopwright.errors import StepError
 from loopwright.loop.signals import blocked
 

@@ -10,8 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from loopwright.compat import internals
-from loopwright.compat.internals import uses
-from loopwright.compat.patches import observed
+from loopwright.compat.internals import observed, uses
 from loopwright.errors import LoopwrightError
 
 # Inside our own graphs AutoGraph is off, and would refuse to convert what they call.

@@ -51,6 +51,9 @@ class Pulled(NamedTuple):
 
     batches: Any
     chunk: Any
+    """While they are pulled, an array for each leaf of a batch."""
+    more: Any
+    """Whether the next batch may be of this size, too."""
     has_other: Any
     other: Any
 
@@ -71,31 +74,32 @@ def pull(next_optional: Callable[[], Any], batch_spec: Any, size: int, limit: An
         lambda leaf: tf.zeros(element_shape(leaf, 0), leaf.dtype), batch_spec
     )
 
-    def body(count: Any, _: Any, __: Any, ___: Any, *arrays: Any) -> Any:
+    def body(before: Pulled) -> tuple[Pulled]:
         optional = next_optional()
         has_value = optional.has_value()
         batch = tf.cond(has_value, optional.get_value, lambda: nothing)
         fits = tf.logical_and(has_value, _has_rows(batch, leaves, size)) if is_open else has_value
 
-        def taken() -> Any:
-            flat = zip(arrays, tf.nest.flatten(batch), strict=True)
-            return nothing, *[array.write(count, leaf) for array, leaf in flat]
+        def written() -> tuple[Any, Any]:
+            flat = zip(before.chunk, tf.nest.flatten(batch), strict=True)
+            return nothing, [array.write(before.batches, leaf) for array, leaf in flat]
 
-        other, *written = tf.cond(fits, taken, lambda: (batch, *arrays))
-        is_other = tf.logical_and(has_value, tf.logical_not(fits))
-        return count + tf.cast(fits, tf.int32), fits, is_other, other, *written
+        other, chunk = tf.cond(fits, written, lambda: (batch, before.chunk))
+        has_other = tf.logical_and(has_value, tf.logical_not(fits))
+        return (Pulled(before.batches + tf.cast(fits, tf.int32), chunk, fits, has_other, other),)
 
+    scalar = tf.TensorShape([])
     shapes = tf.nest.map_structure(lambda leaf: leaf.shape, batch_spec)
     unknown = [tf.TensorShape(None)] * len(arrays)
-    count, _, is_other, other, *arrays = tf.while_loop(
-        lambda count, more, *_: tf.logical_and(more, count < limit),
+    (pulled,) = tf.while_loop(
+        lambda before: tf.logical_and(before.more, before.batches < limit),
         body,
-        (tf.constant(0), tf.constant(True), tf.constant(False), nothing, *arrays),
-        shape_invariants=(*[tf.TensorShape([])] * 3, shapes, *unknown),
+        (Pulled(tf.constant(0), arrays, tf.constant(True), tf.constant(False), nothing),),
+        shape_invariants=(Pulled(scalar, unknown, scalar, scalar, shapes),),
         parallel_iterations=1,
     )
-    stacked = tf.nest.pack_sequence_as(batch_spec, [array.stack() for array in arrays])
-    return Pulled(count, stacked, is_other, other)
+    stacked = [array.stack() for array in pulled.chunk]
+    return pulled._replace(chunk=tf.nest.pack_sequence_as(batch_spec, stacked))
 
 
 def element_shape(leaf: Any, size: int) -> list[int]:

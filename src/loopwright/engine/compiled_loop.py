@@ -354,8 +354,11 @@ class CompiledLoop:
             return concrete
 
         if self._plan.step == "xla":
-            is_shared = self._step.replicas == 1 and self._built.is_repeatable
-            concrete = function_names.trace_by_name(self._program(key), trace, is_shared=is_shared)
+            built = self._built
+            # In words that are the same for equal trainers.
+            program = f"{self._step.title} {self._plan} {key} {built.batch_spec} {built.digest}"
+            is_shared = self._step.replicas == 1 and built.is_repeatable
+            concrete = function_names.trace_by_name(program, trace, is_shared=is_shared)
         else:
             concrete = trace()
         self._graphs.append(concrete.graph)
@@ -363,11 +366,6 @@ class CompiledLoop:
             for_xla = self._plan.step == "xla"
             require_unchanging(self._step, self._built, traces, for_xla=for_xla)
         return concrete
-
-    def _program(self, key: Any) -> str:
-        """What is compiled for this key, in words that are the same for equal trainers."""
-        built = self._built
-        return f"{self._step.title} {self._plan} {key} {built.batch_spec} {built.digest}"
 
     @contextlib.contextmanager
     def _trace_explained(self, key: Any) -> Iterator[None]:

@@ -4,6 +4,8 @@ Each step is compiled once for each kind of batch and plan, and again when the t
 """
 
 import contextlib
+import functools
+import hashlib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +14,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from loopwright import step_warnings
+from loopwright import launch, step_warnings
 from loopwright.compat import keras_internals, tensorflow_internals
 from loopwright.data import batches
 from loopwright.data.adapter import as_data
@@ -26,7 +28,6 @@ from loopwright.engine.metrics import EpochMetrics, Updates
 from loopwright.engine.nan import FiniteCheck, IgnoredNan, OnNan, all_finite
 from loopwright.engine.predictor import Predictor
 from loopwright.engine.step import Step, StepName
-from loopwright.engine.step_kind import step_kind
 from loopwright.engine.trace import (
     Built,
     build,
@@ -34,15 +35,18 @@ from loopwright.engine.trace import (
     check_source,
     require_unchanging,
 )
+from loopwright.environment import for_digest
 from loopwright.errors import StepWarning
 from loopwright.guards import resources
 from loopwright.guards.watches import SettingsWatch
 from loopwright.loop.clock import Pace, Stopwatch
 from loopwright.loop.schedule import require_positive
 from loopwright.loop.signals import Signals, deferred
-from loopwright.plans.plan import Plan, nearest, settled
-from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.plan import Plan, Terms, nearest, objection, settled
+from loopwright.plans.record import PlanHistory
 from loopwright.plans.selector import PlanSelector, StepKind
+from loopwright.plans.tuner import Candidate
+from loopwright.rewrites import scope
 from loopwright.task import scheduled, variables
 from loopwright.task.context import GradientWatch
 from loopwright.task.state import undisturbed
@@ -200,7 +204,28 @@ class Engine:
     def kind(self, feed: Feed | None) -> StepKind:
         """Return the kind of train step on this data: what its plans depend on."""
         spec = None if feed is None else feed.batch_spec
-        return step_kind(self.task, feed, self.team, lambda: self.built("train_step", spec))
+        resident = None if feed is None else feed.resident
+        batch_size = None if resident is None else resident.batch_size
+        terms = _terms(feed, self.strategy.num_replicas_in_sync)
+
+        def trace() -> Built:
+            return self.built("train_step", spec)
+
+        def digest(*more: Any) -> str:
+            parts = variables.parts(self.task)
+            held = [v for part in parts for v in variables.variables(part.value)]
+            shapes = sorted(f"{variable.dtype.name}{tuple(variable.shape)}" for variable in held)
+            data = None if feed is None else str(spec)
+            known = [trace().digest, shapes, data, batch_size, terms, *more]
+            return hashlib.sha256(repr(known).encode()).hexdigest()
+
+        return StepKind(
+            terms,
+            is_shared=not self.team.is_alone,
+            candidates=functools.partial(_candidates, feed, terms, trace),
+            identity=lambda: digest(for_digest(launch.current())),
+            digest=digest,
+        )
 
     def last_gradients(self) -> dict[str, Any]:
         """Return the last gradients by variable name; none unless they are watched."""
@@ -379,3 +404,32 @@ def _written(task: Task, built: Built) -> tuple[list[Any], list[Any]]:
     overwritten = [v for v in found if id(v) in untrained]
     overwritten = [v for v in overwritten if all_finite([v.read_value()])]
     return overwritten, [v for v in found if id(v) not in untrained]
+
+
+def _candidates(feed: Feed | None, terms: Terms, trace: Callable[[], Built]) -> list[Candidate]:
+    leaves = [] if feed is None else tf.nest.flatten(feed.batch_spec)
+    if any(None in leaf.shape[1:] for leaf in leaves):
+        return []  # XLA would compile again for each length
+    savings = {Plan("xla", "fused"): 0.5, Plan("xla", "graph"): 0.1}
+    if trace().has_convolutions and not tf.config.list_physical_devices("GPU"):
+        # Inside XLA's loop they run many times slower, and nothing can interrupt a step.
+        savings = {Plan("xla", "graph"): 0.3}
+    return [
+        Candidate(settled(plan, terms), saving)
+        for plan, saving in savings.items()
+        if objection(plan, terms) is None
+    ]
+
+
+def _terms(feed: Feed | None, replicas: int) -> Terms:
+    rewrites = scope.available()
+    if feed is None:
+        return Terms("none", replicas=replicas, rewrites=rewrites)
+    leaves = tf.nest.flatten(feed.batch_spec)
+    streamed = "python" if feed.end == "each epoch" else "pipeline"
+    return Terms(
+        batches="memory" if feed.resident is not None else streamed,
+        plain=all(isinstance(s, tf.TensorSpec) and s.dtype != tf.string for s in leaves),
+        replicas=replicas,
+        rewrites=rewrites,
+    )

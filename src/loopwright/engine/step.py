@@ -1,7 +1,7 @@
 """One step: the train or test step of a task, on one global batch, on all replicas."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -107,11 +107,10 @@ class Step:
                 outputs = step(batch) if self.has_data else step()
             if self.name == "train_step" and not self.reports_last:
                 outputs = scheduled.reported(self.task, outputs)
-        return {**outputs, **self._named_norms(inside.norms)} if inside.norms else outputs
-
-    def _named_norms(self, norms: Mapping[int, tuple[Any, Any]]) -> dict[str, Any]:
-        """Return the norms by name: `gradient_norm/model.layers[0].kernel`."""
-        return {f"gradient_norm/{path}": n for path, n in context.named(self.task, norms).items()}
+        if not inside.norms:
+            return outputs
+        norms = context.named(self.task, inside.norms)  # by path: model.layers[0].kernel
+        return {**outputs, **{f"gradient_norm/{path}": norm for path, norm in norms.items()}}
 
     def folded(self, outputs: Any, examples: Any) -> Any:
         """Return outputs in the form that is summed up; raise if they are not a dict of scalars."""

@@ -22,7 +22,7 @@ from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, Start
 from loopwright.fit.session import Session
 from loopwright.loop.schedule import Every
-from loopwright.plans.tuner import State
+from loopwright.plans.tuner import TunerState
 
 _WARM_UP_CALLS = 3
 _MOST_TUNING_SECONDS = 60.0
@@ -62,7 +62,7 @@ def _settled(session: Session) -> Iterator[Trained]:
     trained = (event for event, _, _ in session.loop() if isinstance(event, Trained))
     tuner, seconds = session.stepper.tuner, 0.0
     *_, last = itertools.islice(trained, _WARM_UP_CALLS)
-    while tuner.state is not State.SETTLED and seconds < _MOST_TUNING_SECONDS:
+    while tuner.state is not TunerState.SETTLED and seconds < _MOST_TUNING_SECONDS:
         last = next(trained)
         seconds += last.seconds
     return itertools.chain([last], trained)

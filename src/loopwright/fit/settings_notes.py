@@ -11,6 +11,7 @@ import sys
 from loopwright import launch, settings
 from loopwright.data.source import Feed
 from loopwright.engine.engine import Engine
+from loopwright.plans import cache
 
 _legs = itertools.count()  # of this process: the first was measured, and it is not traced if eager
 
@@ -33,7 +34,7 @@ def notes(engine: Engine, feed: Feed | None, step: int, *, continues: bool) -> l
         return []
     chosen, is_same_step = choice.chosen, choice.step_digest == engine.kind(feed).digest()
     if key is not None and not is_same_step:
-        settings.forget(key)
+        cache.delete("settings", key)
         if chosen != choice.default:
             return [
                 f"the remembered process settings ({chosen.in_words}) belong to a different model "

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from loopwright.compat.keras_internals import Comparison, has_logits
+from loopwright.compat.keras_internals import LossCall, has_logits
 from loopwright.compat.lines import place_in, place_of, shape_text
 from loopwright.guards.guard import Finding, Kind, StepTrace, refusal, warning
 
@@ -119,7 +119,7 @@ def _constant_softmax(trace: StepTrace) -> Iterator[Finding]:
 
 
 def _finding(
-    comparison: Comparison,
+    comparison: LossCall,
     what: str,
     so: str = "",
     *,
@@ -205,7 +205,7 @@ def _metrics(trace: StepTrace) -> Iterator[Finding]:
                 yield from _binary_accuracy(metric)
 
 
-def _class_metric(metric: Comparison, *, is_sparse: bool) -> Iterator[Finding]:
+def _class_metric(metric: LossCall, *, is_sparse: bool) -> Iterator[Finding]:
     """A metric that takes class numbers (`is_sparse`) or one-hot labels."""
     if _is_single(metric):
         yield _finding(
@@ -236,7 +236,7 @@ def _class_metric(metric: Comparison, *, is_sparse: bool) -> Iterator[Finding]:
         )
 
 
-def _accuracy(metric: Comparison) -> Iterator[Finding]:
+def _accuracy(metric: LossCall) -> Iterator[Finding]:
     predictions = metric.predictions
     if _are_class_numbers(metric):
         yield _class_numbers(metric, "compares labels and predictions for equality")
@@ -253,7 +253,7 @@ def _accuracy(metric: Comparison) -> Iterator[Finding]:
         )
 
 
-def _binary_accuracy(metric: Comparison) -> Iterator[Finding]:
+def _binary_accuracy(metric: LossCall) -> Iterator[Finding]:
     classes = metric.predictions.shape[-1] or 0
     if _are_class_numbers(metric):
         yield _class_numbers(metric, "compares each prediction with a label of 0 or 1")
@@ -268,7 +268,7 @@ def _binary_accuracy(metric: Comparison) -> Iterator[Finding]:
         )
 
 
-def _class_numbers(metric: Comparison, what: str) -> Finding:
+def _class_numbers(metric: LossCall, what: str) -> Finding:
     return _finding(
         metric,
         f"{what}, but there are several predictions for each label",
@@ -280,29 +280,29 @@ def _class_numbers(metric: Comparison, what: str) -> Finding:
 _BY_SHAPES = '"accuracy", which chooses by the shapes'
 
 
-def _has_shapes(comparison: Comparison) -> bool:
+def _has_shapes(comparison: LossCall) -> bool:
     shapes = [getattr(each, "shape", None) for each in (comparison.labels, comparison.predictions)]
     return all(getattr(shape, "rank", None) for shape in shapes)
 
 
-def _is_single(comparison: Comparison) -> bool:
+def _is_single(comparison: LossCall) -> bool:
     shape = getattr(comparison.predictions, "shape", None)
     return shape is not None and shape.rank is not None and shape[-1:] == [1]
 
 
-def _is_one_hot(comparison: Comparison) -> bool:
+def _is_one_hot(comparison: LossCall) -> bool:
     """Return whether there is a label for each class: it cannot be a class number."""
     y, p = comparison.labels.shape, comparison.predictions.shape
     return y.rank == p.rank and (p[-1] or 0) > 1 and p[-1] == y[-1]
 
 
-def _are_class_numbers(comparison: Comparison) -> bool:
+def _are_class_numbers(comparison: LossCall) -> bool:
     """Return whether there is one label for several predictions."""
     y, p = comparison.labels.shape, comparison.predictions.shape
     return (p[-1] or 0) > 1 and (y.rank == p.rank - 1 or (y.rank == p.rank and y[-1] == 1))
 
 
-def _received(comparison: Comparison) -> str:
+def _received(comparison: LossCall) -> str:
     pair = {"labels": comparison.labels, "predictions": comparison.predictions}
     kinds = [
         f"{name} {tf.as_dtype(value.dtype).name} {shape_text(tf.TensorShape(value.shape))}"

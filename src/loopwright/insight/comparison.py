@@ -13,7 +13,7 @@ from loopwright.config import file
 from loopwright.config.schema import Config
 from loopwright.errors import ConfigurationError, printable
 from loopwright.insight.first_difference import Difference
-from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.record import PlanHistory
 from loopwright.run_changes import STEP, edits
 from loopwright.runs import RunRecord, mapping
 

@@ -26,8 +26,8 @@ from loopwright.fit.session import Session
 from loopwright.fit.snapshots import environment_changes
 from loopwright.insight.first_difference import Difference, State, bisect_states
 from loopwright.insight.scratch import peek, request_aside, scratch_session
-from loopwright.plans import plan_history
-from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans import record as plan_record
+from loopwright.plans.record import PlanHistory
 from loopwright.run_changes import edits
 from loopwright.runs import RunRecord
 from loopwright.task.optimizers import learning_rates, optimizers
@@ -83,7 +83,7 @@ def run_states(trainer: "Trainer", *data: Any, **options: Any) -> Iterator["RunS
     last = parsed(checkpoints[max(checkpoints)]) if checkpoints else None
     plans = record.plans
     if not plans.changes and last is not None:
-        plans = plan_history.parsed(last.plans)
+        plans = plan_record.parsed(last.plans)
     first = None if int(parts.task.step_counter.read_value()) == 0 else last
     plan = plans if plans.changes else None
     start = Start(snapshot=first, exact="best_effort", reference=last)

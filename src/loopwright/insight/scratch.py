@@ -20,7 +20,7 @@ from loopwright.fit.request import FitRequest, Start, fit_request
 from loopwright.fit.session import Session
 from loopwright.loop.schedule import Every, require_positive
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import PlanHistory
+from loopwright.plans.record import PlanHistory
 from loopwright.sinks.history import History
 from loopwright.task import state, variables
 from loopwright.task.task import Task

@@ -120,7 +120,7 @@ def rate_in_words(rates: Sequence[float]) -> str:
 
 
 @final
-class Comparison:
+class PlanComparison:
     """A comparison of a challenger with the favourite, whose speed is known."""
 
     def __init__(self, challenger: Plan, favourite: Plan, speed: Speed) -> None:
@@ -142,8 +142,8 @@ class Comparison:
         """How the challenger compares with the favourite, by the turns so far."""
         if self._is_given_up:
             return "slower"
-        of_challenger, of_favourite = (self.speeds[plan].rates for plan in self._both)
-        return verdict_of(of_challenger, of_favourite)
+        speeds = self.speeds
+        return verdict_of(speeds[self.challenger].rates, speeds[self._favourite].rates)
 
     def next(self, steps: int) -> tuple[Plan, int]:
         """Return the plan to run next, and for how many of the next `steps`."""
@@ -175,10 +175,6 @@ class Comparison:
         before = speed.estimate
         is_faster = _FAR_FASTER * speed.lower_estimate(seconds / steps) < before
         return is_faster and self._calls_of_challenger < _MOST_CALLS_TO_WARM_UP
-
-    @property
-    def _both(self) -> tuple[Plan, Plan]:
-        return self.challenger, self._favourite
 
     def _add(self, speed: Speed, steps: int, seconds: float) -> None:
         if not speed.add(steps, seconds):

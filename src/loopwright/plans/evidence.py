@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, final
 from loopwright.plans import cache
 from loopwright.plans.comparison import Speed, rate_in_words
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import Choice
+from loopwright.plans.record import PlanChoice
 
 _MOST_SECONDS = 14 * 86_400.0
 _FAR = 1.5
@@ -65,11 +65,11 @@ class Evidence:
 
 @final
 @dataclass(frozen=True)
-class Row:
+class CacheRow:
     """A remembered choice for one kind of step, and its evidence."""
 
     __pydantic_config__: ClassVar[Any] = cache.STRICT
-    choice: Choice
+    choice: PlanChoice
     evidence: tuple[Evidence, ...]
     """Of every plan that comes into question, the one that training starts with first."""
     date: float
@@ -83,7 +83,7 @@ class Row:
     def is_valid(self, now: float) -> bool:
         """Return whether it is recent: the machine and its load may have changed.
 
-        >>> row = Row(Choice(Plan(), ""), (), date=0.0)
+        >>> row = CacheRow(PlanChoice(Plan(), ""), (), date=0.0)
         >>> [row.is_valid(days * 86_400.0) for days in (13, 15, -2)]
         [True, False, False]
         """
@@ -124,7 +124,7 @@ class Budget:
 class Findings:
     """What is known of the plans for one kind of step, while a run finds out more."""
 
-    def __init__(self, plans: Sequence[Plan], row: Row | None) -> None:
+    def __init__(self, plans: Sequence[Plan], row: CacheRow | None) -> None:
         """Of these plans; training starts with the first."""
         self._plans = tuple(dict.fromkeys(plans))
         self._known = {} if row is None else {known.plan: known for known in row.evidence}
@@ -180,7 +180,11 @@ class Findings:
         known = self._known.get(plan)
         return known is None or known.state == "not tried"
 
-    def seconds_to_try(self, plan: Plan) -> float:
+    def is_worth_trying(self, plan: Plan, left_seconds: float, saving: float) -> bool:
+        """Return whether what a plan may save, a part of the time left, pays for trying it."""
+        return left_seconds * saving > _SURELY * self._seconds_to_try(plan)
+
+    def _seconds_to_try(self, plan: Plan) -> float:
         """Return about how long compiling and comparing a plan will hold training up."""
         known = self._known.get(plan)
         others = [other for other in self._known.values() if other.plan != self.first_plan]
@@ -200,7 +204,7 @@ class Findings:
             first = replace(first, compile_seconds=0.0)
         return pays_at_once(first, known, budget.steps_at(known.rate, known.compile_seconds))
 
-    def row(self, in_use: Plan, speed: Speed, why_not: str) -> Row:
+    def row(self, in_use: Plan, speed: Speed, why_not: str) -> CacheRow:
         """Return what to remember; `why_not`: the others were not tried."""
 
         def evidence_of(plan: Plan) -> Evidence:
@@ -212,7 +216,7 @@ class Findings:
             return known or Evidence(plan, "not tried", why_not)
 
         evidence = tuple(map(evidence_of, self._plans))
-        return Row(Choice(in_use, reason_for(in_use, evidence)), evidence, self._date)
+        return CacheRow(PlanChoice(in_use, reason_for(in_use, evidence)), evidence, self._date)
 
 
 def reason_for(plan: Plan, evidence: Sequence[Evidence]) -> str:
@@ -238,18 +242,6 @@ def reason_for(plan: Plan, evidence: Sequence[Evidence]) -> str:
     left = [other.plan.in_words for other in others if other.state == "not tried"]
     words = f" so far, not tried: {'; '.join(left)}" if left else ""
     return f"nothing faster was found{words}"
-
-
-# -- what is worth trying --------------------------------------------------------------------------
-
-
-def is_worth(left_seconds: float, saving: float, cost_seconds: float) -> bool:
-    """Return whether a plan that may save a part of the time left is worth what trying it costs.
-
-    >>> is_worth(60.0, saving=0.5, cost_seconds=4.0), is_worth(60.0, saving=0.02, cost_seconds=4.0)
-    (True, False)
-    """
-    return left_seconds * saving > _SURELY * cost_seconds
 
 
 def pays_at_once(start: Evidence, known: Evidence, steps: int | None) -> bool:

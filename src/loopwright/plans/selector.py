@@ -13,9 +13,9 @@ from typing import final
 from loopwright.errors import ConfigurationError
 from loopwright.loop.clock import Stopwatch
 from loopwright.plans import cache
-from loopwright.plans.evidence import Budget, Row
+from loopwright.plans.evidence import Budget, CacheRow
 from loopwright.plans.plan import WORDS, Plan, Terms, objection, plan_of, refuse, settled
-from loopwright.plans.plan_history import Choice, PlanHistory, PlanLog, load
+from loopwright.plans.record import PlanChoice, PlanHistory, PlanLog, load
 from loopwright.plans.tuner import Candidate, Compiler, Tuner
 
 
@@ -40,35 +40,18 @@ def asked_for(plan: "Plan | PlanHistory | str | os.PathLike[str]") -> PlanHistor
     """Return the plan that the user asked for as a history to follow; None: measure."""
     if isinstance(plan, PlanHistory):
         return plan
-    if isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".json")):
-        return _without_changes(load(plan), os.fspath(plan))
-    return None if plan == "auto" else PlanHistory().changed(0, plan_of(plan))
-
-
-def _without_changes(history: PlanHistory, path: str) -> PlanHistory:
-    """Return the history of a file; raise if its process settings changed in mid-run."""
+    if not (isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".json"))):
+        return None if plan == "auto" else PlanHistory().changed(0, plan_of(plan))
+    history = load(plan)
     if len(history.settings) < 2:
         return history
     changes = [f"{c.settings.in_words} from step {c.step + 1:,}" for c in history.settings]
     raise ConfigurationError(
-        f"{path} changes its process settings in mid-run, which no process can.",
+        f"{os.fspath(plan)} changes its process settings in mid-run, which no process can.",
         expected="a plan history with the same process settings for all steps",
         received="; ".join(changes),
         do='leave plan out: the run directory resumes by its own record, and "auto" measures',
     )
-
-
-@final
-@dataclass(frozen=True)
-class Recalled:
-    """What is known when training begins."""
-
-    choice: Choice | None
-    """The choice to follow; None: the run measures."""
-    history: PlanHistory
-    """The history that records this answer."""
-    row: Row | None = None
-    """The evidence, if the answer is from the cache."""
 
 
 def recall(
@@ -78,29 +61,30 @@ def recall(
     candidates: Collection[Plan],
     *,
     is_continued: bool,
-) -> Recalled:
-    """Return the choice known for a kind of step, and the history that records this answer.
+) -> tuple[PlanChoice | None, PlanHistory, CacheRow | None]:
+    """Return the choice known for a kind of step, the history with this answer, and its evidence.
 
-    A run asks the cache once for each kind of step. Resumed (`is_continued`), it follows its own
-    record and never the cache, which other runs may have changed since. `start` is the plan that
-    training starts with. Of the cache, which anyone may edit, only one of `candidates` is used.
+    Without a choice the run measures; only the cache has evidence. A run asks the cache once for
+    each kind of step. Resumed (`is_continued`), it follows its own record and never the cache,
+    which other runs may have changed since. `start` is the plan that training starts with. Of the
+    cache, which anyone may edit, only one of `candidates` is used.
     """
     if identity in history.choices:
-        return Recalled(history.choices[identity], history)
+        return history.choices[identity], history, None
     if identity in history.measured:
-        return Recalled(None, history)
+        return None, history, None
     if is_continued:
         # A plan that was asked for is recorded only as the plan of every step.
         plans = [change.plan for change in history.changes]
         is_choice = len(plans) == 1 and plans[0] != start
-        return Recalled(Choice(plans[0], "as recorded") if is_choice else None, history)
-    row = cache.read("plans", identity, Row)
+        return PlanChoice(plans[0], "as recorded") if is_choice else None, history, None
+    row = cache.read("plans", identity, CacheRow)
     is_usable = row is not None and row.choice.plan in (start, *candidates)
     if row is None or not is_usable or not row.is_valid(time.time()):
-        return Recalled(None, history.measuring(identity))
+        return None, history.measuring(identity), None
     if row.choice.plan == start and not row.is_complete:
-        return Recalled(None, history.measuring(identity), row)
-    return Recalled(row.choice, history.chosen(identity, row.choice), row)
+        return None, history.measuring(identity), row
+    return row.choice, history.chosen(identity, row.choice), row
 
 
 @final
@@ -164,9 +148,10 @@ class PlanSelector:
         """Return a tuner that knows what is known of this kind of step; record the answer."""
         start, faster = settled(WORDS["graph"], kind.terms), kind.candidates()
         plans = [candidate.plan for candidate in faster]
-        known = recall(self.log.history, identity, start, plans, is_continued=is_continued)
-        self.log.change(known.history)
-        choice, row = known.choice, known.row
+        choice, history, row = recall(
+            self.log.history, identity, start, plans, is_continued=is_continued
+        )
+        self.log.change(history)
         if choice is not None and objection(choice.plan, kind.terms) is not None:
             choice, row = None, None
         elif choice is not None and row is None:
@@ -219,7 +204,7 @@ class PlanSelector:
             return [], "several workers share one plan"
         faster = [candidate.plan for candidate in kind.candidates()]
         start = settled(WORDS["graph"], kind.terms)
-        known = recall(self.log.history, kind.identity(), start, faster, is_continued=False).choice
-        if known is not None:
-            return [], f"measured before: {known.plan.in_words}"
+        choice, *_ = recall(self.log.history, kind.identity(), start, faster, is_continued=False)
+        if choice is not None:
+            return [], f"measured before: {choice.plan.in_words}"
         return faster, "none may be faster"

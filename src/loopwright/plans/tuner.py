@@ -21,19 +21,18 @@ from typing import Protocol, final
 from loopwright.errors import first_line
 from loopwright.events import PlanChosen
 from loopwright.loop.clock import Stopwatch
-from loopwright.plans.comparison import Comparison, Speed, rate_in_words
+from loopwright.plans.comparison import PlanComparison, Speed, rate_in_words
 from loopwright.plans.evidence import (
     BESIDE_TRAINING,
     TIE,
     Budget,
+    CacheRow,
     Evidence,
     Findings,
-    Row,
     is_far,
-    is_worth,
 )
 from loopwright.plans.plan import Plan
-from loopwright.plans.plan_history import Choice, PlanHistory, PlanLog
+from loopwright.plans.record import PlanChoice, PlanHistory, PlanLog
 
 _MOST_COMPILE_SECONDS = 120.0
 _TURNS_TO_CHECK = 5
@@ -72,12 +71,12 @@ class Candidate:
     plan: Plan
     saving: float
     """The part of the run's time that it is expected to save."""
-    remembered: Choice | None = None
+    remembered: PlanChoice | None = None
     """The choice of an earlier run: this plan is used without a comparison."""
 
 
 @final
-class State(Enum):
+class TunerState(Enum):
     """What the tuner is doing, where no record is followed."""
 
     TRAINING = auto()
@@ -147,9 +146,9 @@ class Tuner:
         log: PlanLog,
         *,
         identity: str = "",
-        remembered: Choice | None = None,
-        row: Row | None = None,
-        remember: Callable[[Row], None] = lambda row: None,
+        remembered: PlanChoice | None = None,
+        row: CacheRow | None = None,
+        remember: Callable[[CacheRow], None] = lambda row: None,
     ) -> None:
         """Begin with `plan`; without candidates nothing is measured, and a choice is followed.
 
@@ -160,7 +159,7 @@ class Tuner:
         first = [Candidate(plan, _SAVING_OF_FIRST_PLAN)] if candidates else []
         self._candidates = (*candidates, *first)
         self._findings = Findings([plan, *(c.plan for c in candidates)], row)
-        self._choice: Choice | None = None
+        self._choice: PlanChoice | None = None
         """What to announce: set when nothing is left to try, or a remembered plan is in use."""
         self._is_unchecked = row is not None and remembered is None
         """Whether the plan in use was measured by an earlier run, at a speed to be checked."""
@@ -168,7 +167,7 @@ class Tuner:
         self._speed = Speed()
         self._seconds_before = 0.0
         self._leg: _Leg | None = None
-        self._work: _Compile | Comparison | None = None
+        self._work: _Compile | PlanComparison | None = None
         """What is done about the first candidate in the queue."""
         self._queue = deque[Candidate]()
         if remembered is None:
@@ -181,15 +180,15 @@ class Tuner:
             self._queue.append(Candidate(remembered.plan, saving, remembered))
 
     @property
-    def state(self) -> State:
+    def state(self) -> TunerState:
         """What it is doing."""
         match self._work:
             case _Compile():
-                return State.COMPILING
-            case Comparison():
-                return State.COMPARING
+                return TunerState.COMPILING
+            case PlanComparison():
+                return TunerState.COMPARING
             case None:
-                return State.TRAINING if self._queue else State.SETTLED
+                return TunerState.TRAINING if self._queue else TunerState.SETTLED
 
     # -- calls of fit --------------------------------------------------------------------------
 
@@ -229,9 +228,9 @@ class Tuner:
         else:
             if leg is not None and isinstance(self._work, _Compile):
                 self._check_compile(leg, self._work)
-            elif leg is not None and self.state is State.TRAINING:
+            elif leg is not None and self.state is TunerState.TRAINING:
                 self._consider(leg, self._queue[0])
-            work = self._work if isinstance(self._work, Comparison) else None
+            work = self._work if isinstance(self._work, PlanComparison) else None
             plan, fitting = (self.plan, steps) if work is None else work.next(steps)
             is_trial = work is not None and plan == work.challenger
         self._log.record(step, plan, is_trial=is_trial)
@@ -245,7 +244,7 @@ class Tuner:
         leg.add(steps, seconds - timing.compile_seconds)
         if timing.compile_seconds:
             self._findings.add_first_call(timing.compile_seconds)
-        elif isinstance(work, Comparison) and steps:
+        elif isinstance(work, PlanComparison) and steps:
             lost_seconds = work.ran(timing.plan, steps, seconds)
             leg.watch.add("tuning", lost_seconds)
             leg.watch.add("step", -lost_seconds)
@@ -272,7 +271,7 @@ class Tuner:
         if self._leg is not None:
             self._seconds_before += self._leg.trained_seconds
             self._leg = None
-        if self._findings.has_tried and self.state is State.TRAINING:
+        if self._findings.has_tried and self.state is TunerState.TRAINING:
             self._settle()
         list(self.pending_events(0))
 
@@ -291,7 +290,7 @@ class Tuner:
             has_won = self.plan != self._findings.first_plan and not self._is_check
             saving = candidate.saving * (_SAVING_AFTER_A_WIN if has_won else 1)
             left = max(leg.seconds_left(self._speed.seconds_per_step), self._seconds_before)
-            if is_worth(left, saving, self._findings.seconds_to_try(candidate.plan)):
+            if self._findings.is_worth_trying(candidate.plan, left, saving):
                 self._start_compile(leg, candidate)
             elif self._findings.has_tried and leg.budget.is_known:
                 self._settle()  # the remaining time only decreases
@@ -333,9 +332,9 @@ class Tuner:
         if candidate.remembered is not None:
             self._adopt(candidate.remembered)
         else:
-            self._work = Comparison(candidate.plan, self.plan, self._speed)
+            self._work = PlanComparison(candidate.plan, self.plan, self._speed)
 
-    def _decide(self, comparison: Comparison) -> None:
+    def _decide(self, comparison: PlanComparison) -> None:
         """Keep the faster plan: COMPARING to TRAINING, or to SETTLED."""
         self._work = None
         self._queue.popleft()
@@ -358,7 +357,7 @@ class Tuner:
         if not self._queue:
             self._settle()
 
-    def _adopt(self, choice: Choice) -> None:
+    def _adopt(self, choice: PlanChoice) -> None:
         """Use the remembered plan, and try what an earlier run did not: to TRAINING or SETTLED."""
         self.plan, self._choice = choice.plan, replace(choice, why=f"measured before: {choice.why}")
         self._speed, self._is_unchecked = Speed(), bool(self._candidates)
@@ -402,8 +401,10 @@ class Tuner:
         if self._candidates:  # what a record asks for and failed is tried again when it is resumed
             self._findings.mark_news()
             why = self._row().choice.why
-            self._choice = Choice(self.plan, f"{'checked again: ' if self._is_check else ''}{why}")
-            self._log.choose(self._identity, self._choice)
+            self._choice = PlanChoice(
+                self.plan, f"{'checked again: ' if self._is_check else ''}{why}"
+            )
+            self._log.change(self._log.history.chosen(self._identity, self._choice))
 
     # -- what is worth trying ------------------------------------------------------------------
 
@@ -417,7 +418,7 @@ class Tuner:
         self._findings.add(found)
         self._log.note(f"{found.plan.in_words}: {words or found.reason}")
 
-    def _row(self) -> Row:
-        is_settled = self.state is State.SETTLED
+    def _row(self) -> CacheRow:
+        is_settled = self.state is TunerState.SETTLED
         why_not = "not worth it in a run this short" if is_settled else "the run ended before"
         return self._findings.row(self.plan, self._speed, why_not)

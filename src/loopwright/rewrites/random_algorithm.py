@@ -11,8 +11,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from loopwright.compat import internals
-from loopwright.compat.internals import uses
-from loopwright.compat.patches import replaced
+from loopwright.compat.internals import replaced, uses
 
 random_ops_util = internals.module("tensorflow.python.ops.random_ops_util")
 

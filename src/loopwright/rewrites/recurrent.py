@@ -14,8 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from loopwright.compat.internals import uses
-from loopwright.compat.patches import Function, replaced
+from loopwright.compat.internals import Function, replaced, uses
 
 _Loop = Callable[[Any, Any, Any, Any], tuple[Any, Any, tuple[Any, ...]]]
 """Takes the layer, projected inputs by timestep, a mask and states; returns all outputs, the last
@@ -183,7 +182,7 @@ def _lstm(layer: Any, inputs: Any, mask: Any, states: Any) -> tuple[Any, Any, tu
 
             over = [into_gates, into_c, f, dhs, *_given(mask)]
             (dh, dc), (dgates,) = _scanned(backward, over, (dh_last, dc_last), backwards=True)
-            return dgates, _summed_products(_before(h_first, hs), dgates), dh, dc
+            return [dgates, _summed_products(_before(h_first, hs), dgates), dh, dc]
 
         return (hs, h_last, c_last), gradient
 
@@ -235,7 +234,7 @@ def _gru(layer: Any, inputs: Any, mask: Any, states: Any) -> tuple[Any, Any, tup
             )
             dx = tf.concat([down[..., : 2 * units], along * into_x_h], axis=-1)
             dbias = tf.reduce_sum(down, axis=[0, 1])
-            return dx, _summed_products(h_before, down), dbias, dh
+            return [dx, _summed_products(h_before, down), dbias, dh]
 
         return (hs, h_last), gradient
 

@@ -31,7 +31,7 @@ from loopwright.events import (
     Trained,
     Validated,
 )
-from loopwright.plans import plan_history
+from loopwright.plans import record as plan_record
 from loopwright.runs import RunRecord, flatten, mapping
 from loopwright.sinks.report import write_report
 from loopwright.step_warnings import warn_at_call
@@ -144,7 +144,7 @@ class TrackedRun:
             if config is not None:
                 parameters = file.to_dict(config)
                 parameters.pop("sinks", None)  # addresses may hold passwords
-            plans = plan_history.recorded(self.directory)
+            plans = plan_record.recorded(self.directory)
             if plans is not None and plans.in_force is not None:
                 tags["plan"] = str(plans.in_force).strip("'")
         signatures = mapping(self.content.get("signatures"))

@@ -17,7 +17,7 @@ import jinja2
 
 from loopwright import disk, runs
 from loopwright.errors import printable
-from loopwright.plans import plan_history
+from loopwright.plans import record as plan_record
 from loopwright.runs import RunRecord, mapping, number
 from loopwright.sinks.curves import best_mark, charts
 
@@ -133,7 +133,7 @@ def _settings(changes: Sequence[Any]) -> list[tuple[str, str]]:
     rows = list[tuple[str, str]]()
     for change in map(mapping, changes):
         try:
-            text = plan_history.settings_in_words(change)
+            text = plan_record.settings_in_words(change)
         except (ValueError, TypeError):
             text = "unknown"
         rows.append((f"after step {number(change.get('step')) or 0:,.0f}", text))

@@ -6,17 +6,24 @@ trainer.plan_history.save("plan.json")
 lw.Trainer(make_task(), plan="plan.json").fit(x, y, epochs=50)     # the same bits
 """
 
+# ruff: noqa: RUF012  (pydantic copies defaults)
+# pyright: reportUninitializedInstanceVariable=false
+# Of pydantic's own attributes, in classes with an abstract base.
+
 import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, Literal, TypeVar, final
+
+from pydantic import Field, ValidationError
 
 from loopwright import disk, launch, untrusted
 from loopwright.errors import ConfigurationError, first_line
-from loopwright.launch import Settings
-from loopwright.plans.plan import Plan
+from loopwright.launch import MOST_THREADS, Settings
+from loopwright.plans.plan import Plan, Rewrite
+from loopwright.records import Record, in_words
 
 _FORMAT = 1
 
@@ -41,7 +48,7 @@ class SettingsChange:
 
 @final
 @dataclass(frozen=True)
-class Choice:
+class PlanChoice:
     """A chosen plan, and the reason in words."""
 
     plan: Plan
@@ -61,7 +68,7 @@ class PlanHistory:
     changes: tuple[PlanChange, ...] = ()
     notes: tuple[str, ...] = ()
     """What was measured, skipped and chosen, in words."""
-    choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
+    choices: Mapping[str, PlanChoice] = field(default_factory=dict[str, PlanChoice])
     """What was chosen for each kind of step: a resumed run follows it."""
     measured: tuple[str, ...] = ()
     """Kinds of step that the cache had no choice for: the run measures them, also when resumed."""
@@ -103,7 +110,7 @@ class PlanHistory:
         """Return the history with one more note."""
         return replace(self, notes=(*self.notes, note))
 
-    def chosen(self, identity: str, choice: Choice) -> "PlanHistory":
+    def chosen(self, identity: str, choice: PlanChoice) -> "PlanHistory":
         """Return the history with the choice for a kind of step."""
         return replace(self, choices={**self.choices, identity: choice})
 
@@ -202,10 +209,6 @@ class PlanLog:
         self._is_unwritten |= history is not self.history and history != self.history
         self.history = history
 
-    def choose(self, identity: str, choice: Choice) -> None:
-        """Add what was chosen for a kind of step, to be written by the next `flush`."""
-        self.change(self.history.chosen(identity, choice))
-
     def record(self, step: int, plan: Plan, *, is_trial: bool) -> None:
         """Write which plan will run the steps after `step`."""
         changed = self.history.changed(step, plan, is_trial=is_trial)
@@ -252,22 +255,98 @@ def load(path: str | os.PathLike[str]) -> PlanHistory:
     )
 
 
-def settings_in_words(content: Any) -> str:
-    """Return one of the "settings" of a plan history in words; raise ValueError for others."""
-    from loopwright.plans import records
+# -- the file, read strictly: it may come from anyone ----------------------------------------------
 
-    return records.read(records.SettingsChangeRecord, content).value.in_words
+_Count = Annotated[int, Field(ge=0, le=2**53)]
+_Threads = Annotated[int, Field(ge=0, le=MOST_THREADS)]
+_R = TypeVar("_R", bound=Record)
+
+
+@final
+class _PlanRecord(Record):
+    """A plan; one without rewrites is older than they are, and ran without any."""
+
+    step: Literal["eager", "graph", "xla"] = "graph"
+    loop: Literal["python", "graph", "fused"] = "graph"
+    feed: Literal["resident", "stream", "chunk"] | None = None
+    rewrites: list[Rewrite] | None = []
+
+    @property
+    def value(self) -> Plan:
+        """The plan itself; raises for parts that do not go together."""
+        rewrites = None if self.rewrites is None else tuple(self.rewrites)
+        return Plan(self.step, self.loop, self.feed, rewrites)
+
+
+@final
+class _ChangeRecord(Record):
+    step: _Count
+    plan: _PlanRecord
+    trial: bool = False
+
+
+@final
+class _SettingsRecord(Record):
+    """What a process was started by that ran the steps after `step`."""
+
+    step: _Count
+    onednn: bool
+    xla_flags: list[str] = []
+    intra_op_threads: _Threads = 0
+    inter_op_threads: _Threads = 0
+
+    @property
+    def value(self) -> Settings:
+        """The settings themselves."""
+        threads = (self.intra_op_threads, self.inter_op_threads)
+        return Settings(self.onednn, tuple(self.xla_flags), *threads)
+
+
+@final
+class _ChoiceRecord(Record):
+    plan: _PlanRecord
+    why: str
+
+
+@final
+class _HistoryRecord(Record):
+    """A `plan.json`, and the plans in a checkpoint."""
+
+    format: Literal[1]
+    changes: list[_ChangeRecord]
+    notes: list[str]
+    choices: dict[str, _ChoiceRecord]
+    measured: list[str] = []
+    settings: list[_SettingsRecord] = []
+
+
+def settings_in_words(content: Any) -> str:
+    """Return one of the "settings" of a plan history in words; raise ValueError for others.
+
+    >>> settings_in_words({"step": 0, "onednn": "yes"})
+    Traceback (most recent call last):
+    ValueError: onednn: expected a valid boolean, received 'yes'
+    """
+    return _validated(_SettingsRecord, content).value.in_words
 
 
 def parsed(content: Any) -> PlanHistory:
     """Return the history in the values of `PlanHistory.content`; raise ValueError for others."""
-    from loopwright.plans import records
-
-    found = records.read(records.HistoryRecord, content)
-    changes = tuple(PlanChange(c.step, c.plan.value, c.trial) for c in found.changes)
-    for steps in ([c.step for c in found.changes], [c.step for c in found.settings]):
+    history = _validated(_HistoryRecord, content)
+    for steps in ([c.step for c in history.changes], [c.step for c in history.settings]):
         if steps != sorted(set(steps)):
             raise ValueError("the steps of the changes are not increasing")
-    choices = {name: Choice(c.plan.value, c.why) for name, c in found.choices.items()}
-    processes = tuple(SettingsChange(c.step, c.value) for c in found.settings)
-    return PlanHistory(changes, tuple(found.notes), choices, tuple(found.measured), processes)
+    return PlanHistory(
+        tuple(PlanChange(c.step, c.plan.value, c.trial) for c in history.changes),
+        tuple(history.notes),
+        {name: PlanChoice(c.plan.value, c.why) for name, c in history.choices.items()},
+        tuple(history.measured),
+        tuple(SettingsChange(c.step, c.value) for c in history.settings),
+    )
+
+
+def _validated(kind: type[_R], content: Any) -> _R:
+    try:
+        return kind.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        raise ValueError(in_words(error)) from None
