@@ -93,7 +93,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "resume/test_store_kills.py": {"a_kill_at_any_system_call_of_a_start": "at any system call"},
     "resume/test_full_disks.py": {"a_disk_that_cannot_flush": "full and read-only disks"},
     "resume/test_edits.py": {
-        "a_learning_rate_b|calls_of_fit|an_accepted": "a schedule; cli/test_job.py",
+        "a_learning_rate_b|an_accepted": "a schedule; cli/test_job.py",
         "cells_run|the_order_of|an_extended": "test_a_model_that_is_built_twice",
         "starting_over_covers": "test_starting_over_moves",
     },
@@ -107,7 +107,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "the_default_rule|runs_are": "each rule has its best; cli/test_run_table.py",
     },
     "resume/test_best_effort.py": {
-        "an_epoch_|training_that|an_unseeded|a_stream|a_pydataset": "a step, a source",
+        "an_epoch_|training_that|a_stream|a_pydataset": "a step, a source",
     },
     "resume/test_restore.py": {
         "what_was|a_callback|a_model_that|scheduled|a_skipped": "a step, the last, the best",

@@ -27,6 +27,10 @@ def weights(trainer: lw.Trainer) -> list[Any]:
     return trainer.task.model.get_weights()
 
 
+def same(one: list[Any], other: list[Any]) -> bool:
+    return all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
+
+
 @pytest.fixture(scope="module")
 def donor(tmp_path_factory: Any) -> tuple[Path, list[Any]]:
     """A directory with the same weights in all three forms."""
@@ -43,14 +47,26 @@ SOURCES = ["run", "own.weights.h5", "bundle", "root", "run/checkpoints/step-0000
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_weights_are_taken_from_a_run_a_file_or_a_checkpoint(donor: Any, source: str):
+def test_weights_that_match_are_taken_and_the_others_are_told_and_left(donor: Any, source: str):
     where, expected = donor
     trainer = lw.Trainer(task(4, 1), init_from=where / source)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trainer.evaluate(X, Y)
-    for own, given in zip(weights(trainer), expected, strict=True):
-        assert np.array_equal(own, given)
+    assert same(weights(trainer), expected)
+
+    other = task(4, 2)
+    before = other.model.get_weights()
+    trainer = lw.Trainer(other, init_from=where / source)
+    with pytest.warns(lw.LoopwrightWarning, match="2 weights were loaded") as told:
+        trainer.predict(X)
+    assert "left unchanged" in str(told[0].message)
+    assert "not used" in str(told[0].message)
+    assert same(weights(trainer), [*expected[:2], *before[2:]])
+
+    trainer = lw.Trainer(task(7, 9, 2), init_from=where / source)
+    with pytest.raises(lw.ConfigurationError, match="matches this task"):
+        trainer.fit(X, np.ones((16, 2), "float32"), verbose=0)
 
 
 def test_training_starts_from_them_with_optimizer_and_steps_anew(donor: Any, tmp_path: Path):
@@ -62,8 +78,7 @@ def test_training_starts_from_them_with_optimizer_and_steps_anew(donor: Any, tmp
     trainer = lw.Trainer(task(4, 1), run_dir=tmp_path, init_from=where / "run", plan="graph")
     trainer.fit(X, Y, epochs=2, verbose=0)
     assert int(trainer.task.step_counter) == 2
-    for own, given in zip(weights(trainer), weights(whole), strict=True):
-        assert np.array_equal(own, given)
+    assert same(weights(trainer), weights(whole))
 
 
 def test_a_run_that_goes_on_does_not_start_from_them_again(donor: Any, tmp_path: Path):
@@ -73,29 +88,7 @@ def test_a_run_that_goes_on_does_not_start_from_them_again(donor: Any, tmp_path:
         trainer.fit(X, Y, epochs=epochs, verbose=0)
     whole = lw.Trainer(task(4, 1), init_from=where / "run", plan="graph")
     whole.fit(X, Y, epochs=3, verbose=0)
-    for own, given in zip(weights(trainer), weights(whole), strict=True):
-        assert np.array_equal(own, given)
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_what_did_not_match_is_told_and_left_as_it_was(donor: Any, source: str):
-    where, expected = donor
-    other = task(4, 2)
-    before = other.model.get_weights()
-    trainer = lw.Trainer(other, init_from=where / source)
-    with pytest.warns(lw.LoopwrightWarning, match="2 weights were loaded") as told:
-        trainer.predict(X)
-    assert "left unchanged" in str(told[0].message)
-    assert "not used" in str(told[0].message)
-    assert np.array_equal(weights(trainer)[0], expected[0])
-    assert np.array_equal(weights(trainer)[2], before[2])
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_no_match_at_all_is_an_error(donor: Any, source: str):
-    trainer = lw.Trainer(task(7, 9, 2), init_from=donor[0] / source)
-    with pytest.raises(lw.ConfigurationError, match="matches this task"):
-        trainer.fit(X, np.ones((16, 2), "float32"), verbose=0)
+    assert same(weights(trainer), weights(whole))
 
 
 def test_what_is_no_source_of_weights_is_refused_with_what_is(tmp_path: Path):
@@ -132,7 +125,8 @@ def test_initial_weights_are_applied_once(donor: Any):
     where, expected = donor
     trainer = lw.Trainer(task(4, 1), init_from=where / "own.weights.h5")
     trainer.predict(X)
-    assert all(map(np.array_equal, trainer.task.model.get_weights(), expected))
-    trainer.task.model.set_weights([np.zeros_like(each) for each in expected])
+    assert same(weights(trainer), expected)
+    zeros = [np.zeros_like(weight) for weight in expected]
+    trainer.task.model.set_weights(zeros)
     trainer.predict(X)
-    assert not any(each.any() for each in trainer.task.model.get_weights())
+    assert same(weights(trainer), zeros)

@@ -49,9 +49,9 @@ RULES = st.lists(
 )
 
 
-@given(ENTRIES, RULES)
-def test_the_newest_and_the_ends_of_legs_always_stay_and_nothing_is_made_up(
-    entries: list[Entry], rules: list[Rule]
+@given(ENTRIES, RULES, RULES)
+def test_what_stays_depends_on_values_and_what_is_left_tells_the_same(
+    entries: list[Entry], rules: list[Rule], more: list[Rule]
 ):
     stays = kept(entries, rules)
     steps = {entry.step for entry in entries}
@@ -59,22 +59,11 @@ def test_the_newest_and_the_ends_of_legs_always_stay_and_nothing_is_made_up(
     assert stays >= {entry.step for entry in entries if entry.ends_leg}
     assert bool(stays) == bool(entries)
     assert not entries or max(steps) in stays
-
-
-@given(ENTRIES, RULES)
-def test_the_order_of_entries_and_of_rules_does_not_matter(entries: list[Entry], rules: list[Rule]):
-    assert kept(entries[::-1], rules[::-1]) == kept(entries, rules)
-
-
-@given(ENTRIES, RULES, RULES)
-def test_rules_add_up(entries: list[Entry], some: list[Rule], more: list[Rule]):
-    assert kept(entries, [*some, *more]) == kept(entries, some) | kept(entries, more)
-
-
-@given(ENTRIES, RULES)
-def test_what_stays_would_stay_again(entries: list[Entry], rules: list[Rule]):
-    stays = kept(entries, rules)
-    assert kept([entry for entry in entries if entry.step in stays], rules) == stays
+    assert kept(entries[::-1], rules[::-1]) == stays
+    assert kept(entries, [*rules, *more]) == stays | kept(entries, more)
+    on_disk = [entry for entry in entries if entry.step in stays]
+    assert kept(on_disk, rules) == stays
+    assert best_steps(on_disk, rules) == best_steps(entries, rules)
 
 
 @given(ENTRIES, st.sampled_from(["min", "max"]))
@@ -126,14 +115,6 @@ def test_the_name_says_which_direction_is_better(metric: str):
     assert not KeepBest(metric, mode="min").larger_is_better
 
 
-@pytest.mark.parametrize("metric", ["indices", "val_gain", "val_wandering", "heap"])
-def test_a_metric_whose_name_tells_no_direction_needs_a_mode(metric: str):
-    with pytest.raises(ConfigurationError, match=r'(?s)smaller or larger.*do: .*mode="max"'):
-        KeepBest(metric)
-    assert KeepBest(metric, mode="max").larger_is_better
-    assert not KeepBest(metric, mode="min").larger_is_better
-
-
 def test_a_misspelled_metric_is_refused_with_the_names_that_exist():
     with pytest.raises(
         ConfigurationError, match=r"(?s)one of val_loss, val_gain.*KeepBest\('val_loss"
@@ -154,28 +135,27 @@ def test_a_validation_is_among_the_best_so_far_by_any_rule():
     assert best_steps(entries, [KeepLatest(3)]) == set()
 
 
-@given(ENTRIES, RULES)
-def test_what_is_left_on_disk_tells_the_best_so_far(entries: list[Entry], rules: list[Rule]):
-    kept_steps = kept(entries, rules)
-    on_disk = [entry for entry in entries if entry.step in kept_steps]
-    assert best_steps(on_disk, rules) == best_steps(entries, rules)
+NO_COUNT = r"(?s)an integer, at least 1.*do: .*count=3"
+NO_METRIC = r'(?s)needs the name of a metric.*do: KeepBest\("val_loss"\)'
+NO_DIRECTION = r'(?s)smaller or larger.*do: .*mode="max"'
 
 
-@pytest.mark.parametrize("rule", [KeepLatest, KeepBest])
-@pytest.mark.parametrize("count", [0, -1, 1.5, True, "3", None])
-def test_a_count_that_is_no_whole_number_from_1_on_is_refused(rule: Any, count: Any):
-    with pytest.raises(ConfigurationError, match=r"(?s)an integer, at least 1.*do: .*count=3"):
-        rule(count=count)
-
-
-@pytest.mark.parametrize("metric", ["", None, 3])
-def test_a_best_without_a_metric_is_refused(metric: Any):
-    with pytest.raises(
-        ConfigurationError, match=r'(?s)needs the name of a metric.*do: KeepBest\("val_loss"\)'
-    ):
-        KeepBest(metric)
-
-
-def test_an_unknown_mode_is_refused():
-    with pytest.raises(ConfigurationError, match=r"(?s)'best'.*do: .*mode=\"min\""):
-        KeepBest("val_loss", mode="best")  # pyright: ignore[reportArgumentType]
+@pytest.mark.parametrize(
+    ("rule", "arguments", "words"),
+    [
+        *(
+            (rule, {"count": n}, NO_COUNT)
+            for rule in (KeepLatest, KeepBest)
+            for n in (0, -1, 1.5, True, "3", None)
+        ),
+        *((KeepBest, {"metric": metric}, NO_METRIC) for metric in ("", None, 3)),
+        *(
+            (KeepBest, {"metric": metric}, NO_DIRECTION)
+            for metric in ("indices", "val_gain", "val_wandering", "heap")
+        ),
+        (KeepBest, {"mode": "best"}, r"(?s)'best'.*do: .*mode=\"min\""),
+    ],
+)
+def test_a_rule_that_means_nothing_is_refused_in_words(rule: Any, arguments: Any, words: str):
+    with pytest.raises(ConfigurationError, match=words):
+        rule(**arguments)

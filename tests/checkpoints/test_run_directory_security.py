@@ -25,6 +25,9 @@ from tests.processes import run_command
 from typer.testing import CliRunner
 
 import loopwright as lw
+from loopwright.checkpoints import lock
+from loopwright.checkpoints.run_directory import Run
+from loopwright.checkpoints.store import Store
 from loopwright.cli import main
 
 PACKAGE = Path(lw.__file__).parent
@@ -127,9 +130,7 @@ def hostile_modules(directory: Path, canary: Path) -> None:
     """A module of every name that anything here could import, which leaves a trace."""
     names = {*sys.stdlib_module_names, *importlib.metadata.packages_distributions()}
     names |= {name.partition(".")[0] for name in sys.modules}
-    assert {"numpy", "tensorboard", "json", "loopwright", "sitecustomize"} <= names | {
-        "sitecustomize"
-    }
+    assert {"numpy", "tensorboard", "json", "loopwright"} <= names
     for name in names | {"sitecustomize", "usercustomize"}:
         if "/" not in name:
             (directory / f"{name}.py").write_text(HOSTILE.format(canary=str(canary)))
@@ -651,8 +652,6 @@ def test_a_browser_runs_nothing_of_a_hostile_report(hostile_run: Path):
 
 
 def test_names_in_a_run_do_not_steer_the_terminal(tmp_path: Path):
-    from loopwright.checkpoints.store import Store
-
     content = {
         "leg": 0,
         "place": {"epoch": 0, "is_over": True, "seconds": 1.0},
@@ -703,8 +702,6 @@ def test_what_a_run_writes_has_the_mode_of_its_directory(tmp_path: Path, mode: i
 def test_starting_over_is_refused_while_the_run_is_in_use(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from loopwright.checkpoints import lock
-
     monkeypatch.chdir(project)
     run = tmp_path / "run"
     shutil.copytree(project / "run", run)
@@ -720,9 +717,6 @@ def test_starting_over_is_refused_while_the_run_is_in_use(
 
 
 def test_the_new_directory_is_held_before_the_old_one_is_released(tmp_path: Path):
-    from loopwright.checkpoints import lock
-    from loopwright.checkpoints.run_directory import Run
-
     fit(tmp_path / "run")
     run = Run(tmp_path / "run", (), fresh=True)
     with contextlib.ExitStack() as opened:

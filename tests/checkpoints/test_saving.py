@@ -51,28 +51,32 @@ def held_up(writer: Writer, order: list[int]) -> Callable[[], None]:
     return may_end.set
 
 
-def test_a_newer_best_replaces_the_one_that_waits_and_nothing_blocks():
+@pytest.mark.parametrize(
+    ("bests", "written"),
+    [
+        ([{1}, {2}, {3}], [0, 3]),  # a newer best replaces the one that waits
+        ([{1}, {1, 2}], [0, 1, 2]),  # still among the best: two would wait, so it blocks
+    ],
+)
+def test_of_those_that_wait_only_one_that_is_no_longer_the_best_is_lost(
+    bests: list[set[int]], written: list[int]
+):
     writer, order = Writer(), list[int]()
     go_on = held_up(writer, order)
-    for step in (1, 2, 3):
-        writer.queue(step, lambda step=step: order.append(step), best={step})
+
+    def queue() -> None:
+        for step, best in enumerate(bests, start=1):
+            writer.queue(step, lambda step=step: order.append(step), best)
+
+    queuing = threading.Thread(target=queue)
+    queuing.start()
+    if written == [0, 3]:
+        queuing.join()  # nothing blocks
     assert order == []
     go_on()
+    queuing.join()
     writer.wait()
-    assert order == [0, 3]
-
-
-def test_one_that_waits_and_is_still_among_the_best_is_not_lost():
-    writer, order = Writer(), list[int]()
-    go_on = held_up(writer, order)
-    writer.queue(1, lambda: order.append(1), best={1})
-    later = threading.Thread(target=writer.queue, args=(2, lambda: order.append(2), {1, 2}))
-    later.start()  # two would wait: it blocks
-    assert order == []
-    go_on()
-    later.join()
-    writer.wait()
-    assert order == [0, 1, 2]
+    assert order == written
 
 
 def test_what_waits_is_written_before_what_is_due_and_neither_is_lost():

@@ -1,6 +1,7 @@
 """Checkpoints on disk: the commit, the scan, and every kind of damage, with real files."""
 
 import errno
+import functools
 import json
 import math
 import os
@@ -92,16 +93,13 @@ def test_nothing_is_there_before_the_first_write(store: Store):
     assert store.newest() is None
 
 
-def test_the_same_checkpoint_again_is_not_written_again(store: Store):
+def test_another_checkpoint_of_the_same_step_replaces_it_and_the_same_is_not_written_again(
+    store: Store,
+):
     save(store, 1)
     before = (store.directory / "step-00000001").stat()
     save(store, 1)
     assert (store.directory / "step-00000001").stat() == before
-    assert names(store) == ["step-00000001"]
-
-
-def test_another_checkpoint_of_the_same_step_replaces_it(store: Store):
-    save(store, 1)
     save(store, 1, ends_leg=True)
     assert newest(store).content == {"step": 1, "ends_leg": True}
     assert names(store) == ["step-00000001"]
@@ -147,19 +145,23 @@ def test_an_error_of_the_writer_leaves_nothing_behind(store: Store):
     assert names(store) == ["step-00000001"]
 
 
+def opening_fails(patch: pytest.MonkeyPatch, part: str, number: int) -> None:
+    real = os.open
+
+    def fail(path: Any, *args: Any, **kwargs: Any) -> int:
+        if part in str(path):
+            raise OSError(number, os.strerror(number))
+        return real(path, *args, **kwargs)
+
+    patch.setattr(os, "open", fail)
+
+
 def test_a_directory_that_cannot_be_opened_after_it_was_made_is_not_left_behind(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     save(store, 1)
-    real = os.open
-
-    def fail(path: Any, *args: Any, **kwargs: Any) -> int:
-        if ".tmp-" in str(path):
-            raise OSError(5, os.strerror(5))
-        return real(path, *args, **kwargs)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", fail)
+        opening_fails(patch, ".tmp-", errno.EIO)
         with pytest.raises(CheckpointError, match="Input/output error"):
             save(store, 2)
     assert names(store) == ["step-00000001"]
@@ -180,12 +182,19 @@ def test_only_regular_files_go_into_a_checkpoint(store: Store, kind: str):
     assert names(store) == []
 
 
+DEEP = functools.reduce(lambda inner, _: [inner], range(200), list[Any]())
+
+
+@pytest.mark.parametrize(
+    "content", [{"text": "x" * 1000}, {"callbacks": DEEP}], ids=["long", "deep"]
+)
 def test_a_manifest_too_large_to_be_read_again_is_not_written(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch, content: dict[str, Any]
 ):
     monkeypatch.setattr(manifests, "MOST_MANIFEST_BYTES", 1000)
-    with pytest.raises(CheckpointError, match=r"(?s)too large.*at most 1,000 bytes.*do: "):
-        save(store, 1, text="x" * 1000)
+    words = r"(?s)too large.*at most 1,000 bytes and 100 levels.*do: "
+    with pytest.raises(CheckpointError, match=words):
+        save(store, 1, **content)
     assert names(store) == []
 
 
@@ -316,14 +325,7 @@ def test_a_failure_to_read_that_is_no_damage_does_not_fall_back(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     save(store, 1, 2)
-    real = os.open
-
-    def fail(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        if path == "state.index":
-            raise OSError(24, os.strerror(24))
-        return real(path, flags, *args, **kwargs)
-
-    monkeypatch.setattr(os, "open", fail)
+    opening_fails(monkeypatch, "state.index", errno.EMFILE)
     with pytest.raises(CheckpointError, match=r"(?s)could not be read.*Too many open files.*do: "):
         store.newest()
 
@@ -456,22 +458,18 @@ print(sorted(path.name for path in store.directory.iterdir()))
 # --- delete ---
 
 
-def entries(*steps: int, **loss: float) -> list[Entry]:
-    return [Entry(step, False, {"val_loss": loss.get(f"at_{step}", 1.0)}) for step in steps]
+def entries(*steps: int) -> list[Entry]:
+    return [Entry(step, False, {"val_loss": 1.0}) for step in steps]
 
 
-def test_retention_waits_until_the_newest_is_on_disk(store: Store):
+def test_retention_waits_for_the_newest_and_removes_only_what_it_was_told_about(store: Store):
     save(store, 1, 2)
     assert store.apply_retention([KeepLatest(1)], entries(1, 2, 3)) == []
     save(store, 3)
-    assert store.apply_retention([KeepLatest(1)], entries(1, 2, 3)) == [1, 2]
-    assert store.apply_retention([KeepLatest(1)], []) == []
-
-
-def test_retention_removes_only_what_it_was_told_about(store: Store):
-    save(store, 1, 2, 3)
     assert store.apply_retention([KeepLatest(1)], entries(2, 3)) == [2]
     assert names(store) == ["step-00000001", "step-00000003"]
+    assert store.apply_retention([KeepLatest(1)], entries(1, 2, 3)) == [1]
+    assert store.apply_retention([KeepLatest(1)], []) == []
 
 
 def test_abandoned_checkpoints_are_set_aside_and_never_found_again(store: Store):

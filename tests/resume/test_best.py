@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import loopwright as lw
 from loopwright import runs
 from loopwright.checkpoints import retention
+from loopwright.checkpoints.manifest import Checkpoint
 from loopwright.cli import run_overview
 from loopwright.cli.main import app
 from loopwright.cli.run_overview import summary
@@ -118,7 +119,8 @@ def test_a_checkpoint_of_an_earlier_version_is_ranked_by_the_scores_of_its_own_s
     own = {"leg": 0, "scores": {"loss": 0.5}}
     for validated, expected in ((10, {"val_loss": 0.5}), (8, {}), (None, {})):
         place = {"step": 10, "validated_step": validated, "is_over": False}
-        assert retention.prefixed(retention.measured({**own, "place": place})) == expected
+        found = Checkpoint(tmp_path, 30, {**own, "place": place})
+        assert retention.entry_of(found).scores == expected
 
 
 @pytest.fixture(scope="module")

@@ -157,25 +157,18 @@ def test_data_that_cannot_be_resumed_exactly_is_refused_with_the_way_out(
 
 
 @pytest.mark.parametrize(("task", "plan", "why"), STEPS_THAT_DRAW.values(), ids=STEPS_THAT_DRAW)
-def test_a_step_that_cannot_be_resumed_exactly_is_refused_with_the_way_out(
+def test_a_step_that_cannot_be_resumed_exactly_is_refused_and_trains_with_best_effort(
     tmp_path: Path, task: type[Counting], plan: str, why: str
 ):
     with pytest.raises(lw.StepError) as caught:
-        trainer_in(tmp_path, task, plan=plan).fit(Rows(), verbose=0)
+        trainer_in(tmp_path / "refused", task, plan=plan).fit(Rows(), verbose=0)
     assert why in str(caught.value)
     assert 'exact="best_effort"' in str(caught.value).partition("do: ")[2]
-
-
-@pytest.mark.parametrize(("task", "plan", "why"), STEPS_THAT_DRAW.values(), ids=STEPS_THAT_DRAW)
-def test_a_step_that_draws_trains_and_resumes_with_best_effort(
-    tmp_path: Path, task: type[Counting], plan: str, why: str
-):
-    trainer = trainer_in(tmp_path, task, plan=plan, exact="best_effort")
-    trainer.fit(Rows(), epochs=1, verbose=0)
-    resumed = trainer_in(tmp_path, task, plan=plan, exact="best_effort")
-    assert len(resumed.fit(Rows(), epochs=2, verbose=0).history["loss"]) == 2
-    assert resumed.task.seen.numpy().tolist() == [2.0] * EXAMPLES
-    notes = [note for note in notes_of(tmp_path) if note.startswith(WHY)]
+    for epochs in (1, 2):
+        trainer = trainer_in(tmp_path / "run", task, plan=plan, exact="best_effort")
+        assert len(trainer.fit(Rows(), epochs=epochs, verbose=0).history["loss"]) == epochs
+    assert trainer.task.seen.numpy().tolist() == [2.0] * EXAMPLES
+    notes = [note for note in notes_of(tmp_path / "run") if note.startswith(WHY)]
     assert len(notes) == 2
     assert all(why in note for note in notes)
 
@@ -192,12 +185,16 @@ def test_a_variable_that_the_task_does_not_hold_is_refused_whatever_is_asked(tmp
     assert "best_effort" not in str(caught.value)
 
 
-def test_an_unseeded_shuffle_goes_on_in_its_epoch_and_loses_no_example(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("make", "at_step"), [(unseeded, 3), (Reshuffles, STEPS)], ids=["unseeded", "at its end"]
+)
+def test_an_epoch_goes_on_and_loses_no_example_where_it_need_not_be_restarted(
+    tmp_path: Path, make: Callable[[], Any], at_step: int
+):
     options: Any = {"epochs": 2, "verbose": 0}
-    resumed = broken_down(tmp_path, unseeded(), 3, **options)
-    history = resumed.fit(unseeded(), **options)
+    resumed = broken_down(tmp_path, make(), at_step, **options)
+    assert resumed.fit(make(), **options).epoch_steps == [6, 12]
     assert resumed.task.seen.numpy().tolist() == [2.0] * EXAMPLES
-    assert history.epoch_steps == [6, 12]
     assert not [note for note in notes_of(tmp_path) if "restarting" in note]
 
 
@@ -228,13 +225,6 @@ def test_an_epoch_may_be_started_again_more_than_once(tmp_path: Path):
     assert again.fit(Reshuffles(), **options).epoch_steps == [6, 18]  # finished, so skipped
     further = again.fit(Reshuffles(), **options)
     assert further.epoch_steps == [24, 30]
-
-
-def test_an_epoch_that_was_interrupted_after_its_last_step_is_not_restarted(tmp_path: Path):
-    options: Any = {"epochs": 2, "verbose": 0}
-    resumed = broken_down(tmp_path, Reshuffles(), STEPS, **options)
-    assert resumed.fit(Reshuffles(), **options).epoch_steps == [6, 12]
-    assert resumed.task.seen.numpy().tolist() == [2.0] * EXAMPLES
 
 
 def test_a_stream_without_end_is_read_from_its_beginning_and_says_so(tmp_path: Path):
@@ -292,16 +282,16 @@ def test_training_that_can_be_resumed_exactly_stays_so_with_best_effort(tmp_path
     assert "not_exactly_resumable" not in json.loads((tmp_path / "status.json").read_text())
 
 
-def test_rollback_is_refused_where_steps_cannot_be_run_again(tmp_path: Path):
-    trainer = trainer_in(tmp_path, exact="best_effort", on_nan="rollback")
-    with pytest.raises(lw.ConfigurationError, match="rollback") as caught:
-        trainer.fit(unseeded(), verbose=0)
-    assert 'on_nan="skip"' in str(caught.value)
-
-
-def test_an_unknown_word_for_exact_is_refused(tmp_path: Path):
-    with pytest.raises(lw.ConfigurationError, match="best_effort"):
-        trainer_in(tmp_path, exact="sometimes")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"exact": "best_effort", "on_nan": "rollback"}, r'(?s)rollback.*on_nan="skip"'),
+        ({"exact": "sometimes"}, "best_effort"),  # which is known
+    ],
+)
+def test_what_exact_resume_rules_out_is_refused(tmp_path: Path, options: Any, words: str):
+    with pytest.raises(lw.ConfigurationError, match=words):
+        trainer_in(tmp_path, **options).fit(unseeded(), verbose=0)
 
 
 def test_assert_resumes_exactly_says_why_it_cannot():

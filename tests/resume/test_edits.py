@@ -167,9 +167,12 @@ def legs(run_dir: Path, rate: float | None, first: float = 0.01, **options: Any)
 
 
 def test_a_learning_rate_between_two_calls_of_fit_belongs_to_the_second(tmp_path):
-    run_dir = tmp_path / "run"
-    assert legs(run_dir, 0.003) == ["complete", "complete"]
-    assert legs(run_dir, 0.003) == ["skipped", "skipped"]
+    for rate in (0.003, None):  # none: the second call inherits that of the first
+        assert legs(tmp_path / str(rate), rate) == ["complete", "complete"]
+        assert legs(tmp_path / str(rate), rate) == ["skipped", "skipped"]
+    accepts = {"on_change": ["learning_rate"]}
+    assert legs(tmp_path / "None", None, first=0.04, **accepts) == ["skipped", "skipped"]
+    run_dir = tmp_path / "0.003"
     for rate, line in ((0.002, "0.003 -> 0.002"), (None, "0.003 -> 0.01")):
         with pytest.raises(lw.ConfigurationError, match=f"learning_rate: {line}"):
             legs(run_dir, rate)
@@ -179,14 +182,6 @@ def test_a_learning_rate_between_two_calls_of_fit_belongs_to_the_second(tmp_path
         assert legs(run_dir, 0.002, on_change="start_over") == ["skipped", "complete"]
     assert kept in steps(run_dir)
     assert legs(run_dir, 0.002, on_change="start_over") == ["skipped", "skipped"]
-
-
-def test_calls_of_fit_that_inherit_a_learning_rate_give_no_alarm(tmp_path):
-    run_dir = tmp_path / "run"
-    assert legs(run_dir, None) == ["complete", "complete"]
-    assert legs(run_dir, None) == ["skipped", "skipped"]
-    accepts = {"on_change": ["learning_rate"]}
-    assert legs(run_dir, None, first=0.04, **accepts) == ["skipped", "skipped"]
 
 
 def test_cells_run_again_over_the_same_objects_give_no_alarm(tmp_path):

@@ -57,7 +57,7 @@ def trained(run_dir: Path | None, *callbacks: Any, epochs: int = 3, **options: A
     return trainer
 
 
-def two_legs(run_dir: Path, *, dies_in_end: bool = False, dies_at: int | None = None) -> None:
+def two_legs(run_dir: Path, dies_in_end: bool = False, dies_at: int | None = None) -> None:
     """Trains two legs, and prints the bits and the files that they end with."""
     die = (lambda _: os.kill(os.getpid(), signal.SIGKILL)) if dies_in_end else (lambda _: None)
     task = Noisy()
@@ -105,6 +105,11 @@ def last_words(child: Child) -> str:
     code, told = child.ended()
     assert code == 0, told[-3000:]
     return told.splitlines()[-1]
+
+
+def is_killed(*started: Any) -> None:
+    code, told = Child(*started).ended()
+    assert code == -signal.SIGKILL, told[-3000:]
 
 
 def same(one: lw.Trainer, other: lw.Trainer) -> bool:
@@ -177,27 +182,16 @@ def test_an_end_that_fails_is_called_again_by_the_next_start(tmp_path: Path):
 def test_killed_at_its_end_a_leg_is_ended_by_the_next_start(tmp_path: Path):
     expected = last_words(Child(tmp_path / "whole.log", two_legs, tmp_path / "whole"))
     run_dir = tmp_path / "run"
-    code, told = Child(tmp_path / "1.log", _killed_in_end, run_dir).ended()
-    assert code == -signal.SIGKILL, told[-3000:]
-    code, told = Child(tmp_path / "2.log", _killed_in_second, run_dir).ended()
-    assert code == -signal.SIGKILL, told[-3000:]
+    is_killed(tmp_path / "1.log", two_legs, run_dir, True)
+    is_killed(tmp_path / "2.log", two_legs, run_dir, False, 3)
     newest = max(run_dir.glob("checkpoints/step-????????"))
     assert json.loads((newest / "manifest.json").read_text())["content"]["leg"] == 0
     assert last_words(Child(tmp_path / "3.log", two_legs, run_dir)) == expected
 
 
-def _killed_in_end(run_dir: Path) -> None:
-    two_legs(run_dir, dies_in_end=True)
-
-
-def _killed_in_second(run_dir: Path) -> None:
-    two_legs(run_dir, dies_at=3)
-
-
 def test_killed_before_its_end_was_told_a_run_is_finished_by_the_next_start(tmp_path: Path):
     run_dir = tmp_path / "run"
-    code, told = Child(tmp_path / "1.log", unreported, run_dir).ended()
-    assert code == -signal.SIGKILL, told[-3000:]
+    is_killed(tmp_path / "1.log", unreported, run_dir)
     assert json.loads((run_dir / "status.json").read_text())["status"] == "running"
 
     end = EndsWith(moved)
@@ -215,11 +209,9 @@ def test_killed_before_its_end_was_told_a_run_is_finished_by_the_next_start(tmp_
 def test_killed_while_its_end_is_saved_a_leg_ends_with_the_same_bits(tmp_path: Path):
     for renames in range(3):  # the old one aside, the new one in its place, the old one deleted
         run_dir = tmp_path / str(renames)
-        code, told = Child(tmp_path / "log", killed_while_saved, run_dir, renames).ended()
-        assert code == -signal.SIGKILL, told[-3000:]
+        is_killed(tmp_path / "log", killed_while_saved, run_dir, renames)
         end = EndsWith(moved)
-        whole = trained(None, EndsWith(moved))
-        assert same(trained(run_dir, end), whole)
+        assert same(trained(run_dir, end), trained(None, EndsWith(moved)))
         assert end.ends == 1
 
 

@@ -42,8 +42,8 @@ def fit(trainer: lw.Trainer, fails_at: int = -1, **options: Any) -> None:
     trainer.fit(*arrays(), callbacks=[AtStep(fails_at, fail)], **given)
 
 
-def failed(run_dir: Path, fails_at: int = 8) -> lw.Trainer:
-    trainer = lw.Trainer(Noisy(), run_dir=run_dir)
+def failed(run_dir: Path, fails_at: int = 8, **options: Any) -> lw.Trainer:
+    trainer = lw.Trainer(Noisy(), run_dir=run_dir, **options)
     with pytest.raises(RuntimeError, match="the machine failed"):
         fit(trainer, fails_at)
     return trainer
@@ -91,9 +91,7 @@ def test_what_the_cache_forgets_after_a_run_began_does_not_change_it(
 def test_the_record_of_an_earlier_version_is_followed_too(place: Path, tmp_path: Path):
     """It names a remembered plan only as the plan of every step."""
     recorded = lw.Plan("graph", "python", "stream")
-    failing = lw.Trainer(Noisy(), run_dir=tmp_path / "run", plan=recorded)
-    with pytest.raises(RuntimeError, match="the machine failed"):
-        fit(failing, fails_at=8)
+    failing = failed(tmp_path / "run", plan=recorded)
     assert not failing.plan_history.choices
     assert not failing.plan_history.measured
     learn(place, identity_of(), XLA)

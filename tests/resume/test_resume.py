@@ -176,20 +176,17 @@ def test_a_compiled_keras_model_is_resumed_like_a_task(tmp_path):
 
 
 def test_another_model_other_data_and_other_callbacks_are_refused_in_words(failed):
-    def fit(task, *data, batch_size=8):
-        trainer = lw.Trainer(task, run_dir=failed)
-        trainer.fit(*data, batch_size=batch_size, epochs=EPOCHS, verbose=0)
-
     more: Any = Noisy()
     more.temperature = tf.Variable(1.0)
-    with pytest.raises(lw.ConfigurationError, match="other variables"):
-        fit(more, *arrays())
-    with pytest.raises(lw.ConfigurationError, match="The data differs"):
-        fit(Noisy(), *arrays(64))
-    with pytest.raises(lw.ConfigurationError, match="The data differs"):
-        fit(Noisy(), *arrays(), batch_size=16)
-    with pytest.raises(lw.ConfigurationError, match="different callbacks"):
-        fit(Noisy(), *arrays())
+    for task, data, batch_size, words in (
+        (more, arrays(), 8, "other variables"),
+        (Noisy(), arrays(64), 8, "The data differs"),
+        (Noisy(), arrays(), 16, "The data differs"),
+        (Noisy(), arrays(), 8, "different callbacks"),
+    ):
+        trainer = lw.Trainer(task, run_dir=failed)
+        with pytest.raises(lw.ConfigurationError, match=words):
+            trainer.fit(*data, batch_size=batch_size, epochs=EPOCHS, verbose=0)
 
 
 def test_the_plans_of_a_run_are_written_down_and_give_the_same_bits_again(tmp_path):
@@ -224,8 +221,7 @@ def test_the_journal_and_the_history_tell_of_one_continuous_run(tmp_path, finish
         return [(line["event"], line["step"]) for line in lines if line["event"] in kinds]
 
     assert told(run_dir) == told(tmp_path / "whole")
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    assert sum(line["event"] == "finished" for line in lines) == 1
+    assert [kind for kind, _ in told(run_dir)].count("finished") == 1
 
 
 def test_a_stream_that_is_read_again_is_compared(tmp_path):

@@ -3,11 +3,10 @@
 start_from(task, "runs/pretrained")
 """
 
-import contextlib
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,9 +88,9 @@ def _from_run(task: Any, source: Path) -> tuple[Match, Callable[[], object]]:
     try:
         found = Store(source / "checkpoints").newest() if is_run else verified(source)
     except DamagedError as damage:
-        raise ConfigurationError(_unreadable(source, str(damage))) from None
+        raise _unreadable(source, str(damage)) from None
     if found is None:
-        raise ConfigurationError(_unreadable(source, "this run has no checkpoint yet"))
+        raise _unreadable(source, "this run has no checkpoint yet")
     prefix = found.path / "state"
     table = {row["name"]: row for row in found.content.get("variables", [])}
     shapes = {name: tuple(row["shape"]) for name, row in table.items()}
@@ -113,13 +112,17 @@ def _from_run(task: Any, source: Path) -> tuple[Match, Callable[[], object]]:
 
 def _from_h5(task: Any, source: Path) -> tuple[Match, Callable[[], object]]:
     model = _one_model(task, source)
-    with tempfile.TemporaryDirectory(prefix="loopwright-") as directory, _quiet():
-        own = os.path.join(directory, "own.weights.h5")
+    # A mismatch is reported here, by name, and not by Keras and NumPy.
+    with (
+        tempfile.TemporaryDirectory(prefix="loopwright-") as directory,
+        warnings.catch_warnings(action="ignore"),
+    ):
+        own = Path(directory, "own.weights.h5")
         model.save_weights(own)
-        match = _matched(_h5_shapes(Path(own)), _h5_shapes(source))
+        match = _matched(_h5_shapes(own), _h5_shapes(source))
 
     def load() -> None:
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):
             model.load_weights(os.fspath(source), skip_mismatch=bool(match.missing))
 
     return match, load
@@ -129,15 +132,15 @@ def _from_tensorflow(task: Any, source: Path) -> tuple[Match, Callable[[], objec
     try:
         reader = tf.train.load_checkpoint(os.fspath(source))
     except Exception as error:  # damaged files raise many kinds
-        raise ConfigurationError(_unreadable(source, str(error))) from None
+        raise _unreadable(source, str(error)) from None
     shapes = reader.get_variable_to_shape_map()
     found = {
         name.removesuffix(_VALUE): tuple(shape)
         for name, shape in shapes.items()
         if name.endswith(_VALUE) and not name.startswith("save_counter")
     }
-    layers = {p.path: p.value for p in variables.parts(task) if isinstance(p.value, keras.Layer)}
-    layers = {name: layer for name, layer in layers.items() if name.isidentifier()}
+    parts = [part for part in variables.parts(task) if part.path.isidentifier()]
+    layers = {part.path: part.value for part in parts if isinstance(part.value, keras.Layer)}
     # Saved as Checkpoint(model=...), or a model alone.
     roots = [tf.train.Checkpoint(**layers), *layers.values()]
     tried = [(own := _trackable(root), _matched(_shapes(own), found)) for root in roots]
@@ -170,14 +173,6 @@ def _shapes(named: Mapping[str, Any]) -> Shapes:
     return {name: tuple(variable.shape) for name, variable in named.items()}
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the warnings of Keras and NumPy: a mismatch is reported here, by name."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 def _h5_shapes(path: Path) -> Shapes:
     shapes: dict[str, tuple[int, ...]] = {}
 
@@ -189,7 +184,7 @@ def _h5_shapes(path: Path) -> Shapes:
         with h5py.File(path, "r") as file:
             file.visititems(visit)
     except OSError as error:
-        raise ConfigurationError(_unreadable(path, str(error))) from None
+        raise _unreadable(path, str(error)) from None
     return shapes
 
 
@@ -222,8 +217,8 @@ def _one_model(task: Any, source: Path) -> keras.Model:
     )
 
 
-def _unreadable(source: Path, reason: str) -> str:
-    return message(
+def _unreadable(source: Path, reason: str) -> ConfigurationError:
+    return ConfigurationError(
         f"The weights in {source} cannot be read.",
         expected=KINDS,
         received=reason,

@@ -57,26 +57,23 @@ def held(path: Path) -> Iterator[Lock]:
 
 def _taken(path: Path, tries: int = 10) -> int:
     _close_in_forked_processes()
-    handle = _opened(path)
+    try:
+        handle = disk.opened(path.parent, path.name, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise _unusable(path, str(error.strerror)) from error
     _handles.add(handle)
     try:
         _lock(handle, path)
         # If the directory was moved between opening and locking, this locks the moved one. On a
         # file system without stable inode numbers that cannot be checked.
-        if not tries or _is_in_place(handle, path):
+        in_place = disk.status(path.parent, path.name)
+        if not tries or (in_place and os.path.samestat(in_place, os.fstat(handle))):
             return handle
     except BaseException:
         _release(handle)
         raise
     _release(handle)
     return _taken(path, tries - 1)
-
-
-def _is_in_place(handle: int, path: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        found = disk.status(path.parent, path.name)
-        return found is not None and os.path.samestat(found, os.fstat(handle))
-    return False
 
 
 def _release(handle: int) -> None:
@@ -104,13 +101,6 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def _opened(path: Path) -> int:
-    try:
-        return disk.opened(path.parent, path.name, os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise _unusable(path, str(error.strerror)) from error
-
-
 def _lock(handle: int, path: Path) -> None:
     try:
         disk.lock(handle)
@@ -125,12 +115,9 @@ def _lock(handle: int, path: Path) -> None:
                 do="never start two processes in this run directory; nothing prevents it here",
             )
         )
+    holder = {"pid": os.getpid(), "host": socket.gethostname()}
     with contextlib.suppress(OSError):  # on a full disk the lock is held all the same
-        disk.overwrite(handle, _this_process())
-
-
-def _this_process() -> bytes:
-    return json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode() + b"\n"
+        disk.overwrite(handle, json.dumps(holder).encode() + b"\n")
 
 
 def _refusal(path: Path, content: bytes) -> ConfigurationError:

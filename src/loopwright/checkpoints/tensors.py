@@ -181,10 +181,7 @@ def _misfit(
     """Return how a found tensor differs from the expected one; None if it matches."""
     if found is None:
         return f"{name} is missing"
-    fits = shape is None or len(shape) == len(found[1])
-    if fits and shape is not None:
-        fits = all(a in (None, b) for a, b in zip(shape, found[1], strict=True))
-    if fits and dtype == found[0]:
+    if dtype == found[0] and tf.TensorShape(shape).is_compatible_with(found[1]):
         return None
     wanted, is_now = (f"{d} {task_variables.shape_text(s)}" for d, s in ((dtype, shape), found))
     return f"{name} should be {wanted}, but is {is_now}"
@@ -198,11 +195,10 @@ def _explained(prefix: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:  # damaged files raise many kinds
-        reason = reason_in(str(error))
         raise CheckpointError(
             f"The tensors in {prefix}.index and {prefix}.data-00000-of-00001 cannot be read.",
             expected="both files as they were written",
-            received=reason,
+            received=reason_in(str(error)),
             do="restore them from a copy, or resume from an earlier checkpoint",
         ) from error
 

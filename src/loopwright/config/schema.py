@@ -19,12 +19,12 @@ from pydantic import (
     model_validator,
 )
 
-from loopwright.checkpoints.retention import larger_is_better
 from loopwright.config import names
 from loopwright.config.export_formats import Format, Quantize, Target, target_for
 from loopwright.errors import ConfigurationError
 from loopwright.exactness import Exact
 from loopwright.loop.schedule import every
+from loopwright.metric_direction import larger_is_better
 from loopwright.run_changes import NAMES
 
 Plain = bool | int | float | str | None | list[Any] | dict[str, Any]

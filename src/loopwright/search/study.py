@@ -18,7 +18,6 @@ from typing import Any, Literal, final
 
 from loopwright import disk, untrusted
 from loopwright.checkpoints import lock
-from loopwright.checkpoints.retention import larger_is_better
 from loopwright.config import file, plain_yaml
 from loopwright.config.schema import Config
 from loopwright.config.space import Space, differences, grid_size, require_fits, with_parameters
@@ -28,6 +27,7 @@ from loopwright.errors import (
     disk_explained,
     printable,
 )
+from loopwright.metric_direction import larger_is_better
 
 _OPTIONS = {
     "sampler": ("tpe", "random", "grid"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from loopwright.checkpoints import retention
 from loopwright.errors import ConfigurationError
 from loopwright.events import EpochEnded, Metrics, Validated
+from loopwright.metric_direction import larger_is_better
 from loopwright.runs import Sample, mapping, number, read_sample
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def best_of(drawn: Curves) -> Best | None:
     Best(metric='val_loss', x=2.0, score=0.3)
     """
     for metric in sorted(drawn, key=lambda name: name != "loss"):
-        points, larger = drawn[metric].get("validation", []), retention.larger_is_better(metric)
+        points, larger = drawn[metric].get("validation", []), larger_is_better(metric)
         if points and larger is not None:
             x, score = (max if larger else min)(points, key=lambda point: point[1])
             return Best(f"val_{metric}", x, score)
