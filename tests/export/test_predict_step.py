@@ -13,8 +13,8 @@ from tests.tasks import ByHand
 import loopwright as lw
 from loopwright.export import child, exporter, outputs
 from loopwright.export.exporter import worded
+from loopwright.export.request import served
 from loopwright.export.signatures import flat_names, signatures
-from loopwright.fit.exporting import served
 from loopwright.sinks.report import export_rows
 
 X = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")

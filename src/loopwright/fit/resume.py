@@ -11,12 +11,14 @@ from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.config.edits import OnChange
 from loopwright.config.file import saved_in
+from loopwright.dispatch import RunFile, notify
 from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, LoopwrightError, NotFiniteError, message
 from loopwright.events import Event, Finished
 from loopwright.exactness import Exact, Inexact, require_replayable
 from loopwright.fit import declaration
 from loopwright.fit.attempt import LastAttempt
+from loopwright.fit.journal import RunFiles, run_files
 from loopwright.fit.leg import Leg
 from loopwright.fit.moment import (
     at_start_of_epoch,
@@ -31,8 +33,6 @@ from loopwright.fit.request import FitRequest, accepted_data
 from loopwright.fit.saved_leg import Found, SavedLeg, as_left, newest
 from loopwright.loop import signals
 from loopwright.loop.schedule import Every, Place, every
-from loopwright.sinks.notify import notify
-from loopwright.sinks.run_files import Files, RunFiles, WorkerLog
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
 from loopwright.task.optimizers import finalize_averages
@@ -119,11 +119,7 @@ def leg_events(
                 found = found[0], at_start_of_epoch(found[1])
         changed = attempt.continued(number, parts.task)
         # They are opened when everything was compared, and not before.
-        files: Files = (
-            RunFiles(run.directory, time.time)
-            if team.is_chief
-            else WorkerLog(run.directory, team.index, time.time)
-        )
+        files = run_files(run.directory, team.index, time.time)
 
         def built(snapshot: Snapshot | None) -> tuple[Leg, dict[str, Any]]:
             saved = None if found is None else found[1]
@@ -296,7 +292,7 @@ def _skipped(leg: Leg, named: dict[str, Any], found: Found | None, exact: Exact)
     return skipped
 
 
-def _finish(files: Files, end: Snapshot, skipped: Finished, inexact: Sequence[str]) -> None:
+def _finish(files: RunFile, end: Snapshot, skipped: Finished, inexact: Sequence[str]) -> None:
     """Write the files of a run that was killed between its last checkpoint and its end."""
     reason = "complete" if _is_complete(end.place, every(end.until)) else "stopped"
     finished = replace(skipped, reason=reason, seconds=end.place.seconds)

@@ -11,6 +11,7 @@ from loopwright.checkpoints.manifest import Checkpoint, out_of_memory_explained
 from loopwright.checkpoints.retention import Entry, best_steps, prefixed, require_measured
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Snapshot
+from loopwright.dispatch import RunFile
 from loopwright.distribute.team import Team
 from loopwright.errors import DataError, NotFiniteError
 from loopwright.events import BatchSkipped, Metrics, Started
@@ -23,7 +24,6 @@ from loopwright.fit.moment import put_back, taken
 from loopwright.loop.schedule import Place, moved
 from loopwright.loop.signals import Signals
 from loopwright.loop.train import Happened
-from loopwright.sinks.run_files import Files
 from loopwright.task import variables
 
 MOST_ROLLBACKS = 10
@@ -109,7 +109,7 @@ class SavedLeg(Checkpoints):
         named: dict[str, Any],
         run: Run,
         number: int,
-        files: Files,
+        files: RunFile,
         found: Found | None,
         exact: Exact,
         signals: Signals,

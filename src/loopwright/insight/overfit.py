@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -14,15 +14,17 @@ from loopwright.checkpoints import tensors
 from loopwright.compat import keras_optimizers
 from loopwright.data.stream import Stream
 from loopwright.errors import NotFiniteError
-from loopwright.fit.leg import Leg
-from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest
 from loopwright.insight.rehearsal_report import Overfit
 from loopwright.insight.scratch import preserved, scratch_leg
 from loopwright.loop.schedule import Every
 from loopwright.task import variables
 from loopwright.task.optimizers import optimizers
 from loopwright.task.task import has_step
+
+if TYPE_CHECKING:
+    from loopwright.fit.leg import Leg
+    from loopwright.fit.parts import Parts
+    from loopwright.fit.request import FitRequest
 
 _MOST_STEPS, _MOST_SECONDS = 1000, 8.0
 _PROBE_STEPS, _PROBE_SECONDS = 100, 2.0
@@ -68,7 +70,7 @@ def has_fallen(first: float, last: float, share: float = _FALL) -> bool:
     return last < first - share * abs(first)
 
 
-def overfit(parts: Parts, request: FitRequest, batch: Any) -> Overfit:
+def overfit(parts: "Parts", request: "FitRequest", batch: Any) -> Overfit:
     """Train a copy of the task on one batch; the task itself is as before."""
     repeated = replace(
         request,
@@ -96,7 +98,7 @@ def overfit(parts: Parts, request: FitRequest, batch: Any) -> Overfit:
     return Overfit(curve.metric, curve.first, curve.last, steps, curve.falls, tuple(reasons))
 
 
-def _curve(leg: Leg, most_steps: int, most_seconds: float) -> _Curve:
+def _curve(leg: "Leg", most_steps: int, most_seconds: float) -> _Curve:
     """Train until the loss is small, not finite, or it takes too long; ever more steps a call."""
     began, some, done = time.perf_counter(), 1, 0
     steps, losses, metric = list[int](), list[float](), ""
@@ -118,7 +120,7 @@ def _curve(leg: Leg, most_steps: int, most_seconds: float) -> _Curve:
     return _Curve(metric or "loss", steps, losses)
 
 
-def _without_dropout(leg: Leg, curve: _Curve) -> _Curve:
+def _without_dropout(leg: "Leg", curve: _Curve) -> _Curve:
     """Return the curve with the loss of the test step in the end, if that has fallen.
 
     A model with dropout has learned its batch before the losses of its training show it.
@@ -149,7 +151,7 @@ def _frozen(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str
         )
 
 
-def _dead(leg: Leg, batch: Any) -> Iterator[str]:
+def _dead(leg: "Leg", batch: Any) -> Iterator[str]:
     """Run the step once more, and look at what its ReLUs give."""
     names = list[str]()
 
@@ -168,7 +170,7 @@ def _dead(leg: Leg, batch: Any) -> Iterator[str]:
             yield (f"dead ReLUs: {float(share):.0%} of the units of {name} are 0 for every example")
 
 
-def _rates(leg: Leg, curve: _Curve) -> Iterator[str]:
+def _rates(leg: "Leg", curve: _Curve) -> Iterator[str]:
     """Try other learning rates from the same state, until one is much better."""
     rates = [
         rate

@@ -2,14 +2,13 @@
 
 import contextlib
 import functools
-import os
 import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import keras
 import tensorflow as tf
@@ -18,12 +17,15 @@ from loopwright.compat import xplane
 from loopwright.compat.lines import place_of_node
 from loopwright.compat.xplane import Recorded
 from loopwright.errors import ConfigurationError
-from loopwright.fit.leg import Leg
-from loopwright.fit.parts import Parts
 from loopwright.insight.rehearsal_report import wrapped
-from loopwright.insight.scratch import DataOptions, request_aside, scratch_leg, trained_events
+from loopwright.insight.scratch import request_aside, scratch_leg, trained_events
 from loopwright.task import variables
 from loopwright.task.optimizers import optimizers
+
+if TYPE_CHECKING:
+    from loopwright.fit.leg import Leg
+    from loopwright.fit.options import ProfileOptions
+    from loopwright.fit.parts import Parts
 
 _OPERATION = re.compile(r"^[^\s:]+:(_?[A-Z]\w*)$")
 _CONTROL = re.compile(
@@ -66,7 +68,7 @@ class StageTime:
 class Origins:
     """Finds where an operation comes from, by its path in the trace."""
 
-    def __init__(self, leg: Leg) -> None:
+    def __init__(self, leg: "Leg") -> None:
         task, plan = leg.parts.task, leg.parts.engine.plans.plan
         parts = [part.value for part in variables.all_parts(task)]
         self._layers = {
@@ -224,16 +226,6 @@ _ORIGIN_WIDTH = 29
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class ProfileOptions(DataOptions):
-    """The arguments of `profile`, as they were passed."""
-
-    shuffle: bool = True
-    steps: int = 50
-    directory: str | os.PathLike[str] | None = None
-
-
-@final
 @dataclass(frozen=True)
 class Profile:
     """Where the time of some steps went."""
@@ -292,7 +284,7 @@ class Profile:
             )
 
 
-def profile(parts: Parts, options: ProfileOptions) -> Profile:
+def profile(parts: "Parts", options: "ProfileOptions") -> Profile:
     """Profile some steps after a warm-up; the task is as before."""
     steps = options.steps
     directory = None if options.directory is None else Path(options.directory)

@@ -21,7 +21,7 @@ from loopwright.exactness import Exact
 from loopwright.fit.leg import Leg
 from loopwright.fit.leg_loop import NoCheckpoints
 from loopwright.fit.moment import declare, objection
-from loopwright.fit.options import FitOptions
+from loopwright.fit.options import RehearseOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.fit.resume import entry
@@ -83,16 +83,6 @@ def described(leg: Leg, planned: Planned, request: FitRequest) -> str:
 
 
 _OVERFIT = "1 batch"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RehearseOptions(FitOptions):
-    """The arguments of `fit`, and what else is rehearsed."""
-
-    rehearse_callbacks: bool = False
-    """Call the hooks of `callbacks`, which may have effects outside of this process."""
-    overfit: str | None = None
-    """"1 batch": train a copy of the task on one batch until its loss is small."""
 
 
 def rehearse(parts: Parts, options: RehearseOptions, planned: Planned) -> Rehearsal:

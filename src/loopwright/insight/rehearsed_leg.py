@@ -14,6 +14,7 @@ from loopwright.checkpoints.run_directory import Run
 from loopwright.data.arrays import Arrays
 from loopwright.data.readers import NOTHING_READ, Read, StreamReader
 from loopwright.data.source import Data
+from loopwright.dispatch import attempted
 from loopwright.errors import CheckpointError, DataError, message
 from loopwright.events import ImagesDrawn, Trained
 from loopwright.exactness import Inexact
@@ -25,7 +26,6 @@ from loopwright.fit.saved_leg import on_disk
 from loopwright.insight.rehearsal_report import Stages, in_rate
 from loopwright.insight.scratch import apply, capture
 from loopwright.loop.schedule import Place
-from loopwright.sinks.notify import attempted
 from loopwright.sinks.tensorboard import HOME, TensorBoardFiles
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables

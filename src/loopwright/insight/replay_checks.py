@@ -2,31 +2,33 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from loopwright import environment
 from loopwright.checkpoints import tensors
-from loopwright.checkpoints.run_directory import Run
-from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.config.edits import OnChange, edits
 from loopwright.data.source import changed_data
 from loopwright.errors import ConfigurationError
-from loopwright.fit.leg import Leg
 from loopwright.fit.moment import environment_changes, objection
-from loopwright.fit.parts import Parts
-from loopwright.fit.request import FitRequest
 from loopwright.insight.rehearsal_report import in_time
 from loopwright.insight.replayed import Check
 from loopwright.insight.scratch import require_readable_again
 from loopwright.insight.step_look import is_close
 from loopwright.runs import RunRecord, Steps, mapping
 
+if TYPE_CHECKING:
+    from loopwright.checkpoints.run_directory import Run
+    from loopwright.checkpoints.snapshot import Snapshot
+    from loopwright.fit.leg import Leg
+    from loopwright.fit.parts import Parts
+    from loopwright.fit.request import FitRequest
+
 _SECONDS_WORTH_SAYING = 5.0
 
 
-def require_replayable(parts: Parts, request: FitRequest) -> None:
+def require_replayable(parts: "Parts", request: "FitRequest") -> None:
     """Raise for data and for teams of workers that cannot repeat what they did."""
     if not parts.team.is_alone:
         raise ConfigurationError(
@@ -46,7 +48,7 @@ def require_replayable(parts: Parts, request: FitRequest) -> None:
         )
 
 
-def require_step(run: Run, record: Steps, step: Any) -> int:
+def require_step(run: "Run", record: Steps, step: Any) -> int:
     """Return the step to replay, by default the one that ended the run; raise if there is none."""
     if not run.has_checkpoints and run.recorded_plans() is None:
         raise ConfigurationError(
@@ -68,7 +70,7 @@ def require_step(run: Run, record: Steps, step: Any) -> int:
     )
 
 
-def require_same_data(request: FitRequest, reference: Snapshot | None) -> None:
+def require_same_data(request: "FitRequest", reference: "Snapshot | None") -> None:
     """Raise if the data differs from that of the run, before anything is built for it."""
     if reference is None or (request.data is None and not reference.has_data):
         return
@@ -83,14 +85,18 @@ def require_same_data(request: FitRequest, reference: Snapshot | None) -> None:
         )
 
 
-def called_states(leg: Leg, snapshot: Snapshot) -> Snapshot:
+def called_states(leg: "Leg", snapshot: "Snapshot") -> "Snapshot":
     """Return a snapshot with the states of those callbacks only that a replay calls."""
     kinds = {type(callback).__name__ for callback in leg.request.callbacks}
     return replace(snapshot, callbacks=[s for s in snapshot.callbacks if s["class"] in kinds])
 
 
 def require_same_program(
-    leg: Leg, named: dict[str, Any], reference: Snapshot | None, run: Run, on_change: OnChange
+    leg: "Leg",
+    named: dict[str, Any],
+    reference: "Snapshot | None",
+    run: "Run",
+    on_change: OnChange,
 ) -> list[str]:
     """Raise if program or data differ from those of the run; return the edits that are accepted."""
     if reference is None:
@@ -109,7 +115,7 @@ def require_same_program(
     )
 
 
-def environment_changes_of(run: Run, leg: Leg, reference: Snapshot | None) -> list[str]:
+def environment_changes_of(run: "Run", leg: "Leg", reference: "Snapshot | None") -> list[str]:
     """Return what has changed in the environment since the run."""
     if reference is None:
         now = environment.environment()

@@ -8,7 +8,7 @@ from loopwright.events import (
     Validated,
     epoch_logs,
 )
-from loopwright.sinks.history import History
+from loopwright.fit.history import History
 
 
 def epoch(number: int, step: int, **metrics: Any) -> EpochEnded:

@@ -20,7 +20,7 @@ from loopwright.events import (
     Started,
     Trained,
 )
-from loopwright.sinks.run_files import Journal
+from loopwright.fit.journal import Journal
 
 
 @contextlib.contextmanager
@@ -29,7 +29,7 @@ def opened(
 ) -> Iterator[Journal]:
     journal = Journal(path, clock)
     with contextlib.closing(journal):
-        journal.open(after_bytes, **options)
+        journal.open({path.name: after_bytes}, **options)
         yield journal
 
 
