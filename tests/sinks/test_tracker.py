@@ -152,7 +152,7 @@ def kill(sink: Tracker) -> None:
     """End the thread of a tracker where it is, as the end of its process does."""
     delivery = sink._delivery
     assert delivery is not None
-    delivery._service = Memory(is_down=True)
+    sink.service = Memory(is_down=True)
     delivery.end("failed", 10)
 
 
