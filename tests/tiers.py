@@ -275,7 +275,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_run_with_checkpoints": "cli/test_rehearse_option.py",
     },
     "insight/test_overfit.py": {
-        "a_loss_above|a_wrong|variables_without|dead_relus|a_step_that": "docs/rehearsing.md",
+        "why_a_loss|a_step_that": "docs/rehearsing.md",
     },
     "insight/test_scratch.py": {
         r"no_generator.*\[(rehearse|profile-Aug|find_learning_rate-aug)": "the other two",

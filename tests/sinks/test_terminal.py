@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyte
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
@@ -84,24 +85,11 @@ def drawings(output: Console) -> list[str]:
 
 
 def left_on_screen(output: Console) -> list[str]:
-    """The lines that are there at the end: a small terminal, for what rich needs of one."""
-    screen, row, column = [""], 0, 0
-    for token in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", written(output)):
-        if token == "\n":
-            row, column = row + 1, 0
-            screen += [""] * (row + 1 - len(screen))
-        elif token == "\r":
-            column = 0
-        elif token.startswith("\x1b"):
-            if token.endswith("A"):
-                row -= int(token[2:-1] or 1)
-            elif token == "\x1b[2K":
-                screen[row] = ""
-        else:
-            line = screen[row].ljust(column)
-            screen[row] = line[:column] + token + line[column + len(token) :]
-            column += len(token)
-    return [line.rstrip() for line in screen if line.strip()]
+    """The lines that are there at the end."""
+    screen = pyte.Screen(200, 100)
+    screen.set_mode(pyte.modes.LNM)  # a new line begins at the left
+    pyte.Stream(screen).feed(written(output))
+    return [line.rstrip() for line in screen.display if line.strip()]
 
 
 def draw_bar(clock: Clock, *events: Event, width: int = 100) -> tuple[Sink, Console]:
