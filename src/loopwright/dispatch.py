@@ -80,24 +80,18 @@ def lengths_of(run_dir: Path, names: Iterable[str]) -> dict[str, int]:
     return {name: file.st_size for name, file in found.items() if file is not None}
 
 
-def cut(run_dir: Path, name: str, length: int) -> None:
-    """Truncate a file to `length` bytes; warn if it is shorter."""
-    found = disk.cut(run_dir, name, length)
-    if found < length:
-        warn_at_call(
-            f"{run_dir / name} is truncated: it has {found:,} bytes, and had {length:,} when the "
-            "checkpoint was saved. Training continues; the checkpoint has the complete history."
-        )
-
-
-def cut_all(run_dir: Path, names: Iterable[str], lengths: Mapping[str, int]) -> None:
-    """Truncate files of a run to these lengths; delete those that have no length."""
+def cut(run_dir: Path, names: Iterable[str], lengths: Mapping[str, int]) -> None:
+    """Truncate files of a run to these lengths; warn of shorter ones, delete those without."""
     for name in names:
         length = lengths.get(name)
         if length is None:
             disk.delete(run_dir, name)
-        else:
-            cut(run_dir, name, length)
+        elif (found := disk.cut(run_dir, name, length)) < length:
+            warn_at_call(
+                f"{run_dir / name} is truncated: it has {found:,} bytes, and had {length:,} when "
+                "the checkpoint was saved. Training continues; the checkpoint has the complete "
+                "history."
+            )
 
 
 def _described(error: Exception) -> str:

@@ -80,7 +80,9 @@ def run_export(
             )
         if inside is not None:
             inside.exported()
-            _refresh_report(inside.directory)
+            if disk.status(inside.directory, "report.html") is not None:
+                with attempted("The report"):  # written again, with its exports
+                    write_report(inside.directory)
         return done
 
 
@@ -131,13 +133,6 @@ def _objection(predict: Any, one: Signature) -> str:
     shapes = [tuple(getattr(leaf, "shape", ())) for leaf in tf.nest.flatten(found)]
     has_rows = all(shape[:1] == (one.count,) for shape in shapes)
     return "" if has_rows else "its outputs do not have one row per example"
-
-
-def _refresh_report(run_dir: Path) -> None:
-    """Write the report of a run again, with its exports, if it has one."""
-    if disk.status(run_dir, "report.html") is not None:
-        with attempted("The report"):
-            write_report(run_dir)
 
 
 def _examples(target: Target, held_out: "Iterable[Data]", training: "Data | None") -> Any:

@@ -87,7 +87,7 @@ class Journal(RunFile):
 
     def cut(self, lengths: Mapping[str, int]) -> None:
         """Truncate the file: what its last lines describe will happen again."""
-        cut(self._run_dir, self._name, lengths[self._name])
+        cut(self._run_dir, [self._name], lengths)
         self._file.seek(0, os.SEEK_END)
 
     def sync(self) -> None:

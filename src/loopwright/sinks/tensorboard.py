@@ -27,7 +27,7 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.util import tensor_util
 
 from loopwright import disk
-from loopwright.dispatch import RunFile, attempted, cut_all, lengths_of, tolerated
+from loopwright.dispatch import RunFile, attempted, cut, lengths_of, tolerated
 from loopwright.events import (
     EpochEnded,
     Event,
@@ -129,7 +129,7 @@ class TensorBoardFiles(RunFile):
 
     def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
         """Truncate the files of earlier starts; this one writes new files."""
-        cut_all(self._run_dir, event_files(self._run_dir), lengths)
+        cut(self._run_dir, event_files(self._run_dir), lengths)
 
     def _begin(self) -> None:
         """Write hyperparameters and the graph of the step, if the run has no event file yet."""
@@ -189,7 +189,7 @@ class TensorBoardFiles(RunFile):
     def cut(self, lengths: Mapping[str, int]) -> None:
         """Truncate the files after a rollback; later events are written to new files."""
         self.close()
-        cut_all(self._run_dir, event_files(self._run_dir), lengths)
+        cut(self._run_dir, event_files(self._run_dir), lengths)
         self._begin()
 
     def close(self) -> None:
