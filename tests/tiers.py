@@ -222,9 +222,9 @@ THOROUGH: dict[str, dict[str, str]] = {
         "a_compiled_loop|needs_every|a_stream_whose|batches_that": "every plan records",
         "a_logger_counts|batches_are_numbered": "a logger gets every step",
         "several_replicas|a_task_of|a_task_that|evaluate_and|test_batch": "engine/test_scorer.py",
-        "a_learning_rate|the_optimizer|terminate": "test_callbacks.py",
+        "a_learning_rate|the_optimizer|terminate": "test_keras_callbacks.py",
     },
-    "fit/test_callbacks.py": {
+    "fit/test_keras_callbacks.py": {
         r"a_callback_does.*-compiled\]|averaged|early_stopping_restores": "with a supervised task",
     },
     "sinks/test_tracked_kills.py": {
@@ -232,7 +232,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     },
     "sinks/test_trackers_in_use.py": {"": "test_tracker.py; docs/trackers.md"},
     "fit/test_real_callbacks.py": {
-        "a_callback_does": "stand-ins in test_callback_needs.py; test_callbacks.py",
+        "a_callback_does": "stand-ins in test_callback_needs.py; test_keras_callbacks.py",
     },
     "sinks/test_report_in_browser.py": {"dragging|a_log|a_click": "the mouse"},
     "sinks/test_run_files.py": {
@@ -367,7 +367,7 @@ CASES: dict[str, dict[str, int]] = {
     "resume/test_manifest_fields.py": {"": 3},
     "fit/test_callback_needs.py": {"": 1},
     "sinks/test_report_in_browser.py": {"": 1},
-    "fit/test_callbacks.py": {"a_callback_does": 4, "": 1},
+    "fit/test_keras_callbacks.py": {"a_callback_does": 4, "": 1},
     "task/test_(guards|gradients|variables).py": {"": 2},
     "task/test_(keras_models|mistakes|own_steps|scheduled_value|traced_step).py": {"": 1},
     "task/test_(watched_gradients|every_optimizer).py": {"": 1},
